@@ -158,6 +158,10 @@ def test_stored_plan_of_another_form_behind_a_right_digest_is_said_and_not_used(
         (["steps", 0, 1, 0, 3, 0], [7, "arena"], "an address for 'kernel_of_the_test' is none of its numbers"),
         (["steps", 0, 1, 0, 3, 0], [0, "stack"], "an address for 'kernel_of_the_test' lies in 'stack'"),
         (["steps", 0, 0, 0], 3, "it has a node 3"),
+        (["outside"], [["z"], {}], "what lies outside is"),
+        (["outside"], [[], {"y": "z"}], "what lies outside is"),
+        (["outside"], [["x"], {}], "value 'x' lies outside, and is not all of the block of 'x'"),
+        (["outside"], [[], {"y": "x"}], "value 'y' lies outside, and is not all of the block of 'x'"),
     ],
 )
 def test_stored_plan_that_cannot_be_bound_is_said_and_not_used(

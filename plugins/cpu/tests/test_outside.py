@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import onnx.parser
 import pytest
 from hetero_cpu.output_memory import OutputMemory
 from hetero_cpu.outside import FEWEST_BYTES
+from hetero_cpu.stored_executable import StoredExecutable
 
 from hetero_core import Core
 
@@ -247,3 +249,27 @@ def test_only_addresses_move_also_those_before_their_array() -> None:
     program = NativeProgram(calls)
     OutsidePlaces(program, calls, {"x": x, "y": y}).move({"x": 1 << 40})
     assert program.numbers.tolist() == [(1 << 40) - 256, count, 3, 4, y.ctypes.data, 1, other.ctypes.data, 0, 0]
+
+
+@pytest.mark.parametrize("model", [RELU, CACHE], ids=["relu", "cache"])
+def test_an_imported_plan_reads_and_writes_where_the_caller_has_the_arrays(
+    native_core: Core, tmp_path: Path, model: onnx.ModelProto
+) -> None:
+    loaded = native_core.load_network(model, "CPU")
+    loaded.export_network(tmp_path / "x.blob")
+    imported = native_core.import_network(tmp_path / "x.blob", "CPU")
+    assert isinstance(imported.executable, StoredExecutable)
+    outside = imported.executable._stored.plan.outside
+    assert outside.roots
+    assert outside == loaded.executable._only_plan.plan.outside  # type: ignore[attr-defined]  # of CpuExecutable
+    runs = []
+    for seed in range(3):
+        inputs = {spec.name: draw_array(seed, *spec.shape) for spec in imported.inputs}
+        runs.append((inputs, imported.infer(inputs)))
+    # What does not lie as machine code needs it is copied.
+    turned = {name: np.asfortranarray(array) for name, array in runs[0][0].items()}
+    runs.append((turned, imported.infer(turned)))
+    for inputs, found in runs:
+        expected = {"y": np.maximum(inputs["x"], 0)} if model is RELU else run_cache(inputs["past"], inputs["new"])
+        for name, value in expected.items():
+            assert np.array_equal(found[name], value)

@@ -19,13 +19,15 @@ from hetero_cpu.addresses import Address
 from hetero_cpu.instance import allocate_arena, bind_halo, lay_arrays
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import NativeCall, address_of, list_addresses
-from hetero_cpu.plan import Block, Derived, Plan, PlannedStep
+from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Outside, Plan, PlannedStep
 from hetero_cpu.recipe import Recipe
 
 Array = np.ndarray[Any, Any]
 
 ARENA = "arena"
 """The place of what lies in the arena."""
+_OUTSIDE = "outside/"
+"""Before the name of a value: the place of what lies in its block, which a run moves to memory of the caller."""
 
 
 @record(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class View:
 
 @record(frozen=True, slots=True)
 class CapturedCall:
-    """A call of a kernel. `numbers[position]` for (position, place) in `addresses` count from the begin of the place: the arena, an area
-    or an array."""
+    """A call of a kernel. `numbers[position]` for (position, place) in `addresses` count from the begin of the place: the arena, a block
+    of it that a run moves, an area or an array."""
 
     kernel: str
     numbers: tuple[int, ...]
@@ -62,6 +64,7 @@ class CapturedPlan:
     outputs: tuple[str, ...]
     arena_bytes: int
     name: str = ""
+    outside: Outside = NOTHING_OUTSIDE
 
 
 def capture_plan(plan: Plan, areas: Mapping[str, Array]) -> tuple[CapturedPlan, dict[str, Array]] | None:
@@ -73,16 +76,16 @@ def capture_plan(plan: Plan, areas: Mapping[str, Array]) -> tuple[CapturedPlan, 
     bound = _bind_steps(plan, memory)
     if bound is None:
         return None
-    places = _Places({ARENA: memory, **areas})
+    arrays = lay_arrays(plan, memory)
+    places = _Places({ARENA: memory, **areas}, {name_block(root): arrays[root] for root in plan.outside.roots})
     steps = []
     for step, calls in zip(plan.steps, bound, strict=True):
         captured = [places.capture(call) for call in calls]
         if any(call is None for call in captured):
             return None
         steps.append((_strip(step.node), tuple(call for call in captured if call is not None)))
-    arrays = lay_arrays(plan, memory)
     values = {}
-    for value in dict.fromkeys((*plan.inputs, *plan.outputs)):
+    for value in dict.fromkeys((*plan.inputs, *plan.outputs, *plan.outside.roots)):
         if value in plan.places:
             array = arrays[value]
             values[value] = View(array.ctypes.data - memory.ctypes.data, array.dtype.str, array.shape, array.strides)
@@ -91,7 +94,12 @@ def capture_plan(plan: Plan, areas: Mapping[str, Array]) -> tuple[CapturedPlan, 
     # Else an extension type, which `dtype.str` does not name.
     if any(np.dtype(view.dtype) != arrays[value].dtype for value, view in values.items()):
         return None
-    return CapturedPlan(tuple(steps), values, plan.inputs, plan.outputs, plan.arena_bytes), places.small
+    return CapturedPlan(tuple(steps), values, plan.inputs, plan.outputs, plan.arena_bytes, outside=plan.outside), places.small
+
+
+def name_block(root: str) -> str:
+    """Returns the place of what lies in the block of a value outside the arena."""
+    return _OUTSIDE + root
 
 
 def _strip(node: Node) -> Node:
@@ -128,7 +136,9 @@ def _bind_steps(plan: Plan, memory: Array) -> list[list[NativeCall]] | None:
 class _Places:
     """Where the arrays of addresses lie: in the arena, in an area, or in small arrays of their own, which are gathered here."""
 
-    def __init__(self, areas: Mapping[str, Array]) -> None:
+    def __init__(self, areas: Mapping[str, Array], blocks: Mapping[str, Array]) -> None:
+        """`blocks`: parts of the arena that are places of their own."""
+        self._blocks = [(*_measure(array), place) for place, array in blocks.items()]
         spans = sorted((*_measure(array), place) for place, array in areas.items() if array.size)
         self._begins = [begin for begin, _, _ in spans]
         self._spans = spans
@@ -150,6 +160,9 @@ class _Places:
     def _locate(self, address: Address) -> tuple[str, int] | None:
         """Returns the place of an address, and where that begins."""
         first = int(address.array.ctypes.data)
+        for begin, end, place in self._blocks:
+            if begin <= first < end:
+                return place, begin
         index = bisect_right(self._begins, first) - 1
         if index >= 0:
             begin, end, place = self._spans[index]
@@ -183,13 +196,14 @@ def restore_plan(captured: CapturedPlan, areas: Mapping[str, Array]) -> Plan:
     places: dict[str, Block | Derived] = {"": arena}
     places |= {value: Derived("", partial(_lay_view, view)) for value, view in captured.values.items()}
     keep = tuple(areas.values())
+    blocks = {name_block(root): captured.values[root] for root in captured.outside.roots}
     steps = []
     for node, calls in captured.steps:
         kernels = {call.kernel: Kernel(call.kernel, _refuse_to_emit) for call in calls}
-        bind = partial(_bind_calls, calls, kernels, areas, keep)
+        bind = partial(_bind_calls, calls, kernels, areas, blocks, keep)
         recipe = Recipe((), bind, scratch=captured.arena_bytes, kernels=tuple(kernels.values()))
         steps.append(PlannedStep(node, recipe, ()))
-    return Plan(tuple(steps), places, {"": 0}, {}, captured.inputs, captured.outputs, captured.arena_bytes)
+    return Plan(tuple(steps), places, {"": 0}, {}, captured.inputs, captured.outputs, captured.arena_bytes, captured.outside)
 
 
 def _lay_view(view: View, arena: Array) -> Array:
@@ -204,12 +218,14 @@ def _bind_calls(
     calls: Sequence[CapturedCall],
     kernels: Mapping[str, Kernel],
     areas: Mapping[str, Array],
+    blocks: Mapping[str, View],
     keep: tuple[Array, ...],
     reads: Sequence[Array],
     writes: Sequence[Array],
     arena: Array,
 ) -> list[NativeCall]:
     begins = {place: address_of(array) for place, array in (*areas.items(), (ARENA, arena))}
+    begins |= {place: address_of(_lay_view(view, arena)) for place, view in blocks.items()}
     bound = []
     for call in calls:
         numbers = list(call.numbers)

@@ -6,11 +6,12 @@ What a plan makes machine code do is not checked here: the file is trusted as th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from hetero_cpu.jit.captured_plan import ARENA, CapturedCall, CapturedPlan, View
+from hetero_cpu.jit.captured_plan import ARENA, CapturedCall, CapturedPlan, View, name_block
 
 _LIMIT = 1 << 63
 
@@ -24,12 +25,36 @@ def check_form(captured: CapturedPlan, places: Collection[str]) -> None:
     for name in captured.outputs:
         _require(name in captured.values, f"its output '{name}' lies nowhere")
     _check_views(captured.values, captured.arena_bytes)
+    _check_outside(captured)
+    own_places = {ARENA, *places, *map(name_block, captured.outside.roots)}
     for node, calls in captured.steps:
         texts = (node.name, node.op_type, node.domain, *node.origins)
         _require(all(isinstance(text, str) for text in texts), f"it has a node {node.name!r}")
         _require(_is_count(node.opset) and _is_count(node.since_version), f"node '{node.name}' has no version")
         for call in calls:
-            _check_call(call, {ARENA, *places})
+            _check_call(call, own_places)
+
+
+def _check_outside(captured: CapturedPlan) -> None:
+    """Requires what lies outside to be inputs and outputs, each all of a block in C order: a run gives other memory of this size."""
+    outside, values = captured.outside, captured.values
+    is_known = set(outside.inputs) <= set(captured.inputs) and set(outside.outputs) <= set(captured.outputs)
+    _require(is_known and set(outside.roots) <= set(values), f"what lies outside is {outside}")
+    for value, root in (*zip(outside.inputs, outside.inputs, strict=True), *outside.outputs.items()):
+        view, block = values[value], values[root]
+        sizes = [prod(own.shape) * np.dtype(own.dtype).itemsize for own in (view, block)]
+        is_whole = sizes[0] == sizes[1] and view.offset == block.offset and _is_dense(view) and _is_dense(block)
+        _require(is_whole, f"value '{value}' lies outside, and is not all of the block of '{root}'")
+
+
+def _is_dense(view: View) -> bool:
+    """Says whether the elements lie side by side in C order."""
+    expected = np.dtype(view.dtype).itemsize
+    for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _check_views(views: Mapping[str, View], arena_bytes: int) -> None:

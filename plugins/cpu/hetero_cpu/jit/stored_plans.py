@@ -19,6 +19,7 @@ from hetero_cpu.jit.captured_plan import CapturedCall, CapturedPlan, View
 from hetero_cpu.jit.compiler import describe_environment
 from hetero_cpu.jit.digested_files import read_digested_file, write_digested_file
 from hetero_cpu.jit.plan_form import check_form
+from hetero_cpu.plan import Outside
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ def _to_json(captured: CapturedPlan) -> dict[str, Any]:
         "outputs": captured.outputs,
         "arena_bytes": captured.arena_bytes,
         "name": captured.name,
+        "outside": [captured.outside.inputs, captured.outside.outputs],
     }
 
 
@@ -110,4 +112,6 @@ def _of_json(fields: Any) -> CapturedPlan:
         for name, (offset, dtype, shape, strides) in fields["values"].items()
     }
     inputs, outputs = tuple(fields["inputs"]), tuple(fields["outputs"])
-    return CapturedPlan(tuple(steps), values, inputs, outputs, fields["arena_bytes"], fields["name"])
+    read, written = fields["outside"]
+    outside = Outside(tuple(read), dict(written))
+    return CapturedPlan(tuple(steps), values, inputs, outputs, fields["arena_bytes"], fields["name"], outside)
