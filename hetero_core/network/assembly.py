@@ -18,10 +18,11 @@ from hetero_core.network.attributes import GRAPH, SPARSE_TENSOR, TENSOR, read_at
 from hetero_core.network.declarations import Contradiction
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.hints import drop_shape
-from hetero_core.network.initializers import Initializer
+from hetero_core.network.initializers import Initializer, initializer_of_attribute
 from hetero_core.network.merging import merge_types
 from hetero_core.network.notes import ORIGINAL_NAME_KEY, read_opset_note, read_origins_note
 from hetero_core.network.opsets import read_opsets, since_version
+from hetero_core.network.repeated_names import check_later_constant, name_repeated_outputs
 from hetero_core.network.scopes import (
     OPSET_DOMAIN,
     FunctionKey,
@@ -99,6 +100,8 @@ class GraphReader:
         outputs = self._read_specs(proto.output, scope, "output")
         self._add_types(draft, (*proto.value_info, *proto.input, *proto.output), scope)
         self._add_nodes(draft, proto.node, scope)
+        if len({spec.name for spec in outputs}) < len(outputs):
+            outputs = self._copy_repeated_outputs(draft, outputs, scope, names_of_values(proto))
         for name, initializer in draft.initializers.items():
             self._add_constant_type(draft, name, initializer, graph=proto.name)
         # An output that is a constant has its type, whatever the file leaves open.
@@ -150,7 +153,7 @@ class GraphReader:
         if not name:
             raise InvalidNetworkError("a constant has no name; name every initializer.")
         if name in draft.initializers:
-            raise InvalidNetworkError(f"the constant '{name}' is there twice; a value has one source. Rename one of them.")
+            check_later_constant(name, draft.initializers[name], initializer)
         draft.initializers[name] = initializer
 
     def _add_nodes(self, draft: Draft, protos: Sequence[onnx.NodeProto], scope: NodeScope) -> None:
@@ -270,7 +273,7 @@ class GraphReader:
                 raise InvalidNetworkError(
                     f"{owner} has no value: the call does not give '{attribute.ref_attr_name}'. Give it in the call."
                 )
-            self._add_initializer(draft, value, _initializer_of_attribute(attribute.name, decoded[attribute.name], owner))
+            self._add_initializer(draft, value, initializer_of_attribute(attribute.name, decoded[attribute.name], owner))
 
     def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, function: onnx.FunctionProto, scope: NodeScope) -> None:
         key = key_of_function(function)
@@ -328,6 +331,15 @@ class GraphReader:
             )
         return {**bound, **attributes}
 
+    def _copy_repeated_outputs(
+        self, draft: Draft, outputs: tuple[ValueSpec, ...], scope: NodeScope, names: Iterable[str]
+    ) -> tuple[ValueSpec, ...]:
+        renamed, copies = name_repeated_outputs(outputs, {*names, *(value for node in draft.nodes for value in node.outputs)})
+        for source, target in copies:
+            self._add_copy(draft, source, target, scope)
+        draft.types.update({spec.name: spec.type for spec in renamed if spec.name not in draft.types})
+        return renamed
+
     def _add_copy(self, draft: Draft, source: str, target: str, scope: NodeScope) -> None:
         name = make_unique(f"{scope.path}Identity_{len(draft.nodes)}", draft.node_names)
         draft.node_names.add(name)
@@ -363,26 +375,6 @@ def _read_pin(metadata: Mapping[str, str], owner: str, scope: NodeScope) -> str 
     if not pin.strip():
         raise AffinityError(f"{owner} has an empty '{key}'; expected a device name.")
     return pin
-
-
-def _initializer_of_attribute(key: str, value: Any, owner: str) -> Initializer:
-    """Returns the constant that one of Constant's value_* attributes means. Source: ONNX Constant-13."""
-    import numpy as np
-
-    if key == "value" and isinstance(value, np.ndarray):
-        return Initializer.of_array(value)
-    kinds = {"float": (np.float32, float), "int": (np.int64, int), "string": (object, str | bytes)}
-    dtype, kind = kinds.get(key.removeprefix("value_").removesuffix("s"), (None, None))
-    if not key.startswith("value_") or kind is None:
-        raise InvalidNetworkError(
-            f"{owner} has the attribute '{key}'; expected value, sparse_value or one of value_int(s), ... Rename it."
-        )
-    elements = value if isinstance(value, tuple) else (value,)
-    if isinstance(value, tuple) != key.endswith("s") or not all(isinstance(element, kind) for element in elements):
-        raise InvalidNetworkError(f"{owner} has the attribute '{key}' of another kind than its name says; correct its type.")
-    array = np.empty(len(value) if key.endswith("s") else (), dtype)
-    array[...] = value
-    return Initializer.of_array(array)
 
 
 def _without_absent_ends(node: Node) -> Node:

@@ -254,8 +254,3 @@ def _check_border(graph: Graph) -> None:
     if untyped:
         names = ", ".join(f"'{name}'" for name in untyped)
         raise InvalidNetworkError(f"inputs {names} of network '{graph.name}' are untyped; state the element type of every input.")
-    seen: set[str] = set()
-    for spec in graph.outputs:
-        if spec.name in seen:
-            raise InvalidNetworkError(f"output '{spec.name}' of network '{graph.name}' is listed twice; list every output once.")
-        seen.add(spec.name)

@@ -117,8 +117,10 @@ def test_domain_without_opset_is_refused() -> None:
             "g (x, float[2] w, z) => (y) { [a] y = Sum(x, w, z) }",
             "inputs 'x', 'z' of network 'g' are untyped; state the element type",
         ),
-        ("g (float[2] x) => (y, y) { [a] y = Relu(x) }", "output 'y' of network 'g' is listed twice"),
-        ("g (float[2] x) => (y) <float[2] w = {1,2}, float[2] w = {1,2}> { y = Relu(x) }", "the constant 'w' is there twice"),
+        (
+            "g (float[2] x) => (y) <float[2] w = {1,2}, float[1] w = {1}> { y = Relu(x) }",
+            r"the constant 'w' is there twice, as float32\[2\] and as float32\[1\]; expected one type. Remove one of them.",
+        ),
         (
             "g (float[2] x) => (y) <float[2] w = {1,2}> { [a] w = Relu(x) y = Relu(w) }",
             r"value 'w' has two sources, constant 'w' and node 'a' \(Relu-14\)",

@@ -1,0 +1,17 @@
+"""Models that list a constant or an output twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hetero_tests.repeated_names import BUILDERS, check_device
+from onnx import ModelProto
+
+from hetero_core import Core
+
+
+@pytest.mark.parametrize("build", BUILDERS)
+def test_a_model_that_lists_a_name_twice_answers_as_in_onnxruntime(build: Callable[[], ModelProto]) -> None:
+    with Core() as core:
+        check_device(core, "ORT", build())
