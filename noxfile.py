@@ -167,7 +167,7 @@ def models(session: nox.Session) -> None:
         "transformers>=5.23,<6",
         *trees,
     )
-    install_workspace(session, [with_extras(name, "jit") for name in COMPANIONS], *tools)
+    install_workspace(session, [*(with_extras(name, "jit") for name in COMPANIONS), with_extras("onnxruntime", "cpu")], *tools)
     # Of what it needs, only a library for several GPUs is not there yet.
     session.install("--no-deps", "xgboost>=3.2,<4")
     session.run("pytest", "tests/models", *session.posargs, env=isolate(session))

@@ -25,7 +25,7 @@ _MOST_SECONDS = 60.0
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     parser = add_command(subparsers, "compare", "compare every value of a model on two devices", answer_compare)
-    parser.add_argument("model", metavar="MODEL", help="an .onnx file")
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     parser.add_argument(
         "-d", "--device", required=True, action="append", metavar="DEVICE", help="given twice; the first one is the reference"
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     parser = add_command(subparsers, "compile", "compile a model for a device and write it to a file", answer_compile)
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="an .onnx file")
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="an .onnx file, or a name as resnet50")
     add_device_options(parser, required=False)
     add_shape_option(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="the file to write; 'hetero run FILE' runs it")

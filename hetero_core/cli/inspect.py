@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Answer
+from hetero_core.cli.named_models import open_named_model
 from hetero_core.cli.options import Parser, add_command, add_repeated, add_shape_option, read_model, reshape
 from hetero_core.cli.progress import Step, follow
 from hetero_core.cli.tables import format_table
@@ -27,7 +28,7 @@ _MOST_NAMES = 8
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     parser = add_command(subparsers, "inspect", "show what is in a model, and which devices run it", answer_inspect)
-    parser.add_argument("model", metavar="MODEL", help="an .onnx file")
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_repeated(
         parser,
         "-d",
@@ -46,9 +47,9 @@ def answer_inspect(options: argparse.Namespace) -> Answer:
     with Core() as core:
         for device in options.device:
             core.resolve_config(device)  # a wrong name is said before what is wrong with the model
-        with step(f"reading '{options.model}'"):
-            network = reshape(read_model(core, options.model), options.shape)
-            fields = _describe_network(network, options.model)
+        with step(f"reading '{options.model}'"), open_named_model(options.model) as path:
+            network = reshape(read_model(core, path), options.shape)
+            fields = {**_describe_network(network, path), "file": options.model}
         rows, advice, verdict = _ask_devices(core, network, options.device, step)
     text = f"{_format(fields)}\n\n{verdict}"
     return Answer(text, {**fields, "devices": [_leave_nodes_out(row) for row in rows], "advice": advice})

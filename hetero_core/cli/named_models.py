@@ -1,4 +1,4 @@
-"""A model by name, for commands that time models: the light models, written to a file for as long as the command runs."""
+"""A model by name: the light models, for every command that takes a model. Imports nothing heavy before a name is used."""
 
 from __future__ import annotations
 
@@ -11,26 +11,35 @@ from hetero_core.cli.answer import UsageError
 from hetero_core.errors import enumerate_choices, suggest
 
 
-@contextlib.contextmanager
-def open_named_model(model: str) -> Iterator[str]:
-    """Gives the path of a model: of a light model where this is the name of one and no file is called so, else the text itself.
+def is_model_name(model: str) -> bool:
+    """Says whether a text is the name of a light model, and no file is called so.
 
-    Raises: OSError where there is no room for the file.
+    Raises: UsageError for a plain word that is neither a file nor such a name.
     """
     if os.path.exists(model):
-        yield model
-        return
-    from hetero_core.testing.models import LIGHT_MODELS, light_model
+        return False
+    from hetero_core.testing.models import LIGHT_MODELS  # with onnx
 
-    if model not in LIGHT_MODELS:
-        if not os.path.dirname(model) and not os.path.splitext(model)[1]:
-            hint = suggest(model, LIGHT_MODELS) or ";"
-            raise UsageError(
-                f"there is no file '{model}', and no model of this name{hint} these are {enumerate_choices(LIGHT_MODELS)}"
-            )
+    if model in LIGHT_MODELS:
+        return True
+    if os.path.dirname(model) or os.path.splitext(model)[1]:
+        return False
+    hint = suggest(model, LIGHT_MODELS) or ";"
+    raise UsageError(f"there is no file '{model}', and no model of this name{hint} these are {enumerate_choices(LIGHT_MODELS)}")
+
+
+@contextlib.contextmanager
+def open_named_model(model: str) -> Iterator[str]:
+    """Gives the path of a model for other processes: a light model is written to a file for as long as the block runs.
+
+    Raises: as `is_model_name`; OSError where there is no room for the file.
+    """
+    if not is_model_name(model):
         yield model
         return
     import onnx  # heavy
+
+    from hetero_core.testing.models import light_model
 
     with tempfile.TemporaryDirectory(prefix="hetero-model-") as folder:
         path = os.path.join(folder, f"{model}.onnx")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.blobs.container import MAGIC
 from hetero_core.cli.answer import Answer, UsageError
+from hetero_core.cli.named_models import is_model_name
 from hetero_core.network import affinity
 from hetero_core.plain_files import open_plain
 
@@ -184,10 +185,14 @@ def is_blob(path: str) -> bool:
 
 
 def read_model(core: Core, path: str) -> EditableNetwork:
-    """Returns the network of a model file.
+    """Returns the network of a model file, or of the light model of this name.
 
-    Raises: errors of reading; UsageError for an exported network, which is compiled already.
+    Raises: errors of reading; UsageError for an exported network, which is compiled already, and for a word that is no name.
     """
+    if is_model_name(path):
+        from hetero_core.testing.models import light_model  # with onnx
+
+        return core.read_network(light_model(path))
     if is_blob(path):
         raise UsageError(f"'{path}' is an exported network; this needs the ONNX model that it was made from")
     return core.read_network(path)

@@ -38,7 +38,7 @@ _TRACE_KEY = "HETERO_TRACE_SELECTION"
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     parser = add_command(subparsers, "query", "show which device would run each node of a model, and why", answer_query)
-    parser.add_argument("model", metavar="MODEL", help="an .onnx file")
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_device_options(parser)
     add_shape_option(parser)
     parser.add_argument("--dot", action="store_true", help="print the split in the DOT language of Graphviz")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Answer, UsageError
+from hetero_core.cli.named_models import open_named_model
 from hetero_core.cli.options import Parser, add_command, add_input_options, add_repeated, find_target, read_model, read_shapes
 from hetero_core.cli.progress import follow
 from hetero_core.reports.text import count
@@ -26,7 +27,7 @@ PLACE = "{}"
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     parser = add_command(subparsers, "reduce", "find the smallest part of a model that still fails a check", answer_reduce)
-    parser.add_argument("model", metavar="MODEL", help="an .onnx file that fails the check")
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file that fails the check, or a name as resnet50")
     parser.add_argument(
         "--check",
         metavar="COMMAND",
@@ -67,8 +68,8 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
         step = follow(options)
         with step(f"recording the values of '{options.model}'"):
             recorded = None if options.record is None else _record(core, network, options)
-        with step(f"checking '{options.model}'"):
-            check = _run_check(command, options.model, options.timeout)
+        with step(f"checking '{options.model}'"), open_named_model(options.model) as model:
+            check = _run_check(command, model, options.timeout)
         if check == 0:
             raise UsageError(f"the check passes on '{options.model}': {shlex.join(command)}; expected one that fails")
         path = Path(folder) / "model.onnx"

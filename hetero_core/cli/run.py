@@ -46,7 +46,7 @@ _SLOW_SECONDS = 10.0
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     parser = add_command(subparsers, "run", "run one inference and print the outputs", answer_run)
-    parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, or what 'hetero compile' wrote")
+    parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
     add_device_options(parser, required=False)
     parser.add_argument("--trust", action="store_true", help="run code in an exported network as well; not needed for data")
     inputs = parser.add_argument_group("inputs")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Answer, UsageError
-from hetero_core.cli.named_models import open_named_model
 from hetero_core.cli.options import (
     Parser,
     add_command,
@@ -56,10 +55,10 @@ def answer_tune(options: argparse.Namespace) -> Answer:
     from hetero_core.core import Core  # reads the installed distributions
 
     target = None if options.write is None else find_target(options.write)
-    with Core() as core, open_named_model(options.model) as path:
+    with Core() as core:
         if _KEY not in core.config_keys(options.device):
             raise UsageError(f"tune places the parts of a model; {options.device} splits none. Use a device as HETERO:ORT,CPU")
-        network = pin_network(core, read_model(core, path), options.device, read_pins(options))
+        network = pin_network(core, read_model(core, options.model), options.device, read_pins(options))
         plan = _measure(core, network, options)
     placement = None if plan is None else plan.placement
     if plan is None or placement is None:

@@ -40,7 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     summary = "write the split of a model as a page, a picture, a text or a model"
     parser = add_command(subparsers, "visualize", summary, answer_visualize)
-    parser.add_argument("model", metavar="MODEL", help="an .onnx file")
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_device_options(parser)
     add_shape_option(parser)
     parser.add_argument(

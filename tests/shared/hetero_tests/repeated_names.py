@@ -46,7 +46,10 @@ def constant_of_node_and_file() -> ModelProto:
 
 def dense_and_sparse_constant() -> ModelProto:
     model = parse("g (float[2] x) => (float[2] y) <float[2] c = {3, 4}> { y = Add (x, c) }")
-    values, places = numpy_helper.from_array(np.float32([9]), "c"), numpy_helper.from_array(np.int64([1]), "places")
+    values, places = (
+        numpy_helper.from_array(np.array([9], np.float32), "c"),
+        numpy_helper.from_array(np.array([1], np.int64), "places"),
+    )
     model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [2]))
     return model
 

@@ -1,0 +1,56 @@
+"""Light models by name, in every command that takes a model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from hetero_core.cli.main import main
+from hetero_core.testing.models import light_model
+
+NAME = "squeezenet"
+COMMANDS = {
+    "compare": ("-d", "TEMPLATE", "-d", "CPU", "--outputs", "--runs", "1"),
+    "compile": ("-d", "TEMPLATE", "-o", "out.blob"),
+    "inspect": ("-d", "TEMPLATE"),
+    "query": ("-d", "TEMPLATE"),
+    # A check that fails wherever there is a model.
+    "reduce": ("-o", "small.onnx", "--check", f"{sys.executable} -c 'import os, sys; sys.exit(os.path.exists(sys.argv[1]))'"),
+    "run": ("-d", "TEMPLATE", "--random"),
+    "visualize": ("-d", "TEMPLATE", "-o", "plan.txt"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_takes_a_light_model_by_name(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([command, NAME, *COMMANDS[command], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["network"] == light_model(NAME).graph.name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_word_that_is_neither_file_nor_model_is_refused_with_the_names(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([command, "squeezenets", *COMMANDS[command]]) == 2
+    assert "there is no file 'squeezenets', and no model of this name, did you mean 'squeezenet'? these are alexnet," in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_file_of_a_light_models_name_is_the_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> own (float[2] x) => (float[2] y) { y = Neg (x) }')
+    onnx.save(model, NAME)
+    assert main(["query", NAME, "-d", "TEMPLATE", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["network"] == "own"
