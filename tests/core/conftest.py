@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.device import CpuDevice, CpuExecutable
+from hetero_cpu.device import CpuDevice
+from hetero_cpu.executable import CpuExecutable
 
 from hetero_core import Core, Executable, ExecutableNetwork, Network, Payload, QueryResult, RunContext, hookimpl
 from hetero_core.blobs import cache

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.device import CpuDevice, CpuExecutable
+from hetero_cpu.device import CpuDevice
+from hetero_cpu.executable import CpuExecutable
 
 from hetero_core import (
     Core,

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.device import CpuDevice, CpuExecutable
+from hetero_cpu.device import CpuDevice
+from hetero_cpu.executable import CpuExecutable
 
 from hetero_core import Core, DeviceName, Executable, Network, Payload, hookimpl
 from hetero_core.blobs.container import find_code, read_blob, write_blob

@@ -178,7 +178,7 @@ class Whole:
     @hookimpl
     def load_network(self, device: DeviceName, network: Network) -> Any:
         assert not self.query_network(device, network).refused
-        from hetero_cpu.device import CpuExecutable
+        from hetero_cpu.executable import CpuExecutable
 
         return CpuExecutable(network, {})
 
