@@ -139,6 +139,24 @@ def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -
 
 def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
     """Returns header and sections of a container in memory; `name` is its own in errors. Raises: as `read_blob`."""
+    header, rows, payload, begin = _open_container(name, view)
+    if begin is None:
+        return header, payload
+    digests = digest_sections(payload.sections)
+    _check_sections(name, rows, digests)
+    _check_gaps(name, view[begin:-_DIGEST_SIZE], rows)
+    return header, replace(payload, digests=digests)
+
+
+def read_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
+    """Returns header and sections of a container that its reader has written; of the sections only the places are checked, since who
+    reads it checks them. Raises: as `read_blob`."""
+    header, rows, payload, _ = _open_container(name, view)
+    return header, replace(payload, digests={row.name: bytes.fromhex(row.digest) for row in rows})
+
+
+def _open_container(name: str, view: memoryview) -> tuple[BlobHeader, list[_SectionEntry], Payload, int | None]:
+    """Returns header, table and sections, and where these begin; None in place of that in format 1, all of which is checked here."""
     if len(view) < _HEAD.size + _DIGEST_SIZE:
         raise BlobDamagedError(
             f"{name} is no exported network: it has {len(view)} bytes, a container has at least {_HEAD.size + _DIGEST_SIZE}"
@@ -158,12 +176,7 @@ def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
     if hashlib.sha256(view[:summed]).digest() != view[-_DIGEST_SIZE:]:
         raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
     header, rows, payload = _parse(name, view, header_size)
-    if version == _OLD_FORMAT:
-        return header, payload
-    digests = digest_sections(payload.sections)
-    _check_sections(name, rows, digests)
-    _check_gaps(name, view[_align(_HEAD.size + header_size) : -_DIGEST_SIZE], rows)
-    return header, replace(payload, digests=digests)
+    return header, rows, payload, None if version == _OLD_FORMAT else _align(_HEAD.size + header_size)
 
 
 def _check_sections(name: str, rows: Sequence[_SectionEntry], digests: Mapping[str, bytes]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
@@ -101,8 +101,21 @@ def _find_folders() -> dict[str, list[str]] | None:
     """Returns distribution -> folders, in the order of the search path; None where a part of it is not plain."""
     if any(hasattr(finder, "find_distributions") and not _is_standard(finder) for finder in sys.meta_path):
         return None
+    return _list_folders(tuple([(root, _read_time(root)) for root in dict.fromkeys(sys.path)]))
+
+
+def _read_time(root: str) -> int:
+    """Returns when a folder was changed last, 0 where there is none."""
+    try:
+        return os.stat(root or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=1)
+def _list_folders(roots: tuple[tuple[str, int], ...]) -> dict[str, list[str]] | None:
     folders: dict[str, list[str]] = {}
-    for root in dict.fromkeys(sys.path):
+    for root, _ in roots:
         try:
             names = os.listdir(root or ".")
         except OSError:

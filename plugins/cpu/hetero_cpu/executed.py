@@ -9,6 +9,7 @@ from hetero_core.contract import Executable
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueType
 from hetero_cpu.plan import Foreign, Plan, PlannedStep, count_constant_bytes
+from hetero_cpu.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections import OrderedDict
@@ -26,6 +27,7 @@ MOST_PLANS = 16
 class TellingExecutable(Executable):
     """An executable on CPU that tells its steps and its metrics."""
 
+    _checks_plans: bool
     _transformed: Network
     _only_plan: PlanInUse | None
     _plans: OrderedDict[Signature, PlanInUse]
@@ -52,6 +54,16 @@ class TellingExecutable(Executable):
             "CPU_VERIFY_SECONDS": lambda: self._verifier.seconds,
             "CPU_REFUTED": lambda: self._verifier.has_refuted,
         }
+
+    @property
+    def keeps_loads(self) -> bool:  # type: ignore[override]  # a constant where it does not depend on a plan
+        """Whether the plan is machine code alone: an import of it plans nothing and packs nothing."""
+        in_use = self._only_plan
+        if in_use is None or in_use.is_refuted or self._checks_plans or not in_use.plan.kernels:
+            return False
+        return all(
+            isinstance(step.work, Recipe) and step.work.kernels and not step.work.calls_functions for step in in_use.plan.steps
+        )
 
     def _list_plans(self) -> list[Plan]:
         return [in_use.plan for in_use in (*self._plans.copy().values(), *self._open_plans.plans)]

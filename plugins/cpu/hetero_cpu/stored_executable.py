@@ -12,7 +12,7 @@ from hetero_core.contract import Executable, Payload, RunContext
 from hetero_core.executed import ExecutedNode
 from hetero_core.records import record
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
-from hetero_cpu.executed import MOST_PLANS, list_steps
+from hetero_cpu.executed import MOST_PLANS
 from hetero_cpu.kernel_choice import NO, YES
 from hetero_cpu.payload_index import PACKED, WEIGHTS, find_digests, read_index, read_signature, read_specs
 from hetero_cpu.plan import Plan
@@ -137,8 +137,8 @@ class StoredExecutable(Executable):
         return Payload(self.payload.sections, self.payload.version)
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
-        """The steps of the plan."""
-        return list_steps(self._stored.plan, {})
+        """The steps of the plan with what they read and write, which only planning tells: the network is loaded after all."""
+        return self._open().executed_nodes()
 
     def metrics(self) -> Mapping[str, Any]:
         """Returns the metrics of a loaded network; those of the plan in memory are added once it is loaded after all."""

@@ -1,0 +1,216 @@
+"""Loads that are kept: what a device exports of a model file, in the user's private folder, for the next load of the same file.
+
+```text
+path, device, configuration ──> name of an entry ── there, of the same code and the same bytes of the file? ── yes ──> import
+                                                                  │ no                                  (no model is read)
+                                                                  └──> load ── `Executable.keeps_loads`? ── export ──> entry
+```
+
+Rules: a load never fails because of an entry, and where there is none it costs a look for a file. An entry holds all that shaped it, the
+digest of the model's bytes among it, and is compared with that before it is used. Whoever may read it may read the model: it is the
+user's own, of mode 0600.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from stat import S_ISREG
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from hetero_core.blobs.private_cache import open_private_folder, write_private_file
+from hetero_core.contract import Payload
+from hetero_core.devices.target import CallTarget
+from hetero_core.devices.threads import THREAD_KEYS
+from hetero_core.errors import HeteroError
+from hetero_core.network.border import EMPTY_BORDER
+from hetero_core.network.declarations import NO_DECLARATIONS
+from hetero_core.network.graph import Network, iterate_graphs
+from hetero_core.plain_files import open_plain, open_unlinked, require_owner
+
+if TYPE_CHECKING:
+    from hetero_core.blobs.container import BlobHeader
+
+logger = logging.getLogger(__name__)
+
+Loaded = TypeVar("Loaded")
+
+FOLDER = "loads"
+MOST_BYTES = 1 << 25
+"""Of a model file: of larger ones the load takes longer than what an import spares."""
+MOST_BYTES_IN_ALL = 1 << 28
+"""Of all entries: those that were not used for the longest time go first."""
+_SHARE = 4
+"""Entries of the largest size for which there is room."""
+_SOURCE = "hetero/source"
+"""The section of an entry that says what it was made from; the plugin that imports the entry does not see it."""
+_IDLE_FOLDERS = frozenset({"__pycache__", "cli", "conformance", "debugging", "diagnosis", "reports", "testing"})
+"""Folders of packages that no load uses."""
+_SETTLED = 500_000_000
+"""Nanoseconds since the last change of a file after which another one would change its times, too."""
+
+
+def find_kept_load(model: str, target: CallTarget) -> KeptLoad | None:
+    """Returns the entry of a load, which need not be there; None for what is no plain file of up to `MOST_BYTES`."""
+    try:
+        path = os.path.realpath(model)
+        status = os.stat(path)
+        if not S_ISREG(status.st_mode) or not 0 < status.st_size <= MOST_BYTES:
+            return None
+        return KeptLoad(path, status, target, open_private_folder(FOLDER))
+    except (OSError, ValueError, HeteroError):
+        # The load says what is wrong with the file; without a private folder nothing is kept.
+        return None
+
+
+class KeptLoad:
+    """The entry of one load of a file."""
+
+    def __init__(self, model: str, status: os.stat_result, target: CallTarget, folder: Path) -> None:
+        self._model, self._status, self._target = model, status, target
+        keys = target.entry.keys(target.device)
+        # What only steers running has the value of the call, whatever it had when the entry was made.
+        config = {
+            name: str(value)
+            for name, value in target.config.items()
+            if name in THREAD_KEYS or name not in keys or not keys[name].runtime
+        }
+        self._name = repr((model, str(target.device), sorted(config.items())))
+        self._path = folder / f"{hashlib.sha256(self._name.encode()).hexdigest()[:40]}.blob"
+
+    def take(self, load: Callable[[BlobHeader, Payload], Loaded]) -> Loaded | None:
+        """Returns what `load` makes of the entry; None where there is none for this model as it is now."""
+        try:
+            descriptor = open_unlinked(str(self._path), os.O_RDONLY, folder=None, title=str(self._path))
+        except OSError:
+            return None
+        from hetero_core.blobs.container import map_file, read_container  # most loads have no entry
+
+        try:
+            require_owner(os.fstat(descriptor), str(self._path), ())
+            header, payload = read_container(f"'{self._path}'", map_file(descriptor))
+            sections = dict(payload.sections)
+            if bytes(sections.pop(_SOURCE, b"")) != self._describe(_digest_file(self._model), sections):
+                return None
+            os.utime(descriptor)
+            loaded = load(header, replace(payload, sections=sections))
+        except Exception as error:  # noqa: BLE001  # a plugin may raise anything for what it cannot import; the model is there
+            logger.warning("the kept load '%s' is not used: %s: %s", self._path, type(error).__name__, error)
+            return None
+        finally:
+            os.close(descriptor)
+        logger.info("network '%s' was loaded as it is kept in '%s'", header.network, self._path)
+        return loaded
+
+    def keep(self, network: Network, pack: Callable[[], tuple[BlobHeader, Payload]]) -> None:
+        """Keeps what `pack` gives of a network that was read from the file; nothing where the file does not say all of it."""
+        try:
+            if self._is_told_by_the_file(network):
+                self._write(*pack())
+        except Exception as error:  # noqa: BLE001  # a full disk, or a plugin that cannot export: the network is loaded all the same
+            logger.warning("a load of '%s' is not kept: %s: %s", self._model, type(error).__name__, error)
+
+    def _is_told_by_the_file(self, network: Network) -> bool:
+        """Says whether the network has no border, pins or doubtful declarations, and the file is as it was when it was read."""
+        last = max(self._status.st_mtime_ns, self._status.st_ctime_ns)
+        is_plain = network.border == EMPTY_BORDER and network.declarations == NO_DECLARATIONS and not network.affinity
+        # The types of operators that onnx does not know are told by packages, which are not in the name of an entry.
+        is_known = all(node.since_version for graph in iterate_graphs(network) for node in graph.nodes)
+        return is_plain and is_known and 0 <= last < time.time_ns() - _SETTLED
+
+    def _write(self, header: BlobHeader, payload: Payload) -> None:
+        from io import BytesIO  # as above
+
+        from hetero_core.blobs.container import find_code, write_blob
+
+        with open(self._model, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        is_same = _describe_status(os.stat(self._model)) == _describe_status(self._status)
+        # "location" is the key that says in which file external weights are.
+        if not is_same or b"location" in content or find_code(payload) or payload.spare:
+            return
+        source = self._describe(hashlib.sha256(content).digest(), payload.sections)
+        stream = BytesIO()
+        write_blob(header, replace(payload, sections={**payload.sections, _SOURCE: source}), stream)
+        if len(stream.getbuffer()) > MOST_BYTES_IN_ALL // _SHARE:
+            return
+        write_private_file(self._path, stream.getvalue())
+        _evict(self._path)
+        logger.info("network '%s' is kept in '%s'", header.network, self._path)
+
+    def _describe(self, digest: bytes, sections: Mapping[str, Any]) -> bytes:
+        """Returns everything that an entry depends on, `digest` of the model's bytes among it, and sums of its sections."""
+        provenance = self._target.entry.provenance
+        versions = (str(provenance), provenance.module, sys.version, np.__version__, digest.hex())
+        stamps = [_stamp_package(name) for name in ("hetero_core", provenance.module.partition(".")[0])]
+        return repr((self._name, versions, stamps, [(name, *_sum_words(section)) for name, section in sections.items()])).encode()
+
+
+def _sum_words(section: Any) -> tuple[int, int, bytes]:
+    """Returns the length of a section, the sum of its words of 64 bits, and the bytes behind the last one.
+
+    It tells a file that was damaged by accident; nobody else can write there. 8 GB/s, where SHA-256 has 1.5.
+    """
+    content = np.frombuffer(section, np.uint8)
+    whole = content.size // 8 * 8
+    return content.size, int(content[:whole].view(np.uint64).sum()), content[whole:].tobytes()
+
+
+def _digest_file(path: str) -> bytes:
+    from hetero_core.blobs.container import map_file  # as above
+
+    descriptor = open_plain(path)
+    try:
+        return hashlib.sha256(map_file(descriptor)).digest()
+    finally:
+        os.close(descriptor)
+
+
+def _describe_status(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+@cache
+def _stamp_package(name: str) -> str:
+    """Returns sizes and times of the files of a package, since who works on it does not count up its version; a millisecond for 300."""
+    folders: Iterator[str] = iter(getattr(sys.modules.get(name), "__path__", ()))
+    stamps = [stamp for folder in folders for stamp in _stamp_folder(folder)]
+    return hashlib.sha256(repr(stamps).encode()).hexdigest()
+
+
+def _stamp_folder(folder: str) -> list[tuple[str, int, int]]:
+    stamps: list[tuple[str, int, int]] = []
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name.endswith(".py"):
+                status = entry.stat()
+                stamps.append((entry.path, status.st_size, status.st_mtime_ns))
+            elif "." not in entry.name and entry.name not in _IDLE_FOLDERS and entry.is_dir():
+                stamps += _stamp_folder(entry.path)
+    return stamps
+
+
+def _evict(latest: Path) -> None:
+    """Removes the entries that were not used for the longest time, until the rest is within the limit; never the latest one."""
+    found: list[tuple[float, int, Path]] = []
+    for path in latest.parent.glob("*.blob"):
+        with suppress(FileNotFoundError):  # another process may have removed it meanwhile
+            status = path.stat()
+            found.append((status.st_mtime, status.st_size, path))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= MOST_BYTES_IN_ALL:
+            return
+        if path != latest:
+            path.unlink(missing_ok=True)
+            total -= size

@@ -1,0 +1,134 @@
+"""Model files on CPU: what machine code alone runs is kept, and the next load of the file plans and packs nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+
+from hetero_cpu.executable import CpuExecutable
+from hetero_cpu.jit.compiler import find_width
+from hetero_cpu.stored_executable import StoredExecutable
+from hetero_tests.larger_models import vit_tiny_model
+
+from hetero_core import Core
+from hetero_core.testing.models import light_inputs, light_model
+
+if not find_width():
+    pytest.skip("no machine code for this processor", allow_module_level=True)
+
+
+def small_model() -> onnx.ModelProto:
+    return onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[2, 4] x) => (float[2, 3] y)
+        <float[4, 3] w = {1, -2, 3, -4, 5, -6, 7, -8, 9, -10, 11, -12}> { a = MatMul (x, w) b = Relu (a) y = Softmax (b) }""")
+
+
+MODELS = {
+    "small": small_model,
+    "shufflenet": lambda: light_model("shufflenet"),
+    "squeezenet": lambda: light_model("squeezenet"),
+    "vit_tiny": lambda: vit_tiny_model(layers=1),
+}
+
+
+@pytest.fixture(autouse=True)
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A private folder without loads; kernels are found where they were."""
+    from hetero_cpu.jit import compiler
+
+    compiler._open_folder()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    with Core() as core:
+        yield core
+
+
+def write_model(model: onnx.ModelProto, path: Path) -> Path:
+    onnx.save(model, path)
+    return path
+
+
+def load(core: Core, path: Path, **config: Any) -> Any:
+    return core.load_network(path, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 1, **config})
+
+
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that were just written are kept, too: none of them changes here."""
+    monkeypatch.setattr("hetero_core.blobs.kept_loads._SETTLED", -1_000_000_000)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_second_load_of_a_file_answers_bit_for_bit_and_says_the_same_of_itself(
+    core: Core, name: str, threads: int, tmp_path: Path
+) -> None:
+    model = MODELS[name]()
+    path, inputs = write_model(model, tmp_path / "m.onnx"), light_inputs(model)
+    first, second = (load(core, path, INFERENCE_NUM_THREADS=threads) for _ in range(2))
+    assert [type(network.executable).__name__ for network in (first, second)] == [
+        "CpuExecutable" if threads >= (os.cpu_count() or 1) else "LimitedExecutable",
+        "StoredExecutable",
+    ]
+    for _ in range(2):
+        for name_of_output, value in first.infer(inputs).items():
+            np.testing.assert_array_equal(second.infer(inputs)[name_of_output], value)
+    assert (first.inputs, first.outputs, first.name, first.fingerprint) == (
+        second.inputs, second.outputs, second.name, second.fingerprint,
+    )  # fmt: skip
+    graphs = [
+        [(node.name, node.op_type, node.inputs, node.outputs) for node in network.get_runtime_model().nodes]
+        for network in (first, second)
+    ]
+    assert graphs[0] == graphs[1]
+
+
+def test_plan_of_auto_is_kept_when_its_kernels_are_there_and_is_verified(core: Core, tmp_path: Path) -> None:
+    model = small_model()
+    path, inputs = write_model(model, tmp_path / "m.onnx"), light_inputs(model)
+    expected = load(core, path).infer(inputs)
+    first, second = (load(core, path, CPU_KERNELS="AUTO") for _ in range(2))
+    assert [isinstance(network.executable, StoredExecutable) for network in (first, second)] == [False, True]
+    for name, value in expected.items():
+        np.testing.assert_array_equal(second.infer(inputs)[name], value)
+    assert second.get_metric("CPU_VERIFIED_PLANS") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "config"),
+    [
+        ("(float[2,2] x) => (float y) { y = Det (x) }", {}),
+        ("(float[N] x) => (float[N] y) { y = Relu (x) }", {}),
+        ("(float[2] x) => (float[2] y) { y = Relu (x) }", {"CPU_KERNELS": "NUMPY"}),
+        ("(float[2] x) => (float[2] y) { y = Relu (x) }", {"CPU_VERIFY_PLAN": "YES"}),
+    ],
+)
+def test_load_that_plans_or_calls_python_is_not_kept(core: Core, tmp_path: Path, text: str, config: dict[str, Any]) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+    path = write_model(model, tmp_path / "m.onnx")
+    for _ in range(2):
+        assert isinstance(load(core, path, **config).executable, CpuExecutable)
+
+
+def test_kept_load_without_its_plan_is_planned_from_what_is_kept(core: Core, tmp_path: Path) -> None:
+    model = small_model()
+    path, inputs = write_model(model, tmp_path / "m.onnx"), light_inputs(model)
+    expected = load(core, path).infer(inputs)
+    for plan in (tmp_path / "cache" / "hetero" / "cpu-plans").iterdir():
+        plan.unlink()
+    again = load(core, path)
+    assert isinstance(again.executable, CpuExecutable)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(again.infer(inputs)[name], value)
+    assert isinstance(load(core, path).executable, StoredExecutable)
