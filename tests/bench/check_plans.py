@@ -20,15 +20,15 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
-from hetero_cpu.foreign import evaluate_node
-from hetero_cpu.jit.call_verifier import verify_calls
 from hetero_cpu.passes import join_network, strip_network, transform_network
-from hetero_cpu.plan import Plan
-from hetero_cpu.plan_verifier import verify_plan
-from hetero_cpu.planner import build_plan
+from hetero_cpu.planning.call_verifier import verify_calls
+from hetero_cpu.planning.foreign import evaluate_node
+from hetero_cpu.planning.plan import Plan
+from hetero_cpu.planning.plan_verifier import verify_plan
+from hetero_cpu.planning.planner import build_plan
+from hetero_cpu.planning.signature import Signature, specialize_network
+from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import JIT, NUMPY
-from hetero_cpu.signature import Signature, specialize_network
-from hetero_cpu.weights import PackedWeights
 
 from hetero_core.errors import HeteroError
 from hetero_core.kernels.registry import find_refusals

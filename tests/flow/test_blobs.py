@@ -129,7 +129,7 @@ def test_whatever_a_plugin_raises_for_a_blob_is_an_error_of_the_blob(
     core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blob = export(core, read(TEXT), "CPU")
-    monkeypatch.setattr("hetero_cpu.payload.read_network", lambda sections: sections["nothing"])
+    monkeypatch.setattr("hetero_cpu.stored.payload.read_network", lambda sections: sections["nothing"])
     with pytest.raises(
         BlobError, match=r"cannot import the blob on CPU: plugin CPU \(hetero-cpu .*\) failed with KeyError: 'nothing'"
     ) as caught:

@@ -31,7 +31,7 @@ from hetero_cpu.providers import NUMPY
 
 if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
-    from hetero_cpu.stored_executable import StoredExecutable
+    from hetero_cpu.stored.stored_executable import StoredExecutable
 
 VERIFY_PLAN_KEY = "CPU_VERIFY_PLAN"
 
@@ -121,15 +121,15 @@ class CpuDevice:
     @hookimpl
     def export_network(self, executable: CpuExecutable | StoredExecutable) -> Payload:
         """The network after its passes, with the weights as machine code reads them."""
-        from hetero_cpu.payload import export_executable  # only exports and imports need these two
-        from hetero_cpu.stored_executable import StoredExecutable
+        from hetero_cpu.stored.payload import export_executable  # only exports and imports need these two
+        from hetero_cpu.stored.stored_executable import StoredExecutable
 
         return executable.export() if isinstance(executable, StoredExecutable) else export_executable(executable)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Takes up the plan that was kept when the blob was written, weights staying in the blob's memory; without it plans again."""
-        from hetero_cpu.stored_executable import StoredExecutable, find_plan
+        from hetero_cpu.stored.stored_executable import StoredExecutable, find_plan
 
         kernels, threads = choose_kernels(config[KERNELS_KEY], str(device)), config[THREADS_KEY]
 
@@ -149,7 +149,7 @@ class CpuDevice:
                 streams=config[STREAMS_KEY],
                 verifies=verifies,
             )
-        from hetero_cpu.payload import keep_plan, read_network  # reads and writes networks
+        from hetero_cpu.stored.payload import keep_plan, read_network  # reads and writes networks
 
         executable = load(read_network(payload.sections))
         keep_plan(executable, payload)

@@ -15,21 +15,21 @@ from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network
 from hetero_cpu.executed import MOST_PLANS, TellingExecutable
-from hetero_cpu.foreign import evaluate_node
-from hetero_cpu.instance import WrongTypeError, lay_inputs
 from hetero_cpu.kernel_choice import AUTO, NO, YES
 from hetero_cpu.kernel_set import warn_where_numpy_computes
 from hetero_cpu.mapped_weights import drop_read_pages
 from hetero_cpu.open_plans import OpenPlans, has_interpreters, load_kernels, make_plan_in_use, order_kernels, warn_of_error
 from hetero_cpu.passes import join_network, transform_network
-from hetero_cpu.plan import Plan
-from hetero_cpu.plan_check import is_faulty
-from hetero_cpu.planner import build_plan
-from hetero_cpu.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
+from hetero_cpu.planning.foreign import evaluate_node
+from hetero_cpu.planning.instance import WrongTypeError, lay_inputs
+from hetero_cpu.planning.plan import Plan
+from hetero_cpu.planning.plan_check import is_faulty
+from hetero_cpu.planning.planner import build_plan
+from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
+from hetero_cpu.planning.signature import Signature, read_static_signature, specialize_network
+from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import JIT, NUMPY
-from hetero_cpu.signature import Signature, read_static_signature, specialize_network
 from hetero_cpu.verification import Verifier
-from hetero_cpu.weights import PackedWeights
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class CpuExecutable(TellingExecutable):
             return verdict.outputs
         in_use.needs_check = False
         if verdict.is_lasting and in_use.name:
-            from hetero_cpu.jit.verified_plans import note_verified
+            from hetero_cpu.stored.verified_plans import note_verified
 
             note_verified(in_use.name)
         if self._weights.releases:
@@ -314,7 +314,7 @@ class CpuExecutable(TellingExecutable):
         """Returns the plan of a network for runs, to be verified where that is asked for and nobody has."""
         name = ""
         if plan.kernels and self._verifies != NO:
-            from hetero_cpu.jit.verified_plans import is_verified, name_plan
+            from hetero_cpu.stored.verified_plans import is_verified, name_plan
 
             name = name_plan(special, self.workers) + kind
             if is_verified(name):
@@ -334,8 +334,8 @@ class CpuExecutable(TellingExecutable):
             return build_plan(special, self._weights, self._extensions), False
         if is_interim:
             return build_plan(special, self._weights, self._extensions, is_interim=True), False
-        from hetero_cpu.jit.compiler import COMPILER
-        from hetero_cpu.jit.interpreter import list_interpreters
+        from hetero_cpu.machine.compiler import COMPILER
+        from hetero_cpu.machine.interpreter import list_interpreters
 
         # All plans of machine code need the interpreters: where they are not stored, none is made before NumPy's has answered.
         if self._kernels == JIT or COMPILER.load_stored(list_interpreters(self.workers)):

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.contract import Executable
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueType
-from hetero_cpu.plan import Foreign, Plan, PlannedStep, count_constant_bytes
-from hetero_cpu.recipe import Recipe
+from hetero_cpu.planning.plan import Foreign, Plan, PlannedStep, count_constant_bytes
+from hetero_cpu.planning.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections import OrderedDict
 
     from hetero_core.network.graph import Network
     from hetero_cpu.open_plans import OpenPlans
-    from hetero_cpu.plans_in_use import PlanInUse
-    from hetero_cpu.signature import Signature
+    from hetero_cpu.planning.plans_in_use import PlanInUse
+    from hetero_cpu.planning.signature import Signature
+    from hetero_cpu.planning.weights import PackedWeights
     from hetero_cpu.verification import Verifier
-    from hetero_cpu.weights import PackedWeights
 
 MOST_PLANS = 16
 

@@ -45,7 +45,7 @@ def describe_machine_code() -> str:
     obstacle = _find_obstacle()
     if obstacle is not None:
         return f"no machine code, which needs {obstacle}"
-    from hetero_cpu.jit.compiler import find_llvmlite_version, find_width
+    from hetero_cpu.machine.compiler import find_llvmlite_version, find_width
 
     return f"machine code for {'AVX-512' if find_width() == 16 else 'AVX2'} by llvmlite {find_llvmlite_version()}"
 
@@ -54,7 +54,7 @@ def find_code_folder() -> str:
     """Returns the name of the private folder in which machine code is kept; empty where none is made."""
     if _find_obstacle() is not None:
         return ""
-    from hetero_cpu.jit.compiler import FOLDER
+    from hetero_cpu.machine.compiler import FOLDER
 
     return FOLDER
 
@@ -64,6 +64,6 @@ def _find_obstacle() -> str | None:
         return _MACHINE
     if find_spec("llvmlite") is None:
         return "the package llvmlite, which hetero-cpu depends on here: pip install hetero-cpu"
-    from hetero_cpu.jit.compiler import find_width
+    from hetero_cpu.machine.compiler import find_width
 
     return None if find_width() else _MACHINE

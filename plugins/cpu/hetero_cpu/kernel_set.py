@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_cpu.blas import import_threadpoolctl
 
 if TYPE_CHECKING:
-    from hetero_cpu.plan import Plan
+    from hetero_cpu.planning.plan import Plan
 
 logger = logging.getLogger(__name__)
 

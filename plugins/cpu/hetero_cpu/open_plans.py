@@ -8,16 +8,16 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from hetero_core.network.graph import Network
-from hetero_cpu.jit.orders import OrderDroppedError
 from hetero_cpu.kernel_choice import AUTO
-from hetero_cpu.plans_in_use import OpenPlanInUse, PlanInUse
-from hetero_cpu.signature import Signature
+from hetero_cpu.machine.orders import OrderDroppedError
+from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse
+from hetero_cpu.planning.signature import Signature
 
 if TYPE_CHECKING:
-    from hetero_cpu.jit.compiler import Kernel
+    from hetero_cpu.machine.compiler import Kernel
     from hetero_cpu.open.plan import OpenPlan
     from hetero_cpu.open.stored_classes import StoredClasses
-    from hetero_cpu.weights import PackedWeights
+    from hetero_cpu.planning.weights import PackedWeights
 
 logger = logging.getLogger(__name__)
 
@@ -108,15 +108,15 @@ class OpenPlans:
 
 def has_interpreters(workers: int) -> bool:
     """Says whether what all plans of machine code need is compiled already."""
-    from hetero_cpu.jit.compiler import COMPILER  # LLVM
-    from hetero_cpu.jit.interpreter import list_interpreters
+    from hetero_cpu.machine.compiler import COMPILER  # LLVM
+    from hetero_cpu.machine.interpreter import list_interpreters
 
     return COMPILER.load_stored(list_interpreters(workers))
 
 
 def load_kernels(opened: PlanInUse, kernels: str) -> bool:
     """Says whether the kernels of a plan are there; they are compiled now, unless NumPy answers meanwhile."""
-    from hetero_cpu.jit.compiler import COMPILER  # LLVM
+    from hetero_cpu.machine.compiler import COMPILER  # LLVM
 
     if kernels == AUTO:
         return COMPILER.load_stored(opened.plan.kernels)
@@ -136,8 +136,8 @@ def order_kernels(
     workers: int,
 ) -> None:
     """Has a plan made and its kernels compiled by the thread that does so for all, then handed to `take_over`."""
-    from hetero_cpu.jit.background import BACKGROUND
-    from hetero_cpu.jit.interpreter import list_interpreters
+    from hetero_cpu.machine.background import BACKGROUND
+    from hetero_cpu.machine.interpreter import list_interpreters
 
     prepared: list[PlanInUse] = []
 

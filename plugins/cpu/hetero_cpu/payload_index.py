@@ -11,7 +11,7 @@ from hetero_core.errors import BlobDamagedError
 from hetero_core.network.types import ValueSpec, type_of_json
 
 if TYPE_CHECKING:
-    from hetero_cpu.signature import Signature
+    from hetero_cpu.planning.signature import Signature
 
 INDEX, MODEL, WEIGHTS, PACKED = "index", "model", "weights", "packed"
 

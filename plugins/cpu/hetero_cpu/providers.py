@@ -8,56 +8,24 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hetero_cpu.recipe import STEP_FUNCTIONS, Choice, Site, StepFunction
+from hetero_cpu.operators import ALL, NATIVE_STEPS, NUMPY_STEPS
+from hetero_cpu.planning.recipe import STEP_FUNCTIONS, Choice, Site, StepFunction
 
 if TYPE_CHECKING:
-    from hetero_cpu.jit.native import NativeStepFunction
+    from hetero_cpu.machine.native import NativeStepFunction
 
 logger = logging.getLogger(__name__)
 
 NUMPY, JIT = "NUMPY", "JIT"
 
-_NUMPY_STEPS = {
-    "steps_attention": "Attention",
-    "steps_convolution": "Conv",
-    "steps_elementwise": "Abs Add Clip Div Elu Exp Gelu HardSigmoid HardSwish LeakyRelu Log Max Min Mul Neg Reciprocal Relu Sigmoid Sqrt "
-    "Sub Sum Swish Tanh",
-    "steps_layout": "Concat Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze",
-    "steps_linear": "Gemm MatMul",
-    "steps_normalization": "BatchNormalization LRN LayerNormalization RMSNormalization Softmax",
-    "steps_pooling": "AveragePool GlobalAveragePool MaxPool",
-    "steps_transposed": "ConvTranspose",
-}
-"""Module -> the operators that it has steps for. A network imports those that it needs."""
-
-_ALL = "all"
-_NATIVE_STEPS = {
-    "steps_attention": "Attention",
-    "steps_batched": "MatMul",
-    "steps_convolution": "Conv",
-    "steps_depthwise": "Conv",
-    "steps_elementwise": _ALL,
-    "steps_gather": "Gather",
-    "steps_grouped": "Conv",
-    # Asked before the copies of steps_layout.
-    "steps_shuffle": "Reshape Transpose",
-    "steps_layout": "Expand Flatten Reshape Squeeze Transpose Unsqueeze",
-    "steps_linear": "Gemm MatMul",
-    "steps_normalization": "InstanceNormalization LRN LayerNormalization LogSoftmax RMSNormalization SimplifiedLayerNormalization Softmax",
-    "steps_pooling": "AveragePool GlobalAveragePool GlobalMaxPool MaxPool ReduceMax ReduceMean",
-    "steps_resize": "Resize Upsample",
-    "steps_transposed": "ConvTranspose",
-}
-"""Module -> the operators that it has steps for, in the order in which they are asked. A network imports those that it needs."""
-
 
 @cache
 def _list_native_steps(op_type: str) -> tuple[NativeStepFunction, ...]:
     """Returns the functions that are asked about an operator, in order."""
-    from hetero_cpu.jit.native import NATIVE_STEP_FUNCTIONS
+    from hetero_cpu.machine.native import NATIVE_STEP_FUNCTIONS
 
     modules = [
-        f"hetero_cpu.jit.{name}" for name, operators in _NATIVE_STEPS.items() if operators is _ALL or op_type in operators.split()
+        _name_native_steps(folder) for folder, operators in NATIVE_STEPS.items() if operators is ALL or op_type in operators.split()
     ]
     for module in modules:
         importlib.import_module(module)
@@ -67,16 +35,20 @@ def _list_native_steps(op_type: str) -> tuple[NativeStepFunction, ...]:
 
 def import_native_steps() -> None:
     """Imports all steps of machine code."""
-    for module in _NATIVE_STEPS:
-        importlib.import_module(f"hetero_cpu.jit.{module}")
+    for folder in NATIVE_STEPS:
+        importlib.import_module(_name_native_steps(folder))
+
+
+def _name_native_steps(folder: str) -> str:
+    return f"hetero_cpu.operators.{folder}.native_steps"
 
 
 @cache
 def _list_numpy_steps(op_type: str) -> tuple[StepFunction, ...]:
     """Returns the functions that are asked about an operator, in order."""
-    for module, operators in _NUMPY_STEPS.items():
+    for folder, operators in NUMPY_STEPS.items():
         if op_type in operators.split():
-            importlib.import_module(f"hetero_cpu.{module}")
+            importlib.import_module(f"hetero_cpu.operators.{folder}.numpy_steps")
     return tuple(STEP_FUNCTIONS.get(op_type, ()))
 
 
@@ -121,7 +93,7 @@ def _ask(provide: Callable[[Site], Choice | None], site: Site) -> Choice | None:
 
 def _is_plain(site: Site) -> bool:
     """Says whether NumPy's steps can read what the group reads: of images with a halo they only join pieces, and no chains of elements."""
-    from hetero_cpu.fusion import ANCHORS  # a plan that is read needs no groups
+    from hetero_cpu.planning.fusion import ANCHORS  # a plan that is read needs no groups
 
     if site.group.epilogue and site.node.op_type not in ANCHORS:
         return False

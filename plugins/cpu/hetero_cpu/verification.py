@@ -25,7 +25,7 @@ import numpy as np
 from hetero_core.contract import RunContext
 from hetero_core.errors import RequestCancelledError, WrongPlanWarning
 from hetero_core.records import record
-from hetero_cpu.instance import WrongTypeError
+from hetero_cpu.planning.instance import WrongTypeError
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program

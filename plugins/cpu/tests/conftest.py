@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu import executable, plans_in_use
-from hetero_cpu.fusion import Extra, Group
-from hetero_cpu.instance import Instance
+from hetero_cpu import executable
 from hetero_cpu.open.check import fix_plan
 from hetero_cpu.open.instance import OpenInstance
 from hetero_cpu.open_plans import OpenPlans
-from hetero_cpu.plan import Plan
-from hetero_cpu.plan_verifier import verify_plan
-from hetero_cpu.planner import build_plan
-from hetero_cpu.recipe import NO_HALO, Halo, Recipe, Site
-from hetero_cpu.weights import PackedWeights
+from hetero_cpu.planning import plans_in_use
+from hetero_cpu.planning.fusion import Extra, Group
+from hetero_cpu.planning.instance import Instance
+from hetero_cpu.planning.plan import Plan
+from hetero_cpu.planning.plan_verifier import verify_plan
+from hetero_cpu.planning.planner import build_plan
+from hetero_cpu.planning.recipe import NO_HALO, Halo, Recipe, Site
+from hetero_cpu.planning.weights import PackedWeights
 
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType
@@ -39,7 +40,7 @@ def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def open_verified_instance(plan: Plan) -> Instance:
         if plan.native_count and not any(plan is other for other in checked):
-            from hetero_cpu.jit.call_verifier import verify_calls  # LLVM
+            from hetero_cpu.planning.call_verifier import verify_calls  # LLVM
 
             faults = verify_calls(plan)
             assert not faults, "\n".join(map(str, faults))
@@ -54,7 +55,7 @@ def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     def bind_verified(instance: OpenInstance, products: Any, signature: Any) -> None:
         key = id(instance._plan), products.tobytes()
         if key not in bound and instance._plan.origin is not None:
-            from hetero_cpu.jit.call_verifier import verify_calls  # LLVM
+            from hetero_cpu.planning.call_verifier import verify_calls  # LLVM
 
             plan = fix_plan(instance._plan, signature)
             faults = [*verify_plan(plan), *verify_calls(plan)]
@@ -98,7 +99,7 @@ def kernels(request: pytest.FixtureRequest) -> str:
     """Who computes, each in turn; JIT is skipped where there is no machine code."""
     if request.param == "JIT":
         pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
-        from hetero_cpu.jit.compiler import find_width
+        from hetero_cpu.machine.compiler import find_width
 
         if not find_width():
             pytest.skip("no machine code is made for this processor")
@@ -154,7 +155,7 @@ class NativeRun:
 def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> NativeRun:
     """Native steps as a processor with vectors of this width plans and compiles them."""
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
-    import hetero_cpu.jit.compiler as compiler
+    import hetero_cpu.machine.compiler as compiler
     from hetero_cpu import providers
 
     if compiler.find_width() < request.param:
@@ -162,6 +163,6 @@ def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     providers.import_native_steps()
     find_width: Callable[[], int] = lambda: request.param  # noqa: E731  # a stand-in for a function of this name
     for name, module in list(sys.modules.items()):
-        if name.startswith("hetero_cpu.jit.") and name != "hetero_cpu.jit.compiler" and hasattr(module, "find_width"):
+        if name.startswith("hetero_cpu.") and name != "hetero_cpu.machine.compiler" and hasattr(module, "find_width"):
             monkeypatch.setattr(module, "find_width", find_width)
     return NativeRun(request.param)

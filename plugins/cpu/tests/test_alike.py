@@ -15,11 +15,11 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.instance import allocate_arena, lay_arrays
-from hetero_cpu.jit.alike_calls import AlikeCalls
-from hetero_cpu.jit.native import NativeCall
-from hetero_cpu.plan import Plan
-from hetero_cpu.recipe import Bind, Recipe
+from hetero_cpu.machine.native import NativeCall
+from hetero_cpu.planning.alike_calls import AlikeCalls
+from hetero_cpu.planning.instance import allocate_arena, lay_arrays
+from hetero_cpu.planning.plan import Plan
+from hetero_cpu.planning.recipe import Bind, Recipe
 
 from hetero_core import Core
 

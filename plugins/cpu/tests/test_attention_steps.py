@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx.helper as oh
 import pytest
-from hetero_cpu import steps_attention
+from hetero_cpu.operators.attention import numpy_steps as steps_attention
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

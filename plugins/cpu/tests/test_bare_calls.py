@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.bare_calls import bind_elements, bind_product, flatten_memory, lay_alike, make_number, unite
+from hetero_cpu.operators.elementwise.bare_calls import bind_elements, bind_product, flatten_memory, lay_alike, make_number, unite
 
 from hetero_core import Core
 

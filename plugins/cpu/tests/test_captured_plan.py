@@ -16,13 +16,13 @@ from hetero_core.blobs.private_cache import open_private_folder, write_private_f
 
 pytest.importorskip("llvmlite", reason="plans of machine code are named by its version")
 
-from hetero_cpu.instance import allocate_arena, lay_arrays
-from hetero_cpu.jit.captured_plan import CapturedPlan, capture_plan, restore_plan
-from hetero_cpu.jit.compiler import Kernel
-from hetero_cpu.jit.native import NativeCall, address_of
-from hetero_cpu.jit.stored_plans import FOLDER, make_key, move_places, read_plan, write_plan
-from hetero_cpu.plan import Block, Plan, PlannedStep
-from hetero_cpu.recipe import Recipe
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.native import NativeCall, address_of
+from hetero_cpu.planning.instance import allocate_arena, lay_arrays
+from hetero_cpu.planning.plan import Block, Plan, PlannedStep
+from hetero_cpu.planning.recipe import Recipe
+from hetero_cpu.stored.captured_plan import CapturedPlan, capture_plan, restore_plan
+from hetero_cpu.stored.stored_plans import FOLDER, make_key, move_places, read_plan, write_plan
 
 from hetero_core.network.graph import Node
 

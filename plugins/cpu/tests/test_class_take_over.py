@@ -17,7 +17,7 @@ pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 from hetero_cpu import executable as module
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.jit import compiler
+from hetero_cpu.machine import compiler
 from hetero_cpu.open_plans import RUNS_WITHOUT_PLAN
 
 from hetero_core.contract import RunContext

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hetero_cpu.jit.attention import AttentionShape, make_attention
 from hetero_cpu.open.cache_memory import CacheMemory, extend_cache, open_cache
+from hetero_cpu.operators.attention.kernel import AttentionShape, make_attention
 from hetero_tests.open_models import make_decoder
 
 from hetero_core import Core, ExecutableNetwork, RunContext

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.jit.activations import read_activation
-from hetero_cpu.jit.arithmetic import Activation
+from hetero_cpu.machine.arithmetic import Activation
+from hetero_cpu.operators.elementwise.native_activations import read_activation
 
 from hetero_core.network.graph import Node
 

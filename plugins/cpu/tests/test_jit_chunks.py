@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
-from hetero_cpu.jit.chunks import choose_chunk_size
-from hetero_cpu.jit.tiling import choose_chunks, choose_tiling
+from hetero_cpu.machine.chunks import choose_chunk_size
+from hetero_cpu.operators.product.tiling import choose_chunks, choose_tiling
 
 
 @given(units=st.integers(1, 500), chunks=st.integers(1, 600), workers=st.integers(1, 9))

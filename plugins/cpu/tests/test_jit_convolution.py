@@ -19,10 +19,10 @@ from hetero_core import Core
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
-from hetero_cpu.halos import halo_of_tiles
-from hetero_cpu.jit.compiler import find_width
-from hetero_cpu.jit.tiling import choose_chunks, choose_tiling, pack_columns
-from hetero_cpu.winograd import choose_winograd
+from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.operators.product.tiling import choose_chunks, choose_tiling, pack_columns
+from hetero_cpu.operators.winograd.transforms import choose_winograd
+from hetero_cpu.planning.halos import halo_of_tiles
 
 if not find_width():
     pytest.skip("no machine code for this processor", allow_module_level=True)
@@ -241,7 +241,7 @@ def test_winograd_is_chosen_by_shape_alone() -> None:
 
 AGAIN = """
 import sys
-import hetero_cpu.jit.compiler as compiler
+import hetero_cpu.machine.compiler as compiler
 compiler.find_width = lambda: 8
 import pytest
 options = ["-q", "-k", "formula or halos", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]

@@ -16,10 +16,10 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
-from hetero_cpu.jit import compiler
-from hetero_cpu.jit.code import Code
-from hetero_cpu.jit.compiler import Compiler, Kernel, find_width
-from hetero_cpu.jit.image import ImageError, load_image
+from hetero_cpu.machine import compiler
+from hetero_cpu.machine.code import Code
+from hetero_cpu.machine.compiler import Compiler, Kernel, find_width
+from hetero_cpu.machine.image import ImageError, load_image
 
 if not find_width():
     pytest.skip("no machine code for this processor", allow_module_level=True)
@@ -84,7 +84,7 @@ def test_damaged_file_is_said_and_compiled_again(folder: Path, damage: str, capl
     stored = bytearray(path.read_bytes())
     stored[-1] ^= 1
     path.write_bytes({"cut": path.read_bytes()[:-5], "flipped": bytes(stored), "empty": b""}[damage])
-    with caplog.at_level(logging.WARNING, logger="hetero_cpu.jit.compiler"):
+    with caplog.at_level(logging.WARNING, logger="hetero_cpu.machine.compiler"):
         assert run_at(Compiler().compile(Kernel(NAME, emit))) == EXPECTED * find_width()
     assert f"'{path}' is damaged; the kernel is compiled again" in caplog.text
     assert read_stored(folder) == (path, image)
@@ -159,7 +159,7 @@ def test_unusable_object_with_a_right_digest_is_compiled_again(folder: Path, cap
     image = bytearray(read_stored(folder)[1])
     struct.pack_into("<H", image, 18, 183)
     first._write(Kernel(NAME, emit), bytes(image))
-    with caplog.at_level(logging.WARNING, logger="hetero_cpu.jit.compiler"):
+    with caplog.at_level(logging.WARNING, logger="hetero_cpu.machine.compiler"):
         assert run_at(Compiler().compile(Kernel(NAME, emit))) == EXPECTED * find_width()
     assert "a stored kernel cannot be used and is compiled again: this is no object file for x86-64" in caplog.text
 
@@ -191,7 +191,7 @@ def test_stored_code_that_somebody_else_may_change_is_compiled_again(
         path.symlink_to(folder.parent / "elsewhere")
     else:
         path.chmod(0o666)
-    with caplog.at_level(logging.WARNING, logger="hetero_cpu.jit.compiler"):
+    with caplog.at_level(logging.WARNING, logger="hetero_cpu.machine.compiler"):
         assert run_at(Compiler().compile(Kernel(NAME, emit))) == EXPECTED * find_width()
     assert "a stored kernel is not used and is compiled again: " in caplog.text
     assert path.stat().st_mode & 0o777 == 0o600
@@ -216,7 +216,7 @@ def test_processes_that_compile_the_same_kernel_at_once_are_all_right(folder: Pa
 def test_folder_that_others_can_write_to_is_not_used(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    with caplog.at_level(logging.WARNING, logger="hetero_cpu.jit.compiler"):
+    with caplog.at_level(logging.WARNING, logger="hetero_cpu.machine.compiler"):
         assert run_at(Compiler().compile(Kernel(NAME, emit))) == EXPECTED * find_width()
     assert "compiled kernels are not kept: " in caplog.text
     assert not list(folder.iterdir())

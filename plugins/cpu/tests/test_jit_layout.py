@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.fusion import Extra, Group
-from hetero_cpu.jit.copies import TURN, plan_copy, plan_pieces
-from hetero_cpu.jit.steps_layout import plan_native_expand, plan_native_reshape, plan_native_transpose
-from hetero_cpu.recipe import Recipe, Site, Views
-from hetero_cpu.weights import PackedWeights
+from hetero_cpu.operators.layout.copies import TURN, plan_copy, plan_pieces
+from hetero_cpu.operators.layout.native_steps import plan_native_expand, plan_native_reshape, plan_native_transpose
+from hetero_cpu.planning.fusion import Extra, Group
+from hetero_cpu.planning.recipe import Recipe, Site, Views
+from hetero_cpu.planning.weights import PackedWeights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from hetero_core.testing.models import light_inputs, light_model
 
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
-from hetero_cpu.jit.compiler import find_width
+from hetero_cpu.machine.compiler import find_width
 
 if not find_width():
     pytest.skip("no machine code for this processor", allow_module_level=True)

@@ -13,7 +13,7 @@ from hetero_core import Core
 
 def run_sum(front: Any, product: Any, constants: dict[str, Any], x: Any) -> Any:
     """Returns product(a) + a for a = front(x) as CPU computes it with machine code."""
-    from hetero_cpu.jit.compiler import find_width
+    from hetero_cpu.machine.compiler import find_width
 
     if not find_width():
         pytest.skip("no machine code is made for this processor")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx.helper as oh
 import pytest
-from hetero_cpu.recipe import Halo, Views
+from hetero_cpu.planning.recipe import Halo, Views
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +37,7 @@ def draw_array(seed: int, *shape: int) -> Any:
     y_lay=lays,
 )
 def test_transposed_convolution_side_by_side_equals_the_formula(native: NativeRun, **drawn: Any) -> None:
-    from hetero_cpu.jit.steps_transposed import plan_transposed_convolution
+    from hetero_cpu.operators.transposed.native_steps import plan_transposed_convolution
 
     (height, width), (down, right) = drawn["size"], drawn["kernel"]
     x = draw_array(1, drawn["batch"], drawn["channels"], height, width)
@@ -75,7 +75,7 @@ def test_transposed_convolution_side_by_side_equals_the_formula(native: NativeRu
     ],
 )
 def test_transposed_convolution_that_overlaps_is_left_to_others(native: NativeRun, attributes: dict[str, Any]) -> None:
-    from hetero_cpu.jit.steps_transposed import plan_transposed_convolution
+    from hetero_cpu.operators.transposed.native_steps import plan_transposed_convolution
 
     images = {"x": Lay().place(draw_array(1, 1, 4, 5, 5))[1]}
     node = Node("up", "ConvTranspose", ("x", "w"), ("y",), since_version=22, attributes=attributes)
@@ -93,8 +93,8 @@ def test_transposed_convolution_that_overlaps_is_left_to_others(native: NativeRu
     y_lay=lays,
 )
 def test_shuffle_of_channels_equals_numpy(native: NativeRun, monkeypatch: pytest.MonkeyPatch, **drawn: Any) -> None:
-    from hetero_cpu.jit import window_plan
-    from hetero_cpu.jit.steps_shuffle import plan_shuffle
+    from hetero_cpu.operators.shuffle.native_steps import plan_shuffle
+    from hetero_cpu.operators.windows import window_plan
 
     monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
     batch, groups, own, (height, width) = drawn["batch"], drawn["groups"], drawn["own"], drawn["size"]
@@ -114,7 +114,7 @@ def test_shuffle_of_channels_equals_numpy(native: NativeRun, monkeypatch: pytest
 
 
 def test_transpose_of_groups_is_a_view_only_where_a_reshape_alone_reads_it(native: NativeRun) -> None:
-    from hetero_cpu.jit.steps_shuffle import plan_turned_groups
+    from hetero_cpu.operators.shuffle.native_steps import plan_turned_groups
 
     pixels = Lay().place(draw_array(1, 1, 12, 3, 3))[1].reshape(1, 4, 3, 3, 3)
     plain = draw_array(1, 1, 4, 3, 3, 3)
@@ -134,7 +134,7 @@ def test_transpose_of_groups_is_a_view_only_where_a_reshape_alone_reads_it(nativ
 
 
 def test_network_with_a_shuffle_computes_what_numpy_computes() -> None:
-    from hetero_cpu.jit.compiler import find_width
+    from hetero_cpu.machine.compiler import find_width
 
     if not find_width():
         pytest.skip("no machine code is made for this processor")

@@ -19,12 +19,12 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
-from hetero_cpu.jit import compiler
-from hetero_cpu.jit.background import BackgroundCompiler
-from hetero_cpu.jit.compiler import Kernel, find_width
-from hetero_cpu.jit.orders import OrderDroppedError
-from hetero_cpu.weights import PackedWeights, turn_matrix
-from hetero_cpu.winograd import build_matrices, transform_kernels
+from hetero_cpu.machine import compiler
+from hetero_cpu.machine.background import BackgroundCompiler
+from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.orders import OrderDroppedError
+from hetero_cpu.operators.winograd.transforms import build_matrices, transform_kernels
+from hetero_cpu.planning.weights import PackedWeights, turn_matrix
 
 from hetero_core import Core
 
@@ -46,7 +46,7 @@ inputs = light_inputs(model)
 expected = run_onnxruntime(model, inputs)
 with Core() as core:
     network = core.load_network(model, "CPU", {"INFERENCE_NUM_THREADS": 2})
-    found = {"steps": [], "ready": [], "differences": [], "is_planned": "hetero_cpu.jit.product" in sys.modules}
+    found = {"steps": [], "ready": [], "differences": [], "is_planned": "hetero_cpu.operators.product.kernel" in sys.modules}
     def ask():
         answers = network.infer(inputs)
         error = max(float(np.abs(answer - value).max() / np.abs(value).max()) for answer, value in zip(answers.values(), expected))

@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-find_width = pytest.importorskip("hetero_cpu.jit.compiler").find_width
+find_width = pytest.importorskip("hetero_cpu.machine.compiler").find_width
 if find_width() == 0:
     pytest.skip("no kernels are made for this processor", allow_module_level=True)
 
-from hetero_cpu.jit.code import Code  # noqa: E402  # LLVM: only where there is one
-from hetero_cpu.jit.compiler import COMPILER, Kernel  # noqa: E402
-from hetero_cpu.jit.interpreter import DONE, PARKED, TICKET  # noqa: E402
-from hetero_cpu.jit.native import NativeCall, address_of  # noqa: E402
-from hetero_cpu.jit.program import NativeProgram  # noqa: E402
-from hetero_cpu.jit.team import Team, TeamPool  # noqa: E402
+from hetero_cpu.machine.code import Code  # noqa: E402  # LLVM: only where there is one
+from hetero_cpu.machine.compiler import COMPILER, Kernel  # noqa: E402
+from hetero_cpu.machine.interpreter import DONE, PARKED, TICKET  # noqa: E402
+from hetero_cpu.machine.native import NativeCall, address_of  # noqa: E402
+from hetero_cpu.machine.program import NativeProgram  # noqa: E402
+from hetero_cpu.machine.team import Team, TeamPool  # noqa: E402
 
 MOST_WORKERS = 8
 HERE = Path(__file__).parent

@@ -16,10 +16,10 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
-from hetero_cpu.jit import translator
-from hetero_cpu.jit.code import Code
-from hetero_cpu.jit.compiler import Compiler, Kernel, find_width
-from hetero_cpu.jit.translator import Translator
+from hetero_cpu.machine import translator
+from hetero_cpu.machine.code import Code
+from hetero_cpu.machine.compiler import Compiler, Kernel, find_width
+from hetero_cpu.machine.translator import Translator
 
 if not find_width():
     pytest.skip("no machine code for this processor", allow_module_level=True)
@@ -102,7 +102,7 @@ def test_kernels_are_compiled_up_to_the_one_that_llvm_refuses(tmp_path: Path, mo
         Kernel("is_refused", lambda name, width: _Refused()),
         Kernel("comes_too_late", _emit_nothing),
     ]
-    monkeypatch.setattr("hetero_cpu.jit.compiler._find_path", lambda kernel: tmp_path / kernel.name)
+    monkeypatch.setattr("hetero_cpu.machine.compiler._find_path", lambda kernel: tmp_path / kernel.name)
     with pytest.raises(RuntimeError, match="expected top-level entity"):
         compiler.compile_all(kernels, lambda: asked.append("asked"))
     assert [compiler.find(kernel) is not None for kernel in kernels] == [True, False, False]
@@ -113,7 +113,7 @@ def test_kernels_are_compiled_up_to_the_one_that_llvm_refuses(tmp_path: Path, mo
 
 def test_nothing_is_compiled_after_what_is_called_before_has_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler, kernels = Compiler(), [Kernel("before_it", _emit_nothing), Kernel("after_it", _emit_nothing)]
-    monkeypatch.setattr("hetero_cpu.jit.compiler._find_path", lambda kernel: tmp_path / kernel.name)
+    monkeypatch.setattr("hetero_cpu.machine.compiler._find_path", lambda kernel: tmp_path / kernel.name)
     answers = iter([False, True])
 
     def refuse_the_second() -> None:
@@ -154,7 +154,7 @@ def test_llvm_is_loaded_here_where_no_process_can_be_had(
 def test_process_goes_when_the_program_was_killed() -> None:
     code = (
         "import os, signal\n"
-        "from hetero_cpu.jit.translator import TRANSLATOR\n"
+        "from hetero_cpu.machine.translator import TRANSLATOR\n"
         f"TRANSLATOR.translate({MODULE.format(name='last')!r}, 'last')\n"
         "print(TRANSLATOR._process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -179,7 +179,7 @@ FORKED = """
 import os, threading
 import numpy as np, onnx.parser
 from hetero_core import Core
-from hetero_cpu.jit.compiler import COMPILER
+from hetero_cpu.machine.compiler import COMPILER
 
 held = threading.Event()
 

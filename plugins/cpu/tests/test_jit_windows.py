@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.recipe import Halo, Recipe
+from hetero_cpu.planning.recipe import Halo, Recipe
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -111,8 +111,8 @@ AFTER = ((), ("Relu",), ("Clip",), ("Add",), ("Add", "HardSwish"))
 def test_depthwise_convolution_of_any_geometry_equals_the_formula(
     native: NativeRun, monkeypatch: pytest.MonkeyPatch, place: dict[str, Any], after: tuple[str, ...], has_bias: bool
 ) -> None:
-    from hetero_cpu.jit import window_plan
-    from hetero_cpu.jit.steps_depthwise import plan_depthwise
+    from hetero_cpu.operators.depthwise.native_steps import plan_depthwise
+    from hetero_cpu.operators.windows import window_plan
 
     # Every line is a chunk.
     monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
@@ -154,7 +154,7 @@ def test_depthwise_convolution_of_any_geometry_equals_the_formula(
 
 
 def test_depthwise_convolution_of_planes_copies_them_first(native: NativeRun) -> None:
-    from hetero_cpu.jit.steps_depthwise import plan_depthwise
+    from hetero_cpu.operators.depthwise.native_steps import plan_depthwise
 
     geometry = ((3, 3), (2, 1), (1, 1), (1, 1, 1, 1))
     outputs = count_outputs((7, 8), geometry)
@@ -168,7 +168,7 @@ def test_depthwise_convolution_of_planes_copies_them_first(native: NativeRun) ->
 
 
 def test_depthwise_convolution_keeps_what_is_not_a_number(native: NativeRun) -> None:
-    from hetero_cpu.jit.steps_depthwise import plan_depthwise
+    from hetero_cpu.operators.depthwise.native_steps import plan_depthwise
 
     x = np.ones((1, 3, 4, 4), np.float32)
     x[0, 1, 0, 0], x[0, 2, 3, 3] = np.nan, -np.inf
@@ -186,7 +186,7 @@ def test_depthwise_convolution_keeps_what_is_not_a_number(native: NativeRun) -> 
 
 
 def test_depthwise_convolution_overwrites_the_added_image_alone(native: NativeRun) -> None:
-    from hetero_cpu.jit.steps_depthwise import plan_depthwise
+    from hetero_cpu.operators.depthwise.native_steps import plan_depthwise
 
     x = Lay().place(draw_array(1, 1, 4, 6, 6))[1]
     constants = {"w": draw_array(2, 4, 1, 3, 3)}
@@ -213,7 +213,7 @@ def test_depthwise_convolution_overwrites_the_added_image_alone(native: NativeRu
 def test_depthwise_convolution_leaves_to_others_what_it_does_not_compute(
     native: NativeRun, attributes: dict[str, Any], weight: tuple[int, ...]
 ) -> None:
-    from hetero_cpu.jit.steps_depthwise import plan_depthwise
+    from hetero_cpu.operators.depthwise.native_steps import plan_depthwise
 
     x = draw_array(1, 1, 4, 6, 6)
     images = {"x": Lay().place(x)[1]}
@@ -255,8 +255,8 @@ def test_pooling_of_any_geometry_equals_the_formula(
     ceil: bool,
     counts_pads: bool,
 ) -> None:
-    from hetero_cpu.jit import window_plan
-    from hetero_cpu.jit.steps_pooling import plan_average_pool, plan_max_pool
+    from hetero_cpu.operators.pooling.native_steps import plan_average_pool, plan_max_pool
+    from hetero_cpu.operators.windows import window_plan
 
     monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
     geometry, channels, size = place["geometry"], place["channels"], place["size"]
@@ -278,7 +278,7 @@ def test_pooling_of_any_geometry_equals_the_formula(
 
 
 def test_max_pool_keeps_what_is_not_a_number(native: NativeRun) -> None:
-    from hetero_cpu.jit.steps_pooling import plan_max_pool
+    from hetero_cpu.operators.pooling.native_steps import plan_max_pool
 
     x = draw_array(1, 1, 5, 8, 8)
     x[0, 0, 2, 3], x[0, 1, 0, 0], x[0, 2], x[0, 3, 7, 7] = np.nan, np.inf, -np.inf, np.nan
@@ -294,7 +294,7 @@ def test_max_pool_keeps_what_is_not_a_number(native: NativeRun) -> None:
 
 @pytest.mark.parametrize("change", ["indices", "C order", "large window"])
 def test_max_pool_leaves_to_others_what_it_does_not_compute(native: NativeRun, change: str) -> None:
-    from hetero_cpu.jit.steps_pooling import plan_max_pool
+    from hetero_cpu.operators.pooling.native_steps import plan_max_pool
 
     x = draw_array(1, 1, 4, 16, 16)
     images = {"x": x if change == "C order" else Lay().place(x)[1]}
@@ -310,7 +310,8 @@ def test_max_pool_leaves_to_others_what_it_does_not_compute(native: NativeRun, c
 def test_reduction_of_whole_images_equals_the_formula(
     native: NativeRun, monkeypatch: pytest.MonkeyPatch, operator: str, channels: int, size: tuple[int, int]
 ) -> None:
-    from hetero_cpu.jit import steps_pooling, window_plan
+    from hetero_cpu.operators.pooling import native_steps as steps_pooling
+    from hetero_cpu.operators.windows import window_plan
 
     monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
     x = draw_array(1, 2, channels, *size) + np.float32(0.5)
@@ -341,7 +342,7 @@ def test_reduction_of_whole_images_equals_the_formula(
 
 
 def test_reduction_over_other_axes_is_left_to_others(native: NativeRun) -> None:
-    from hetero_cpu.jit.steps_pooling import plan_global_mean
+    from hetero_cpu.operators.pooling.native_steps import plan_global_mean
 
     images = {"x": Lay().place(draw_array(1, 1, 4, 6, 6))[1]}
     node = Node("mean", "ReduceMean", ("x", "axes"), ("y",), since_version=18)

@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.jit.compiler import find_width
-from hetero_cpu.stored_executable import StoredExecutable
+from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.stored.stored_executable import StoredExecutable
 from hetero_tests.larger_models import vit_tiny_model
 
 from hetero_core import Core
@@ -42,7 +42,7 @@ MODELS = {
 @pytest.fixture(autouse=True)
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A private folder without loads; kernels are found where they were."""
-    from hetero_cpu.jit import compiler
+    from hetero_cpu.machine import compiler
 
     compiler._open_folder()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

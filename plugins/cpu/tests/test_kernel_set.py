@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.kernel_set import describe_slow_kernels, read_processor_flags
+from hetero_cpu.machine.compiler import find_width
 
 AVX512 = frozenset({"avx2", "avx512f"})
 

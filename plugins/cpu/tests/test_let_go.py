@@ -15,7 +15,7 @@ import onnx.parser
 import pytest
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.passes import strip_network
-from hetero_cpu.weights import PackedWeights
+from hetero_cpu.planning.weights import PackedWeights
 
 from hetero_core import Core, Network
 from hetero_core.conformance.oracles import run_onnxruntime
@@ -162,8 +162,8 @@ def test_weights_of_a_network_that_may_have_several_plans_are_kept() -> None:
 
 def test_plan_that_waits_for_its_kernels_holds_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
-    from hetero_cpu.jit.background import BACKGROUND
-    from hetero_cpu.jit.compiler import COMPILER, find_width
+    from hetero_cpu.machine.background import BACKGROUND
+    from hetero_cpu.machine.compiler import COMPILER, find_width
 
     if not find_width():
         pytest.skip("no machine code is made for this processor")

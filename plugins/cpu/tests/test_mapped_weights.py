@@ -10,7 +10,7 @@ import onnx.external_data_helper
 import onnx.parser
 import pytest
 from hetero_cpu.mapped_weights import drop_read_pages
-from hetero_cpu.weights import PackedWeights
+from hetero_cpu.planning.weights import PackedWeights
 
 from hetero_core import Core, Network
 from hetero_core.kernels.program import compile_program
@@ -80,7 +80,7 @@ def test_program_that_drops_pages_holds_none_after_its_run(tmp_path: Path) -> No
 @pytest.mark.parametrize("batch", ["4", "n"])
 def test_network_of_machine_code_holds_its_weights_once(tmp_path: Path, batch: str) -> None:
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
-    from hetero_cpu.jit.compiler import find_width
+    from hetero_cpu.machine.compiler import find_width
 
     if not find_width():
         pytest.skip("no machine code is made for this processor")

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.open import layout
 from hetero_cpu.open.arrays import OpenArray, broadcast, lay_open
 from hetero_cpu.open.check import fix_plan
@@ -17,9 +16,10 @@ from hetero_cpu.open.size_class import ClassForm, write_guards
 from hetero_cpu.open.sizes import Scope, is_open, largest, least, terms_of
 from hetero_cpu.open.terms import NotOpenError, evaluate
 from hetero_cpu.passes import transform_network
-from hetero_cpu.plan_verifier import verify_plan
-from hetero_cpu.signature import specialize_network
-from hetero_cpu.weights import PackedWeights
+from hetero_cpu.planning.foreign import evaluate_node
+from hetero_cpu.planning.plan_verifier import verify_plan
+from hetero_cpu.planning.signature import specialize_network
+from hetero_cpu.planning.weights import PackedWeights
 from hetero_tests.open_models import make_encoder
 
 from hetero_core.kernels.arena import Lifetime
@@ -206,7 +206,7 @@ def test_a_wrong_layout_of_a_class_is_refused_for_other_sizes_than_the_example(m
         return tuple(_fix(scope, offset) for offset in offsets), total
 
     place_open = layout.place_open
-    monkeypatch.setattr("hetero_cpu.planner.place_open", place_like_example)
+    monkeypatch.setattr("hetero_cpu.planning.arena_layout.place_open", place_like_example)
     wrong = _open_encoder()
     assert wrong is not None
     assert not verify_plan(fix_plan(wrong, ((3, 37), (3, 37))))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.output_memory import OutputMemory
-from hetero_cpu.outside import FEWEST_BYTES
-from hetero_cpu.stored_executable import StoredExecutable
+from hetero_cpu.planning.output_memory import OutputMemory
+from hetero_cpu.planning.outside import FEWEST_BYTES
+from hetero_cpu.stored.stored_executable import StoredExecutable
 
 from hetero_core import Core
 
@@ -237,10 +237,10 @@ def test_no_more_memory_is_kept_than_two_outputs_need() -> None:
 
 def test_only_addresses_move_also_those_before_their_array() -> None:
     pytest.importorskip("llvmlite", reason="addresses are those of machine code")
-    from hetero_cpu.jit.native import NativeCall, address_of
-    from hetero_cpu.jit.program import NativeProgram
-    from hetero_cpu.jit.steps_gather import GATHER
-    from hetero_cpu.outside import OutsidePlaces
+    from hetero_cpu.machine.native import NativeCall, address_of
+    from hetero_cpu.machine.program import NativeProgram
+    from hetero_cpu.operators.gather.native_steps import GATHER
+    from hetero_cpu.planning.outside import OutsidePlaces
 
     x, y, other = (np.zeros(FEWEST_BYTES, np.uint8) for _ in range(3))
     count = int(x.ctypes.data) + 8  # happens to be an address

@@ -20,9 +20,9 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.jit.compiler import find_width
-from hetero_cpu.jit.tiling import choose_tiling, pack_columns, unpack_columns
-from hetero_cpu.stored_executable import StoredExecutable
+from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.operators.product.tiling import choose_tiling, pack_columns, unpack_columns
+from hetero_cpu.stored.stored_executable import StoredExecutable
 from hetero_tests.larger_models import bert_model, vit_tiny_model
 
 from hetero_core import Core
@@ -55,7 +55,7 @@ def core() -> Iterator[Core]:
 @pytest.fixture
 def no_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A private folder without plans; kernels are found where they were."""
-    from hetero_cpu.jit import compiler
+    from hetero_cpu.machine import compiler
 
     compiler._open_folder()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -181,11 +181,11 @@ def test_kernels_of_the_import_are_those_of_the_blob(core: Core, tmp_path: Path,
 CHILD = """
 import json, sys
 blob, folder, kind = sys.argv[1:]
-UNUSED = ("llvmlite.binding", "onnx", "hetero_core.kernels.registry", "hetero_core.network.reader", "hetero_cpu.jit.code",
-          "hetero_cpu.jit.steps_convolution", "hetero_cpu.open.arrays", "hetero_cpu.passes", "hetero_cpu.planner")
+UNUSED = ("llvmlite.binding", "onnx", "hetero_core.kernels.registry", "hetero_core.network.reader", "hetero_cpu.machine.code",
+          "hetero_cpu.operators.convolution.native_steps", "hetero_cpu.open.arrays", "hetero_cpu.passes", "hetero_cpu.planning.planner")
 if kind == "numpy":
     sys.modules["llvmlite"] = None
-import hetero_cpu.jit.compiler as compiler
+import hetero_cpu.machine.compiler as compiler
 if kind == "narrow":
     compiler.find_width = lambda: 8
 import numpy as np

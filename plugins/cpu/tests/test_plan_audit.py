@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.passes import join_network, transform_network
-from hetero_cpu.plan import Plan
-from hetero_cpu.plan_verifier import verify_plan
-from hetero_cpu.planner import build_plan
+from hetero_cpu.planning.foreign import evaluate_node
+from hetero_cpu.planning.plan import Plan
+from hetero_cpu.planning.plan_verifier import verify_plan
+from hetero_cpu.planning.planner import build_plan
+from hetero_cpu.planning.recipe import Recipe
+from hetero_cpu.planning.signature import read_static_signature, specialize_network
+from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import JIT, NUMPY
-from hetero_cpu.recipe import Recipe
-from hetero_cpu.signature import read_static_signature, specialize_network
-from hetero_cpu.weights import PackedWeights
 from hetero_tests.larger_models import bert_model, u_net_model
 from hetero_tests.plan_audit import audit_plan
 
@@ -66,7 +66,7 @@ def make_plan(model: onnx.ModelProto, provider: str) -> tuple[Plan, list[Any]]:
     """Returns the plan of a model whose shapes are all known, and inputs for it."""
     if provider == JIT:
         pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
-        from hetero_cpu.jit.compiler import find_width
+        from hetero_cpu.machine.compiler import find_width
 
         if not find_width():
             pytest.skip("no machine code is made for this processor")
@@ -93,7 +93,7 @@ def test_steps_read_and_write_what_they_state(name: str, provider: str) -> None:
     plan, inputs = make_plan(MODELS[name](), provider)
     assert verify_plan(plan) == ()
     if provider == JIT:
-        from hetero_cpu.jit.call_verifier import verify_calls
+        from hetero_cpu.planning.call_verifier import verify_calls
 
         assert verify_calls(plan) == ()
     assert audit_plan(plan, inputs) == ()
@@ -165,7 +165,7 @@ def test_chunks_that_overlap_are_found() -> None:
         numbers[9] -= 4
         return [replace(call, numbers=tuple(numbers))]
 
-    from hetero_cpu.jit.call_verifier import verify_calls
+    from hetero_cpu.planning.call_verifier import verify_calls
 
     overlapping = bind_lie(plan, 0, overlap)
     problems = audit_plan(overlapping, inputs)
@@ -177,7 +177,7 @@ def test_chunks_that_overlap_are_found() -> None:
 
 def test_call_with_too_few_chunks_is_found() -> None:
     plan, _ = make_plan(parse("g (float[64, 5000] x) => (float[64, 5000] y) { y = Exp (x) }"), JIT)
-    from hetero_cpu.jit.call_verifier import verify_calls
+    from hetero_cpu.planning.call_verifier import verify_calls
 
     fewer = bind_lie(plan, 0, lambda calls, reads, writes: [replace(calls[0], chunks=calls[0].chunks - 1)])
     assert "the step states to write it, and no chunk of its calls does" in str(verify_calls(fewer)[0])
@@ -185,7 +185,7 @@ def test_call_with_too_few_chunks_is_found() -> None:
 
 def test_call_beyond_its_output_is_found() -> None:
     plan, _ = make_plan(make_operators(), JIT)
-    from hetero_cpu.jit.call_verifier import verify_calls
+    from hetero_cpu.planning.call_verifier import verify_calls
 
     index = next(index for index, step in enumerate(plan.steps) if "MaxPool" in step.node.op_type)
 

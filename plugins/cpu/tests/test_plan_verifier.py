@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu import executable, planner
-from hetero_cpu.foreign import evaluate_node
+from hetero_cpu import executable
 from hetero_cpu.passes import join_network, transform_network
-from hetero_cpu.plan import Derived, Joined, Outside, Plan, PlannedStep
-from hetero_cpu.plan_verifier import verify_plan
+from hetero_cpu.planning import arena_layout, planner
+from hetero_cpu.planning.foreign import evaluate_node
+from hetero_cpu.planning.plan import Derived, Joined, Outside, Plan, PlannedStep
+from hetero_cpu.planning.plan_verifier import verify_plan
+from hetero_cpu.planning.recipe import Recipe
+from hetero_cpu.planning.signature import read_static_signature, specialize_network
+from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import JIT, NUMPY
-from hetero_cpu.recipe import Recipe
-from hetero_cpu.signature import read_static_signature, specialize_network
-from hetero_cpu.weights import PackedWeights
 
 from hetero_core import Core
 from hetero_core.kernels.arena import Lifetime, place_blocks
@@ -30,7 +31,7 @@ def make_plan(text: str, provider: str = NUMPY, **constants: Any) -> Plan:
     """Returns the plan of a graph whose shapes are all known."""
     if provider == JIT:
         pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
-        from hetero_cpu.jit.compiler import find_width
+        from hetero_cpu.machine.compiler import find_width
 
         if not find_width():
             pytest.skip("no machine code is made for this processor")
@@ -121,7 +122,7 @@ def test_lifetime_that_ends_too_early_is_found(monkeypatch: pytest.MonkeyPatch) 
             [Lifetime(own.nbytes, own.begin, min(own.end, own.begin + 1)) for own in lifetimes], alignment=alignment
         )
 
-    monkeypatch.setattr(planner, "place_blocks", place_cut)
+    monkeypatch.setattr(arena_layout, "place_blocks", place_cut)
     problems = list_problems(make_plan(PRODUCTS, **WEIGHT))
     assert "step 'Sub_3' (Sub-14), value 'a'" in problems
     assert "not as value 'a'" in problems

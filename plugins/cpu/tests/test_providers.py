@@ -6,39 +6,49 @@ import importlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
-from hetero_cpu import providers
-from hetero_cpu.jit.native import NATIVE_STEP_FUNCTIONS
-from hetero_cpu.recipe import STEP_FUNCTIONS
+from hetero_cpu import operators, providers
+from hetero_cpu.machine.native import NATIVE_STEP_FUNCTIONS
+from hetero_cpu.operators import ALL, NATIVE_STEPS, NUMPY_STEPS
+from hetero_cpu.planning.recipe import STEP_FUNCTIONS
 
-STEPS = "hetero_cpu.jit."
+
+def name_steps(folder: str, kind: str = "native") -> str:
+    return f"hetero_cpu.operators.{folder}.{kind}_steps"
 
 
-def test_table_has_the_operators_of_each_module_of_steps() -> None:
+def test_table_has_the_operators_of_each_folder_with_machine_code() -> None:
     providers.import_native_steps()
     found: dict[str, set[str]] = {}
     for op_type, functions in NATIVE_STEP_FUNCTIONS.items():
         for function in functions:
-            if function.__module__.startswith(STEPS):
-                found.setdefault(function.__module__.removeprefix(STEPS), set()).add(op_type)
-    assert found.keys() == providers._NATIVE_STEPS.keys()
-    for module, operators in providers._NATIVE_STEPS.items():
-        assert operators is providers._ALL or set(operators.split()) == found[module]
+            if function.__module__.startswith("hetero_cpu."):
+                found.setdefault(function.__module__, set()).add(op_type)
+    assert found.keys() == {name_steps(folder) for folder in NATIVE_STEPS}
+    for folder, names in NATIVE_STEPS.items():
+        assert names is ALL or set(names.split()) == found[name_steps(folder)]
 
 
-def test_table_has_the_operators_of_each_module_of_numpy_steps() -> None:
+def test_table_has_the_operators_of_each_folder_with_steps_of_numpy() -> None:
     found: dict[str, set[str]] = {}
-    for module in providers._NUMPY_STEPS:
-        importlib.import_module(f"hetero_cpu.{module}")
+    for folder in NUMPY_STEPS:
+        importlib.import_module(name_steps(folder, "numpy"))
     for op_type, functions in STEP_FUNCTIONS.items():
         for function in functions:
-            found.setdefault(function.__module__.removeprefix("hetero_cpu."), set()).add(op_type)
-    assert found == {module: set(operators.split()) for module, operators in providers._NUMPY_STEPS.items()}
+            found.setdefault(function.__module__, set()).add(op_type)
+    assert found == {name_steps(folder, "numpy"): set(names.split()) for folder, names in NUMPY_STEPS.items()}
+
+
+def test_folder_is_in_a_table_if_it_has_steps() -> None:
+    folders = Path(operators.__path__[0])
+    assert {path.parent.name for path in folders.glob("*/native_steps.py")} == NATIVE_STEPS.keys() | {"winograd"}
+    assert {path.parent.name for path in folders.glob("*/numpy_steps.py")} == NUMPY_STEPS.keys() | {"winograd"}
 
 
 def ask(code: str) -> Any:
@@ -54,7 +64,7 @@ def test_order_of_steps_does_not_depend_on_what_was_asked_before() -> None:
         providers._list_native_steps("Expand")
         print(json.dumps([step.__module__ for step in providers._list_native_steps("Transpose")]))
     """
-    assert ask(code) == [STEPS + "steps_shuffle", STEPS + "steps_layout"]
+    assert ask(code) == [name_steps("shuffle"), name_steps("layout")]
 
 
 def test_question_about_an_operator_imports_its_steps_alone() -> None:
@@ -62,6 +72,6 @@ def test_question_about_an_operator_imports_its_steps_alone() -> None:
         import json, sys
         from hetero_cpu import providers
         assert providers._list_native_steps("MaxPool")
-        print(json.dumps([name for name in sys.modules if name.startswith("hetero_cpu.jit.steps_")]))
+        print(json.dumps([name for name in sys.modules if name.endswith(".native_steps")]))
     """
-    assert set(ask(code)) == {STEPS + "steps_elementwise", STEPS + "steps_pooling"}
+    assert set(ask(code)) == {name_steps("elementwise"), name_steps("pooling")}

@@ -24,7 +24,7 @@ print(*sorted(set(sys.modules) - before))
 def test_first_answer_parses_no_metadata_as_a_mail(kernels: str) -> None:
     if kernels == "JIT":
         pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
-        from hetero_cpu.jit.compiler import find_width
+        from hetero_cpu.machine.compiler import find_width
 
         if not find_width():
             pytest.skip("no machine code is made for this processor")

@@ -247,10 +247,10 @@ def test_concat_of_pieces_that_contradict_its_type_is_left_to_the_toolkit(
     shapes: list[tuple[int, ...]], made: tuple[int, ...]
 ) -> None:
     """A model may say so where inference has nothing to say against it; the toolkit names the node when it runs."""
-    from hetero_cpu.fusion import Group
-    from hetero_cpu.recipe import Join, Site
-    from hetero_cpu.steps_layout import plan_concat
-    from hetero_cpu.weights import PackedWeights
+    from hetero_cpu.operators.layout.numpy_steps import plan_concat
+    from hetero_cpu.planning.fusion import Group
+    from hetero_cpu.planning.recipe import Join, Site
+    from hetero_cpu.planning.weights import PackedWeights
 
     from hetero_core.network.graph import Node
     from hetero_core.network.types import TensorType

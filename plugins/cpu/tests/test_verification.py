@@ -21,10 +21,10 @@ pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 import hetero_cpu.executable as executable_module
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.jit import compiler
-from hetero_cpu.jit.compiler import find_width
+from hetero_cpu.machine import compiler
+from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.open import making
-from hetero_cpu.stored_executable import StoredExecutable
+from hetero_cpu.stored.stored_executable import StoredExecutable
 
 from hetero_core import Core
 from hetero_core.contract import RunContext

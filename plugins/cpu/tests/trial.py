@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from hetero_cpu.jit import compiler
-from hetero_cpu.jit.compiler import COMPILER, Kernel
-from hetero_cpu.jit.native import NativeCall
+from hetero_cpu.machine import compiler
+from hetero_cpu.machine.compiler import COMPILER, Kernel
+from hetero_cpu.machine.native import NativeCall
 
 WIDTHS = tuple(width for width in (8, 16) if width <= compiler.find_width())
 """The widths of vectors that this processor can run."""

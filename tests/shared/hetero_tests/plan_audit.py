@@ -17,11 +17,11 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from hetero_cpu.byte_runs import Runs, join_all, join_runs
-from hetero_cpu.instance import allocate_arena, bind_halo, lay_arrays
-from hetero_cpu.plan import Foreign, Plan, PlannedStep
-from hetero_cpu.plan_layout import Access, PlanLayout
-from hetero_cpu.recipe import Array, Recipe
+from hetero_cpu.planning.byte_runs import Runs, join_all, join_runs
+from hetero_cpu.planning.instance import allocate_arena, bind_halo, lay_arrays
+from hetero_cpu.planning.plan import Foreign, Plan, PlannedStep
+from hetero_cpu.planning.plan_layout import Access, PlanLayout
+from hetero_cpu.planning.recipe import Array, Recipe
 
 from hetero_core.records import record
 
@@ -165,7 +165,7 @@ def _read_numbers(call: Any, memory: Array) -> tuple[Array, ...] | None:
     """Returns the bytes that the chunks of a call write by its numbers, the last chunk first; None where they do not tell."""
     if callable(call):
         return None
-    from hetero_cpu.jit.call_verifier import list_spans  # LLVM
+    from hetero_cpu.planning.call_verifier import list_spans  # LLVM
 
     spans = list_spans(call)
     if spans is None:
@@ -201,7 +201,7 @@ def _run_call(call: Any, *, is_reversed: bool = False) -> None:
 def _list_chunks(call: Any, *, is_reversed: bool) -> Iterable[Any]:
     if callable(call):
         return [call]
-    from hetero_cpu.jit.compiler import COMPILER  # LLVM
+    from hetero_cpu.machine.compiler import COMPILER  # LLVM
 
     entry = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(COMPILER.compile(call.kernel))
     row = np.array(call.numbers, np.int64)

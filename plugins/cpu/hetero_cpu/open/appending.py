@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from hetero_core.records import record
-from hetero_cpu.jit.attention import find_cache_numbers
 from hetero_cpu.open.cache_memory import extend_cache, open_cache
 from hetero_cpu.open.plan import OpenPlan
+from hetero_cpu.operators.attention.kernel import find_cache_numbers
 
 Array = np.ndarray[Any, Any]
 

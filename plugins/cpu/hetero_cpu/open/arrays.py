@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hetero_cpu.addresses import Address
 from hetero_cpu.open.sizes import is_open
 from hetero_cpu.open.terms import NotOpenError
+from hetero_cpu.planning.addresses import Address
 
 Array = Any
 Shape = tuple[Any, ...]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_cpu.arena import ALIGNMENT
+from hetero_cpu.planning.arena import ALIGNMENT
 
 Array = np.ndarray[Any, Any]
 

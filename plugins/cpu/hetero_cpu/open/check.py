@@ -14,9 +14,9 @@ from hetero_cpu.open.plan import OpenPlan, OpenStep, map_action
 from hetero_cpu.open.sizes import is_open, terms_of
 from hetero_cpu.open.tabulating import Origin
 from hetero_cpu.open.terms import evaluate
-from hetero_cpu.plan import Block, Derived, Joined, Plan, PlannedStep
-from hetero_cpu.recipe import Cut, Recipe
-from hetero_cpu.signature import Signature
+from hetero_cpu.planning.plan import Block, Derived, Joined, Plan, PlannedStep
+from hetero_cpu.planning.recipe import Cut, Recipe
+from hetero_cpu.planning.signature import Signature
 
 Array = Any
 Fix = Callable[[Any], int]
@@ -95,7 +95,7 @@ def _bind(
     writes: Sequence[Array],
     scratch: Array,
 ) -> list[Any]:
-    from hetero_cpu.jit.native import NativeCall  # LLVM
+    from hetero_cpu.machine.native import NativeCall  # LLVM
 
     begin = writes[0].ctypes.data - find_offset(step.writes[0])
     number_of_base = {number: name for name, base in origin.bases.items() for (number,) in base.terms}

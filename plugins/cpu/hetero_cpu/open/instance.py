@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.contract import OwnOutputs, RunContext
-from hetero_cpu.arena import ALIGNMENT
-from hetero_cpu.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
-from hetero_cpu.instance import allocate_arena, bind_foreign, make_silence, own_value
 from hetero_cpu.open.appending import AppendedCaches, list_appending
 from hetero_cpu.open.plan import OpenPlan, OpenStep
 from hetero_cpu.open.size_class import Products
-from hetero_cpu.signature import Signature
+from hetero_cpu.planning.arena import ALIGNMENT
+from hetero_cpu.planning.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
+from hetero_cpu.planning.instance import allocate_arena, bind_foreign, make_silence, own_value
+from hetero_cpu.planning.signature import Signature
 
 if TYPE_CHECKING:
-    from hetero_cpu.jit.team import Team
+    from hetero_cpu.machine.team import Team
 
 Array = np.ndarray[Any, Any]
 
@@ -46,7 +46,7 @@ class OpenInstance:
 
     def __init__(self, plan: OpenPlan, appended: Collection[str] = ()) -> None:
         """`appended`: outputs that nobody but the network reads in its next run, so that they need not be in C order."""
-        from hetero_cpu.jit.program import NativeProgram  # LLVM
+        from hetero_cpu.machine.program import NativeProgram  # LLVM
 
         self._plan = plan
         self._current = CurrentRun()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hetero_core.kernels.arena import Lifetime, place_blocks
-from hetero_cpu.arena import ALIGNMENT, align
 from hetero_cpu.open.sizes import Scope, value_of
+from hetero_cpu.planning.arena import ALIGNMENT, align
 
 
 def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, ...], Any]:

@@ -12,9 +12,9 @@ from hetero_cpu.open.plan import OpenPlan
 from hetero_cpu.open.tabulating import tabulate_plan
 from hetero_cpu.open.terms import NotOpenError
 from hetero_cpu.passes import join_open_network
-from hetero_cpu.planner import build_plan
+from hetero_cpu.planning.planner import build_plan
+from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import JIT
-from hetero_cpu.weights import PackedWeights
 
 logger = logging.getLogger(__name__)
 

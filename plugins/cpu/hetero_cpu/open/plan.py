@@ -20,10 +20,10 @@ from hetero_core.network.graph import Node
 from hetero_core.records import record
 from hetero_cpu.open.evaluation import Table, write_function, write_tuple
 from hetero_cpu.open.size_class import Products, SizeClass
-from hetero_cpu.plan import Foreign, Plan
+from hetero_cpu.planning.plan import Foreign, Plan
 
 if TYPE_CHECKING:
-    from hetero_cpu.jit.native import NativeCall
+    from hetero_cpu.machine.native import NativeCall
     from hetero_cpu.open.tabulating import Origin
 
 Array = np.ndarray[Any, Any]

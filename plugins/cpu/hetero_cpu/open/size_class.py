@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero_core.records import record
 from hetero_cpu.open.evaluation import Derivation, Table, write_derivation, write_function, write_tuple
-from hetero_cpu.signature import Signature
+from hetero_cpu.planning.signature import Signature
 
 Products = np.ndarray[Any, Any]
 

@@ -12,7 +12,6 @@ from dataclasses import field
 from typing import Any
 
 from hetero_core.records import record
-from hetero_cpu.addresses import Address
 from hetero_cpu.open.terms import (
     Atom,
     Key,
@@ -29,6 +28,7 @@ from hetero_cpu.open.terms import (
     reduce_terms,
     take_out,
 )
+from hetero_cpu.planning.addresses import Address
 
 LARGEST_SIZE = 1 << 31
 _ADDRESSES = 1 << 32, 1 << 47

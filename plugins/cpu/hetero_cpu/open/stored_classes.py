@@ -21,18 +21,18 @@ from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
-from hetero_cpu.jit.compiler import COMPILER, Kernel
-from hetero_cpu.jit.digested_files import read_digested_file, write_digested_file
-from hetero_cpu.jit.interpreter import list_interpreters
-from hetero_cpu.jit.verified_plans import is_verified, name_plan
 from hetero_cpu.kernel_choice import NO
+from hetero_cpu.machine.compiler import COMPILER, Kernel
+from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
+from hetero_cpu.machine.interpreter import list_interpreters
 from hetero_cpu.open.plan import OpenPlan
 from hetero_cpu.open.size_class import SizeClass
 from hetero_cpu.open.stored_form import Form, read_class, read_plan, read_text, write_form
 from hetero_cpu.open.stored_values import MOST_BYTES, NotStorableError
-from hetero_cpu.plans_in_use import OpenPlanInUse
-from hetero_cpu.signature import Signature
-from hetero_cpu.weights import PackedWeights
+from hetero_cpu.planning.plans_in_use import OpenPlanInUse
+from hetero_cpu.planning.signature import Signature
+from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.stored.verified_plans import is_verified, name_plan
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,8 @@ from hetero_core.kernels.registry import find_kernel
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
-from hetero_cpu.addresses import Address
-from hetero_cpu.foreign import compile_node
-from hetero_cpu.jit.compiler import Kernel
-from hetero_cpu.jit.native import NativeCall
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.native import NativeCall
 from hetero_cpu.open.evaluation import Derivation, Table
 from hetero_cpu.open.network import compile_late_nodes
 from hetero_cpu.open.plan import PARTS, ArrayMark, LateConstants, NumberForm, NumberMark, OpenPlan, OpenStep, map_action
@@ -28,9 +26,11 @@ from hetero_cpu.open.size_class import ClassForm, SizeClass, Symbol
 from hetero_cpu.open.sizes import value_of
 from hetero_cpu.open.stored_values import NotStorableError, ValueReader, ValueWriter, read_count, read_dtype, require
 from hetero_cpu.open.terms import Atom
-from hetero_cpu.plan import Foreign, Outside, Plan, PlannedStep
-from hetero_cpu.recipe import Recipe
-from hetero_cpu.weights import PackedWeights
+from hetero_cpu.planning.addresses import Address
+from hetero_cpu.planning.foreign import compile_node
+from hetero_cpu.planning.plan import Foreign, Outside, Plan, PlannedStep
+from hetero_cpu.planning.recipe import Recipe
+from hetero_cpu.planning.weights import PackedWeights
 
 Form = dict[str, Any]
 

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from hetero_core.network.initializers import Initializer
-from hetero_cpu.instance import allocate_arena
 from hetero_cpu.open.plan import ArrayMark, NumberMark
-from hetero_cpu.weights import LaterArray, PackedWeights
+from hetero_cpu.planning.instance import allocate_arena
+from hetero_cpu.planning.weights import LaterArray, PackedWeights
 
 Array = np.ndarray[Any, Any]
 

@@ -18,10 +18,10 @@ from hetero_cpu.open.plan import ArrayMark, Indices, LateConstants, NumberForm, 
 from hetero_cpu.open.size_class import ClassForm, SizeClass, Symbol
 from hetero_cpu.open.sizes import Scope, is_open, terms_of
 from hetero_cpu.open.terms import NotOpenError, Terms
-from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
+from hetero_cpu.planning.plan import Block, Derived, Foreign, Plan, PlannedStep
 
 if TYPE_CHECKING:
-    from hetero_cpu.jit.native import NativeCall
+    from hetero_cpu.machine.native import NativeCall
 
 Array = np.ndarray[Any, Any]
 
@@ -129,7 +129,7 @@ def _lay_arrays(plan: Plan, bases: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bind_halo(plan: Plan, value: str, base: Any) -> Any:
-    from hetero_cpu.jit.staging import bind_clear  # LLVM
+    from hetero_cpu.operators.convolution.staging import bind_clear  # LLVM
 
     block = plan.places[value]
     assert isinstance(block, Block)

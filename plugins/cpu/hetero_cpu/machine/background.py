@@ -1,0 +1,121 @@
+"""One thread that compiles kernels while something else serves."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable
+
+from hetero_core.records import record
+from hetero_cpu.machine.compiler import COMPILER, Kernel
+from hetero_cpu.machine.image import give_back_memory
+from hetero_cpu.machine.orders import OrderDroppedError
+
+logger = logging.getLogger(__name__)
+
+Done = Callable[[BaseException | None], None]
+LONGEST_DELAY = 5.0
+"""Seconds that an order waits for a first run."""
+
+
+def _always() -> bool:
+    return True
+
+
+@record(frozen=True, slots=True)
+class Order:
+    """Kernels to compile, and the functions to call when they are."""
+
+    kernels: Iterable[Kernel]
+    done: Done
+    is_wanted: Callable[[], bool]
+    begin: threading.Event | None
+
+
+class BackgroundCompiler:
+    """Takes orders from any thread; its own thread starts with the first one, and ends with the process."""
+
+    def __init__(self) -> None:
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_over = threading.Event()
+        self._awaited: threading.Event | None = None
+
+    def order(
+        self,
+        kernels: Iterable[Kernel],
+        done: Done,
+        *,
+        is_wanted: Callable[[], bool] = _always,
+        begin: threading.Event | None = None,
+    ) -> None:
+        """Has kernels compiled, then calls `done` in the compiling thread: with None, or with the error that stopped it.
+
+        `is_wanted` is asked before each kernel; OrderDroppedError is the error where it is not. Nothing begins before `begin` is
+        set, or LONGEST_DELAY seconds have passed: to emit kernels takes the interpreter lock from a first run. So `kernels` is gone
+        through in the compiling thread, and may take its time to find out which they are.
+        """
+        self._orders.put(Order(kernels, done, is_wanted, begin))
+        with self._lock:
+            if self._thread is None and not self._is_over.is_set():
+                self._thread = threading.Thread(target=self._work, name="hetero-cpu-compiler", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None:
+            error: Exception | None = None
+            try:
+                self._compile(order)
+            except Exception as found:  # noqa: BLE001  # handed to whoever ordered
+                error = found
+            if self._is_over.is_set():
+                return
+            try:
+                order.done(error)
+            except Exception:
+                logger.exception("the plan of machine code could not take over")
+            # What it was for may go now, not with the next order; so may what the plan before has left.
+            del order, error
+            give_back_memory()
+
+    def _compile(self, order: Order) -> None:
+        if order.begin is not None:
+            self._awaited = order.begin
+            if not self._is_over.is_set():
+                order.begin.wait(LONGEST_DELAY)
+        self._require_wanted(order)
+        try:
+            COMPILER.compile_all(order.kernels, lambda: self._require_wanted(order))
+        finally:
+            COMPILER.rest()
+        # What was emitted is left to the allocator, and the packed weights come now.
+        give_back_memory()
+
+    def _require_wanted(self, order: Order) -> None:
+        if self._is_over.is_set() or not order.is_wanted():
+            raise OrderDroppedError("nobody wants these kernels")
+
+    def close(self) -> None:
+        """Ends the thread, after the kernel that it is at: LLVM must not be at work when the process takes itself apart."""
+        self._is_over.set()
+        self._orders.put(None)
+        if self._awaited is not None:
+            self._awaited.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+
+    def forget_thread(self) -> None:
+        """Makes a forked child start a thread of its own, for new orders only."""
+        self._orders, self._lock, self._thread = queue.SimpleQueue(), threading.Lock(), None
+
+
+BACKGROUND = BackgroundCompiler()
+"""The process-wide compiler; its thread starts with the first order."""
+
+atexit.register(BACKGROUND.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=BACKGROUND.forget_thread)

@@ -1,0 +1,331 @@
+"""The language that kernels are written in: Python functions that emit LLVM instructions, with operators for numbers and vectors.
+
+Addresses and strides are in bytes. A vector has as many float32 elements as a register of the processor (`Code.width`). Variables are
+memory of the stack that LLVM turns into registers. Nothing here knows what an operator of ONNX is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hetero_core.records import record
+from hetero_cpu.machine import llvm as ir
+from hetero_cpu.machine.terms import Floats, Mask, Number, Term, Truth
+
+FLOAT_BYTES = 4
+
+
+@record(frozen=False, slots=True, eq=False)
+class Variable:
+    """A place for a value that changes, of one kind."""
+
+    code: Code
+    kind: type[Term]
+    place: Any
+    type: Any
+
+    def get(self) -> Any:
+        """Returns the value as it is here."""
+        return self.kind(self.code, self.code.builder.load(self.place, typ=self.type))
+
+    def set(self, term: Term) -> None:
+        """Changes the value."""
+        self.code.builder.store(term.value, self.place)
+
+
+class Code:
+    """A function of numbers under construction, in a module of its own or in one that is given."""
+
+    def __init__(self, name: str, parameters: int, width: int, module: Any = None, *, returns: bool = False) -> None:
+        self.width = width
+        self.module = ir.Module(name) if module is None else module
+        self.function = ir.Function(self.module, ir.FunctionType(ir.I64 if returns else ir.VOID, [ir.I64] * parameters), name)
+        if module is not None:
+            self.function.linkage = "internal"
+        self._entry = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.builder = ir.IRBuilder(self.function.append_basic_block("begin"))
+        self.parameters = tuple(Number(self, argument) for argument in self.function.args)
+
+    def finish(self, result: Number | None = None) -> None:
+        """Ends the function; it returns `result` where it was said to return a number."""
+        if result is None:
+            self.builder.ret_void()
+        else:
+            self.builder.ret(result.value)
+        self._entry.branch(self.function.basic_blocks[1])
+
+    def take_text(self) -> str:
+        """Returns the module as LLVM reads it, and takes it apart: tens of thousands of objects in circles, which would stay for long."""
+        text = str(self.module)
+        for function in self.module.functions:
+            for block in function.blocks:
+                block.instructions.clear()
+                block.terminator = None
+            function.blocks.clear()
+        self.module.globals.clear()
+        return text
+
+    def inner(self, name: str, parameters: int) -> Code:
+        """Returns another function of the same module, which only this module can call."""
+        return Code(name, parameters, self.width, self.module)
+
+    def call(self, function: Code, *arguments: Number | int) -> None:
+        """Calls a function of the same module."""
+        self.builder.call(function.function, [self.number(argument).value for argument in arguments])
+
+    def call_address(self, address: Number, *arguments: Number | int) -> None:
+        """Calls the function at an address with numbers; it returns nothing."""
+        kind = ir.FunctionType(ir.VOID, [ir.I64] * len(arguments))
+        pointer = self.builder.inttoptr(address.value, kind.as_pointer())
+        self.builder.call(pointer, [self.number(argument).value for argument in arguments])
+
+    def call_outside(self, name: str, *arguments: Number | int) -> Number:
+        """Calls a function of the C library, int64 to int64; its name has to be imported when the module is linked."""
+        function = self._declare(name, ir.I64, [ir.I64] * len(arguments))
+        return Number(self, self.builder.call(function, [self.number(argument).value for argument in arguments]))
+
+    # Values.
+
+    def number(self, value: Number | int) -> Number:
+        """Returns a number of the function."""
+        return value if isinstance(value, Number) else Number(self, ir.Constant(ir.I64, int(value)))
+
+    def constant(self, value: float, width: int | None = None) -> Floats:
+        """Returns a constant vector, or a scalar for width 1; the value is rounded to float32."""
+        lanes = self.width if width is None else width
+        single = ir.Constant(ir.FLOAT, float(np.float32(value)))
+        return Floats(self, single if lanes == 1 else ir.Constant(ir.VectorType(ir.FLOAT, lanes), [single] * lanes))
+
+    def spread(self, scalar: Floats) -> Floats:
+        """Returns a vector of one element, many times."""
+        kind = ir.VectorType(ir.FLOAT, self.width)
+        first_lane = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar.value, ir.Constant(ir.I32, 0))
+        zeros = ir.Constant(ir.VectorType(ir.I32, self.width), [0] * self.width)
+        return Floats(self, self.builder.shuffle_vector(first_lane, ir.Constant(kind, ir.Undefined), zeros))
+
+    def hide(self, value: Number) -> Number:
+        """Returns the same number in a register of its own: LLVM does not know how it was made, and so does not make it again."""
+        itself = ir.InlineAsm(ir.FunctionType(ir.I64, [ir.I64]), "", "=r,0")
+        return Number(self, self.builder.call(itself, [value.value]))
+
+    def float_of(self, bits: Number) -> Floats:
+        """Returns the float32 whose bits are the lower half of a number."""
+        return Floats(self, self.builder.bitcast(self.builder.trunc(bits.value, ir.I32), ir.FLOAT))
+
+    def variable(self, first: Term) -> Variable:
+        """Returns a variable with its first value."""
+        place = self._entry.alloca(first.value.type)
+        variable = Variable(self, type(first), place, first.value.type)
+        variable.set(first)
+        return variable
+
+    # Memory.
+
+    def reserve(self, count: int) -> Number:
+        """Returns the address of `count` int64 on the stack, there until the function returns."""
+        place = self._entry.alloca(ir.ArrayType(ir.I64, count))
+        return Number(self, self._entry.ptrtoint(place, ir.I64))
+
+    def load_number(self, address: Number, offset: int = 0) -> Number:
+        """Returns the int64 at an address."""
+        return Number(self, self.builder.load(self._point(address, offset), align=8, typ=ir.I64))
+
+    def store_number(self, address: Number, value: Number | int, offset: int = 0) -> None:
+        """Writes an int64."""
+        self.builder.store(self.number(value).value, self._point(address, offset), align=8)
+
+    def load_scalar(self, address: Number, offset: int = 0) -> Floats:
+        """Returns the float32 at an address."""
+        return Floats(self, self.builder.load(self._point(address, offset), align=4, typ=ir.FLOAT))
+
+    def load(self, address: Number, offset: int = 0, *, mask: Mask | None = None, width: int | None = None) -> Floats:
+        """Returns the vector at an address; zeros where the mask does not hold, and nothing is read there."""
+        kind = ir.VectorType(ir.FLOAT, self.width if width is None else width)
+        pointer = self._point(address, offset)
+        if mask is None:
+            return Floats(self, self.builder.load(pointer, align=4, typ=kind))
+        name = f"llvm.masked.load.v{kind.count}f32.p0"
+        function = self._declare(name, kind, [ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count), kind])
+        zeros = ir.Constant(kind, [ir.Constant(ir.FLOAT, 0.0)] * kind.count)
+        return Floats(self, self.builder.call(function, [pointer, ir.Constant(ir.I32, 4), mask.value, zeros]))
+
+    def store(self, address: Number, value: Floats, offset: int = 0, *, mask: Mask | None = None) -> None:
+        """Writes a vector or a scalar; only where the mask holds."""
+        pointer = self._point(address, offset)
+        if mask is None:
+            self.builder.store(value.value, pointer, align=4)
+            return
+        kind = value.value.type
+        name = f"llvm.masked.store.v{kind.count}f32.p0"
+        function = self._declare(name, ir.VOID, [kind, ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count)])
+        self.builder.call(function, [value.value, pointer, ir.Constant(ir.I32, 4), mask.value])
+
+    def store_far(self, address: Number, value: Floats, offset: int = 0) -> None:
+        """Writes a vector into memory past the caches, at a multiple of its own size: nothing there is read before it is written."""
+        stored = self.builder.store(value.value, self._point(address, offset), align=value.value.type.count * FLOAT_BYTES)
+        stored.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(ir.I32, 1)]))
+
+    def mask_first(self, count: Number | int) -> Mask:
+        """Returns a mask that holds for the first `count` elements, all of them where there are more."""
+        kind = ir.VectorType(ir.I64, self.width)
+        first_lane = self.builder.insert_element(ir.Constant(kind, ir.Undefined), self.number(count).value, ir.Constant(ir.I32, 0))
+        zeros = ir.Constant(ir.VectorType(ir.I32, self.width), [0] * self.width)
+        limit = self.builder.shuffle_vector(first_lane, ir.Constant(kind, ir.Undefined), zeros)
+        return Mask(self, self.builder.icmp_signed("<", ir.Constant(kind, list(range(self.width))), limit))
+
+    def mask_between(self, first: Number | int, end: Number | int) -> Mask:
+        """Returns a mask that holds for the elements from `first` to the one before `end`."""
+        before = self.builder.not_(self.mask_first(first).value)
+        return Mask(self, self.builder.and_(self.mask_first(end).value, before))
+
+    # Arithmetic beyond the operators.
+
+    def float_from(self, number: Number) -> Floats:
+        """Returns a number as float32."""
+        return Floats(self, self.builder.sitofp(number.value, ir.FLOAT))
+
+    def multiply_add(self, left: Floats, right: Floats, added: Floats) -> Floats:
+        """Returns left * right + added, rounded once."""
+        kind = left.value.type
+        function = self._declare(f"llvm.fma.{_name_kind(kind)}", kind, [kind] * 3)
+        return Floats(self, self.builder.call(function, [left.value, right.value, added.value]))
+
+    def call_intrinsic(self, name: str, value: Floats) -> Floats:
+        """Returns an intrinsic of LLVM of one operand, as "sqrt", "fabs", "rint"."""
+        kind = value.value.type
+        return Floats(self, self.builder.call(self._declare(f"llvm.{name}.{_name_kind(kind)}", kind, [kind]), [value.value]))
+
+    def exponent_power(self, exponent: Floats) -> Floats:
+        """Returns 2**n for whole float32 n of -126 to 127."""
+        kind = exponent.value.type
+        bits = ir.VectorType(ir.I32, kind.count) if isinstance(kind, ir.VectorType) else ir.I32
+        whole = self.builder.fptosi(exponent.value, bits)
+        bias, shift = (ir.Constant(bits, [k] * kind.count if isinstance(kind, ir.VectorType) else k) for k in (127, 23))
+        return Floats(self, self.builder.bitcast(self.builder.shl(self.builder.add(whole, bias), shift), kind))
+
+    def scale_by_power(self, value: Floats, exponent: Floats) -> Floats:
+        """Returns value * 2**n for whole float32 n of -252 to 254, rounded once where the result is subnormal."""
+        if value.width == 16:
+            kind = value.value.type
+            name = "llvm.x86.avx512.mask.scalef.ps.512"
+            function = self._declare(name, kind, [kind] * 3 + [ir.I16, ir.I32])
+            all_of_them, as_set = ir.Constant(ir.I16, -1), ir.Constant(ir.I32, 4)
+            return Floats(self, self.builder.call(function, [value.value, exponent.value, value.value, all_of_them, as_set]))
+        half = self.call_intrinsic("floor", exponent * 0.5)
+        return value * self.exponent_power(half) * self.exponent_power(exponent - half)
+
+    def estimate_reciprocal_root(self, value: Floats) -> Floats:
+        """Returns 1 / sqrt(value) to 14 bits in a vector of 16, to 11 bits in one of 8; for positive values that are not subnormal."""
+        kind = value.value.type
+        if value.width == 16:
+            function = self._declare("llvm.x86.avx512.rsqrt14.ps.512", kind, [kind, kind, ir.I16])
+            return Floats(self, self.builder.call(function, [value.value, value.value, ir.Constant(ir.I16, -1)]))
+        return Floats(self, self.builder.call(self._declare("llvm.x86.avx.rsqrt.ps.256", kind, [kind]), [value.value]))
+
+    def split_exponent(self, value: Floats) -> tuple[Floats, Floats]:
+        """Returns m of sqrt(1/2) to sqrt(2) and whole n with value = m * 2**n, for positive values that are not subnormal."""
+        kind = value.value.type
+        bits = ir.VectorType(ir.I32, kind.count) if isinstance(kind, ir.VectorType) else ir.I32
+        root, shift = (ir.Constant(bits, [k] * kind.count if isinstance(kind, ir.VectorType) else k) for k in (0x3F3504F3, 23))
+        whole = self.builder.bitcast(value.value, bits)
+        exponent = self.builder.ashr(self.builder.sub(whole, root), shift)
+        mantissa = self.builder.sub(whole, self.builder.shl(exponent, shift))
+        return Floats(self, self.builder.bitcast(mantissa, kind)), Floats(self, self.builder.sitofp(exponent, kind))
+
+    # Control.
+
+    @contextmanager
+    def loop(self, begin: Number | int, end: Number | int, step: Number | int = 1) -> Iterator[Number]:
+        """Repeats what is emitted inside for begin, begin + step, ... below end."""
+        counter = self.variable(self.number(begin))
+        head, body, after = (self.function.append_basic_block(name) for name in ("head", "body", "after"))
+        self.builder.branch(head)
+        self.builder.position_at_end(head)
+        current = counter.get()
+        self.builder.cbranch((current < end).value, body, after)
+        self.builder.position_at_end(body)
+        yield current
+        counter.set(current + step)
+        self.builder.branch(head)
+        self.builder.position_at_end(after)
+
+    @contextmanager
+    def repeat(self) -> Iterator[Any]:
+        """Repeats what is emitted inside until the function that is yielded is told a condition to leave for."""
+        body, after = self.function.append_basic_block("again"), self.function.append_basic_block("left")
+        self.builder.branch(body)
+        self.builder.position_at_end(body)
+
+        def leave_if(condition: Truth) -> None:
+            following = self.function.append_basic_block("stay")
+            self.builder.cbranch(condition.value, after, following)
+            self.builder.position_at_end(following)
+
+        yield leave_if
+        self.builder.branch(body)
+        self.builder.position_at_end(after)
+
+    @contextmanager
+    def when(self, condition: Truth) -> Iterator[None]:
+        """Does what is emitted inside where the condition holds."""
+        with self.builder.if_then(condition.value):
+            yield
+
+    @contextmanager
+    def either(self, condition: Truth) -> Iterator[tuple[Any, Any]]:
+        """Yields two contexts: what is emitted in the first is done where the condition holds, in the second where it does not."""
+        with self.builder.if_else(condition.value) as (yes, no):
+            yield yes, no
+
+    def prefetch(self, address: Number, offset: int = 0) -> None:
+        """Has a cache line brought into the second cache; nothing happens where the address is not ours."""
+        function = self._declare("llvm.prefetch.p0", ir.VOID, [ir.POINTER, ir.I32, ir.I32, ir.I32])
+        # For reading, kept in the second cache, as numbers.
+        self.builder.call(function, [self._point(address, offset), *(ir.Constant(ir.I32, flag) for flag in (0, 2, 1))])
+
+    # Threads.
+
+    def add_atomically(self, address: Number, amount: Number | int) -> Number:
+        """Adds to an int64 in memory, and returns what was there before."""
+        old = self.builder.atomic_rmw("add", self._point(address, 0), self.number(amount).value, "seq_cst")
+        return Number(self, old)
+
+    def load_atomically(self, address: Number) -> Number:
+        """Returns an int64 that another thread may write."""
+        return Number(self, self.builder.load_atomic(self._point(address, 0), "seq_cst", 8, typ=ir.I64))
+
+    def store_atomically(self, address: Number, value: Number | int) -> None:
+        """Writes an int64 that another thread may read."""
+        # llvmlite asks here for the kind that a pointer points to, which its plain pointers do not have.
+        pointer = self.builder.inttoptr(address.value, ir.I64.as_pointer())
+        self.builder.store_atomic(self.number(value).value, pointer, "seq_cst", 8)
+
+    def exchange_if(self, address: Number, expected: Number | int, wanted: Number | int) -> Truth:
+        """Writes an int64 where the expected one is there, in one step; returns whether it was."""
+        exchanged = self.builder.cmpxchg(
+            self._point(address, 0), self.number(expected).value, self.number(wanted).value, "seq_cst", "seq_cst"
+        )
+        return Truth(self, self.builder.extract_value(exchanged, 1))
+
+    def pause(self) -> None:
+        """Tells the processor that the thread waits."""
+        self.builder.call(self._declare("llvm.x86.sse2.pause", ir.VOID, []), [])
+
+    def read_cycles(self) -> Number:
+        """Returns a counter that grows with time, some two to four in a nanosecond."""
+        return Number(self, self.builder.call(self._declare("llvm.readcyclecounter", ir.I64, []), []))
+
+    def _point(self, address: Number, offset: int) -> Any:
+        return self.builder.inttoptr((address + offset).value, ir.POINTER)
+
+    def _declare(self, name: str, result: Any, parameters: list[Any]) -> Any:
+        function = self.module.globals.get(name)
+        return function if function is not None else ir.Function(self.module, ir.FunctionType(result, parameters), name)
+
+
+def _name_kind(kind: Any) -> str:
+    return f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"

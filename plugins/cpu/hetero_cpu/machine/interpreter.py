@@ -1,0 +1,201 @@
+"""Machine code that runs calls of kernels one after the other: alone, with a team's help, and the life of one who helps.
+
+A program is a table with one row of COLUMNS for each call. A team is a block of memory, its places named below. The caller alone moves
+from call to call; for one with several chunks it publishes kernel, numbers and chunks, and then the ticket: the number of the call in the
+life of the team (upper bits) and how many chunks nobody has claimed (lower bits). Whoever lowers the ticket by one has claimed a chunk,
+and, as the ticket was the same before and after, has read what belongs to it. A helper that is late finds another ticket and claims
+nothing, so nobody ever waits for a helper that has claimed nothing; the caller waits for the chunks claimed by others, which are counted
+when they are done. A call of one chunk is the caller's: it costs no more than without a team.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from hetero_cpu.machine.compiler import COMPILER, Kernel
+
+if TYPE_CHECKING:
+    from hetero_cpu.machine.code import Code
+    from hetero_cpu.machine.terms import Number
+
+COLUMNS = ("kernel", "numbers", "chunks", "reserved")
+"""Of a program's table, int64 each: address of the machine code, address of its numbers, count of chunks."""
+MOST_CHUNKS = 2**24 - 1
+"""Of one call: what the lower bits of a ticket hold."""
+
+# Places of a team in bytes. What different threads write lies in cache lines of its own, in pairs as the processor fetches them.
+TICKET, KERNEL, NUMBERS, CHUNKS = 0, 8, 16, 24
+DONE, PARKED, CALLED, STOP, SEMAPHORE = 128, 256, 264, 384, 512
+TEAM_BYTES = 640
+
+# In steps of the processor's clock, which makes 2 to 4 in a nanosecond. After a wait of 5 to 10 us it is likely that the one who is
+# waited for does not run; a wait of 0.4 to 0.75 ms is longer than most pauses between two runs in a row.
+_YIELD_AFTER = 20_000
+_PARK_AFTER = 1_500_000
+_TICKETS = MOST_CHUNKS + 1
+_ROW_BYTES = 8 * len(COLUMNS)
+
+
+def list_interpreters(workers: int) -> tuple[Kernel, ...]:
+    """Returns the machine code that every program needs, for one thread or for several."""
+    return (_ALONE, _TOGETHER) if workers == 1 else (_ALONE, _TOGETHER, _HELPER)
+
+
+@cache
+def open_alone() -> Callable[[int, int, int], None]:
+    """Returns run(table, begin, end): the calls of a table in the calling thread."""
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(COMPILER.compile(_ALONE))
+
+
+@cache
+def open_together() -> Callable[[int, int, int, int, int], None]:
+    """Returns run(table, begin, end, team, wanted): the same with a team, of whom `wanted` are woken first where they sleep."""
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)(COMPILER.compile(_TOGETHER))
+
+
+@cache
+def open_helper() -> Callable[[int, int], None]:
+    """Returns help(team, worker), which returns when the team is stopped."""
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 2)(COMPILER.compile(_HELPER))
+
+
+def _begin(name: str, parameters: int, width: int) -> Code:
+    from hetero_cpu.machine.code import Code  # the language of kernels: what is stored is not emitted
+
+    return Code(name, parameters, width)
+
+
+def _emit_alone(name: str, width: int) -> Code:
+    code = _begin(name, 3, width)
+    table, begin, end = code.parameters
+    with code.loop(table + begin * _ROW_BYTES, table + end * _ROW_BYTES, _ROW_BYTES) as row:
+        _emit_chunks(code, row, code.load_number(row, 16))
+    code.finish()
+    return code
+
+
+def _emit_chunks(code: Code, row: Number, chunks: Number) -> None:
+    """All chunks of a call by the caller."""
+    kernel, numbers = code.load_number(row), code.load_number(row, 8)
+    with code.loop(0, chunks) as chunk:
+        code.call_address(kernel, numbers, chunk, 0)
+
+
+def _emit_together(name: str, width: int) -> Code:
+    code = _begin(name, 5, width)
+    table, begin, end, team, helpers = code.parameters
+    wake = _emit_wake(code)
+    code.call(wake, team, helpers)
+    # Nobody works for the team between two calls, so that the count stands still here.
+    expected = code.variable(code.load_atomically(team + DONE))
+    with code.loop(table + begin * _ROW_BYTES, table + end * _ROW_BYTES, _ROW_BYTES) as row:
+        chunks = code.load_number(row, 16)
+        with code.either(chunks < 2) as (one, several):
+            with one:
+                _emit_chunks(code, row, chunks)
+            with several:
+                kernel, numbers = code.load_number(row), code.load_number(row, 8)
+                code.store_atomically(team + KERNEL, kernel)
+                code.store_atomically(team + NUMBERS, numbers)
+                code.store_atomically(team + CHUNKS, chunks)
+                last = code.load_atomically(team + TICKET)
+                code.store_atomically(team + TICKET, (last // _TICKETS + 1) * _TICKETS + chunks)
+                with code.when(helpers > 0):
+                    code.call(wake, team, chunks - 1)
+                others = code.variable(chunks)
+                with code.repeat() as leave_if:
+                    ticket = code.load_atomically(team + TICKET)
+                    free = ticket % _TICKETS
+                    leave_if(free.equals(0))
+                    with code.when(code.exchange_if(team + TICKET, ticket, ticket - 1)):
+                        code.call_address(kernel, numbers, chunks - free, 0)
+                        others.set(others.get() - 1)
+                expected.set(expected.get() + others.get())
+                _emit_wait(code, team, expected.get())
+    code.finish()
+    return code
+
+
+def _emit_wake(outer: Code) -> Code:
+    """A function (team, helpers) that wakes as many helpers, or all that sleep where they are fewer.
+
+    To wake one costs about 10 us. The caller wakes one, and everyone who wakes up two more of those who are called.
+    """
+    code = outer.inner("wake", 2)
+    team, helpers = code.parameters
+    left = code.variable(helpers)
+    with code.repeat() as leave_if:
+        parked = code.load_atomically(team + PARKED)
+        count = parked.at_most(left.get())
+        leave_if(count <= 0)
+        with code.when(code.exchange_if(team + PARKED, parked, parked - count)):
+            code.add_atomically(team + CALLED, count)
+            _emit_pass_on(code, team, 1)
+            left.set(code.number(0))
+    code.finish()
+    return code
+
+
+def _emit_pass_on(code: Code, team: Number, most: int) -> None:
+    """Wakes up to `most` of the helpers that are called and that nobody has woken yet."""
+    left = code.variable(code.number(most))
+    with code.repeat() as leave_if:
+        called = code.load_atomically(team + CALLED)
+        leave_if((called <= 0) | (left.get() <= 0))
+        with code.when(code.exchange_if(team + CALLED, called, called - 1)):
+            code.call_outside("sem_post", team + SEMAPHORE)
+            left.set(left.get() - 1)
+
+
+def _emit_wait(code: Code, team: Number, expected: Number) -> None:
+    """Waits until as many chunks are done by others in the life of the team."""
+    begin = code.read_cycles()
+    with code.repeat() as leave_if:
+        leave_if(code.load_atomically(team + DONE).equals(expected))
+        code.pause()
+        with code.when(code.read_cycles() - begin > _YIELD_AFTER):
+            code.call_outside("sched_yield")
+
+
+def _emit_helper(name: str, width: int) -> Code:
+    code = _begin(name, 2, width)
+    team, worker = code.parameters
+    idle_since = code.variable(code.read_cycles())
+    with code.repeat() as leave_if:
+        leave_if(code.load_atomically(team + STOP) > 0)
+        ticket = code.load_atomically(team + TICKET)
+        free = ticket % _TICKETS
+        with code.either(free > 0) as (work, no_work):
+            with work:
+                kernel, numbers, chunks = (code.load_atomically(team + place) for place in (KERNEL, NUMBERS, CHUNKS))
+                with code.when(code.exchange_if(team + TICKET, ticket, ticket - 1)):
+                    code.call_address(kernel, numbers, chunks - free, worker)
+                    code.add_atomically(team + DONE, 1)
+                    idle_since.set(code.read_cycles())
+            with no_work:
+                code.pause()
+                idle = code.read_cycles() - idle_since.get()
+                with code.when(idle > _YIELD_AFTER):
+                    code.call_outside("sched_yield")
+                with code.when(idle > _PARK_AFTER):
+                    _emit_park(code, team)
+                    idle_since.set(code.read_cycles())
+    code.finish()
+    return code
+
+
+def _emit_park(code: Code, team: Number) -> None:
+    """Sleeps until someone who wakes helpers, or the end of the team, posts the semaphore, once for each who sleeps."""
+    code.add_atomically(team + PARKED, 1)
+    with code.repeat() as leave_if:
+        # An int, of which the upper half of the register says nothing; not 0 when a signal ended the wait.
+        leave_if((code.call_outside("sem_wait", team + SEMAPHORE) % 2**32).equals(0))
+    _emit_pass_on(code, team, 2)
+
+
+_ALONE = Kernel("interpreter_alone", _emit_alone)
+_TOGETHER = Kernel("interpreter_together", _emit_together)
+_HELPER = Kernel("interpreter_helper", _emit_helper)

@@ -1,0 +1,211 @@
+"""The values that a kernel computes with: numbers, conditions, masks, and vectors of float32, as terms of the function in the making.
+
+Operators on terms emit instructions at the place where their `Code` is. Both operands have the same width, or one is a Python number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hetero_cpu.machine import llvm as ir
+
+if TYPE_CHECKING:
+    from hetero_cpu.machine.code import Code
+
+
+class Term:
+    """A value of the function under construction. `code` emits what operators ask for."""
+
+    __slots__ = ("code", "value")
+
+    def __init__(self, code: Code, value: Any) -> None:
+        self.code, self.value = code, value
+
+
+class Number(Term):
+    """An integer of 64 bits: a size, a count, an address."""
+
+    __slots__ = ()
+
+    def _emit(self, name: str, other: Number | int, *, turned: bool = False) -> Number:
+        left, right = self.value, self.code.number(other).value
+        if turned:
+            left, right = right, left
+        return Number(self.code, getattr(self.code.builder, name)(left, right))
+
+    def __add__(self, other: Number | int) -> Number:
+        return self if isinstance(other, int) and other == 0 else self._emit("add", other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Number | int) -> Number:
+        return self._emit("sub", other)
+
+    def __rsub__(self, other: Number | int) -> Number:
+        return self._emit("sub", other, turned=True)
+
+    def __mul__(self, other: Number | int) -> Number:
+        return self if isinstance(other, int) and other == 1 else self._emit("mul", other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Number | int) -> Number:
+        """The quotient of two numbers that are not negative."""
+        return self._emit("udiv", other)
+
+    def __mod__(self, other: Number | int) -> Number:
+        """The remainder of two numbers that are not negative."""
+        return self._emit("urem", other)
+
+    def _compare(self, sign: str, other: Number | int) -> Truth:
+        return Truth(self.code, self.code.builder.icmp_signed(sign, self.value, self.code.number(other).value))
+
+    def __lt__(self, other: Number | int) -> Truth:
+        return self._compare("<", other)
+
+    def __le__(self, other: Number | int) -> Truth:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: Number | int) -> Truth:
+        return self._compare(">", other)
+
+    def __ge__(self, other: Number | int) -> Truth:
+        return self._compare(">=", other)
+
+    def equals(self, other: Number | int) -> Truth:
+        """Returns whether both are the same number."""
+        return self._compare("==", other)
+
+    def at_most(self, other: Number | int) -> Number:
+        """Returns the smaller of both."""
+        chosen: Number = (self < other).choose(self, self.code.number(other))
+        return chosen
+
+    def at_least(self, other: Number | int) -> Number:
+        """Returns the larger of both."""
+        chosen: Number = (self > other).choose(self, self.code.number(other))
+        return chosen
+
+
+class Truth(Term):
+    """A condition."""
+
+    __slots__ = ()
+
+    def __and__(self, other: Truth) -> Truth:
+        return Truth(self.code, self.code.builder.and_(self.value, other.value))
+
+    def __or__(self, other: Truth) -> Truth:
+        return Truth(self.code, self.code.builder.or_(self.value, other.value))
+
+    def choose(self, yes: Any, no: Any) -> Any:
+        """Returns one of two values of the same kind."""
+        return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
+
+
+class Mask(Term):
+    """One truth for each element of a vector."""
+
+    __slots__ = ()
+
+    def choose(self, yes: Floats, no: Floats) -> Floats:
+        """Returns elements of `yes` where the mask holds, of `no` elsewhere."""
+        return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
+
+
+class Floats(Term):
+    """A float32 or a vector of them; both operands of an operator have the same width, or one is a Python number."""
+
+    __slots__ = ()
+
+    @property
+    def width(self) -> int:
+        """The number of elements; 1 for a scalar."""
+        return self.value.type.count if isinstance(self.value.type, ir.VectorType) else 1
+
+    def _like(self, other: Floats | float) -> Any:
+        return other.value if isinstance(other, Floats) else self.code.constant(other, self.width).value
+
+    def _emit(self, name: str, other: Floats | float, *, turned: bool = False) -> Floats:
+        left, right = self.value, self._like(other)
+        if turned:
+            left, right = right, left
+        return Floats(self.code, getattr(self.code.builder, name)(left, right))
+
+    def __add__(self, other: Floats | float) -> Floats:
+        return self._emit("fadd", other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Floats | float) -> Floats:
+        return self._emit("fsub", other)
+
+    def __rsub__(self, other: Floats | float) -> Floats:
+        return self._emit("fsub", other, turned=True)
+
+    def __mul__(self, other: Floats | float) -> Floats:
+        return self._emit("fmul", other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Floats | float) -> Floats:
+        return self._emit("fdiv", other)
+
+    def __rtruediv__(self, other: Floats | float) -> Floats:
+        return self._emit("fdiv", other, turned=True)
+
+    def __neg__(self) -> Floats:
+        return Floats(self.code, self.code.builder.fneg(self.value))
+
+    def _compare(self, sign: str, other: Floats | float) -> Mask:
+        return Mask(self.code, self.code.builder.fcmp_ordered(sign, self.value, self._like(other)))
+
+    def __lt__(self, other: Floats | float) -> Mask:
+        return self._compare("<", other)
+
+    def __le__(self, other: Floats | float) -> Mask:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: Floats | float) -> Mask:
+        return self._compare(">", other)
+
+    def __ge__(self, other: Floats | float) -> Mask:
+        return self._compare(">=", other)
+
+    def is_nan(self) -> Mask:
+        """Returns where an element is not a number."""
+        return Mask(self.code, self.code.builder.fcmp_unordered("uno", self.value, self.value))
+
+    def at_least(self, low: Floats | float) -> Floats:
+        """Returns max(self, low); a NaN of self stays one, as ONNX's Relu and Clip have it."""
+        return self._limit("<", low)
+
+    def at_most(self, high: Floats | float) -> Floats:
+        """Returns min(self, high); a NaN of self stays one."""
+        return self._limit(">", high)
+
+    def _limit(self, sign: str, bound: Floats | float) -> Floats:
+        limit = bound if isinstance(bound, Floats) else self.code.constant(bound, self.width)
+        return Mask(self.code, self.code.builder.fcmp_ordered(sign, self.value, limit.value)).choose(limit, self)
+
+    def element(self, position: int) -> Floats:
+        """Returns one element."""
+        return Floats(self.code, self.code.builder.extract_element(self.value, ir.Constant(ir.I32, position)))
+
+    def shuffle(self, other: Floats, positions: Sequence[int]) -> Floats:
+        """Returns elements of self followed by `other`, by position."""
+        mask = ir.Constant(ir.VectorType(ir.I32, len(positions)), list(positions))
+        return Floats(self.code, self.code.builder.shuffle_vector(self.value, other.value, mask))
+
+    def fold(self, combine: Any) -> Floats:
+        """Returns one float32 made of all elements by `combine(half, half)`, halves first."""
+        partial_result = self
+        while partial_result.width > 1:
+            half = partial_result.width // 2
+            partial_result = combine(
+                partial_result.shuffle(partial_result, range(half)), partial_result.shuffle(partial_result, range(half, 2 * half))
+            )
+            if half == 1:
+                partial_result = Floats(self.code, self.code.builder.extract_element(partial_result.value, ir.Constant(ir.I32, 0)))
+        return partial_result

@@ -1,0 +1,1 @@
+"""Attention: products of queries and keys, a softmax, and products with the values."""

@@ -1,0 +1,332 @@
+"""The kernel of attention: softmax(scale * q k^T + mask) v, some queries of one head at a time.
+
+The scores lie turned in working memory of the worker, (keys, queries of a block): so the keys are read as they lie, the softmax goes
+down its columns without a sum inside a vector, and the weights of the values are read side by side. Only the queries are turned.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import ceil
+
+import numpy as np
+
+from hetero_core.records import record
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.exponential import emit_exponential_of_negative
+from hetero_cpu.machine.footprints import list_attention_writes
+from hetero_cpu.machine.streams import emit_forked_stream, emit_stream
+from hetero_cpu.machine.terms import Number
+from hetero_cpu.open.choices import pays
+from hetero_cpu.open.sizes import is_open
+from hetero_cpu.operators.batched.panels import emit_turned_panel
+from hetero_cpu.operators.batched.strided_tile import StridedTile, StridedTiles
+
+PARAMETERS = (
+    "q", "q_batch", "q_head", "q_step", "k", "k_batch", "k_head", "k_step", "v", "v_batch", "v_head", "v_step",
+    "y", "y_batch", "y_head", "y_step", "mask", "mask_batch", "mask_head", "mask_query", "heads", "keys", "size", "value_size", "scale",
+    "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges", "near", "last_rows",
+)  # fmt: skip
+CACHE_PARAMETERS = (
+    *(
+        f"{source}_{key}{end}"
+        for key in "kv"
+        for source in ("past", "new")
+        for end in ("", "_batch", "_head", "_step", "_rows", "_row_bytes")
+    ),
+    "past_k_bytes",
+    "past_v_bytes",
+)
+"""Further fields where a head's keys and values are first joined from past and new ones, as rows; a single piece is one row.
+
+`past_k_bytes` and `past_v_bytes` are those of a head. Where the past ones lie in their places already, they have no rows to be copied.
+"""
+"""Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
+queries of one head; `scores`, `masks`, `edges` and `near` are where these begin in the working memory of a worker."""
+
+_LOWEST = float(np.finfo(np.float32).min)
+# Keys of a tile beside one or two vectors of queries, by the elements of a vector.
+_KEYS = {(16, 1): (14,), (16, 2): (14, 11), (8, 1): (8,), (8, 2): (6,)}
+# Rows of the exponentials that are computed side by side.
+_UNROLLED = 2
+
+
+@record(frozen=True, slots=True)
+class AttentionShape:
+    """The numbers compiled in: vectors of queries in a block, queries of the last one (0: a number of the call), and the keys of a tile.
+
+    `mask`: none, a "number" for each key, or "vectors" for each query and key.
+    """
+
+    vectors: int
+    is_one_block: bool
+    last_rows: int
+    keys: int
+    value_vectors: int
+    """The vectors of a whole value; the last of them is masked where `is_masked`."""
+    is_masked: bool
+    mask: str
+    appends: bool = False
+    """Whether keys and values are copied together from the past ones and the new ones, by the unit that reads them."""
+    is_far: bool = False
+    """Whether they are so many that they go past the caches, and are read in working memory."""
+    may_be_few: bool = False
+    """Whether a call may have fewer keys than a tile: these are computed one by one."""
+
+    @property
+    def name(self) -> str:
+        """The kernel's name, which no kernel of other parameters has."""
+        numbers = (self.vectors, self.last_rows, self.keys, self.value_vectors)
+        return (
+            "_".join(map(str, numbers))
+            + "o" * self.is_one_block
+            + "m" * self.is_masked
+            + self.mask
+            + "_appends" * self.appends
+            + "_far" * self.is_far
+            + "_any" * self.may_be_few
+        )
+
+
+def choose_attention_shape(
+    queries: int, keys: int, value_size: int, mask: str, width: int, *, needs_one_block: bool = False
+) -> AttentionShape:
+    """Returns the shape for numbers of queries and keys.
+
+    Whether an open number of queries is one block is asked where that is needed alone: for all others one kernel serves any number.
+    """
+    vectors = 2 if pays(queries, width + 1) else 1
+    rows = vectors * width
+    # The last tile of keys overlaps the one before it.
+    counts = _KEYS[width, vectors]
+    # Of an open number of keys one kernel takes any.
+    tile = counts[0] if is_open(keys) else min(keys, min(counts, key=lambda count: ceil(keys / count) * (count + 1)))
+    blocks = -(-queries // rows)
+    last_rows = 0 if is_open(queries) else queries - (blocks - 1) * rows
+    is_one_block = (needs_one_block or not is_open(queries)) and bool(queries <= rows)
+    value_vectors, is_masked = ceil(value_size / width), value_size % width != 0
+    return AttentionShape(
+        vectors, is_one_block, last_rows, tile, value_vectors, is_masked, mask, may_be_few=is_open(keys) and tile > 1
+    )
+
+
+def make_attention(shape: AttentionShape) -> Kernel:
+    """Returns the kernel of a shape."""
+    writes = partial(list_attention_writes, vectors=shape.vectors, last_rows=shape.last_rows, appends=shape.appends)
+    return Kernel(
+        f"attention_{shape.name}", lambda name, width: _emit(name, width, shape), (*PARAMETERS, *CACHE_PARAMETERS), writes
+    )
+
+
+def _emit(name: str, width: int, shape: AttentionShape) -> Code:
+    code = Code(name, 3, width)
+    row, chunk, worker = code.parameters
+    names = (*PARAMETERS, *CACHE_PARAMETERS) if shape.appends else PARAMETERS
+    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(names)}
+    begin = chunk * p["units_of_chunk"]
+    emitter = _Emitter(code, p, shape, p["scratch"] + worker * p["scratch_worker"])
+    with code.loop(begin, (begin + p["units_of_chunk"]).at_most(p["units"])) as unit:
+        line, block = unit // p["blocks"], unit % p["blocks"]
+        batch, head = line // p["heads"], line % p["heads"]
+        query = block * (shape.vectors * width)
+        arrays = ("q", "k", "v", "y", "mask", *(("past_k", "new_k", "past_v", "new_v") if shape.appends else ()))
+        places = {key: p[key] + batch * p[f"{key}_batch"] + head * p[f"{key}_head"] for key in arrays}
+        places["q"] = places["q"] + query * p["q_step"]
+        places["y"] = places["y"] + query * p["y_step"]
+        places["mask"] = places["mask"] + query * p["mask_query"]
+        last_rows = shape.last_rows or p["last_rows"]
+        if shape.is_one_block:
+            emitter.emit_block(places, last_rows)
+        else:
+            with code.either(block.equals(p["blocks"] - 1)) as (last, full):
+                with last:
+                    emitter.emit_block(places, last_rows)
+                with full:
+                    emitter.emit_block(places, shape.vectors * width)
+    code.finish()
+    return code
+
+
+class _Emitter:
+    """The values that the blocks of one kernel share."""
+
+    def __init__(self, code: Code, numbers: dict[str, Number], shape: AttentionShape, scratch: Number) -> None:
+        self._code, self._p, self._shape, self._panel = code, numbers, shape, scratch
+        self._scores, self._masks, self._edges = (scratch + numbers[key] for key in ("scores", "masks", "edges"))
+        self._tiles = StridedTiles(code)
+
+    def emit_block(self, places: dict[str, Number], rows: Number | int) -> None:
+        """Emits attention of `rows` queries, at places of the head."""
+        vectors = -(-rows // self._code.width) if isinstance(rows, int) else self._shape.vectors
+        if self._shape.appends:
+            self._emit_append(places, "k")
+        self._emit_scores(places, rows, vectors)
+        self._emit_softmax(vectors)
+        if self._shape.appends:
+            self._emit_append(places, "v")
+        self._emit_values(places, rows, vectors)
+
+    def _emit_append(self, places: dict[str, Number], key: str) -> None:
+        """Writes all keys or values of the head, and has them read where they are near."""
+        code, p = self._code, self._p
+        target, near = places[key], self._panel + p["near"]
+        if self._shape.is_far:
+            places[key] = p[f"past_{key}_rows"].equals(0).choose(target, near)
+        for source in (f"past_{key}", f"new_{key}"):
+            row_bytes = p[f"{source}_row_bytes"]
+            with code.loop(0, p[f"{source}_rows"]) as row:
+                offset, source_row = row * row_bytes, places[source] + row * p[f"{source}_step"]
+                if self._shape.is_far:
+                    emit_forked_stream(code, near + offset, target + offset, source_row, row_bytes)
+                else:
+                    emit_stream(code, target + offset, source_row, row_bytes)
+            if source.startswith("past"):
+                target, near = target + p[f"{source}_bytes"], near + p[f"{source}_bytes"]
+
+    def _emit_scores(self, places: dict[str, Number], rows: Number | int, vectors: int) -> None:
+        """Writes scale * k q^T + mask turned, and the largest of each query."""
+        code, p, shape = self._code, self._p, self._shape
+        row_bytes = vectors * code.width * FLOAT_BYTES
+        scale = code.spread(code.float_of(p["scale"]))
+        columns = code.number(rows)
+        emit_turned_panel(code, places["q"], p["q_step"], p["size"], columns, self._panel, vectors, scale)
+        if shape.mask == "vectors":
+            emit_turned_panel(code, places["mask"], p["mask_query"], p["keys"], columns, self._masks, vectors)
+        for j in range(vectors):
+            # Not minus infinity, which scores have where the mask hides every key: their weights become 0 instead of NaN.
+            code.store(self._edges, code.constant(_LOWEST), j * code.width * FLOAT_BYTES)
+
+        def walk(count: int) -> None:
+            tile = StridedTile(count, vectors, start=shape.mask, finish="maximum")
+            with code.loop(0, p["keys"], count) as first:
+                key = first.at_most(p["keys"] - count)
+                is_number = shape.mask == "number"
+                self._tiles.call(
+                    tile,
+                    x=places["k"] + key * p["k_step"],
+                    x_step=p["k_step"],
+                    depth=p["size"],
+                    w=self._panel,
+                    w_step=row_bytes,
+                    y=self._scores + key * row_bytes,
+                    y_step=row_bytes,
+                    start=places["mask"] + key * FLOAT_BYTES if is_number else self._masks + key * row_bytes,
+                    start_step=FLOAT_BYTES if is_number else row_bytes,
+                    edge=self._edges,
+                )
+
+        if not shape.may_be_few:
+            walk(shape.keys)
+            return
+        with code.either(p["keys"] < shape.keys) as (few, many):
+            with few:
+                walk(1)
+            with many:
+                walk(shape.keys)
+
+    def _emit_softmax(self, vectors: int) -> None:
+        """Turns scores into e**(score - largest), and the largest into 1 / sum."""
+        code, keys = self._code, self._p["keys"]
+        vector_bytes = code.width * FLOAT_BYTES
+        edges = [code.load(self._edges, j * vector_bytes) for j in range(vectors)]
+        totals = [[code.variable(code.constant(0.0)) for _ in range(vectors)] for _ in range(_UNROLLED)]
+
+        def raise_row(key: Number, position: int) -> None:
+            place = self._scores + key * (vectors * vector_bytes)
+            for j, edge in enumerate(edges):
+                offset = (position * vectors + j) * vector_bytes
+                exponentials = emit_exponential_of_negative(code, code.load(place, offset) - edge)
+                code.store(place, exponentials, offset)
+                totals[position][j].set(totals[position][j].get() + exponentials)
+
+        even = keys - keys % _UNROLLED
+        with code.loop(0, even, _UNROLLED) as key:
+            for position in range(_UNROLLED):
+                raise_row(key, position)
+        with code.loop(even, keys) as key:
+            raise_row(key, 0)
+        for j in range(vectors):
+            total = sum((parts[j].get() for parts in totals[1:]), totals[0][j].get())
+            # The largest score alone adds 1, where there is one.
+            code.store(self._edges, 1.0 / total.at_least(1.0), j * vector_bytes)
+
+    def _emit_values(self, places: dict[str, Number], rows: Number | int, vectors: int) -> None:
+        """Writes the sums of values."""
+        code, p, shape = self._code, self._p, self._shape
+        vector_bytes = code.width * FLOAT_BYTES
+        most, together = _choose_value_tile(
+            rows if isinstance(rows, int) else vectors * code.width, shape.value_vectors, code.width
+        )
+        full, rest = divmod(shape.value_vectors, together)
+        if shape.is_masked and not rest:
+            full, rest = full - 1, together
+
+        def call(m: Number, pixels: int, offset: Number, count: int, *, is_masked: bool) -> None:
+            self._tiles.call(
+                StridedTile(pixels, count, is_turned=True, is_masked=is_masked, finish="factor"),
+                x=self._scores + m * FLOAT_BYTES,
+                x_step=vectors * vector_bytes,
+                depth=p["keys"],
+                w=places["v"] + offset,
+                w_step=p["v_step"],
+                y=places["y"] + m * p["y_step"] + offset,
+                y_step=p["y_step"],
+                edge=self._edges + m * FLOAT_BYTES,
+                last=p["value_size"] % code.width,
+            )
+
+        def walk(offset: Number, count: int, *, is_masked: bool) -> None:
+            if not isinstance(rows, int):
+                with code.either(rows < most) as (few, many):
+                    with few, code.loop(0, rows) as m:
+                        call(m, 1, offset, count, is_masked=is_masked)
+                    # The last tile overlaps the one before it.
+                    with many, code.loop(0, rows, most) as m:
+                        call(m.at_most(rows - most), most, offset, count, is_masked=is_masked)
+                return
+            tiles = -(-rows // most)
+            size = -(-rows // tiles)
+            long = rows - tiles * (size - 1)
+            for begin, number, pixels in ((0, long, size), (long * size, tiles - long, size - 1)):
+                with code.loop(begin, begin + number * pixels, max(1, pixels)) as m:
+                    if number:
+                        call(m, pixels, offset, count, is_masked=is_masked)
+
+        with code.loop(0, full) as block:
+            walk(block * (together * vector_bytes), together, is_masked=False)
+        if rest:
+            walk(code.number(full * together * vector_bytes), rest, is_masked=shape.is_masked)
+
+
+def _choose_value_tile(rows: int, vectors: int, width: int) -> tuple[int, int]:
+    """Returns the most queries of a tile and the vectors of values that its registers hold."""
+    candidates = ((14, 2), (6, 4), (3, 7), (1, 8)) if width == 16 else ((6, 2), (3, 3), (1, 8))
+    return min(
+        ((most, min(together, vectors)) for most, together in candidates),
+        key=lambda tile: _count_cycles(rows, vectors, *tile),
+    )
+
+
+def _count_cycles(rows: int, vectors: int, most: int, together: int) -> float:
+    """Returns the cycles for one key: two products or two loads in each, and no sum before the one before it is done."""
+    size = -(-rows // -(-rows // most))
+    blocks = -(-vectors // together)
+    return blocks * -(-rows // most) * max(size * together / 2, (size + together) / 2, 4.0)
+
+
+def find_cache_numbers(kernel: str) -> tuple[dict[str, int], ...]:
+    """Returns for keys and values where the numbers of a call stand, where the kernel of this name appends to them; else nothing.
+
+    `past` and `whole` are the addresses of the past ones and of all, with `_batch` and `_head`; `past_rows` are copied; a head has
+    `past_bytes`.
+    """
+    if not kernel.startswith("attention_") or "_appends" not in kernel:
+        return ()
+    place = {name: position for position, name in enumerate((*PARAMETERS, *CACHE_PARAMETERS))}
+    ends = ("", "_batch", "_head")
+    return tuple(
+        {f"past{end}": place[f"past_{key}{end}"] for end in (*ends, "_rows", "_bytes")}
+        | {f"whole{end}": place[f"{key}{end}"] for end in ends}
+        for key in "kv"
+    )

@@ -1,0 +1,1 @@
+"""Conv over images: its geometry, images with halos, and its steps."""

@@ -1,0 +1,1 @@
+"""Conv of which each output channel reads one input channel."""

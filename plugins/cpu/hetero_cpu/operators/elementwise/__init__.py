@@ -1,0 +1,1 @@
+"""Functions and arithmetic of elements, alone, in chains and behind products."""

@@ -1,0 +1,1 @@
+"""Gather: rows of a table by their numbers."""

@@ -1,0 +1,87 @@
+"""Gather by machine code: rows of a table by their numbers, which are checked before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.footprints import list_gather_writes
+from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.open.sizes import largest, least
+from hetero_cpu.planning.recipe import Recipe, Site
+
+_PARAMETERS = ("x", "x_outer", "size", "length", "indices", "count", "y", "rows", "rows_of_chunk")
+"""x: tables of `size` rows of `length` elements, `x_outer` bytes apart; of each the rows at `count` indices go side by side into y."""
+_CHUNK = 1 << 15
+
+
+@native_step("Gather")
+def plan_native_gather(site: Site) -> Recipe | None:
+    """Returns the recipe of slices along one axis; one index that is constant is NumPy's view. Source: ONNX Gather-13.
+
+    The run raises IndexError where an index is none of the axis.
+    """
+    value, name = site.node.inputs
+    x, indices = site.prototypes[value], site.prototypes[name]
+    if x.ndim == 0 or x.dtype.itemsize != FLOAT_BYTES or indices.dtype != np.int64 or site.group.epilogue:
+        return None
+    if not x.flags.c_contiguous or not indices.flags.c_contiguous or (name in site.constants and indices.size == 1):
+        return None
+    axis = int(site.node.attributes.get("axis", 0)) % x.ndim
+    shape = x.shape
+    outer, size, length = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    rows = outer * indices.size
+    if rows * length == 0:
+        return None
+    rows_of_chunk = largest(1, least(rows, largest(_CHUNK // length, -(-rows // (8 * site.workers)))))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
+        table, indices = reads
+        numbers = (
+            address_of(table), size * length * FLOAT_BYTES, size, length, address_of(indices), indices.size, address_of(writes[0]),
+            rows, rows_of_chunk,
+        )  # fmt: skip
+        check = partial(_check_indices, table, indices, axis)
+        return [check, NativeCall(GATHER, numbers, -(-rows // rows_of_chunk), (table, indices, writes[0]))]
+
+    return Recipe((value, name), bind, kernels=(GATHER,), calls_functions=True)
+
+
+def _check_indices(x: Array, indices: Array, axis: int) -> None:
+    size = x.shape[axis]
+    if indices.min() < -size or indices.max() >= size:
+        # It raises what the toolkit's kernel raises.
+        np.take(x, indices, axis=axis)
+
+
+def _emit_gather(name: str, width: int) -> Code:
+    code = Code(name, 3, width)
+    row, chunk, _ = code.parameters
+    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(_PARAMETERS)}
+    row_bytes = p["length"] * FLOAT_BYTES
+    full = p["length"] - p["length"] % width
+    begin = chunk * p["rows_of_chunk"]
+    with code.loop(begin, (begin + p["rows_of_chunk"]).at_most(p["rows"])) as place:
+        outer, position = place // p["count"], place % p["count"]
+        index = code.load_number(p["indices"] + position * 8)
+        # Negative ones count from the end.
+        index = (index < 0).choose(index + p["size"], index)
+        x = p["x"] + outer * p["x_outer"] + index * row_bytes
+        y = p["y"] + place * row_bytes
+        with code.loop(0, full, width) as i:
+            code.store(y + i * FLOAT_BYTES, code.load(x + i * FLOAT_BYTES))
+        with code.when(full < p["length"]):
+            mask = code.mask_first(p["length"] - full)
+            code.store(y + full * FLOAT_BYTES, code.load(x + full * FLOAT_BYTES, mask=mask), mask=mask)
+    code.finish()
+    return code
+
+
+GATHER = Kernel("gather_rows", _emit_gather, _PARAMETERS, list_gather_writes)
+"""The kernel of all of them."""

@@ -1,0 +1,1 @@
+"""Conv in several groups of channels."""

@@ -1,0 +1,121 @@
+"""Conv of channels-last images in several groups of channels: one product for each, all by one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.operators.convolution.geometry import Convolution, read_convolution
+from hetero_cpu.operators.convolution.native_steps import choose_staging, is_even, is_pixels, lay_offsets, list_reaches
+from hetero_cpu.operators.convolution.staging import bind_staging
+from hetero_cpu.operators.grouped.kernel import GROUP_PARAMETERS, make_grouped_product
+from hetero_cpu.operators.product.kernel import PARAMETERS, ProductShape
+from hetero_cpu.operators.product.native_epilogue import NativeEpilogue, list_overwritten, read_native_epilogue
+from hetero_cpu.operators.product.tiling import Tiling, allocate_floats, choose_chunks, choose_tiling, pack_columns
+from hetero_cpu.planning.recipe import NO_HALO, Recipe, Site
+
+
+@native_step("Conv")
+def plan_grouped_convolution(site: Site) -> Recipe | None:
+    """Returns the recipe of a convolution of several groups with constant weights. Source: ONNX Conv-22."""
+    convolution = read_convolution(site)
+    if convolution is None or convolution.group == 1:
+        return None
+    epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    if epilogue is None or not is_pixels(site, epilogue.added):
+        return None
+    return _make_recipe(convolution, epilogue)
+
+
+def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
+    site, windows, group = convolution.site, convolution.windows, convolution.group
+    own, group_outputs = convolution.channels // group, convolution.outputs // group
+    height, width = windows.outputs
+    taps = prod(windows.kernel)
+    staging = choose_staging(convolution)
+    added = (epilogue.added,) if epilogue.added else ()
+    is_flat = windows.is_pointwise and site.output_halo == NO_HALO and staging is None
+    is_flat = is_flat and all(is_even(site.prototypes[value]) for value in (convolution.source, *added))
+    pixels, lines = (convolution.batch * height * width, 1) if is_flat else (width, convolution.batch * height)
+    tiling = choose_tiling(pixels, group_outputs, find_width())
+    chunks = choose_chunks(tiling, lines=lines, depth=own * taps, pixel_bytes=own * 4 * prod(windows.strides), workers=site.workers)
+    weight = convolution.pack_later(
+        ("grouped", group, tiling.vectors, tiling.width), partial(_pack_groups, group=group, tiling=tiling.packing)
+    )
+    bias = _pad_groups(epilogue.bias, group, group_outputs, tiling.padded_outputs)
+    kernel = make_grouped_product(
+        ProductShape(
+            pixels=tiling.pixels,
+            has_short_tiles=tiling.has_short_tiles,
+            vectors=tiling.vectors,
+            last_vectors=tiling.last_vectors,
+            prefetches=0,
+            is_masked=tiling.is_masked,
+            adds=bool(added),
+            activations=epilogue.activations,
+        )
+    )
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        calls, image = bind_staging(staging, reads[0], scratch)
+        y, rest = writes[0], reads[1] if added else None
+        assert not is_flat or is_even(y)
+        _, _, row, pixel = image.strides
+        (top, _), (left, _) = windows.pads
+        offsets = lay_offsets(windows, row, pixel, windows.kernel[1])
+        numbers = {
+            "x": address_of(image) - top * row - left * pixel, "x_image": image.strides[0], "x_row": row * windows.strides[0],
+            "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps, "depth": own,
+            "w": address_of(weight), "block_bytes": own * taps * tiling.vectors * tiling.width * 4, "bias": address_of(bias),
+            "y": address_of(y), "y_image": y.strides[0], "y_row": y.strides[2], "y_pixel": y.strides[3],
+            "rows": 1 if is_flat else height, "tiles": tiling.tiles, "long_tiles": tiling.long_tiles, "units": chunks.units,
+            "units_of_chunk": chunks.units_of_chunk, "unit_chunks": chunks.unit_chunks, "blocks": tiling.blocks,
+            "blocks_of_chunk": chunks.blocks_of_chunk, "last": tiling.last, "chunks_of_group": chunks.count, "x_group": own * 4,
+            "w_group": own * taps * tiling.padded_outputs * 4, "bias_group": tiling.padded_outputs * 4, "y_group": group_outputs * 4,
+            "added_group": group_outputs * 4,
+        }  # fmt: skip
+        if rest is not None:
+            numbers |= {
+                "added": address_of(rest),
+                "added_image": rest.strides[0],
+                "added_row": rest.strides[2],
+                "added_pixel": rest.strides[3],
+            }
+        row_numbers = tuple(numbers.get(key, 0) for key in (*PARAMETERS, *GROUP_PARAMETERS))
+        return [*calls, NativeCall(kernel, row_numbers, chunks.count * group, (offsets, weight, bias, image, y, *reads))]
+
+    kernels = (kernel,) if staging is None else (staging.kernel, kernel)
+    nbytes = 0 if staging is None else prod(staging.shape) * 4
+    overwrites = list_overwritten(site, convolution.source, epilogue.added)
+    return Recipe(
+        (convolution.source, *added),
+        bind,
+        nbytes,
+        is_channels_last=True,
+        overwrites=overwrites,
+        kernels=kernels,
+        reaches=list_reaches(convolution, staging),
+    )
+
+
+def _pack_groups(weight: Array, group: int, tiling: Tiling) -> Array:
+    """Returns the packed columns of each group, one after the other. weight: (outputs, channels of a group, height, width)."""
+    split = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]).transpose(0, 3, 4, 2, 1)
+    columns = [pack_columns(part.reshape(-1, part.shape[-1]), tiling) for part in split]
+    packed = allocate_floats(sum(part.size for part in columns))
+    np.concatenate(columns, out=packed)
+    return packed
+
+
+def _pad_groups(bias: Array | None, group: int, outputs: int, size: int) -> Array:
+    """Returns the bias of each group with zeros up to `size`."""
+    padded = allocate_floats(group * size)
+    padded[...] = 0
+    if bias is not None:
+        padded.reshape(group, size)[:, :outputs] = bias.reshape(group, outputs)
+    return padded

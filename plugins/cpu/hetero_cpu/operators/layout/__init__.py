@@ -1,0 +1,1 @@
+"""Operators that move or rename elements: views, copies, Concat."""

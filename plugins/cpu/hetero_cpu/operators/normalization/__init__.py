@@ -1,0 +1,1 @@
+"""Normalizations and softmax: kernels that read a row more than once."""

@@ -1,0 +1,123 @@
+"""MaxPool, AveragePool, GlobalAveragePool, GlobalMaxPool, and ReduceMean and ReduceMax over the pixels of images, channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hetero_core.kernels.windows import Windows
+from hetero_cpu.machine.chunks import choose_chunk_size
+from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.native import NativeCall, address_of, native_step
+from hetero_cpu.open.arrays import lay_table
+from hetero_cpu.open.sizes import value_of
+from hetero_cpu.operators.pooling.kernel import (
+    GLOBAL_BLOCK,
+    GLOBAL_PARAMETERS,
+    make_average_pool,
+    make_global_max,
+    make_global_mean,
+    make_max_pool,
+)
+from hetero_cpu.operators.pooling.numpy_steps import lay_counts, read_windows
+from hetero_cpu.operators.windows.window_plan import WindowCall, count_chunks, find_overhang, has_channel_vectors, plan_shape
+from hetero_cpu.planning.recipe import NO_HALO, Array, Recipe, Site
+
+
+@native_step("MaxPool")
+def plan_max_pool(site: Site) -> Recipe | None:
+    """Returns the recipe of a MaxPool without indices. Source: ONNX MaxPool-22."""
+    windows = read_windows(site)
+    if windows is None or not has_channel_vectors(site.prototypes[site.node.inputs[0]]):
+        return None
+    # The zeros of a halo are larger than negative elements.
+    shape = plan_shape(windows, site.shape(site.node.inputs[0])[1], find_width(), zeros=NO_HALO)
+    if shape is None:
+        return None
+    return _make_recipe(site, WindowCall(make_max_pool(shape), shape, windows, find_width(), -np.inf, site.workers, {}))
+
+
+@native_step("AveragePool")
+def plan_average_pool(site: Site) -> Recipe | None:
+    """Returns the recipe of an AveragePool. Source: ONNX AveragePool-22."""
+    windows = read_windows(site)
+    if windows is None:
+        return None
+    if _is_whole_image(windows):
+        return _plan_global(site, make_global_mean(), divides=True)
+    source = site.node.inputs[0]
+    if not has_channel_vectors(site.prototypes[source]):
+        return None
+    shape = plan_shape(windows, site.shape(source)[1], find_width(), zeros=site.halos.get(source, NO_HALO))
+    if shape is None:
+        return None
+    counts_pads = bool(site.node.attributes.get("count_include_pad", 0))
+    constants = {f"{name}_counts": lay_counts(windows, axis, count_pads=counts_pads) for axis, name in enumerate(("row", "column"))}
+    return _make_recipe(site, WindowCall(make_average_pool(shape), shape, windows, find_width(), 0.0, site.workers, constants))
+
+
+def _is_whole_image(windows: Windows) -> bool:
+    return windows.kernel == windows.sizes and windows.dilations == (1, 1) and not any(end for pad in windows.pads for end in pad)
+
+
+def _make_recipe(site: Site, call: WindowCall) -> Recipe:
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        return [call.bind(reads[0], writes[0])]
+
+    reaches = () if call.shape.clips else (find_overhang(call.windows),)
+    return Recipe((site.node.inputs[0],), bind, is_channels_last=True, kernels=(call.kernel,), reaches=reaches)
+
+
+@native_step("GlobalAveragePool", "ReduceMean")
+def plan_global_mean(site: Site) -> Recipe | None:
+    """Returns the recipe of the mean of each channel of an image. Source: ONNX GlobalAveragePool-22, ReduceMean-18."""
+    if not _reduces_pixels(site):
+        return None
+    return _plan_global(site, make_global_mean(), divides=True)
+
+
+@native_step("GlobalMaxPool", "ReduceMax")
+def plan_global_max(site: Site) -> Recipe | None:
+    """Returns the recipe of the maximum of each channel of an image. Source: ONNX GlobalMaxPool-22, ReduceMax-20."""
+    return _plan_global(site, make_global_max(), divides=False) if _reduces_pixels(site) else None
+
+
+def _reduces_pixels(site: Site) -> bool:
+    node, source = site.node, site.node.inputs[0]
+    if site.group.epilogue or not site.is_float32(source) or len(site.shape(source)) != 4:
+        return False
+    if node.op_type.startswith("Global"):
+        return not node.attributes
+    if not set(node.attributes) <= {"axes", "keepdims", "noop_with_empty_axes"}:
+        return False
+    axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
+    return axes is not None and sorted(int(axis) % 4 for axis in np.asarray(axes).reshape(-1)) == [2, 3]
+
+
+def _plan_global(site: Site, kernel: Kernel, *, divides: bool) -> Recipe | None:
+    source, width = site.node.inputs[0], find_width()
+    x = site.prototypes[source]
+    # In C order each channel is one run, which other kernels sum up.
+    if width == 0 or x.size == 0 or not has_channel_vectors(x) or x.shape[1] == 1:
+        return None
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x, y = reads[0], writes[0]
+        batch, channels, height, length = x.shape
+        blocks = -(-channels // (GLOBAL_BLOCK * width))
+        units = batch * blocks
+        units_of_chunk = choose_chunk_size(units, count_chunks(units, value_of(x.size) / width, site.workers), site.workers)
+        factor = lay_table(_make_factor, (height, length) if divides else (1, 1))
+        numbers = {
+            "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[2], "x_pixel": x.strides[3], "height": height, "width": length,
+            "y": address_of(y), "y_image": y.strides[0], "factor": address_of(factor), "blocks": blocks, "units": units,
+            "units_of_chunk": units_of_chunk, "vectors": channels // width, "last": channels % width,
+        }  # fmt: skip
+        return [NativeCall(kernel, tuple(numbers[key] for key in GLOBAL_PARAMETERS), -(-units // units_of_chunk), (factor, x, y))]
+
+    return Recipe((source,), bind, kernels=(kernel,))
+
+
+def _make_factor(height: int, length: int) -> Array:
+    return np.array([1 / (height * length)], np.float32)

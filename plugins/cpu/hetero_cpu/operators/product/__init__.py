@@ -1,0 +1,1 @@
+"""Products with constant weights: MatMul, Gemm, and what convolutions share with them."""

@@ -1,0 +1,167 @@
+"""The kernel of convolutions and matrix products: it walks over tiles of pixels and blocks of output channels.
+
+The pixels of a row are cut into tiles of nearly one size, `tile` or one less, so that no tile is a small rest. A unit of work is one
+tile of one row; a chunk is a range of units for a range of blocks. Inside a chunk each block of weights is read once for all units.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from hetero_core.records import record
+from hetero_cpu.machine.arithmetic import Activation
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.footprints import list_product_writes
+from hetero_cpu.machine.terms import Number
+from hetero_cpu.operators.product.tile import Tile, emit_call, emit_tile
+
+PARAMETERS = (
+    "x", "x_image", "x_row", "x_pixel", "offsets", "taps", "depth", "w", "block_bytes", "bias",
+    "y", "y_image", "y_row", "y_pixel", "added", "added_image", "added_row", "added_pixel",
+    "rows", "tiles", "long_tiles", "units", "units_of_chunk", "unit_chunks", "blocks", "blocks_of_chunk", "last",
+)  # fmt: skip
+"""Numbers of a row, in order: addresses; strides in bytes from image to image, row to row, pixel to pixel; counts.
+`rows` of one image; `tiles` of one row, of which the first `long_tiles` have the full size; `last`: elements of the last vector."""
+PIECE_PARAMETERS = ("pieces", "last_depth", "zeros")
+"""Further fields where sums are made in pieces: the number of pieces, `depth` of each and `last_depth` of the last; zeros for one block."""
+
+
+@record(frozen=True, slots=True)
+class ProductShape:
+    """The compiled-in part of a product: pixels of a tile, whether some tiles are one shorter, vectors of a block and of the last one."""
+
+    pixels: int
+    has_short_tiles: bool
+    vectors: int
+    last_vectors: int
+    is_masked: bool
+    adds: bool
+    activations: tuple[Activation, ...]
+    prefetches: int = 0
+    splits: bool = False
+    """Whether sums are made in pieces, one after the other for all pixels of a chunk: what a piece reads stays near, errors stay small."""
+    streams: bool = False
+    """Whether one tile is all that uses a block of weights."""
+
+
+def make_product(shape: ProductShape) -> Kernel:
+    """Returns the kernel of a shape."""
+    name = (
+        Tile(shape.pixels, shape.vectors, shape.prefetches, shape.is_masked, shape.adds, shape.activations, shape.streams).name
+        + "_in_pieces" * shape.splits
+    )
+    title = f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}"
+    return Kernel(
+        title, lambda name, width: _emit(name, width, shape), PARAMETERS, partial(list_product_writes, **describe_cut(shape))
+    )
+
+
+def describe_cut(shape: ProductShape) -> dict[str, Any]:
+    """Returns what tells, beside the numbers of a call, how its output is cut."""
+    names = ("pixels", "has_short_tiles", "vectors", "last_vectors", "is_masked")
+    return {name: getattr(shape, name) for name in names}
+
+
+def _emit(name: str, width: int, shape: ProductShape) -> Code:
+    code = Code(name, 3, width)
+    emit_product(code, shape)
+    return code
+
+
+def emit_product(code: Code, shape: ProductShape) -> None:
+    """Emits the body of a function of a kernel's three parameters, and ends it."""
+    width = code.width
+    row, chunk, _ = code.parameters
+    names = (*PARAMETERS, *PIECE_PARAMETERS) if shape.splits else PARAMETERS
+    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(names)}
+    has_other_last = shape.last_vectors != shape.vectors or shape.is_masked
+    first_unit = (chunk % p["unit_chunks"]) * p["units_of_chunk"]
+    last_unit = (first_unit + p["units_of_chunk"]).at_most(p["units"])
+    first_block = (chunk // p["unit_chunks"]) * p["blocks_of_chunk"]
+    last_block = (first_block + p["blocks_of_chunk"]).at_most(p["blocks"])
+    functions: dict[Tile, Code] = {}
+
+    def walk(block: Number, piece: Number, *, is_last: bool) -> None:
+        block_channels = block * (shape.vectors * width * FLOAT_BYTES)
+        vectors = shape.last_vectors if is_last else shape.vectors
+        fetched_bytes = p["depth"] * (shape.vectors * width * FLOAT_BYTES) if shape.splits else p["block_bytes"]
+        with code.loop(first_unit, last_unit) as unit:
+            line, place = unit // p["tiles"], unit % p["tiles"]
+            image, y_row = line // p["rows"], line % p["rows"]
+            pixel = place * shape.pixels
+            if shape.has_short_tiles:
+                pixel = pixel - (place - p["long_tiles"]).at_least(0)
+            x = p["x"] + image * p["x_image"] + y_row * p["x_row"] + pixel * p["x_pixel"]
+            y = p["y"] + image * p["y_image"] + y_row * p["y_row"] + pixel * p["y_pixel"] + block_channels
+            added = p["added"] + image * p["added_image"] + y_row * p["added_row"] + pixel * p["added_pixel"] + block_channels
+            arguments = {
+                "x": x, "x_pixel": p["x_pixel"], "offsets": p["offsets"], "taps": p["taps"], "depth": p["depth"],
+                "w": p["w"] + block * p["block_bytes"], "bias": p["bias"] + block_channels, "y": y, "y_pixel": p["y_pixel"],
+                "ahead": p["w"] + (block + 1) * p["block_bytes"] + unit * (fetched_bytes // p["units"]),
+                "added": added, "added_pixel": p["added_pixel"], "last": p["last"],
+            }  # fmt: skip
+
+            if shape.splits:
+                arguments = _pick_piece(code, p, arguments, piece, vectors, adds=shape.adds)
+
+            def call_tile(pixels: int, activations: tuple[Activation, ...]) -> None:
+                adds = shape.adds or shape.splits
+                tile = Tile(pixels, vectors, shape.prefetches, shape.is_masked and is_last, adds, activations, shape.streams)
+                if tile not in functions:
+                    functions[tile] = emit_tile(code, tile)
+                emit_call(code, functions[tile], **arguments)  # called inside the loop
+
+            def call(pixels: int) -> None:
+                if not (shape.splits and shape.activations):
+                    call_tile(pixels, shape.activations)
+                    return
+                with code.either(piece.equals(p["pieces"] - 1)) as (end, middle):
+                    with end:
+                        call_tile(pixels, shape.activations)
+                    with middle:
+                        call_tile(pixels, ())
+
+            if shape.has_short_tiles:
+                with code.either(place < p["long_tiles"]) as (long, short):
+                    with long:
+                        call(shape.pixels)
+                    with short:
+                        call(shape.pixels - 1)
+            else:
+                call(shape.pixels)
+
+    def walk_blocks(piece: Number) -> None:
+        full = last_block.at_most(p["blocks"] - 1) if has_other_last else last_block
+        with code.loop(first_block, full) as block:
+            walk(block, piece, is_last=False)
+        if has_other_last:
+            with code.loop(full.at_least(first_block), last_block) as block:
+                walk(block, piece, is_last=True)
+
+    if shape.splits:
+        with code.loop(0, p["pieces"]) as piece:
+            walk_blocks(piece)
+    else:
+        walk_blocks(code.number(0))
+    code.finish()
+
+
+def _pick_piece(
+    code: Code, p: dict[str, Number], whole: dict[str, Number], piece: Number, vectors: int, *, adds: bool
+) -> dict[str, Number]:
+    """Returns the arguments of a tile for one piece of its sums: the first one begins with the bias, the others add to the result."""
+    begin = piece * p["depth"] * FLOAT_BYTES
+    weights = begin * (vectors * code.width)
+    is_first, zeros, nothing = piece.equals(0), p["zeros"], code.number(0)
+    changed = {
+        "x": whole["x"] + begin,
+        "w": whole["w"] + weights,
+        "ahead": whole["ahead"] + weights,
+        "depth": piece.equals(p["pieces"] - 1).choose(p["last_depth"], p["depth"]),
+        "bias": is_first.choose(whole["bias"], zeros),
+        "added": is_first.choose(whole["added"] if adds else zeros, whole["y"]),
+        "added_pixel": is_first.choose(whole["added_pixel"] if adds else nothing, whole["y_pixel"]),
+    }
+    return {**whole, **changed}

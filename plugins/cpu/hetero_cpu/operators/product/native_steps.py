@@ -1,0 +1,100 @@
+"""MatMul and Gemm with constant weights on the right: all rows on the left are the pixels of one product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.operators.product.kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, make_product
+from hetero_cpu.operators.product.native_epilogue import list_overwritten, read_native_epilogue
+from hetero_cpu.operators.product.tiling import Tiling, choose_chunks, choose_pieces, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.planning.recipe import Recipe, Site
+
+
+@native_step("MatMul")
+def plan_native_mat_mul(site: Site) -> Recipe | None:
+    """Returns the recipe of x @ w with a constant matrix w."""
+    return _plan(site, site.constant(1), None, is_turned=False)
+
+
+@native_step("Gemm")
+def plan_native_gemm(site: Site) -> Recipe | None:
+    """Returns the recipe of alpha * x @ w + beta * c with constant w and c; c is one number, or one for each column."""
+    node, weight, bias = site.node, site.constant(1), site.constant(2)
+    alpha, beta = (float(node.attributes.get(name, 1.0)) for name in ("alpha", "beta"))
+    if node.since_version < 7 or node.attributes.get("transA", 0) or alpha != 1 or (site.has_input(2) and bias is None):
+        return None
+    is_turned = bool(node.attributes.get("transB", 0))
+    if bias is not None and weight is not None:
+        outputs = weight.shape[0 if is_turned else -1]
+        if bias.dtype != np.float32 or (bias.size > 1 and bias.shape not in ((outputs,), (1, outputs))):
+            return None
+        bias = np.broadcast_to(bias.reshape(-1) * np.float32(beta), (outputs,))
+    return _plan(site, weight, bias, is_turned=is_turned)
+
+
+def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bool) -> Recipe | None:
+    source = site.node.inputs[0]
+    if weight is None or weight.ndim != 2 or weight.dtype != np.float32 or not site.is_float32(source):
+        return None
+    depth, outputs = weight.shape[::-1] if is_turned else weight.shape
+    shape = site.shape(source)
+    rows = prod(shape[:-1])
+    if len(shape) < 2 or shape[-1] != depth or 0 in (rows, depth, outputs):
+        return None
+    epilogue = read_native_epilogue(site, bias, outputs, channel_axis=-1)
+    if epilogue is None:
+        return None
+    added = (epilogue.added,) if epilogue.added else ()
+    if any(not site.prototypes[value].flags.c_contiguous for value in (source, *added)):
+        return None
+    tiling = choose_tiling(rows, outputs, find_width())
+    chunks = choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=site.workers)
+    packed = site.weights.pack_later(
+        (weight,), ("product", is_turned, tiling.vectors, tiling.width), partial(_pack, is_turned=is_turned, tiling=tiling.packing)
+    )
+    padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
+    pieces, piece_depth = choose_pieces(depth)
+    kernel = make_product(
+        ProductShape(
+            tiling.pixels,
+            tiling.has_short_tiles,
+            tiling.vectors,
+            tiling.last_vectors,
+            tiling.is_masked,
+            bool(added),
+            epilogue.activations,
+            tiling.count_prefetches(tiling.tiles),
+            splits=pieces > 1,
+            streams=tiling.tiles == 1,
+        )
+    )
+    offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, tiling.vectors * tiling.width)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x, y = reads[0], writes[0]
+        assert y.flags.c_contiguous
+        numbers = {
+            "x": address_of(x), "x_pixel": depth * 4, "offsets": address_of(offsets), "taps": 1, "depth": piece_depth,
+            "w": address_of(packed),
+            "block_bytes": depth * tiling.vectors * tiling.width * 4, "bias": address_of(padded),
+            "y": address_of(y), "y_pixel": outputs * 4,
+            "added": address_of(reads[1]) if added else 0, "added_pixel": outputs * 4, "rows": 1, "tiles": tiling.tiles,
+            "long_tiles": tiling.long_tiles, "units": chunks.units, "units_of_chunk": chunks.units_of_chunk,
+            "unit_chunks": chunks.unit_chunks, "blocks": tiling.blocks, "blocks_of_chunk": chunks.blocks_of_chunk, "last": tiling.last,
+            "pieces": pieces, "last_depth": depth - (pieces - 1) * piece_depth, "zeros": address_of(zeros),
+        }  # fmt: skip
+        names = (*PARAMETERS, *PIECE_PARAMETERS) if pieces > 1 else PARAMETERS
+        keep = (offsets, zeros, packed, padded, x, y, *reads)
+        return [NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count, keep)]
+
+    return Recipe((source, *added), bind, overwrites=list_overwritten(site, source, epilogue.added), kernels=(kernel,))
+
+
+def _pack(weight: Array, *, is_turned: bool, tiling: Tiling) -> Array:
+    return pack_columns(weight.T if is_turned else weight, tiling)

@@ -1,0 +1,116 @@
+"""Resize and Upsample of channels-last images by machine code: nearest and linear, along height and width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from hetero_core.kernels.operators.resize import Axis, Sampling, find_taps
+from hetero_core.network.graph import Node
+from hetero_cpu.machine.chunks import choose_chunk_size
+from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.open.arrays import lay_table
+from hetero_cpu.open.sizes import is_open, value_of
+from hetero_cpu.operators.resize.kernel import PARAMETERS, make_resampling
+from hetero_cpu.operators.windows.window_plan import count_chunks, has_channel_vectors
+from hetero_cpu.planning.recipe import Recipe, Site
+
+_ATTRIBUTES = {
+    "axes", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "keep_aspect_ratio_policy", "mode", "nearest_mode",
+}  # fmt: skip
+_TAPS = {"nearest": 1, "linear": 2}
+
+
+@native_step("Resize", "Upsample")
+def plan_resize(site: Site) -> Recipe | None:
+    """Returns the recipe of an image that is resized. Source: ONNX Resize-19, Upsample-9."""
+    node, source = site.node, site.node.inputs[0]
+    x, taps = site.prototypes[source], _TAPS.get(node.attributes.get("mode", "nearest"))
+    shape = site.types[node.outputs[0]].shape
+    if taps is None or site.group.epilogue or not has_channel_vectors(x) or not set(node.attributes) <= _ATTRIBUTES:
+        return None
+    if shape is None or len(shape) != 4 or shape[:2] != x.shape[:2] or find_width() == 0 or 0 in (*shape, *x.shape):
+        return None
+    scales = _read_scales(site, shape)
+    samplings = _read_samplings(node, scales)
+    if scales is None or samplings is None:
+        return None
+    kernel = make_resampling(taps)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x, y = reads[0], writes[0]
+        batch, channels, height, width = y.shape
+        numbers, tables = {}, []
+        for axis, name in ((2, "row"), (3, "column")):
+            purpose = samplings[axis - 2], scales[axis - 2]
+            for part, make in (("offsets", _make_offsets), ("weights", _make_weights)):
+                tables.append(lay_table(partial(make, *purpose), (x.shape[axis], y.shape[axis], x.strides[axis])))
+                numbers[f"{name}_{part}"] = address_of(tables[-1])
+        lines = batch * height
+        instructions = value_of(y.size) / find_width() * 4 * taps
+        lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, instructions, site.workers), site.workers)
+        numbers |= {
+            "x": address_of(x), "x_image": x.strides[0], "y": address_of(y), "y_image": y.strides[0], "y_row": y.strides[2],
+            "y_pixel": y.strides[3], "rows": height, "pixels": width, "lines": lines, "lines_of_chunk": lines_of_chunk,
+            "channels": channels,
+        }  # fmt: skip
+        row = tuple(numbers[key] for key in PARAMETERS)
+        return [NativeCall(kernel, row, -(-lines // lines_of_chunk), (*tables, x, y))]
+
+    return Recipe((source,), bind, is_channels_last=True, kernels=(kernel,))
+
+
+def _read_scales(site: Site, shape: Sequence[object]) -> tuple[float | None, float | None] | None:
+    """Returns the scales of height and width, None for a quotient of the sizes; None altogether where they are computed."""
+    node, position = site.node, 1 if site.node.op_type == "Upsample" or site.node.since_version < 11 else 2
+    if site.has_input(position + 1):
+        # What is computed of symbols is known by its result's shape.
+        is_known = site.constant(position + 1) is not None or any(is_open(size) for size in shape)
+        sizes = site.constant(position + 1)
+        if is_known and (sizes is None or sizes.size):
+            return (None, None) if node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch" else None
+    constant = site.constant(position)
+    if constant is None:
+        return None
+    axes = [int(axis) % 4 for axis in node.attributes.get("axes", range(4))]
+    scales = dict(zip(axes, (float(scale) for scale in constant.reshape(-1)), strict=True))
+    if any(scales.get(axis, 1.0) != 1 for axis in (0, 1)):
+        return None
+    return scales.get(2, 1.0), scales.get(3, 1.0)
+
+
+def _read_samplings(node: Node, scales: tuple[float | None, float | None] | None) -> tuple[Sampling, Sampling] | None:
+    """Returns how height and width are sampled; None for what the kernel does not do."""
+    attributes, mode = node.attributes, node.attributes.get("mode", "nearest")
+    if node.op_type == "Upsample" or node.since_version < 11:
+        if scales is None:
+            return None
+        first, second = (Sampling(mode, "asymmetric", "ceil" if (scale or 1.0) < 1 else "floor") for scale in scales)
+        return first, second
+    transformation = attributes.get("coordinate_transformation_mode", "half_pixel")
+    if transformation == "tf_crop_and_resize":
+        return None
+    nearest, excludes = attributes.get("nearest_mode", "round_prefer_floor"), bool(attributes.get("exclude_outside", 0))
+    sampling = Sampling(mode, transformation, nearest, exclude_outside=excludes)
+    return sampling, sampling
+
+
+def _make_offsets(sampling: Sampling, scale: float | None, size: int, output: int, stride: int) -> Array:
+    return np.ascontiguousarray(_find_taps(sampling, scale, size, output)[0] * stride)
+
+
+def _make_weights(sampling: Sampling, scale: float | None, size: int, output: int, stride: int) -> Array:
+    return np.ascontiguousarray(_find_taps(sampling, scale, size, output)[1], np.float32)
+
+
+def _find_taps(sampling: Sampling, scale: float | None, size: int, output: int) -> tuple[Array, Array]:
+    exact = output / size if scale is None else scale
+    if exact == 1 and output == size:
+        taps = _TAPS[sampling.mode]
+        positions = np.repeat(np.arange(size)[:, None], taps, axis=1)
+        return positions, np.broadcast_to(np.array([1.0, 0.0][:taps]), positions.shape)
+    positions, weights = find_taps(Axis(0, size, output, exact), sampling)
+    return positions, weights

@@ -1,0 +1,1 @@
+"""Channel shuffles, which are three nodes in ONNX."""

@@ -1,0 +1,1 @@
+"""ConvTranspose whose windows lie side by side."""

@@ -1,0 +1,1 @@
+"""Windows that walk over images, which depthwise convolutions and poolings share."""
