@@ -18,6 +18,7 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import UnsupportedNodesError
 from hetero_core.kernels.execution import ABSENT, Body, BoundBody, KernelMemory, Program, Step
+from hetero_core.kernels.heap import keep_freed_memory
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.refusals import explain_size
 from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, find_kernel, find_refusals
@@ -55,6 +56,7 @@ def compile_program(
         raise UnsupportedNodesError(
             f"cannot compile network '{graph.name}': {listed}", {name: {"kernels": reason} for name, reason in refusals.items()}
         )
+    keep_freed_memory()
     memory = KernelMemory(xp, _map_tensors(to_host or _keep), _map_tensors(from_host or (_keep if xp is np else xp.asarray)))
     return _Compiler(graph, memory, table, extensions, EMPTY, {}, lambda _: None).compile(host_inputs)
 
