@@ -30,11 +30,11 @@ class Variable:
 
     def get(self) -> Any:
         """Returns the value as it is here."""
-        return self.kind(self.code, self.code.builder.load(self.place, typ=self.type))
+        return self.kind(self.code, self.code.builder.get(self.place, self.type))
 
     def set(self, term: Term) -> None:
         """Changes the value."""
-        self.code.builder.store(term.value, self.place)
+        self.code.builder.set(self.place, term.value)
 
 
 class Code:
@@ -43,31 +43,22 @@ class Code:
     def __init__(self, name: str, parameters: int, width: int, module: Any = None, *, returns: bool = False) -> None:
         self.width = width
         self.module = ir.Module(name) if module is None else module
-        self.function = ir.Function(self.module, ir.FunctionType(ir.I64 if returns else ir.VOID, [ir.I64] * parameters), name)
-        if module is not None:
-            self.function.linkage = "internal"
-        self._entry = ir.IRBuilder(self.function.append_basic_block("entry"))
-        self.builder = ir.IRBuilder(self.function.append_basic_block("begin"))
+        self.function = ir.Function(
+            self.module, name, ir.I64 if returns else ir.VOID, [ir.I64] * parameters, is_internal=module is not None
+        )
+        self._entry = ir.Builder(self.function, self.function.append_block())
+        self._first = self.function.append_block()
+        self.builder = ir.Builder(self.function, self._first)
         self.parameters = tuple(Number(self, argument) for argument in self.function.args)
 
     def finish(self, result: Number | None = None) -> None:
         """Ends the function; it returns `result` where it was said to return a number."""
-        if result is None:
-            self.builder.ret_void()
-        else:
-            self.builder.ret(result.value)
-        self._entry.branch(self.function.basic_blocks[1])
+        self.builder.give_back(None if result is None else result.value)
+        self._entry.branch(self._first)
 
     def take_text(self) -> str:
-        """Returns the module as LLVM reads it, and takes it apart: tens of thousands of objects in circles, which would stay for long."""
-        text = str(self.module)
-        for function in self.module.functions:
-            for block in function.blocks:
-                block.instructions.clear()
-                block.terminator = None
-            function.blocks.clear()
-        self.module.globals.clear()
-        return text
+        """Returns the module as LLVM reads it."""
+        return str(self.module)
 
     def inner(self, name: str, parameters: int) -> Code:
         """Returns another function of the same module, which only this module can call."""
@@ -79,9 +70,8 @@ class Code:
 
     def call_address(self, address: Number, *arguments: Number | int) -> None:
         """Calls the function at an address with numbers; it returns nothing."""
-        kind = ir.FunctionType(ir.VOID, [ir.I64] * len(arguments))
-        pointer = self.builder.inttoptr(address.value, kind.as_pointer())
-        self.builder.call(pointer, [self.number(argument).value for argument in arguments])
+        pointer = self.builder.convert("inttoptr", address.value, ir.POINTER)
+        self.builder.call_pointer(pointer.text, ir.VOID, [self.number(argument).value for argument in arguments])
 
     def call_outside(self, name: str, *arguments: Number | int) -> Number:
         """Calls a function of the C library, int64 to int64; its name has to be imported when the module is linked."""
@@ -92,33 +82,28 @@ class Code:
 
     def number(self, value: Number | int) -> Number:
         """Returns a number of the function."""
-        return value if isinstance(value, Number) else Number(self, ir.Constant(ir.I64, int(value)))
+        return value if isinstance(value, Number) else Number(self, ir.write_integer(ir.I64, int(value)))
 
     def constant(self, value: float, width: int | None = None) -> Floats:
         """Returns a constant vector, or a scalar for width 1; the value is rounded to float32."""
         lanes = self.width if width is None else width
-        single = ir.Constant(ir.FLOAT, float(np.float32(value)))
-        return Floats(self, single if lanes == 1 else ir.Constant(ir.VectorType(ir.FLOAT, lanes), [single] * lanes))
+        return Floats(self, ir.write_float(float(np.float32(value)), lanes))
 
     def spread(self, scalar: Floats) -> Floats:
         """Returns a vector of one element, many times."""
-        kind = ir.VectorType(ir.FLOAT, self.width)
-        first_lane = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar.value, ir.Constant(ir.I32, 0))
-        zeros = ir.Constant(ir.VectorType(ir.I32, self.width), [0] * self.width)
-        return Floats(self, self.builder.shuffle_vector(first_lane, ir.Constant(kind, ir.Undefined), zeros))
+        return Floats(self, self.builder.spread(scalar.value, self.width))
 
     def hide(self, value: Number) -> Number:
         """Returns the same number in a register of its own: LLVM does not know how it was made, and so does not make it again."""
-        itself = ir.InlineAsm(ir.FunctionType(ir.I64, [ir.I64]), "", "=r,0")
-        return Number(self, self.builder.call(itself, [value.value]))
+        return Number(self, self.builder.hide(value.value))
 
     def float_of(self, bits: Number) -> Floats:
         """Returns the float32 whose bits are the lower half of a number."""
-        return Floats(self, self.builder.bitcast(self.builder.trunc(bits.value, ir.I32), ir.FLOAT))
+        return Floats(self, self.builder.convert("bitcast", self.builder.convert("trunc", bits.value, ir.I32), ir.FLOAT))
 
     def variable(self, first: Term) -> Variable:
         """Returns a variable with its first value."""
-        place = self._entry.alloca(first.value.type)
+        place = self._entry.reserve(first.value.type)
         variable = Variable(self, type(first), place, first.value.type)
         variable.set(first)
         return variable
@@ -127,66 +112,64 @@ class Code:
 
     def reserve(self, count: int) -> Number:
         """Returns the address of `count` int64 on the stack, there until the function returns."""
-        place = self._entry.alloca(ir.ArrayType(ir.I64, count))
-        return Number(self, self._entry.ptrtoint(place, ir.I64))
+        place = self._entry.reserve(ir.I64, count)
+        return Number(self, self._entry.convert("ptrtoint", place, ir.I64))
 
     def load_number(self, address: Number, offset: int = 0) -> Number:
         """Returns the int64 at an address."""
-        return Number(self, self.builder.load(self._point(address, offset), align=8, typ=ir.I64))
+        return Number(self, self.builder.load(self._point(address, offset), ir.I64, 8))
 
     def store_number(self, address: Number, value: Number | int, offset: int = 0) -> None:
         """Writes an int64."""
-        self.builder.store(self.number(value).value, self._point(address, offset), align=8)
+        self.builder.store(self.number(value).value, self._point(address, offset), 8)
 
     def load_scalar(self, address: Number, offset: int = 0) -> Floats:
         """Returns the float32 at an address."""
-        return Floats(self, self.builder.load(self._point(address, offset), align=4, typ=ir.FLOAT))
+        return Floats(self, self.builder.load(self._point(address, offset), ir.FLOAT, FLOAT_BYTES))
 
     def load(self, address: Number, offset: int = 0, *, mask: Mask | None = None, width: int | None = None) -> Floats:
         """Returns the vector at an address; zeros where the mask does not hold, and nothing is read there."""
         kind = ir.VectorType(ir.FLOAT, self.width if width is None else width)
         pointer = self._point(address, offset)
         if mask is None:
-            return Floats(self, self.builder.load(pointer, align=4, typ=kind))
+            return Floats(self, self.builder.load(pointer, kind, FLOAT_BYTES))
         name = f"llvm.masked.load.v{kind.count}f32.p0"
         function = self._declare(name, kind, [ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count), kind])
-        zeros = ir.Constant(kind, [ir.Constant(ir.FLOAT, 0.0)] * kind.count)
-        return Floats(self, self.builder.call(function, [pointer, ir.Constant(ir.I32, 4), mask.value, zeros]))
+        zeros = ir.write_float(0.0, kind.count)
+        return Floats(self, self.builder.call(function, [pointer, ir.write_integer(ir.I32, 4), mask.value, zeros]))
 
     def store(self, address: Number, value: Floats, offset: int = 0, *, mask: Mask | None = None) -> None:
         """Writes a vector or a scalar; only where the mask holds."""
         pointer = self._point(address, offset)
         if mask is None:
-            self.builder.store(value.value, pointer, align=4)
+            self.builder.store(value.value, pointer, FLOAT_BYTES)
             return
         kind = value.value.type
         name = f"llvm.masked.store.v{kind.count}f32.p0"
         function = self._declare(name, ir.VOID, [kind, ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count)])
-        self.builder.call(function, [value.value, pointer, ir.Constant(ir.I32, 4), mask.value])
+        self.builder.call(function, [value.value, pointer, ir.write_integer(ir.I32, 4), mask.value])
 
     def store_far(self, address: Number, value: Floats, offset: int = 0) -> None:
         """Writes a vector into memory past the caches, at a multiple of its own size: nothing there is read before it is written."""
-        stored = self.builder.store(value.value, self._point(address, offset), align=value.value.type.count * FLOAT_BYTES)
-        stored.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(ir.I32, 1)]))
+        align = value.value.type.count * FLOAT_BYTES
+        self.builder.store(value.value, self._point(address, offset), align, is_far=True)
 
     def mask_first(self, count: Number | int) -> Mask:
         """Returns a mask that holds for the first `count` elements, all of them where there are more."""
-        kind = ir.VectorType(ir.I64, self.width)
-        first_lane = self.builder.insert_element(ir.Constant(kind, ir.Undefined), self.number(count).value, ir.Constant(ir.I32, 0))
-        zeros = ir.Constant(ir.VectorType(ir.I32, self.width), [0] * self.width)
-        limit = self.builder.shuffle_vector(first_lane, ir.Constant(kind, ir.Undefined), zeros)
-        return Mask(self, self.builder.icmp_signed("<", ir.Constant(kind, list(range(self.width))), limit))
+        limit = self.builder.spread(self.number(count).value, self.width)
+        return Mask(self, self.builder.compare("icmp slt", ir.write_integers(ir.I64, range(self.width)), limit))
 
     def mask_between(self, first: Number | int, end: Number | int) -> Mask:
         """Returns a mask that holds for the elements from `first` to the one before `end`."""
-        before = self.builder.not_(self.mask_first(first).value)
-        return Mask(self, self.builder.and_(self.mask_first(end).value, before))
+        before = self.mask_first(first).value
+        beyond = self.builder.compute("xor", before, ir.write_integer(before.type, 1))
+        return Mask(self, self.builder.compute("and", self.mask_first(end).value, beyond))
 
     # Arithmetic beyond the operators.
 
     def float_from(self, number: Number) -> Floats:
         """Returns a number as float32."""
-        return Floats(self, self.builder.sitofp(number.value, ir.FLOAT))
+        return Floats(self, self.builder.convert("sitofp", number.value, ir.FLOAT))
 
     def multiply_add(self, left: Floats, right: Floats, added: Floats) -> Floats:
         """Returns left * right + added, rounded once."""
@@ -203,9 +186,9 @@ class Code:
         """Returns 2**n for whole float32 n of -126 to 127."""
         kind = exponent.value.type
         bits = ir.VectorType(ir.I32, kind.count) if isinstance(kind, ir.VectorType) else ir.I32
-        whole = self.builder.fptosi(exponent.value, bits)
-        bias, shift = (ir.Constant(bits, [k] * kind.count if isinstance(kind, ir.VectorType) else k) for k in (127, 23))
-        return Floats(self, self.builder.bitcast(self.builder.shl(self.builder.add(whole, bias), shift), kind))
+        whole = self.builder.convert("fptosi", exponent.value, bits)
+        biased = self.builder.compute("add", whole, ir.write_integer(bits, 127))
+        return Floats(self, self.builder.convert("bitcast", self.builder.compute("shl", biased, ir.write_integer(bits, 23)), kind))
 
     def scale_by_power(self, value: Floats, exponent: Floats) -> Floats:
         """Returns value * 2**n for whole float32 n of -252 to 254, rounded once where the result is subnormal."""
@@ -213,7 +196,7 @@ class Code:
             kind = value.value.type
             name = "llvm.x86.avx512.mask.scalef.ps.512"
             function = self._declare(name, kind, [kind] * 3 + [ir.I16, ir.I32])
-            all_of_them, as_set = ir.Constant(ir.I16, -1), ir.Constant(ir.I32, 4)
+            all_of_them, as_set = ir.write_integer(ir.I16, -1), ir.write_integer(ir.I32, 4)
             return Floats(self, self.builder.call(function, [value.value, exponent.value, value.value, all_of_them, as_set]))
         half = self.call_intrinsic("floor", exponent * 0.5)
         return value * self.exponent_power(half) * self.exponent_power(exponent - half)
@@ -223,18 +206,20 @@ class Code:
         kind = value.value.type
         if value.width == 16:
             function = self._declare("llvm.x86.avx512.rsqrt14.ps.512", kind, [kind, kind, ir.I16])
-            return Floats(self, self.builder.call(function, [value.value, value.value, ir.Constant(ir.I16, -1)]))
+            return Floats(self, self.builder.call(function, [value.value, value.value, ir.write_integer(ir.I16, -1)]))
         return Floats(self, self.builder.call(self._declare("llvm.x86.avx.rsqrt.ps.256", kind, [kind]), [value.value]))
 
     def split_exponent(self, value: Floats) -> tuple[Floats, Floats]:
         """Returns m of sqrt(1/2) to sqrt(2) and whole n with value = m * 2**n, for positive values that are not subnormal."""
         kind = value.value.type
         bits = ir.VectorType(ir.I32, kind.count) if isinstance(kind, ir.VectorType) else ir.I32
-        root, shift = (ir.Constant(bits, [k] * kind.count if isinstance(kind, ir.VectorType) else k) for k in (0x3F3504F3, 23))
-        whole = self.builder.bitcast(value.value, bits)
-        exponent = self.builder.ashr(self.builder.sub(whole, root), shift)
-        mantissa = self.builder.sub(whole, self.builder.shl(exponent, shift))
-        return Floats(self, self.builder.bitcast(mantissa, kind)), Floats(self, self.builder.sitofp(exponent, kind))
+        root, shift = (ir.write_integer(bits, number) for number in (0x3F3504F3, 23))
+        whole = self.builder.convert("bitcast", value.value, bits)
+        exponent = self.builder.compute("ashr", self.builder.compute("sub", whole, root), shift)
+        mantissa = self.builder.compute("sub", whole, self.builder.compute("shl", exponent, shift))
+        return Floats(self, self.builder.convert("bitcast", mantissa, kind)), Floats(
+            self, self.builder.convert("sitofp", exponent, kind)
+        )
 
     # Control.
 
@@ -242,74 +227,70 @@ class Code:
     def loop(self, begin: Number | int, end: Number | int, step: Number | int = 1) -> Iterator[Number]:
         """Repeats what is emitted inside for begin, begin + step, ... below end."""
         counter = self.variable(self.number(begin))
-        head, body, after = (self.function.append_basic_block(name) for name in ("head", "body", "after"))
+        head, body, after = (self.function.append_block() for _ in range(3))
         self.builder.branch(head)
-        self.builder.position_at_end(head)
+        self.builder.go_to(head)
         current = counter.get()
-        self.builder.cbranch((current < end).value, body, after)
-        self.builder.position_at_end(body)
+        self.builder.branch_if((current < end).value, body, after)
+        self.builder.go_to(body)
         yield current
         counter.set(current + step)
         self.builder.branch(head)
-        self.builder.position_at_end(after)
+        self.builder.go_to(after)
 
     @contextmanager
     def repeat(self) -> Iterator[Any]:
         """Repeats what is emitted inside until the function that is yielded is told a condition to leave for."""
-        body, after = self.function.append_basic_block("again"), self.function.append_basic_block("left")
+        body, after = self.function.append_block(), self.function.append_block()
         self.builder.branch(body)
-        self.builder.position_at_end(body)
+        self.builder.go_to(body)
 
         def leave_if(condition: Truth) -> None:
-            following = self.function.append_basic_block("stay")
-            self.builder.cbranch(condition.value, after, following)
-            self.builder.position_at_end(following)
+            following = self.function.append_block()
+            self.builder.branch_if(condition.value, after, following)
+            self.builder.go_to(following)
 
         yield leave_if
         self.builder.branch(body)
-        self.builder.position_at_end(after)
+        self.builder.go_to(after)
 
     @contextmanager
     def when(self, condition: Truth) -> Iterator[None]:
         """Does what is emitted inside where the condition holds."""
-        with self.builder.if_then(condition.value):
+        with self.builder.when(condition.value):
             yield
 
     @contextmanager
     def either(self, condition: Truth) -> Iterator[tuple[Any, Any]]:
         """Yields two contexts: what is emitted in the first is done where the condition holds, in the second where it does not."""
-        with self.builder.if_else(condition.value) as (yes, no):
-            yield yes, no
+        yes, no, after = self.builder.either(condition.value)
+        yield yes, no
+        self.builder.go_to(after)
 
     def prefetch(self, address: Number, offset: int = 0) -> None:
         """Has a cache line brought into the second cache; nothing happens where the address is not ours."""
         function = self._declare("llvm.prefetch.p0", ir.VOID, [ir.POINTER, ir.I32, ir.I32, ir.I32])
         # For reading, kept in the second cache, as numbers.
-        self.builder.call(function, [self._point(address, offset), *(ir.Constant(ir.I32, flag) for flag in (0, 2, 1))])
+        self.builder.call(function, [self._point(address, offset), *(ir.write_integer(ir.I32, flag) for flag in (0, 2, 1))])
 
     # Threads.
 
     def add_atomically(self, address: Number, amount: Number | int) -> Number:
         """Adds to an int64 in memory, and returns what was there before."""
-        old = self.builder.atomic_rmw("add", self._point(address, 0), self.number(amount).value, "seq_cst")
-        return Number(self, old)
+        return Number(self, self.builder.add_atomically(self._point(address, 0), self.number(amount).value))
 
     def load_atomically(self, address: Number) -> Number:
         """Returns an int64 that another thread may write."""
-        return Number(self, self.builder.load_atomic(self._point(address, 0), "seq_cst", 8, typ=ir.I64))
+        return Number(self, self.builder.load_atomically(self._point(address, 0)))
 
     def store_atomically(self, address: Number, value: Number | int) -> None:
         """Writes an int64 that another thread may read."""
-        # llvmlite asks here for the kind that a pointer points to, which its plain pointers do not have.
-        pointer = self.builder.inttoptr(address.value, ir.I64.as_pointer())
-        self.builder.store_atomic(self.number(value).value, pointer, "seq_cst", 8)
+        self.builder.store_atomically(self.number(value).value, self._point(address, 0))
 
     def exchange_if(self, address: Number, expected: Number | int, wanted: Number | int) -> Truth:
         """Writes an int64 where the expected one is there, in one step; returns whether it was."""
-        exchanged = self.builder.cmpxchg(
-            self._point(address, 0), self.number(expected).value, self.number(wanted).value, "seq_cst", "seq_cst"
-        )
-        return Truth(self, self.builder.extract_value(exchanged, 1))
+        before, after = self.number(expected).value, self.number(wanted).value
+        return Truth(self, self.builder.exchange_if(self._point(address, 0), before, after))
 
     def pause(self) -> None:
         """Tells the processor that the thread waits."""
@@ -320,11 +301,10 @@ class Code:
         return Number(self, self.builder.call(self._declare("llvm.readcyclecounter", ir.I64, []), []))
 
     def _point(self, address: Number, offset: int) -> Any:
-        return self.builder.inttoptr((address + offset).value, ir.POINTER)
+        return self.builder.convert("inttoptr", (address + offset).value, ir.POINTER)
 
     def _declare(self, name: str, result: Any, parameters: list[Any]) -> Any:
-        function = self.module.globals.get(name)
-        return function if function is not None else ir.Function(self.module, ir.FunctionType(result, parameters), name)
+        return self.module.declare(name, result, parameters)
 
 
 def _name_kind(kind: Any) -> str:

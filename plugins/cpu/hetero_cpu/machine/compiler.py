@@ -114,7 +114,7 @@ class Compiler:
     def compile_all(self, kernels: Iterable[Kernel], before: Callable[[], None] = lambda: None) -> None:
         """Compiles kernels, each emitted while LLVM is at the one before; calls `before` before each, which may raise.
 
-        LLVM is at rest when this returns or raises. To emit takes a quarter of the time, more where other threads run Python.
+        LLVM is at rest when this returns or raises. To emit takes a tenth of the time, more where other threads run Python.
         """
         translation: _Translation | None = None
         try:

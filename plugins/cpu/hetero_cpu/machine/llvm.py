@@ -1,29 +1,289 @@
-"""The names with which kernels are emitted: those of `llvmlite.ir`, and the types of kernels. llvmlite is imported when one is first used.
+"""The text of LLVM's modules: the types, constants, instructions and functions that kernels have, each written as it is emitted.
 
-A process whose kernels are all stored plans and runs without it.
+An instruction is a line of its block from the start; nothing is kept of it but its name and type. So emitting takes a third of the time
+that it takes with `llvmlite.ir`, and a process that compiles in another one never imports llvmlite. LLVM checks what is written here
+when it reads the module.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 
 
-def __getattr__(name: str) -> Any:
-    # Whoever looks at modules asks for such names; llvmlite has none that is wanted here.
-    if name.startswith("__"):
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from llvmlite import ir  # type: ignore[import-not-found,import-untyped,unused-ignore]  # llvmlite ships no types
+class Type:
+    """A type, by its text."""
 
-    types = {
-        "I1": ir.IntType(1),
-        "I16": ir.IntType(16),
-        "I32": ir.IntType(32),
-        "I64": ir.IntType(64),
-        "FLOAT": ir.FloatType(),
-        "VOID": ir.VoidType(),
-        "POINTER": ir.PointerType(),
-    }
-    member = types[name] if name in types else getattr(ir, name)
-    # The next one who asks finds it without this function.
-    globals()[name] = member
-    return member
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class VectorType(Type):
+    """`count` elements of one type."""
+
+    __slots__ = ("count", "element")
+
+    def __init__(self, element: Type, count: int) -> None:
+        super().__init__(f"<{count} x {element.text}>")
+        self.element, self.count = element, count
+
+
+I1, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 16, 32, 64))
+FLOAT, VOID, POINTER = Type("float"), Type("void"), Type("ptr")
+
+
+class Value:
+    """A value of a function, or a constant: its type, and its text where it is an operand."""
+
+    __slots__ = ("text", "type")
+
+    def __init__(self, kind: Type, text: str) -> None:
+        self.type, self.text = kind, text
+
+
+def write_integer(kind: Type, value: int) -> Value:
+    """Returns a constant; of a vector type it is in all elements."""
+    if isinstance(kind, VectorType):
+        return Value(kind, f"splat ({kind.element.text} {value})")
+    return Value(kind, str(value))
+
+
+def write_integers(kind: Type, values: Sequence[int]) -> Value:
+    """Returns a constant vector."""
+    listed = ", ".join([f"{kind.text} {value}" for value in values])
+    return Value(VectorType(kind, len(values)), f"<{listed}>")
+
+
+@cache
+def write_float(value: float, lanes: int) -> Value:
+    """Returns a float32 constant, or a vector of one for more than one lane; the value is a float32."""
+    # LLVM reads a float32 by the bits of the float64 that is equal to it.
+    text = f"0x{int.from_bytes(struct.pack('>d', value)):016x}"
+    if lanes == 1:
+        return Value(FLOAT, text)
+    return Value(VectorType(FLOAT, lanes), f"splat (float {text})")
+
+
+class Module:
+    """Functions that are compiled together."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.globals: dict[str, Function] = {}
+
+    def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> Function:
+        """Returns a function from elsewhere, declared once."""
+        function = self.globals.get(name)
+        return function if function is not None else Function(self, name, result, parameters)
+
+    def __str__(self) -> str:
+        functions = [str(function) for function in self.globals.values()]
+        # The one node that instructions name: memory past the caches.
+        return "\n".join([f'; ModuleID = "{self.name}"', *functions, "!0 = !{i32 1}", ""])
+
+
+class Block:
+    """Instructions that follow one another, as lines."""
+
+    __slots__ = ("is_ended", "label", "lines")
+
+    def __init__(self, label: str) -> None:
+        self.label, self.lines, self.is_ended = label, list[str](), False
+
+
+class Function:
+    """A function with a body, or without one the declaration of one that is elsewhere."""
+
+    def __init__(self, module: Module, name: str, result: Type, parameters: Sequence[Type], *, is_internal: bool = False) -> None:
+        self.name, self.result, self.is_internal = name, result, is_internal
+        self.args = [Value(kind, f"%p{place}") for place, kind in enumerate(parameters)]
+        self.blocks: list[Block] = []
+        self._names = 0
+        module.globals[name] = self
+
+    def append_block(self) -> Block:
+        """Returns a new last block."""
+        block = Block(f"b{len(self.blocks)}")
+        self.blocks.append(block)
+        return block
+
+    def name_value(self) -> str:
+        """Returns a name that no other value of the function has."""
+        self._names += 1
+        return f"%v{self._names}"
+
+    def __str__(self) -> str:
+        if not self.blocks:
+            kinds = ", ".join([argument.type.text for argument in self.args])
+            return f'declare {self.result.text} @"{self.name}"({kinds})'
+        linkage = "internal " if self.is_internal else ""
+        lines = [f'define {linkage}{self.result.text} @"{self.name}"({_list_operands(self.args)}) {{']
+        for block in self.blocks:
+            lines.append(f"{block.label}:")
+            lines += block.lines
+        return "\n".join([*lines, "}"])
+
+
+def _list_operands(values: Sequence[Value]) -> str:
+    return ", ".join([f"{value.type.text} {value.text}" for value in values])
+
+
+class Builder:
+    """Writes instructions at the end of a block of a function."""
+
+    def __init__(self, function: Function, block: Block) -> None:
+        self._function, self._block, self._write = function, block, block.lines.append
+
+    def go_to(self, block: Block) -> None:
+        """Writes at the end of another block from now on."""
+        self._block, self._write = block, block.lines.append
+
+    def _give(self, kind: Type, text: str) -> Value:
+        name = self._function.name_value()
+        self._write(f"{name} = {text}")
+        return Value(kind, name)
+
+    # Arithmetic.
+
+    def compute(self, operation: str, left: Value, right: Value) -> Value:
+        """Returns the result of an instruction of two operands of one type, such as "add" or "fmul"."""
+        return self._give(left.type, f"{operation} {left.type.text} {left.text}, {right.text}")
+
+    def negate(self, value: Value) -> Value:
+        """Returns the negative of floats."""
+        return self._give(value.type, f"fneg {value.type.text} {value.text}")
+
+    def compare(self, predicate: str, left: Value, right: Value) -> Value:
+        """Returns the result of a comparison such as "icmp slt" or "fcmp olt"."""
+        kind = VectorType(I1, left.type.count) if isinstance(left.type, VectorType) else I1
+        return self._give(kind, f"{predicate} {left.type.text} {left.text}, {right.text}")
+
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        """Returns one of two values."""
+        return self._give(yes.type, f"select {_list_operands((condition, yes, no))}")
+
+    def convert(self, operation: str, value: Value, kind: Type) -> Value:
+        """Returns a value in another type, by an instruction such as "bitcast" or "sitofp"."""
+        return self._give(kind, f"{operation} {value.type.text} {value.text} to {kind.text}")
+
+    # Vectors.
+
+    def extract_element(self, vector: Value, position: int) -> Value:
+        """Returns one element."""
+        assert isinstance(vector.type, VectorType)
+        return self._give(vector.type.element, f"extractelement {vector.type.text} {vector.text}, i32 {position}")
+
+    def spread(self, scalar: Value, lanes: int) -> Value:
+        """Returns a vector of one element, many times."""
+        kind = VectorType(scalar.type, lanes)
+        first_lane = self._give(kind, f"insertelement {kind.text} undef, {scalar.type.text} {scalar.text}, i32 0")
+        return self._give(kind, f"shufflevector {kind.text} {first_lane.text}, {kind.text} undef, <{lanes} x i32> zeroinitializer")
+
+    def shuffle(self, left: Value, right: Value, positions: Sequence[int]) -> Value:
+        """Returns elements of two vectors, by their positions in both together."""
+        assert isinstance(left.type, VectorType)
+        kind, mask = VectorType(left.type.element, len(positions)), write_integers(I32, positions)
+        return self._give(kind, f"shufflevector {_list_operands((left, right, mask))}")
+
+    # Memory.
+
+    def reserve(self, kind: Type, count: int = 1) -> Value:
+        """Returns the address of a place on the stack."""
+        return self._give(POINTER, f"alloca {kind.text}" if count == 1 else f"alloca [{count} x {kind.text}]")
+
+    def load(self, pointer: Value, kind: Type, align: int) -> Value:
+        """Returns what is at an address."""
+        return self._give(kind, f"load {kind.text}, ptr {pointer.text}, align {align}")
+
+    def store(self, value: Value, pointer: Value, align: int, *, is_far: bool = False) -> None:
+        """Writes to an address; with `is_far` past the caches."""
+        far = ", !nontemporal !0" if is_far else ""
+        self._write(f"store {value.type.text} {value.text}, ptr {pointer.text}, align {align}{far}")
+
+    def get(self, place: Value, kind: Type) -> Value:
+        """Returns what is in a place on the stack."""
+        return self._give(kind, f"load {kind.text}, ptr {place.text}")
+
+    def set(self, place: Value, value: Value) -> None:
+        """Writes to a place on the stack."""
+        self._write(f"store {value.type.text} {value.text}, ptr {place.text}")
+
+    def load_atomically(self, pointer: Value) -> Value:
+        """Returns an int64 that another thread may write."""
+        return self._give(I64, f"load atomic i64, ptr {pointer.text} seq_cst, align 8")
+
+    def store_atomically(self, value: Value, pointer: Value) -> None:
+        """Writes an int64 that another thread may read."""
+        self._write(f"store atomic i64 {value.text}, ptr {pointer.text} seq_cst, align 8")
+
+    def add_atomically(self, pointer: Value, amount: Value) -> Value:
+        """Adds to an int64 in memory, and returns what was there before."""
+        return self._give(I64, f"atomicrmw add ptr {pointer.text}, i64 {amount.text} seq_cst")
+
+    def exchange_if(self, pointer: Value, expected: Value, wanted: Value) -> Value:
+        """Writes an int64 where the expected one is there, in one step; returns whether it was."""
+        pair = Type("{ i64, i1 }")
+        both = self._give(pair, f"cmpxchg ptr {pointer.text}, i64 {expected.text}, i64 {wanted.text} seq_cst seq_cst")
+        return self._give(I1, f"extractvalue {pair.text} {both.text}, 1")
+
+    # Calls.
+
+    def call(self, function: Function, arguments: Sequence[Value]) -> Value:
+        """Returns the result of a function; a value of type void where it has none."""
+        return self.call_pointer(f'@"{function.name}"', function.result, arguments)
+
+    def call_pointer(self, pointer: str, result: Type, arguments: Sequence[Value]) -> Value:
+        """Returns the result of the function at an address."""
+        text = f"call {result.text} {pointer}({_list_operands(arguments)})"
+        if result is not VOID:
+            return self._give(result, text)
+        self._write(text)
+        return Value(VOID, "")
+
+    def hide(self, value: Value) -> Value:
+        """Returns the same int64 as the result of an instruction that LLVM does not look into."""
+        return self._give(I64, f'call i64 asm "", "=r,0"(i64 {value.text})')
+
+    # Control.
+
+    def branch(self, block: Block) -> None:
+        """Goes on in another block."""
+        self._end(f"br label %{block.label}")
+
+    def branch_if(self, condition: Value, yes: Block, no: Block) -> None:
+        """Goes on in one of two blocks."""
+        self._end(f"br i1 {condition.text}, label %{yes.label}, label %{no.label}")
+
+    def give_back(self, value: Value | None) -> None:
+        """Ends the function, with a value or without one."""
+        self._end("ret void" if value is None else f"ret {value.type.text} {value.text}")
+
+    def _end(self, text: str) -> None:
+        self._write(text)
+        self._block.is_ended = True
+
+    def either(self, condition: Value) -> tuple[AbstractContextManager[None], AbstractContextManager[None], Block]:
+        """Branches, and returns two contexts, in which the branches are written, and the block in which they meet."""
+        yes, no, after = (self._function.append_block() for _ in range(3))
+        self.branch_if(condition, yes, no)
+        return self._inside(yes, after), self._inside(no, after), after
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """Does what is written inside where the condition holds."""
+        yes, after = self._function.append_block(), self._function.append_block()
+        self.branch_if(condition, yes, after)
+        with self._inside(yes, after):
+            yield
+        self.go_to(after)
+
+    @contextmanager
+    def _inside(self, block: Block, after: Block) -> Iterator[None]:
+        self.go_to(block)
+        yield
+        if not self._block.is_ended:
+            self.branch(after)

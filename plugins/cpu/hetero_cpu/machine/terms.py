@@ -32,7 +32,7 @@ class Number(Term):
         left, right = self.value, self.code.number(other).value
         if turned:
             left, right = right, left
-        return Number(self.code, getattr(self.code.builder, name)(left, right))
+        return Number(self.code, self.code.builder.compute(name, left, right))
 
     def __add__(self, other: Number | int) -> Number:
         return self if isinstance(other, int) and other == 0 else self._emit("add", other)
@@ -59,23 +59,23 @@ class Number(Term):
         return self._emit("urem", other)
 
     def _compare(self, sign: str, other: Number | int) -> Truth:
-        return Truth(self.code, self.code.builder.icmp_signed(sign, self.value, self.code.number(other).value))
+        return Truth(self.code, self.code.builder.compare(f"icmp {sign}", self.value, self.code.number(other).value))
 
     def __lt__(self, other: Number | int) -> Truth:
-        return self._compare("<", other)
+        return self._compare("slt", other)
 
     def __le__(self, other: Number | int) -> Truth:
-        return self._compare("<=", other)
+        return self._compare("sle", other)
 
     def __gt__(self, other: Number | int) -> Truth:
-        return self._compare(">", other)
+        return self._compare("sgt", other)
 
     def __ge__(self, other: Number | int) -> Truth:
-        return self._compare(">=", other)
+        return self._compare("sge", other)
 
     def equals(self, other: Number | int) -> Truth:
         """Returns whether both are the same number."""
-        return self._compare("==", other)
+        return self._compare("eq", other)
 
     def at_most(self, other: Number | int) -> Number:
         """Returns the smaller of both."""
@@ -94,10 +94,10 @@ class Truth(Term):
     __slots__ = ()
 
     def __and__(self, other: Truth) -> Truth:
-        return Truth(self.code, self.code.builder.and_(self.value, other.value))
+        return Truth(self.code, self.code.builder.compute("and", self.value, other.value))
 
     def __or__(self, other: Truth) -> Truth:
-        return Truth(self.code, self.code.builder.or_(self.value, other.value))
+        return Truth(self.code, self.code.builder.compute("or", self.value, other.value))
 
     def choose(self, yes: Any, no: Any) -> Any:
         """Returns one of two values of the same kind."""
@@ -131,7 +131,7 @@ class Floats(Term):
         left, right = self.value, self._like(other)
         if turned:
             left, right = right, left
-        return Floats(self.code, getattr(self.code.builder, name)(left, right))
+        return Floats(self.code, self.code.builder.compute(name, left, right))
 
     def __add__(self, other: Floats | float) -> Floats:
         return self._emit("fadd", other)
@@ -156,47 +156,46 @@ class Floats(Term):
         return self._emit("fdiv", other, turned=True)
 
     def __neg__(self) -> Floats:
-        return Floats(self.code, self.code.builder.fneg(self.value))
+        return Floats(self.code, self.code.builder.negate(self.value))
 
     def _compare(self, sign: str, other: Floats | float) -> Mask:
-        return Mask(self.code, self.code.builder.fcmp_ordered(sign, self.value, self._like(other)))
+        return Mask(self.code, self.code.builder.compare(f"fcmp {sign}", self.value, self._like(other)))
 
     def __lt__(self, other: Floats | float) -> Mask:
-        return self._compare("<", other)
+        return self._compare("olt", other)
 
     def __le__(self, other: Floats | float) -> Mask:
-        return self._compare("<=", other)
+        return self._compare("ole", other)
 
     def __gt__(self, other: Floats | float) -> Mask:
-        return self._compare(">", other)
+        return self._compare("ogt", other)
 
     def __ge__(self, other: Floats | float) -> Mask:
-        return self._compare(">=", other)
+        return self._compare("oge", other)
 
     def is_nan(self) -> Mask:
         """Returns where an element is not a number."""
-        return Mask(self.code, self.code.builder.fcmp_unordered("uno", self.value, self.value))
+        return Mask(self.code, self.code.builder.compare("fcmp uno", self.value, self.value))
 
     def at_least(self, low: Floats | float) -> Floats:
         """Returns max(self, low); a NaN of self stays one, as ONNX's Relu and Clip have it."""
-        return self._limit("<", low)
+        return self._limit("olt", low)
 
     def at_most(self, high: Floats | float) -> Floats:
         """Returns min(self, high); a NaN of self stays one."""
-        return self._limit(">", high)
+        return self._limit("ogt", high)
 
     def _limit(self, sign: str, bound: Floats | float) -> Floats:
         limit = bound if isinstance(bound, Floats) else self.code.constant(bound, self.width)
-        return Mask(self.code, self.code.builder.fcmp_ordered(sign, self.value, limit.value)).choose(limit, self)
+        return Mask(self.code, self.code.builder.compare(f"fcmp {sign}", self.value, limit.value)).choose(limit, self)
 
     def element(self, position: int) -> Floats:
         """Returns one element."""
-        return Floats(self.code, self.code.builder.extract_element(self.value, ir.Constant(ir.I32, position)))
+        return Floats(self.code, self.code.builder.extract_element(self.value, position))
 
     def shuffle(self, other: Floats, positions: Sequence[int]) -> Floats:
         """Returns elements of self followed by `other`, by position."""
-        mask = ir.Constant(ir.VectorType(ir.I32, len(positions)), list(positions))
-        return Floats(self.code, self.code.builder.shuffle_vector(self.value, other.value, mask))
+        return Floats(self.code, self.code.builder.shuffle(self.value, other.value, positions))
 
     def fold(self, combine: Any) -> Floats:
         """Returns one float32 made of all elements by `combine(half, half)`, halves first."""
@@ -207,5 +206,5 @@ class Floats(Term):
                 partial_result.shuffle(partial_result, range(half)), partial_result.shuffle(partial_result, range(half, 2 * half))
             )
             if half == 1:
-                partial_result = Floats(self.code, self.code.builder.extract_element(partial_result.value, ir.Constant(ir.I32, 0)))
+                partial_result = Floats(self.code, self.code.builder.extract_element(partial_result.value, 0))
         return partial_result
