@@ -229,7 +229,9 @@ class Core:
         def load() -> ExecutableNetwork:
             kept = self._find_kept_load(network, target)
             if kept is not None:
-                imported = kept.take(lambda header, payload: self._loader.import_blob(header, payload, target))
+                imported = kept.take(
+                    lambda header, payload: self._loader.import_blob(header, payload, target), discard=ExecutableNetwork.close
+                )
                 if imported is not None:
                     return imported
             read = self._as_network(network)

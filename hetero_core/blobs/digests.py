@@ -5,7 +5,6 @@ Imports nothing but the standard library.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Mapping
 
@@ -27,6 +26,8 @@ def digest_sections(sections: Mapping[str, memoryview]) -> dict[str, bytes]:
         for begin in range(0, section.nbytes, PIECE_BYTES)
     ]
     digests = _digest_pieces([piece for _, piece in pieces])
+    import hashlib  # OpenSSL, which a load of a kept file does without
+
     joined = {name: hashlib.sha256() for name in sections}
     for (name, _), digest in zip(pieces, digests, strict=True):
         joined[name].update(digest)
@@ -34,6 +35,8 @@ def digest_sections(sections: Mapping[str, memoryview]) -> dict[str, bytes]:
 
 
 def _digest_pieces(pieces: list[memoryview]) -> list[bytes]:
+    import hashlib  # as above
+
     digests = [b""] * len(pieces)
     indices = iter(range(len(pieces)))
 

@@ -13,26 +13,26 @@ user's own, of mode 0600.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from hetero_core.blobs.private_cache import open_private_folder, write_private_file
+from hetero_core.blobs.private_cache import find_private_folder, write_private_file
 from hetero_core.contract import Payload
 from hetero_core.devices.target import CallTarget
 from hetero_core.devices.threads import THREAD_KEYS
 from hetero_core.errors import HeteroError
+from hetero_core.hashing import blake2b, sha256
 from hetero_core.network.border import EMPTY_BORDER
 from hetero_core.network.declarations import NO_DECLARATIONS
 from hetero_core.network.graph import Network, iterate_graphs
@@ -50,6 +50,9 @@ MOST_BYTES = 1 << 25
 """Of a model file: of larger ones the load takes longer than what an import spares."""
 MOST_BYTES_IN_ALL = 1 << 28
 """Of all entries: those that were not used for the longest time go first."""
+_DIGEST_BYTES = 64
+_LITTLE_BYTES = 1 << 18
+"""Of a model that is digested in less time than a thread takes to be started."""
 _SHARE = 4
 """Entries of the largest size for which there is room."""
 _SOURCE = "hetero/source"
@@ -67,7 +70,7 @@ def find_kept_load(model: str, target: CallTarget) -> KeptLoad | None:
         status = os.stat(path)
         if not S_ISREG(status.st_mode) or not 0 < status.st_size <= MOST_BYTES:
             return None
-        return KeptLoad(path, status, target, open_private_folder(FOLDER))
+        return KeptLoad(path, status, target, find_private_folder(FOLDER))
     except (OSError, ValueError, HeteroError):
         # The load says what is wrong with the file; without a private folder nothing is kept.
         return None
@@ -76,7 +79,7 @@ def find_kept_load(model: str, target: CallTarget) -> KeptLoad | None:
 class KeptLoad:
     """The entry of one load of a file."""
 
-    def __init__(self, model: str, status: os.stat_result, target: CallTarget, folder: Path) -> None:
+    def __init__(self, model: str, status: os.stat_result, target: CallTarget, folder: str) -> None:
         self._model, self._status, self._target = model, status, target
         keys = target.entry.keys(target.device)
         # What only steers running has the value of the call, whatever it had when the entry was made.
@@ -86,24 +89,33 @@ class KeptLoad:
             if name in THREAD_KEYS or name not in keys or not keys[name].runtime
         }
         self._name = repr((model, str(target.device), sorted(config.items())))
-        self._path = folder / f"{hashlib.sha256(self._name.encode()).hexdigest()[:40]}.blob"
+        self._path = f"{folder}/{sha256(self._name.encode()).hexdigest()[:40]}.blob"
 
-    def take(self, load: Callable[[BlobHeader, Payload], Loaded]) -> Loaded | None:
-        """Returns what `load` makes of the entry; None where there is none for this model as it is now."""
+    def take(self, load: Callable[[BlobHeader, Payload], Loaded], *, discard: Callable[[Loaded], None]) -> Loaded | None:
+        """Returns what `load` makes of the entry; None where there is none for this model as it is now.
+
+        The model's bytes are digested beside the load. Where they are others than those of the entry, `discard` gets what was loaded.
+        """
         try:
-            descriptor = open_unlinked(str(self._path), os.O_RDONLY, folder=None, title=str(self._path))
+            descriptor = open_unlinked(self._path, os.O_RDONLY, folder=None, title=self._path)
         except OSError:
             return None
         from hetero_core.blobs.container import map_file, read_container  # most loads have no entry
 
         try:
-            require_owner(os.fstat(descriptor), str(self._path), ())
+            require_owner(os.fstat(descriptor), self._path, ())
+            digest = _LaterDigest(self._model, self._status.st_size)
             header, payload = read_container(f"'{self._path}'", map_file(descriptor))
             sections = dict(payload.sections)
-            if bytes(sections.pop(_SOURCE, b"")) != self._describe(_digest_file(self._model), sections):
+            source = bytes(sections.pop(_SOURCE, b""))
+            is_other_model = digest.is_there and source[:_DIGEST_BYTES] != digest.get()
+            if is_other_model or source[_DIGEST_BYTES:] != self._describe(sections):
+                return None
+            loaded = load(header, replace(payload, sections=sections))
+            if source[:_DIGEST_BYTES] != digest.get():
+                discard(loaded)
                 return None
             os.utime(descriptor)
-            loaded = load(header, replace(payload, sections=sections))
         except Exception as error:  # noqa: BLE001  # a plugin may raise anything for what it cannot import; the model is there
             logger.warning("the kept load '%s' is not used: %s: %s", self._path, type(error).__name__, error)
             return None
@@ -139,7 +151,7 @@ class KeptLoad:
         # "location" is the key that says in which file external weights are.
         if not is_same or b"location" in content or find_code(payload) or payload.spare:
             return
-        source = self._describe(hashlib.sha256(content).digest(), payload.sections)
+        source = blake2b(content).digest() + self._describe(payload.sections)
         stream = BytesIO()
         write_blob(header, replace(payload, sections={**payload.sections, _SOURCE: source}), stream)
         if len(stream.getbuffer()) > MOST_BYTES_IN_ALL // _SHARE:
@@ -148,10 +160,10 @@ class KeptLoad:
         _evict(self._path)
         logger.info("network '%s' is kept in '%s'", header.network, self._path)
 
-    def _describe(self, digest: bytes, sections: Mapping[str, Any]) -> bytes:
-        """Returns everything that an entry depends on, `digest` of the model's bytes among it, and sums of its sections."""
+    def _describe(self, sections: Mapping[str, Any]) -> bytes:
+        """Returns everything that an entry depends on beside the model's bytes, and sums of its sections."""
         provenance = self._target.entry.provenance
-        versions = (str(provenance), provenance.module, sys.version, np.__version__, digest.hex())
+        versions = (str(provenance), provenance.module, sys.version, np.__version__)
         stamps = [_stamp_package(name) for name in ("hetero_core", provenance.module.partition(".")[0])]
         return repr((self._name, versions, stamps, [(name, *_sum_words(section)) for name, section in sections.items()])).encode()
 
@@ -166,12 +178,41 @@ def _sum_words(section: Any) -> tuple[int, int, bytes]:
     return content.size, int(content[:whole].view(np.uint64).sum()), content[whole:].tobytes()
 
 
+class _LaterDigest:
+    """The digest of a file, computed by a thread of its own where that takes a while."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self._path = path
+        self._digest = b""
+        self._error: Exception | None = None
+        self.is_there = size <= _LITTLE_BYTES
+        self._thread = threading.Thread(target=self._work, name="hetero-digest", daemon=True)
+        if self.is_there:
+            self._work()
+        else:
+            self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._digest = _digest_file(self._path)
+        except (OSError, ValueError) as error:
+            self._error = error
+
+    def get(self) -> bytes:
+        """Returns the digest. Raises: OSError, ValueError of reading the file."""
+        if not self.is_there:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._digest
+
+
 def _digest_file(path: str) -> bytes:
     from hetero_core.blobs.container import map_file  # as above
 
     descriptor = open_plain(path)
     try:
-        return hashlib.sha256(map_file(descriptor)).digest()
+        return blake2b(map_file(descriptor)).digest()
     finally:
         os.close(descriptor)
 
@@ -185,7 +226,7 @@ def _stamp_package(name: str) -> str:
     """Returns sizes and times of the files of a package, since who works on it does not count up its version; a millisecond for 300."""
     folders: Iterator[str] = iter(getattr(sys.modules.get(name), "__path__", ()))
     stamps = [stamp for folder in folders for stamp in _stamp_folder(folder)]
-    return hashlib.sha256(repr(stamps).encode()).hexdigest()
+    return sha256(repr(stamps).encode()).hexdigest()
 
 
 def _stamp_folder(folder: str) -> list[tuple[str, int, int]]:
@@ -200,17 +241,19 @@ def _stamp_folder(folder: str) -> list[tuple[str, int, int]]:
     return stamps
 
 
-def _evict(latest: Path) -> None:
+def _evict(latest: str) -> None:
     """Removes the entries that were not used for the longest time, until the rest is within the limit; never the latest one."""
-    found: list[tuple[float, int, Path]] = []
-    for path in latest.parent.glob("*.blob"):
-        with suppress(FileNotFoundError):  # another process may have removed it meanwhile
-            status = path.stat()
-            found.append((status.st_mtime, status.st_size, path))
+    found: list[tuple[float, int, str]] = []
+    with os.scandir(os.path.dirname(latest)) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # another process may have removed it meanwhile
+                if entry.name.endswith(".blob"):
+                    found.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
     total = sum(size for _, size, _ in found)
     for _, size, path in sorted(found):
         if total <= MOST_BYTES_IN_ALL:
             return
         if path != latest:
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
             total -= size

@@ -11,10 +11,13 @@ import os
 import stat
 import sys
 from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hetero_core.errors import PrivateFolderError
 from hetero_core.plain_files import may_others_write, open_unlinked, require_owner
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
 _LONGEST_NAME = 100
@@ -22,6 +25,13 @@ _ADVICE = "set XDG_CACHE_HOME to a folder of your own"
 
 
 def open_private_folder(name: str) -> Path:
+    """Returns the folder of `find_private_folder` as a Path."""
+    from pathlib import Path  # and what it imports: 3 ms, which the load of a kept file does without
+
+    return Path(find_private_folder(name))
+
+
+def find_private_folder(name: str) -> str:
     """Returns the user's folder of this name, made where there is none: his own, of mode 0700, below folders nobody else can change.
 
     `name`: small letters, digits, "_", "." and "-", as "cupy-kernels". Safe for threads and processes.
@@ -35,20 +45,22 @@ def open_private_folder(name: str) -> Path:
         )
     base = _find_base()
     try:
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        resolved = Path(os.path.realpath(base, strict=True))
+        os.makedirs(base, 0o700, exist_ok=True)
+        resolved = os.path.realpath(base, strict=True)
     except OSError as error:
         raise PrivateFolderError(f"cannot make the folder '{base}': {error.strerror or error}; {_ADVICE}") from error
     if sys.platform == "win32":  # what is below a user's own folder is private by its access list
-        folder = resolved / "hetero" / name
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = os.path.join(resolved, "hetero", name)
+        os.makedirs(folder, exist_ok=True)
         return folder
-    for parent in (resolved, *resolved.parents):
-        _check_parent(parent, parent.stat())
+    above, parent = "", resolved
+    while parent != above:
+        _check_parent(parent, os.stat(parent))
+        above, parent = parent, os.path.dirname(parent)
     descriptor = os.open(resolved, os.O_RDONLY | os.O_DIRECTORY)
     path = resolved
     for piece in ("hetero", name):
-        path = path / piece
+        path = os.path.join(path, piece)
         try:
             inner = _open_own(descriptor, piece, path)
         finally:
@@ -58,24 +70,25 @@ def open_private_folder(name: str) -> Path:
     return path
 
 
-def read_private_file(path: Path) -> bytes:
+def read_private_file(path: str | os.PathLike[str]) -> bytes:
     """Returns what a file of a private folder holds: a plain file of the user's own, which nobody else can write.
 
     Raises: OSError with the reason; FileNotFoundError where there is none.
     """
-    descriptor = open_unlinked(str(path), os.O_RDONLY, folder=None, title=str(path))
+    title = os.fspath(path)
+    descriptor = open_unlinked(title, os.O_RDONLY, folder=None, title=title)
     with os.fdopen(descriptor, "rb") as file:
-        require_owner(os.fstat(descriptor), str(path), ())
+        require_owner(os.fstat(descriptor), title, ())
         return file.read()
 
 
-def write_private_file(path: Path, content: bytes) -> None:
+def write_private_file(path: str | os.PathLike[str], content: bytes) -> None:
     """Writes a file of a private folder, mode 0600, in the place of what has the name; it appears complete or not at all.
 
     Raises: OSError.
     """
-    partial = path.with_name(f"{path.name}.{os.urandom(8).hex()}.partial")
-    descriptor = open_unlinked(str(partial), os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=None, title=str(partial))
+    partial = f"{os.fspath(path)}.{os.urandom(8).hex()}.partial"
+    descriptor = open_unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=None, title=partial)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -88,18 +101,18 @@ def write_private_file(path: Path, content: bytes) -> None:
         raise
 
 
-def _find_base() -> Path:
+def _find_base() -> str:
     folder = os.environ.get("XDG_CACHE_HOME", "")
     # The specification of these folders has relative ones ignored.
     if os.path.isabs(folder):
-        return Path(folder)
+        return folder
     home = os.path.expanduser("~")
     if not os.path.isabs(home):
         raise PrivateFolderError(f"cannot find a private folder: the user has no home; {_ADVICE}")
-    return Path(home) / ".cache"
+    return os.path.join(home, ".cache")
 
 
-def _check_parent(path: Path, status: os.stat_result) -> None:
+def _check_parent(path: str, status: os.stat_result) -> None:
     """Raises PrivateFolderError for a folder above ours in which somebody else could put another one in its place."""
     if status.st_uid not in (0, os.geteuid()):
         raise PrivateFolderError(
@@ -112,7 +125,7 @@ def _check_parent(path: Path, status: os.stat_result) -> None:
         )
 
 
-def _open_own(parent: int, name: str, path: Path) -> int:
+def _open_own(parent: int, name: str, path: str) -> int:
     """Returns a descriptor of a folder in an open one, made where there is none, and checked after it was opened."""
     try:
         os.mkdir(name, 0o700, dir_fd=parent)
@@ -135,7 +148,7 @@ def _open_own(parent: int, name: str, path: Path) -> int:
     return descriptor
 
 
-def _make_private(descriptor: int, path: Path) -> None:
+def _make_private(descriptor: int, path: str) -> None:
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid():
         raise PrivateFolderError(

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 TOTAL_MEMORY, FREE_MEMORY = "DEVICE_TOTAL_MEM_SIZE", "DEVICE_FREE_MEM_SIZE"
 """The metrics: bytes."""
 
 
-def describe_host_memory(root: Path = Path("/")) -> Mapping[str, Callable[[], int]]:
+def describe_host_memory(root: str | os.PathLike[str] = "/") -> Mapping[str, Callable[[], int]]:
     """Returns the two metrics of a device in the host's memory; none of them where the platform does not tell."""
     if read_host_memory(root) is None:
         return {}
     return {TOTAL_MEMORY: lambda: (read_host_memory(root) or (0, 0))[0], FREE_MEMORY: lambda: (read_host_memory(root) or (0, 0))[1]}
 
 
-def read_host_memory(root: Path = Path("/")) -> tuple[int, int] | None:
+def read_host_memory(root: str | os.PathLike[str] = "/") -> tuple[int, int] | None:
     """Returns all bytes and those that are free, both within the limit of the control group; None where the platform does not tell.
 
     Free is what can be had without swapping, caches of files included; `root` is the folder of the file system.
     """
     fields = {
-        name: rest.split() for name, colon, rest in (line.partition(":") for line in _read(root / "proc/meminfo").splitlines())
+        name: rest.split() for name, colon, rest in (line.partition(":") for line in _read(root, "proc/meminfo").splitlines())
     }
     try:
         total, free = (int(fields[name][0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     except (KeyError, IndexError, ValueError):
         return None
-    limit, used = (_read(root / f"sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    limit, used = (_read(root, f"sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
     if limit.isdecimal() and used.isdecimal():
         total, free = min(total, int(limit)), min(free, max(int(limit) - int(used), 0))
     return total, free
 
 
-def _read(file: Path) -> str:
+def _read(root: str | os.PathLike[str], name: str) -> str:
     try:
-        return file.read_text()
+        with open(os.path.join(root, name), encoding="utf-8") as file:
+            return file.read()
     except (OSError, UnicodeDecodeError):
         return ""

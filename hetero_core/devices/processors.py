@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from math import ceil
-from pathlib import Path, PurePosixPath
 
 
 def count_processors() -> int:
@@ -32,10 +31,10 @@ def count_affinity() -> int:
 
 @cache
 def _read_quota() -> float | None:
-    return find_quota(Path("/"))
+    return find_quota("/")
 
 
-def find_quota(root: Path) -> float | None:
+def find_quota(root: str | os.PathLike[str]) -> float | None:
     """Returns the processors' worth of time that the control groups of this process allow, None where they set no limit.
 
     The smallest of the group's own limit and those of the groups around it; `root` is the folder of the file system. What cannot be
@@ -46,10 +45,10 @@ def find_quota(root: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def _list_group_folders(root: Path) -> Iterator[Path]:
+def _list_group_folders(root: str | os.PathLike[str]) -> Iterator[str]:
     """Yields the folders of the groups that the process is in, from each one up to where its hierarchy is mounted."""
     path_of_hierarchy = dict(_read_memberships(root))
-    for line in _read_lines(root / "proc/self/mountinfo"):
+    for line in _read_lines(os.path.join(root, "proc/self/mountinfo")):
         # id, parent, device, root within the hierarchy, mount point, options, any number of tags, "-", type, source, options
         before, _, after = line.partition(" - ")
         fields, kinds = before.split(), after.split()
@@ -58,21 +57,23 @@ def _list_group_folders(root: Path) -> Iterator[Path]:
         hierarchy = "" if kinds[0] == "cgroup2" else "cpu" if kinds[0] == "cgroup" and "cpu" in kinds[2].split(",") else None
         if hierarchy is None or hierarchy not in path_of_hierarchy:
             continue
-        top = root / fields[4].lstrip("/")
-        inner = _take_below(PurePosixPath(path_of_hierarchy[hierarchy]), PurePosixPath(fields[3]))
-        yield from (top / part for part in (inner, *inner.parents))
+        top = os.path.join(root, fields[4].lstrip("/"))
+        inner = _take_below(_split(path_of_hierarchy[hierarchy]), _split(fields[3]))
+        yield from (os.path.join(top, *inner[:depth]) for depth in range(len(inner), -1, -1))
 
 
-def _take_below(group: PurePosixPath, mounted: PurePosixPath) -> PurePosixPath:
+def _split(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _take_below(group: list[str], mounted: list[str]) -> list[str]:
     """Returns the group's path below the mounted one; the mounted one itself where, as in a container, it does not show the group."""
-    if group.is_relative_to(mounted) and ".." not in group.parts:
-        return group.relative_to(mounted)
-    return PurePosixPath()
+    return group[len(mounted) :] if group[: len(mounted)] == mounted and ".." not in group else []
 
 
-def _read_memberships(root: Path) -> Iterator[tuple[str, str]]:
+def _read_memberships(root: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
     """Yields (hierarchy, path of the group): "" for version 2, "cpu" for the one of version 1 that limits time."""
-    for line in _read_lines(root / "proc/self/cgroup"):
+    for line in _read_lines(os.path.join(root, "proc/self/cgroup")):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
@@ -81,15 +82,15 @@ def _read_memberships(root: Path) -> Iterator[tuple[str, str]]:
             yield "cpu", path
 
 
-def _read_v2(folder: Path) -> float | None:
+def _read_v2(folder: str) -> float | None:
     """Reads "max 100000", or quota and period in microseconds."""
-    fields = " ".join(_read_lines(folder / "cpu.max")).split()
+    fields = " ".join(_read_lines(os.path.join(folder, "cpu.max"))).split()
     return _divide(*fields) if len(fields) == 2 else None
 
 
-def _read_v1(folder: Path) -> float | None:
+def _read_v1(folder: str) -> float | None:
     """Reads the quota, -1 for none, and the period in microseconds."""
-    quota, period = ("".join(_read_lines(folder / name)) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+    quota, period = ("".join(_read_lines(os.path.join(folder, name))) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
     return _divide(quota, period)
 
 
@@ -99,8 +100,9 @@ def _divide(quota: str, period: str) -> float | None:
     return int(quota) / int(period)
 
 
-def _read_lines(file: Path) -> list[str]:
+def _read_lines(path: str) -> list[str]:
     try:
-        return file.read_text().splitlines()
+        with open(path, encoding="utf-8") as file:
+            return file.read().splitlines()
     except (OSError, UnicodeDecodeError):
         return []

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from hetero_core.errors import AffinityError, enumerate_choices, suggest
 
@@ -32,7 +31,8 @@ def read_pins(path: str | os.PathLike[str]) -> dict[str, str]:
 
     where = f"'{os.fspath(path)}'"
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as file:
+            document = tomllib.loads(file.read())
     except OSError as error:
         raise AffinityError(f"cannot read pins from {where}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -5,7 +5,6 @@ Imports NumPy only inside functions.
 
 from __future__ import annotations
 
-from hashlib import sha256
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +73,8 @@ def bytes_of_array(array: Array) -> Array:
 
 def digest_array(array: Array) -> bytes:
     """Returns the SHA-256 over element type, shape and contents; the same for equal strings and for every memory layout."""
+    from hashlib import sha256  # OpenSSL, which most loads do without
+
     digest = sha256(f"{dtype_of_numpy(array.dtype)}{array.shape}".encode())
     if dtype_of_numpy(array.dtype) != "string":
         digest.update(bytes_of_array(array).data)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.network.arrays import digest_array
@@ -30,6 +29,8 @@ def fingerprint_network(network: Network) -> str:
 
     Cost: reads every constant once; each one's digest is kept, so that parts of the network are cheap after the whole.
     """
+    from hashlib import sha256  # OpenSSL, which most loads do without
+
     digest = sha256(_FORMAT)
     _feed_graph(digest, network)
     if network.border.shapes_runs:

@@ -127,6 +127,18 @@ def test_file_with_other_content_is_loaded_again(tmp_path: Path, keeps_time: boo
     assert load(path) == ([5, 7], 0, 1)
 
 
+def test_model_that_is_digested_beside_the_load_is_told_from_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_loads, "_LITTLE_BYTES", 0)
+    closed: list[Any] = []
+    monkeypatch.setattr(Scaled, "close", lambda self: closed.append(self.factors.tolist()))
+    path = write_model(tmp_path / "m.onnx")
+    assert [load(path), load(path)] == [([2, 3], 1, 0), ([2, 3], 0, 1)]
+    write_model(path, "5, 7")
+    closed.clear()
+    assert load(path) == ([5, 7], 1, 1)
+    assert closed == [[2, 3], [5, 7]]
+
+
 def test_key_that_shapes_what_is_compiled_has_an_entry_of_its_own(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.onnx")
     load(path)

@@ -32,6 +32,7 @@ LAYERS = (
     "dtypes",
     "records",
     "cyclic_garbage",
+    "hashing",
     "files",
     "plain_files",
     "limits",

@@ -5,7 +5,6 @@ A kernel is found by its name, which holds all of its parameters. What is compil
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import platform
 import sys
@@ -13,16 +12,17 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
+from hetero_core.blobs.private_cache import find_private_folder, read_private_file, write_private_file
 from hetero_core.devices.installed import find_version
 from hetero_core.errors import HeteroError
+from hetero_core.hashing import sha256
 from hetero_core.records import record
 from hetero_core.runtime.forks import call_in_child
 from hetero_cpu.machine.footprints import Numbers, Spans
 from hetero_cpu.machine.image import ImageError, load_image
+from hetero_cpu.machine.sources import digest_sources
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class Compiler:
             logger.warning("a stored kernel is not used and is compiled again: %s", error.strerror or error)
             return None
         digest, image = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
-        if hashlib.sha256(image).digest() != digest:
+        if sha256(image).digest() != digest:
             logger.warning("'%s' is damaged; the kernel is compiled again", path)
             return None
         return image
@@ -190,7 +190,7 @@ class Compiler:
         if path is None:
             return
         try:
-            write_private_file(path, hashlib.sha256(image).digest() + image)
+            write_private_file(path, sha256(image).digest() + image)
         except OSError as error:
             # The kernel works; the next process compiles it again.
             logger.warning("cannot keep kernel %s: %s", kernel.name, error)
@@ -232,32 +232,25 @@ def find_llvmlite_version() -> str:
 @cache
 def describe_environment() -> str:
     """Returns a digest of all that machine code depends on beside a kernel's name: LLVM, the processor, and the code that emits."""
-    digest = hashlib.sha256()
-    for part in (find_llvmlite_version(), _describe_processor()):
-        digest.update(part.encode())
-    package = Path(__file__).parents[1]
-    for folder in ("machine", "operators", "planning", "stored"):
-        for path in sorted((package / folder).rglob("*.py")):
-            with open(path, "rb", buffering=0) as source:
-                digest.update(source.readall())
-    return digest.hexdigest()[:16]
+    parts = (find_llvmlite_version(), _describe_processor(), digest_sources())
+    return sha256("".join(parts).encode()).hexdigest()[:16]
 
 
 @cache
-def _open_folder() -> Path | None:
+def _open_folder() -> str | None:
     try:
-        return open_private_folder(FOLDER)
+        return find_private_folder(FOLDER)
     except HeteroError as error:
         logger.warning("compiled kernels are not kept: %s", error)
         return None
 
 
-def _find_path(kernel: Kernel) -> Path | None:
+def _find_path(kernel: Kernel) -> str | None:
     folder = _open_folder()
     if folder is None:
         return None
-    name = hashlib.sha256(f"{describe_environment()}/{kernel.name}".encode()).hexdigest()[:40]
-    return folder / f"{name}.o"
+    name = sha256(f"{describe_environment()}/{kernel.name}".encode()).hexdigest()[:40]
+    return f"{folder}/{name}.o"
 
 
 COMPILER = Compiler()

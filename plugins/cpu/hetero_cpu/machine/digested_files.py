@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from pathlib import Path
+import os
 
 from hetero_core.blobs.private_cache import read_private_file, write_private_file
+from hetero_core.hashing import sha256
 
 logger = logging.getLogger(__name__)
 
 _DIGEST_BYTES = 32
 
 
-def write_digested_file(path: Path, content: bytes) -> None:
+def write_digested_file(path: str | os.PathLike[str], content: bytes) -> None:
     """Writes a file. Raises: OSError."""
-    write_private_file(path, hashlib.sha256(content).digest() + content)
+    write_private_file(path, sha256(content).digest() + content)
 
 
-def read_digested_file(path: Path, consequence: str) -> bytes | None:
+def read_digested_file(path: str | os.PathLike[str], consequence: str) -> bytes | None:
     """Returns what is in a file; None where there is none. A warning says that another one is not used, and the consequence."""
     try:
         stored = read_private_file(path)
@@ -28,7 +28,7 @@ def read_digested_file(path: Path, consequence: str) -> bytes | None:
         logger.warning("a stored plan is not used: %s; %s", error.strerror or error, consequence)
         return None
     digest, content = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
-    if hashlib.sha256(content).digest() != digest:
+    if sha256(content).digest() != digest:
         logger.warning("'%s' is damaged; %s", path, consequence)
         return None
     return content

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -146,9 +146,9 @@ class Joined:
     pieces: tuple[Piece, ...]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Plan:
-    """Steps, and where each value lies: a block at an offset, or derived from another value; what is nowhere is passed on by name."""
+@record(frozen=True, slots=True, eq=False)
+class _PlanFields:
+    """The fields of a Plan, which has a dictionary for what follows from them."""
 
     steps: tuple[PlannedStep, ...]
     places: Mapping[str, Block | Derived]
@@ -160,6 +160,10 @@ class Plan:
     outside: Outside = NOTHING_OUTSIDE
     joins: Mapping[str, Joined] = field(default_factory=dict)
     """The values that are concatenations, and what of them is computed in its place."""
+
+
+class Plan(_PlanFields):
+    """Steps, and where each value lies: a block at an offset, or derived from another value; what is nowhere is passed on by name."""
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:

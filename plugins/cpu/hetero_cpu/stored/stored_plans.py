@@ -5,15 +5,15 @@ What is in them steers machine code, so they are kept where kernels are, and tru
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hetero_core.blobs.private_cache import open_private_folder
+from hetero_core.blobs.private_cache import find_private_folder
 from hetero_core.errors import HeteroError
+from hetero_core.hashing import sha256
 from hetero_core.network.graph import Node
 from hetero_cpu.machine.compiler import describe_environment
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
@@ -28,9 +28,9 @@ FOLDER = "cpu-plans"
 
 def make_key(digests: Mapping[str, bytes], workers: int) -> str:
     """Returns the name of a plan: a digest over the sections of its blob, the threads, LLVM, the processor and the code that emits."""
-    digest = hashlib.sha256(f"{describe_environment()} {workers}".encode())
+    digest = sha256(f"{describe_environment()} {workers}".encode())
     for name, content_digest in sorted(digests.items()):
-        digest.update(hashlib.sha256(name.encode()).digest() + content_digest)
+        digest.update(sha256(name.encode()).digest() + content_digest)
     return digest.hexdigest()[:40]
 
 
@@ -52,7 +52,7 @@ def write_plan(key: str, captured: CapturedPlan) -> None:
     """Keeps a plan; where that fails, a warning says so and the next import plans for itself."""
     content = json.dumps(_to_json(captured), separators=(",", ":")).encode()
     try:
-        write_digested_file(open_private_folder(FOLDER) / f"{key}.json", content)
+        write_digested_file(f"{find_private_folder(FOLDER)}/{key}.json", content)
     except (OSError, HeteroError) as error:
         logger.warning("cannot keep a plan: %s", error)
 
@@ -63,7 +63,7 @@ def read_plan(key: str, places: Collection[str] = ()) -> CapturedPlan | None:
     One that was stored without a name to be noted by has a digest of what is stored.
     """
     try:
-        path = open_private_folder(FOLDER) / f"{key}.json"
+        path = f"{find_private_folder(FOLDER)}/{key}.json"
     except (FileNotFoundError, HeteroError):
         return None
     content = read_digested_file(path, "the network is planned again")
@@ -75,7 +75,7 @@ def read_plan(key: str, places: Collection[str] = ()) -> CapturedPlan | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         logger.warning("'%s' holds no plan (%s: %s); the network is planned again", path, type(error).__name__, error)
         return None
-    return captured if captured.name else replace(captured, name=hashlib.sha256(content).hexdigest()[:40])
+    return captured if captured.name else replace(captured, name=sha256(content).hexdigest()[:40])
 
 
 def _to_json(captured: CapturedPlan) -> dict[str, Any]:

@@ -6,21 +6,24 @@ give the same result each time; so a digest over these names it, and nothing has
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import marshal
+import os
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.blobs.private_cache import open_private_folder
+from hetero_core.blobs.private_cache import find_private_folder, open_private_folder
 from hetero_core.errors import HeteroError
+from hetero_core.hashing import sha256
 from hetero_core.network.graph import Graph, Network
 from hetero_core.network.initializers import Initializer
 from hetero_cpu.machine.compiler import describe_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +36,7 @@ _LITTLE_BYTES = 256
 
 def name_plan(network: Network, workers: int) -> str:
     """Returns the name of the plan of a network whose shapes are known. Cost: some microseconds for each node."""
-    digest = hashlib.sha256(f"{describe_environment()} {_stamp_sources()} {workers}".encode())
+    digest = sha256(f"{describe_environment()} {_stamp_sources()} {workers}".encode())
     for part in _describe_graph(network):
         digest.update(part)
     return digest.hexdigest()[:40]
@@ -42,7 +45,7 @@ def name_plan(network: Network, workers: int) -> str:
 def is_verified(name: str) -> bool:
     """Says whether the plan of this name was noted."""
     try:
-        return (open_private_folder(FOLDER) / name).exists()
+        return os.path.exists(os.path.join(find_private_folder(FOLDER), name))
     except (OSError, HeteroError):
         return False
 
@@ -70,6 +73,8 @@ def _read_time(mark: Path) -> tuple[float, str]:
 @cache
 def _stamp_sources() -> str:
     """Returns sizes and times of the files that plan and transform, beside those of which `describe_environment` is a digest."""
+    from pathlib import Path
+
     from hetero_core import transforms  # only a plan that is made here is named
 
     package = Path(__file__).parents[1]
