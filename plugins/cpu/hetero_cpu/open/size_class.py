@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,12 +83,23 @@ class SizeClass:
         except (IndexError, TypeError):
             # Of inputs with fewer axes, or that are no arrays.
             return None
+        products = self._find_products(sizes)
+        return products if products is not None and self._write_shapes(*sizes) == signature else None
+
+    def _find_products(self, sizes: Sequence[int]) -> Products | None:
         if not all(low <= size <= high for size, (low, high) in zip(sizes, self._limits, strict=True)):
-            return None
-        if self._write_shapes(*sizes) != signature:
             return None
         products = self._derive(sizes)
         return products if products is not None and self._holds(*products.tolist()) else None
+
+    def holds(self, sizes: Sequence[int]) -> bool:
+        """Says whether values of the symbols, in their order, are of the class."""
+        return self._find_products(sizes) is not None
+
+    def write_signature(self, sizes: Sequence[int]) -> Signature:
+        """Returns the input shapes that have these values of the symbols, in their order."""
+        signature: Signature = self._write_shapes(*sizes)
+        return signature
 
 
 def write_guards(form: ClassForm) -> Callable[..., bool]:

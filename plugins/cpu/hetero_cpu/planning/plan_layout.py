@@ -103,3 +103,29 @@ class PlanLayout:
             array = self.arrays[placed[0]]
             writes[0] = (placed[0], join_all(self.measure(array[cut]) for cut in work.parts))
         return Access(tuple(clears), tuple(reads), works, tuple(writes))
+
+
+class Owners:
+    """The values as which the bytes of a value are written: its own, those that it is joined of, or those that it is a view of."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._owners: dict[str, tuple[str, ...]] = {}
+
+    def find(self, value: str) -> tuple[str, ...]:
+        """Returns the owners of a placed value."""
+        if value not in self._owners:
+            self._owners[value] = tuple(dict.fromkeys(self._list(value)))
+        return self._owners[value]
+
+    def _list(self, value: str) -> Iterator[str]:
+        plan = self._plan
+        if value in plan.joins:
+            for piece in plan.joins[value].pieces:
+                yield from self.find(piece.source) if piece.is_moved else (value,)
+            return
+        place = plan.places[value]
+        if isinstance(place, Block) or place.is_computed:
+            yield value
+        else:
+            yield from self.find(place.source)

@@ -20,7 +20,7 @@ from hetero_cpu.planning.arena import ALIGNMENT
 from hetero_cpu.planning.byte_runs import NO_BYTES, Labels, Runs, intersect, join_all, subtract
 from hetero_cpu.planning.pieces import can_stand_for
 from hetero_cpu.planning.plan import Block, Foreign, Plan, PlannedStep
-from hetero_cpu.planning.plan_layout import Access, PlanLayout
+from hetero_cpu.planning.plan_layout import Access, Owners, PlanLayout
 from hetero_cpu.planning.recipe import Array, Recipe
 
 _NOTHING = 0
@@ -116,7 +116,7 @@ class _Walk:
 
     def __init__(self, plan: Plan, layout: PlanLayout) -> None:
         self._plan, self._layout = plan, layout
-        self._owners: dict[str, tuple[str, ...]] = {}
+        self._owners = Owners(plan)
         # What a label says, and back; 0 are bytes that nobody wrote in this run.
         self._names = ["nobody in this run"]
         self._label_of: dict[str, int] = {}
@@ -263,22 +263,4 @@ class _Walk:
             self._labels.write(self._labels.find(runs), label)
 
     def _name_owners(self, value: str) -> list[str]:
-        return [f"value '{owner}'" for owner in self._find_owners(value)]
-
-    def _find_owners(self, value: str) -> tuple[str, ...]:
-        """Returns the values as which the bytes of a value are written: its own, those that it is joined of, or that it is a view of."""
-        if value not in self._owners:
-            self._owners[value] = tuple(dict.fromkeys(self._list_owners(value)))
-        return self._owners[value]
-
-    def _list_owners(self, value: str) -> Iterator[str]:
-        plan = self._plan
-        if value in plan.joins:
-            for piece in plan.joins[value].pieces:
-                yield from self._find_owners(piece.source) if piece.is_moved else (value,)
-            return
-        place = plan.places[value]
-        if isinstance(place, Block) or place.is_computed:
-            yield value
-        else:
-            yield from self._find_owners(place.source)
+        return [f"value '{owner}'" for owner in self._owners.find(value)]

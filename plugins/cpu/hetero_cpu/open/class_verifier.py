@@ -1,0 +1,76 @@
+"""Checks the plan of a class of sizes for all of them at once: by proof where there is one, by numbers at sizes of the class where there is not.
+
+```text
+plan ── example ──> plan_verifier, call_verifier: the steps in labels, once ──────────────────────────────┐
+  └──> claims of places and calls (place_claims, call_claims) ── prover ──> proven                        ├──> ClassReport
+                                                                   └──> numbers at corners and draws ─────┘
+```
+"""
+
+from __future__ import annotations
+
+from hetero_core.records import record
+from hetero_cpu.open.boxes import Claim
+from hetero_cpu.open.check import fix_plan
+from hetero_cpu.open.place_claims import OpenLayout, list_place_claims
+from hetero_cpu.open.plan import OpenPlan
+from hetero_cpu.open.prover import Prover, Values
+from hetero_cpu.planning.plan_verifier import PlanFault, verify_plan
+
+
+@record(frozen=True, slots=True)
+class ClassReport:
+    """`proven`: how many claims hold for all sizes of the class. `sampled`: those that were not proven and hold where they were computed.
+
+    `faults`: what is wrong, for sizes that are named.
+    """
+
+    proven: int
+    sampled: tuple[str, ...]
+    faults: tuple[PlanFault, ...]
+
+    @property
+    def is_proven(self) -> bool:
+        """Says whether the plan is right for all sizes of its class."""
+        return not self.sampled and not self.faults
+
+
+def verify_class(opened: OpenPlan) -> ClassReport:
+    """Returns what is known of a plan of a class that was made here, not read from a file."""
+    prover = Prover(opened)
+    faults = _verify_example(opened, prover)
+    if faults:
+        return ClassReport(0, (), faults)
+    layout = OpenLayout(opened, prover)
+    claims = list(list_place_claims(layout))
+    if opened.plan.native_count:
+        from hetero_cpu.open.call_claims import list_call_claims  # LLVM
+
+        claims += list_call_claims(layout)
+    doubted = [claim for claim in claims if not prover.proves(claim.ways)]
+    found = [(claim, _find_counterexample(claim, prover)) for claim in doubted]
+    wrong = tuple(_make_fault(opened, prover, claim, values) for claim, values in found if values is not None)
+    sampled = tuple(f"{claim.step}, value '{claim.value}': {claim.problem}" for claim, values in found if values is None)
+    return ClassReport(len(claims) - len(doubted), sampled, wrong)
+
+
+def _verify_example(opened: OpenPlan, prover: Prover) -> tuple[PlanFault, ...]:
+    plan = fix_plan(opened, _write_signature(opened, prover.samples[0]))
+    faults = verify_plan(plan)
+    if not faults and plan.native_count:
+        from hetero_cpu.jit.call_verifier import verify_calls  # LLVM
+
+        faults = verify_calls(plan)
+    return faults
+
+
+def _write_signature(opened: OpenPlan, values: Values) -> tuple[tuple[int, ...] | None, ...]:
+    return opened.sizes.write_signature([values[symbol.atom] for symbol in opened.sizes.form.symbols])
+
+
+def _find_counterexample(claim: Claim, prover: Prover) -> Values | None:
+    return next((values for values in prover.samples if claim.holds(values) is False), None)
+
+
+def _make_fault(opened: OpenPlan, prover: Prover, claim: Claim, values: Values) -> PlanFault:
+    return PlanFault(claim.step, claim.value, f"with inputs of {_write_signature(opened, values)}: {claim.problem}")
