@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hetero_cpu import executable
 from hetero_cpu.open.check import fix_plan
+from hetero_cpu.open.class_verifier import verify_class
 from hetero_cpu.open.instance import OpenInstance
 from hetero_cpu.open_plans import OpenPlans
 from hetero_cpu.planning import plans_in_use
@@ -28,7 +29,7 @@ from hetero_core.network.types import TensorType
 
 @pytest.fixture(autouse=True)
 def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks every plan that a test makes before it runs, and the calls that it is bound to."""
+    """Checks every plan that a test makes before it runs, one of a class for all sizes, and the calls that it is bound to."""
 
     def build_verified_plan(*arguments: Any, **settings: Any) -> Plan:
         plan = build_plan(*arguments, **settings)
@@ -51,8 +52,13 @@ def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans_in_use, "Instance", open_verified_instance)
     bind_open = OpenInstance._bind
     bound: dict[tuple[int, bytes], OpenInstance] = {}
+    classes: dict[int, OpenInstance] = {}
 
     def bind_verified(instance: OpenInstance, products: Any, signature: Any) -> None:
+        if id(instance._plan) not in classes and instance._plan.origin is not None:
+            report = verify_class(instance._plan)
+            assert not report.faults, "\n".join(map(str, report.faults))
+            classes[id(instance._plan)] = instance
         key = id(instance._plan), products.tobytes()
         if key not in bound and instance._plan.origin is not None:
             from hetero_cpu.planning.call_verifier import verify_calls  # LLVM

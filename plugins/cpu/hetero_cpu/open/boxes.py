@@ -1,4 +1,4 @@
-"""Bytes of arrays whose sizes are symbols, and what is claimed of them: that two are apart, that one lies in another, that they are the same.
+"""Bytes of arrays whose sizes are symbols, and claims about them: two are apart, one lies in another, they are the same.
 
 A claim has *ways*: lists of sums that, at least zero, prove it. Where no way is proven it is computed with numbers.
 """
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from hetero_core.records import record
-from hetero_cpu.planning.byte_runs import Runs, intersect, join_runs, list_runs, subtract
 from hetero_cpu.open.arrays import OpenArray
 from hetero_cpu.open.prover import Prover, Values
 from hetero_cpu.open.sizes import terms_of
 from hetero_cpu.open.terms import Terms, add, evaluate, multiply
+from hetero_cpu.planning.byte_runs import Runs, intersect, join_runs, list_runs, subtract
 
 Way = tuple[Terms, ...]
 _MOST_RUNS = 1 << 20

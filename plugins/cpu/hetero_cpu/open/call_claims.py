@@ -1,4 +1,4 @@
-"""What must hold of the calls of a plan for every set of sizes: chunks write all that a step states, each byte once, and nothing else."""
+"""Claims about the calls of a plan for all sizes: chunks write all that a step states, each byte once, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.native import NativeCall
-from hetero_cpu.machine.written_boxes import NoBoxError, find_written
 from hetero_cpu.open.boxes import Box, Claim, claim_all, claim_inside, claim_same, find_runs, make_box, order_axes
 from hetero_cpu.open.place_claims import OpenLayout
 from hetero_cpu.open.plan import OpenStep
 from hetero_cpu.open.terms import Terms, add, multiply
-from hetero_cpu.planning.plan import Block, PlannedStep
+from hetero_cpu.open.written_boxes import NoBoxError, find_written
 from hetero_cpu.planning.byte_runs import subtract
+from hetero_cpu.planning.plan import Block, PlannedStep
 from hetero_cpu.planning.recipe import Recipe
 
 

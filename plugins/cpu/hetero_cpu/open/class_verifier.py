@@ -1,4 +1,4 @@
-"""Checks the plan of a class of sizes for all of them at once: by proof where there is one, by numbers at sizes of the class where there is not.
+"""Checks the plan of a class of sizes for all of them at once: by proof, or by numbers at some sizes where no proof is found.
 
 ```text
 plan ── example ──> plan_verifier, call_verifier: the steps in labels, once ──────────────────────────────┐
@@ -22,7 +22,7 @@ from hetero_cpu.planning.plan_verifier import PlanFault, verify_plan
 class ClassReport:
     """`proven`: how many claims hold for all sizes of the class. `sampled`: those that were not proven and hold where they were computed.
 
-    `faults`: what is wrong, for sizes that are named.
+    `faults`: what is wrong, with sizes for which it is.
     """
 
     proven: int
@@ -58,7 +58,7 @@ def _verify_example(opened: OpenPlan, prover: Prover) -> tuple[PlanFault, ...]:
     plan = fix_plan(opened, _write_signature(opened, prover.samples[0]))
     faults = verify_plan(plan)
     if not faults and plan.native_count:
-        from hetero_cpu.jit.call_verifier import verify_calls  # LLVM
+        from hetero_cpu.planning.call_verifier import verify_calls  # LLVM
 
         faults = verify_calls(plan)
     return faults

@@ -1,4 +1,4 @@
-"""What must hold of the places of a plan for every set of sizes, so that what its walk in labels shows for the example holds for all of them.
+"""Claims about the places of a plan for all sizes: with them, the walk in labels that the verifier makes for the example holds for all.
 
 The order of steps, and so what is alive at each, is the same for all sizes. So it is enough that what is alive together is apart, or the
 same bytes where a step may write over what it reads, and that every array lies in its block and every block in the arena.
@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hetero_core.records import record
-from hetero_cpu.planning.arena import ALIGNMENT
-from hetero_cpu.open.boxes import Box, Claim, box_of, claim_all, claim_apart, claim_inside, claim_same, make_box
+from hetero_cpu.open.boxes import Box, Claim, Way, box_of, claim_all, claim_apart, claim_inside, claim_same, make_box
 from hetero_cpu.open.plan import OpenPlan
-from hetero_cpu.open.prover import Prover
+from hetero_cpu.open.prover import Prover, Values
 from hetero_cpu.open.sizes import terms_of, value_of
 from hetero_cpu.open.tabulating import Origin
-from hetero_cpu.open.terms import add, evaluate
-from hetero_cpu.planning.plan import Block, Derived, Foreign, Plan, PlannedStep
+from hetero_cpu.open.terms import Terms, add, evaluate
+from hetero_cpu.planning.arena import ALIGNMENT
+from hetero_cpu.planning.plan import Block, Derived, Foreign, PlannedStep
 from hetero_cpu.planning.plan_layout import Owners
 from hetero_cpu.planning.recipe import NO_HALO, Cut, Halo, Recipe
 
@@ -91,7 +91,10 @@ class OpenLayout:
         work = step.work
         values = step.writes if isinstance(work, Recipe) else tuple(value for value in work.placed if value is not None)
         if isinstance(work, Recipe) and work.parts:
-            return [*((values[0], self.cut_box(values[0], cut)) for cut in work.parts), *((v, self.find_box(v)) for v in values[1:])]
+            return [
+                *((values[0], self.cut_box(values[0], cut)) for cut in work.parts),
+                *((v, self.find_box(v)) for v in values[1:]),
+            ]
         return [(value, self.find_box(value)) for value in values]
 
     def list_owned(self, owner: str) -> list[Box]:
@@ -151,15 +154,19 @@ def _list_blocks(layout: OpenLayout) -> Iterator[Claim]:
             spans.append((name, _WORKING_MEMORY, Life(index, index), layout.find_scratch(step), step.scratch_offset))
     for position, (step_name, value, life, box, offset) in enumerate(spans):
         yield claim_inside(prover, step_name, value, "its block ends beyond the arena", box, arena)
-        is_aligned = prover.is_multiple(terms_of(offset), ALIGNMENT)
-        terms = terms_of(offset)
-        yield Claim(
-            step_name, value, f"its block is not aligned to {ALIGNMENT} bytes", ((),) if is_aligned else (),
-            lambda values, terms=terms: evaluate(terms, values) % ALIGNMENT == 0,
-        )  # fmt: skip
+        yield _claim_aligned(prover, step_name, value, terms_of(offset))
         for _, other, its, around, _ in spans[:position]:
             if life.meets(its):
                 yield claim_apart(prover, step_name, value, f"it shares bytes with '{other}' while both are alive", box, around)
+
+
+def _claim_aligned(prover: Prover, step: str, value: str, offset: Terms) -> Claim:
+    def holds(values: Values) -> bool:
+        return evaluate(offset, values) % ALIGNMENT == 0
+
+    # Without a sum to prove it is proven.
+    ways: tuple[Way, ...] = ((),) if prover.is_multiple(offset, ALIGNMENT) else ()
+    return Claim(step, value, f"its block is not aligned to {ALIGNMENT} bytes", ways, holds)
 
 
 def _list_arrays(layout: OpenLayout) -> Iterator[Claim]:
@@ -200,7 +207,9 @@ def _list_written_over(layout: OpenLayout, index: int, step: PlannedStep) -> Ite
     name, written = _name(step), layout.list_written(step)
     for position, (value, box) in enumerate(written):
         root = layout.find_root(value)
-        reads = [other for other in dict.fromkeys(step.work.reads) if other in layout.plan.places and layout.find_root(other) == root]
+        reads = [
+            other for other in dict.fromkeys(step.work.reads) if other in layout.plan.places and layout.find_root(other) == root
+        ]
         for other in reads:
             if _lies_alike(layout, layout.arrays[other], layout.arrays[value]):
                 problem = f"the step writes '{value}' over it, in other places"

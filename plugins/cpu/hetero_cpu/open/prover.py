@@ -1,12 +1,12 @@
 """Proves that sums of products of atoms are at least zero for all sizes of a class, from the limits of its symbols and its guards alone.
 
 ```text
-terms ── equalities put in ──> bounds ──> at least 0? ── no ──> a quotient or a maximum replaced by what it is at least, or at most ──> bounds ...
+terms ── equalities put in ──> bounds ──> at least 0? ── no ──> a quotient or a maximum replaced by its limits ──> bounds ...
 ```
 
-A quotient q = a // b obeys a - b + 1 <= b q <= a; a maximum is at least each of its parts and equal to one of them. What is not proven may be
-true all the same: `samples` are sets of sizes of the class at which it can be computed. Nothing here asks a `Size` for its value, since each
-such question would be a guard that no class has.
+A quotient q = a // b obeys a - b + 1 <= b q <= a; a maximum is at least each of its parts and equal to one of them. What is not proven
+may be true all the same: `samples` are sets of sizes of the class at which it can be computed. Nothing here compares a `Size`, since each
+comparison would write down a guard that the class does not enforce.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hetero_cpu.open.sizes import LARGEST_SIZE, Scope
 from hetero_cpu.open.terms import Key, Terms, add, bound_terms, evaluate, key_of, multiply, multiply_by, reduce_terms
 
 _ADDRESSES = 1 << 32, 1 << 47
-_MOST_TERMS, _MOST_SAMPLES, _DRAWS = 64, 24, 600
+_MOST_TERMS, _MOST_SAMPLES, _DRAWS = 64, 40, 600
 _MOST_STEPS = 400
 """Sums that the proof of one claim may lead to."""
 
@@ -39,8 +39,8 @@ class Prover:
         assert opened.origin is not None, "a plan that was stored has no symbols"
         scope, form = opened.origin.scope, opened.sizes.form
         # Guards that came after the class was written down are not enforced.
-        positive = [dict(key) for key in islice(scope.at_least_zero, form.least)]
-        zero = [dict(key) for key in islice(scope.equal_zero, form.equal - form.least)]
+        positive: list[Terms] = [dict(key) for key in islice(scope.at_least_zero, form.least)]
+        zero: list[Terms] = [dict(key) for key in islice(scope.equal_zero, form.equal - form.least)]
         self.scope = scope
         limits = {symbol.atom: (symbol.low, symbol.high) for symbol in form.symbols}
         self.bounds = _bound_atoms(scope, limits, positive)
@@ -242,13 +242,16 @@ def _draw_sizes(symbols: Sequence[Any], example: dict[int, int], rng: np.random.
     groups = [[symbol] for symbol in symbols]
     groups += [[symbol for symbol in symbols if example[symbol.atom] == value] for value in dict.fromkeys(example.values())]
     groups.append(list(symbols))
-    for group in groups:
-        for end in (0, 1):
-            for beside in (0, 1, 2):
-                yield {own.atom: (own.low + beside, own.high - beside)[end] for own in group}
-        for change in (-1, 1, 7):
-            yield {own.atom: example[own.atom] + change for own in group}
-    for _ in range(_DRAWS):
+    corners = [
+        {own.atom: (own.low + beside, own.high - beside)[end] for own in group}
+        for group in groups
+        for end in (0, 1)
+        for beside in (0, 1)
+    ]
+    corners += [{own.atom: example[own.atom] + change for own in group} for group in groups for change in (-1, 1, 7)]
+    for draw in range(_DRAWS):
+        # In turns, so that neither takes all places.
+        yield from corners[draw : draw + 1]
         group = groups[int(rng.integers(len(groups)))]
         share, near = rng.random(), bool(rng.random() < 0.7)
         drawn = {}

@@ -19,7 +19,7 @@ from hetero_core.records import record
 from hetero_cpu.planning.arena import ALIGNMENT
 from hetero_cpu.planning.byte_runs import NO_BYTES, Labels, Runs, intersect, join_all, subtract
 from hetero_cpu.planning.pieces import can_stand_for
-from hetero_cpu.planning.plan import Block, Foreign, Plan, PlannedStep
+from hetero_cpu.planning.plan import Foreign, Plan, PlannedStep
 from hetero_cpu.planning.plan_layout import Access, Owners, PlanLayout
 from hetero_cpu.planning.recipe import Array, Recipe
 

@@ -1,8 +1,8 @@
-"""What the calls of a kernel write, as boxes of symbols: the functions of `footprints.py` for numbers that hold for a whole class of sizes.
+"""The bytes that calls write, as boxes of symbols: the functions of `footprints.py` for the numbers of a whole class of sizes.
 
-Each function belongs to one of `footprints.py` and says the same: which bytes all chunks together write, and what must be at least zero
-so that every unit of work belongs to one chunk, and none is left out. Only sums and products are made of the numbers: no question is asked of
-them. A quotient has to come out even as an expression, else there is no box.
+Each function belongs to one of `footprints.py` and says the same: which bytes all chunks together write, and which numbers must be at
+least zero so that every unit of work belongs to one chunk, and none is left out. Only sums and products are made of the numbers, which
+are never compared. A quotient has to come out even as an expression, else there is no box.
 """
 
 from __future__ import annotations
