@@ -124,10 +124,8 @@ def _count_channel_bytes(p: Numbers, width: int, vectors: int, last_vectors: int
 
 def _share_blocks(p: Numbers) -> tuple[Any, ...]:
     """Returns what is at least zero where ranges of blocks times ranges of units are the chunks."""
-    if is_open(p["blocks"]) or is_open(p["blocks_of_chunk"]):
-        raise NoBoxError("a number of blocks that is open")
-    ranges = (p["blocks"] + p["blocks_of_chunk"] - 1) // p["blocks_of_chunk"]
-    return p["unit_chunks"] * p["units_of_chunk"] - p["units"], p["chunks"] - ranges * p["unit_chunks"]
+    ranges = divide_evenly(p["chunks"], p["unit_chunks"])
+    return p["unit_chunks"] * p["units_of_chunk"] - p["units"], ranges * p["blocks_of_chunk"] - p["blocks"]
 
 
 def _write_product(
