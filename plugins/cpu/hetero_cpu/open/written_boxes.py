@@ -124,8 +124,10 @@ def _count_channel_bytes(p: Numbers, width: int, vectors: int, last_vectors: int
 
 def _share_blocks(p: Numbers) -> tuple[Any, ...]:
     """Returns what is at least zero where ranges of blocks times ranges of units are the chunks."""
-    ranges = divide_evenly(p["chunks"], p["unit_chunks"])
-    return p["unit_chunks"] * p["units_of_chunk"] - p["units"], ranges * p["blocks_of_chunk"] - p["blocks"]
+    units = p["unit_chunks"] * p["units_of_chunk"] - p["units"]
+    if is_open(p["blocks"]) or is_open(p["blocks_of_chunk"]):
+        return units, divide_evenly(p["chunks"], p["unit_chunks"]) * p["blocks_of_chunk"] - p["blocks"]
+    return units, p["chunks"] - -(-p["blocks"] // p["blocks_of_chunk"]) * p["unit_chunks"]
 
 
 def _write_product(
