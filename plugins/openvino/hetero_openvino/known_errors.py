@@ -30,12 +30,11 @@ from hetero_openvino.fatal_nodes import (
 )
 from hetero_openvino.flags import find_flag_error, find_lrn_error
 from hetero_openvino.groups import find_group_error
+from hetero_openvino.quantizing import QUANTIZING, find_quantizing_error
 from hetero_openvino.sequences import find_shared_turn
 from hetero_openvino.strides import find_placement_error, find_stride_error
 
 QUANTIZED_KEY = "OPENVINO_QUANTIZED"
-QUANTIZING = frozenset({"DynamicQuantizeLinear", "QuantizeLinear"})
-"""Operators that the engine computes up to one step of the quantization, and that are taken where the user says so."""
 
 
 def find_known_error(node: Node, graph: Graph, *, takes_quantized: bool = False) -> str | None:
@@ -56,7 +55,7 @@ def find_known_error(node: Node, graph: Graph, *, takes_quantized: bool = False)
 
 def _check_node(node: Node, graph: Graph, takes_quantized: bool) -> str | None:
     if takes_quantized and node.op_type in QUANTIZING and node.domain in ("", MICROSOFT):
-        return _check_pair_behind_pair(node, graph)
+        return find_quantizing_error(node, graph)
     if node.domain == MICROSOFT:
         return _HALVES if node.op_type in QUANTIZING else find_contrib_error(node)
     if node.domain:
@@ -64,16 +63,6 @@ def _check_node(node: Node, graph: Graph, takes_quantized: bool) -> str | None:
     check = _CHECKS.get(node.op_type)
     reason = find_empty_constant(node, graph) if check is None else check(node, graph) or find_empty_constant(node, graph)
     return reason or find_flag_error(node, graph) or find_arithmetic_error(node, graph) or find_channel_error(node, graph)
-
-
-def _check_pair_behind_pair(node: Node, graph: Graph) -> str | None:
-    # No case: a Concat, QuantizeLinear, DequantizeLinear, Dropout and another QuantizeLinear: SIGSEGV while it compiles.
-    index = graph.index_of_producer.get(node.inputs[0])
-    while index is not None and graph.nodes[index].op_type in ("Dropout", "Identity"):
-        index = graph.index_of_producer.get(graph.nodes[index].inputs[0])
-    if index is None or graph.nodes[index].op_type != "DequantizeLinear":
-        return None
-    return "OpenVINO may end the process on a QuantizeLinear of what was dequantized"
 
 
 def _check_attention(node: Node, graph: Graph) -> str | None:

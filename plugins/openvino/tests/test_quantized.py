@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from hetero_core import Core, Network
@@ -66,3 +67,20 @@ def test_pair_behind_a_pair_which_would_end_the_process_is_refused(core: Core, r
         f = QuantizeLinear (e, s, z) y = DequantizeLinear (f, s, z) }"""
     refused = core.query_network(read(text), "OPENVINO", KEY).refused
     assert "may end the process on a QuantizeLinear of what was dequantized" in refused["QuantizeLinear_4"]
+
+
+@pytest.mark.parametrize("domain", ["", "com.microsoft."])
+@pytest.mark.parametrize(("codes", "least", "largest"), [("int16", -32768, 32767), ("uint16", 0, 65535)])
+def test_codes_of_16_bits_are_refused_since_the_engine_does_not_saturate_them(
+    core: Core, domain: str, codes: str, least: int, largest: int
+) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]> g (float[4] x) => (float[4] y)
+        <float s = {{0.001}}, {codes} z = {{7}}>
+        {{ q = {domain}QuantizeLinear (x, s, z) d = {domain}DequantizeLinear (q, s, z) y = Relu (d) }}""")
+    network = core.read_network(model)
+    refused = core.query_network(network, "OPENVINO", KEY).refused
+    assert f"OpenVINO does not saturate what it quantizes to {codes}" in refused["QuantizeLinear_0"]
+    x = np.array([-500, 0.0025, 1, 500], np.float32)
+    expected = np.maximum((np.clip(np.rint(x.astype(np.float64) / 0.001) + 7, least, largest) - 7) * 0.001, 0)
+    y = core.load_network(network, "HETERO:OPENVINO,TEMPLATE", KEY).infer({"x": x})["y"]
+    np.testing.assert_allclose(y, expected, atol=0.0011)
