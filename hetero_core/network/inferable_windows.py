@@ -1,8 +1,10 @@
-"""Poolings that round their sizes up, and padded transposed convolutions, written so that onnx infers the sizes that ONNX defines.
+"""Windows (poolings that round up, padded transposed convolutions, STFT) written so that onnx infers the sizes that ONNX defines.
 
 With `ceil_mode` a last window may hang over the padded end, but none starts there. Before opset 22 onnx's inference counts those that
 start there, too. As long as no window does, rounding up is rounding down with more pads at the end: stride - 1 more, and never so many
 that a window would lie in pads alone.
+
+onnx's inference takes `onesided` of STFT for 0 where the node does not state it; ONNX says 1.
 
 A transposed convolution with SAME makes stride times as many elements as it reads, if it reaches them. onnx's inference adds
 `output_padding` to that, which only tells where it does not reach them.
@@ -11,6 +13,8 @@ A transposed convolution with SAME makes stride times as many elements as it rea
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from hetero_core.network.attributes import INT
 
 if TYPE_CHECKING:
     import onnx
@@ -22,12 +26,14 @@ _SAME = (b"SAME_UPPER", b"SAME_LOWER")
 
 
 def write_inferable_windows(graph: onnx.GraphProto) -> None:
-    """Changes poolings and transposed convolutions of a graph that is written for shape inference alone, and those of its bodies."""
+    """Changes nodes with windows of a graph that is written for shape inference alone, and those of its bodies."""
     for node in graph.node:
         if node.op_type in _POOLINGS and not node.domain:
             _change_pooling(node)
         if node.op_type == "ConvTranspose" and not node.domain:
             _limit_output_padding(node)
+        if node.op_type == "STFT" and not node.domain and all(attribute.name != "onesided" for attribute in node.attribute):
+            node.attribute.add(name="onesided", type=INT, i=1)
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
                 write_inferable_windows(body)

@@ -230,3 +230,11 @@ def test_if_has_no_rank_where_its_branches_have_two(opset: int) -> None:
         opset=opset,
     )
     assert network.outputs[0].type == TensorType("float32")
+
+
+@pytest.mark.parametrize(("attribute", "bins"), [("", 9), ("<onesided = 1>", 9), ("<onesided = 0>", 16)])
+def test_stft_has_half_of_its_bins_unless_it_says_otherwise(attribute: str, bins: int) -> None:
+    network = read(
+        "g (float[1,64,1] x) => (y) <int64 step = {8}, int64 length = {16}> " + f"{{ y = STFT {attribute} (x, step, , length) }}"
+    )
+    assert network.types["y"] == f32(1, 7, bins, 2)

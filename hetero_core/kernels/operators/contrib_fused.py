@@ -124,8 +124,11 @@ def _turn(xp: Namespace, x: Array, swaps: int, moves: int) -> Array:
 
 
 # Activation -> its parameters and the defaults of those that have one.
-_GEMM_ACTIVATIONS = ("", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu")
-_CONV_ACTIVATIONS = ("", "Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
+_GEMM_ACTIVATIONS = (
+    *("", "Celu", "Elu", "HardSigmoid", "LeakyRelu", "ParametricSoftplus", "Relu", "ScaledTanh", "Sigmoid", "Softplus", "Softsign"),
+    *("Tanh", "ThresholdedRelu"),
+)
+_CONV_ACTIVATIONS = ("", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 
 
 def _activate(xp: Namespace, x: Array, name: str, alpha: float, beta: float) -> Array:
@@ -133,11 +136,15 @@ def _activate(xp: Namespace, x: Array, name: str, alpha: float, beta: float) -> 
     first, second = x.dtype.type(alpha), x.dtype.type(beta)
     formulas: dict[str, Callable[[], Array]] = {
         "": lambda: x,
+        "Celu": lambda: xp.maximum(x, 0) + xp.minimum(first * xp.expm1(x / first), 0),
         "Clip": lambda: xp.clip(x, first, second),
         "Elu": lambda: xp.where(x >= 0, x, first * xp.expm1(xp.minimum(x, 0))),
         "HardSigmoid": lambda: xp.clip(first * x + second, 0, 1),
+        "HardSwish": lambda: x * xp.clip(x / 6 + x.dtype.type(0.5), 0, 1),
         "LeakyRelu": lambda: xp.where(x >= 0, x, first * x),
+        "ParametricSoftplus": lambda: first * xp.logaddexp(second * x, x.dtype.type(0)),
         "Relu": lambda: xp.maximum(x, 0),
+        "ScaledTanh": lambda: first * xp.tanh(second * x),
         "Sigmoid": lambda: sigmoid_of(xp, x),
         "Softplus": lambda: xp.logaddexp(x, x.dtype.type(0)),
         "Softsign": lambda: x / (1 + xp.abs(x)),

@@ -153,6 +153,9 @@ _GEMM: Mapping[str, dict[str, float]] = {
     "Elu": {"activation_alpha": 0.5},
     "HardSigmoid": {"activation_alpha": 0.25, "activation_beta": 0.5},
     "ThresholdedRelu": {"activation_alpha": 0.75},
+    "Celu": {"activation_alpha": 0.75},
+    "ParametricSoftplus": {"activation_alpha": 0.5, "activation_beta": 1.25},
+    "ScaledTanh": {"activation_alpha": 0.5, "activation_beta": 1.25},
 }
 
 
@@ -173,7 +176,10 @@ def _draw_conv(rng: Generator) -> ContribCase:
     group, outputs, channels = choose(rng, ((1, 4, 3), (2, 4, 3), (3, 3, 1)))
     name, parameters = choose(
         rng,
-        (("Relu", ()), ("Tanh", ()), ("Sigmoid", ()), ("LeakyRelu", (0.25,)), ("Clip", (-0.5, 0.75)), ("HardSigmoid", (0.25, 0.5))),
+        (
+            *(("Relu", ()), ("Tanh", ()), ("Sigmoid", ()), ("HardSwish", ())),
+            *(("LeakyRelu", (0.25,)), ("Clip", (-0.5, 0.75)), ("HardSigmoid", (0.25, 0.5))),
+        ),
     )
     attributes |= {"group": group, "activation": name} | ({"activation_params": list(parameters)} if parameters else {})
     x = draw_floats(rng, 2, group * channels, *(int(size) for size in rng.integers(7, 10, rank)))

@@ -130,3 +130,12 @@ def test_blocks_of_eight_are_told_by_a_filter_of_an_odd_number_of_them(core: Cor
     y = core.load_network(core.read_network(model), "CPU").infer({"x": x.astype(np.float32)})["y"]
     windows = sliding_window_view(x, (3, 3), axis=(2, 3))
     np.testing.assert_allclose(y, np.maximum(np.einsum("nchwij,ocij->nohw", windows, w), 0)[:, :20], rtol=1e-4, atol=1e-4)
+
+
+def test_saved_network_with_a_hard_swish_in_its_convolution_runs_as_before(core: Core, tmp_path: Path) -> None:
+    model = build("""<ir_version: 8, opset_import: ["": 17]> g (float[N,3,H,W] x) => (float[N,20,A,B] y) {
+        a = Conv <kernel_shape = [3,3]> (x, w0, b0) b = HardSwish (a) y = Conv <kernel_shape = [2,2]> (b, w5) }""")
+    save(model, tmp_path / "saved.onnx")
+    saved = onnx.load(tmp_path / "saved.onnx")
+    assert b"HardSwish" in {attribute.s for node in saved.graph.node for attribute in node.attribute}
+    check(core, model, tmp_path / "saved.onnx", [(1, 3, 6, 5)])
