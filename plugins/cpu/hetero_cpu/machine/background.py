@@ -17,8 +17,8 @@ from hetero_cpu.machine.orders import OrderDroppedError
 logger = logging.getLogger(__name__)
 
 Done = Callable[[BaseException | None], None]
-LONGEST_DELAY = 5.0
-"""Seconds that an order waits for a first run."""
+LONGEST_DELAY = 0.1
+"""Seconds that an order waits for a first run, which planning and emitting would take the interpreter lock from."""
 
 
 def _always() -> bool:
@@ -56,8 +56,8 @@ class BackgroundCompiler:
         """Has kernels compiled, then calls `done` in the compiling thread: with None, or with the error that stopped it.
 
         `is_wanted` is asked before each kernel; OrderDroppedError is the error where it is not. Nothing begins before `begin` is
-        set, or LONGEST_DELAY seconds have passed: to emit kernels takes the interpreter lock from a first run. So `kernels` is gone
-        through in the compiling thread, and may take its time to find out which they are.
+        set, or LONGEST_DELAY seconds have passed, but the start of LLVM's process. So `kernels` is gone through in the compiling thread,
+        and may take its time to find out which they are.
         """
         self._orders.put(Order(kernels, done, is_wanted, begin))
         with self._lock:
@@ -83,12 +83,13 @@ class BackgroundCompiler:
             give_back_memory()
 
     def _compile(self, order: Order) -> None:
-        if order.begin is not None:
-            self._awaited = order.begin
-            if not self._is_over.is_set():
-                order.begin.wait(LONGEST_DELAY)
-        self._require_wanted(order)
         try:
+            if order.begin is not None:
+                self._awaited = order.begin
+                if not self._is_over.is_set():
+                    COMPILER.prepare()
+                    order.begin.wait(LONGEST_DELAY)
+            self._require_wanted(order)
             COMPILER.compile_all(order.kernels, lambda: self._require_wanted(order))
         finally:
             COMPILER.rest()

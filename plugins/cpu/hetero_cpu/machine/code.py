@@ -6,7 +6,7 @@ memory of the stack that LLVM turns into registers. Nothing here knows what an o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,6 +50,7 @@ class Code:
         self._first = self.function.append_block()
         self.builder = ir.Builder(self.function, self._first)
         self.parameters = tuple(Number(self, argument) for argument in self.function.args)
+        self._inners: dict[str, Code] = {}
 
     def finish(self, result: Number | None = None) -> None:
         """Ends the function; it returns `result` where it was said to return a number."""
@@ -63,6 +64,14 @@ class Code:
     def inner(self, name: str, parameters: int) -> Code:
         """Returns another function of the same module, which only this module can call."""
         return Code(name, parameters, self.width, self.module)
+
+    def find_inner(self, name: str, parameters: int, emit: Callable[[Code], None]) -> Code:
+        """Returns the inner function of a name; `emit` emits and finishes it when it is first asked for."""
+        inner = self._inners.get(name)
+        if inner is None:
+            inner = self._inners[name] = self.inner(name, parameters)
+            emit(inner)
+        return inner
 
     def call(self, function: Code, *arguments: Number | int) -> None:
         """Calls a function of the same module."""

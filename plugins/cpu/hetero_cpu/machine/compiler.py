@@ -150,12 +150,16 @@ class Compiler:
         return _translate_text(self._emit(kernel), kernel)
 
     def _emit(self, kernel: Kernel) -> str:
-        from hetero_cpu.machine.translator import TRANSLATOR  # subprocess, and LLVM where there can be no other process
-
-        # It starts while the kernel is emitted.
-        TRANSLATOR.prepare()
+        # The process starts while the kernel is emitted.
+        self.prepare()
         text: str = kernel.emit(kernel.name, find_width()).take_text()
         return text
+
+    def prepare(self) -> None:
+        """Has the process that compiles started, where there is none, and does not wait for it."""
+        from hetero_cpu.machine.translator import TRANSLATOR  # subprocess, and LLVM where there can be no other process
+
+        TRANSLATOR.prepare()
 
     def rest(self) -> None:
         """Ends the process that compiles, where there is one; for when nothing is left to be compiled."""

@@ -135,15 +135,19 @@ def _emit(name: str, width: int, shape: AttentionShape) -> Code:
         places["q"] = places["q"] + query * p["q_step"]
         places["y"] = places["y"] + query * p["y_step"]
         places["mask"] = places["mask"] + query * p["mask_query"]
-        last_rows = shape.last_rows or p["last_rows"]
+        full_rows = shape.vectors * width
         if shape.is_one_block:
-            emitter.emit_block(places, last_rows)
-        else:
+            emitter.emit_block(places, shape.last_rows or p["last_rows"])
+        elif shape.last_rows:
             with code.either(block.equals(p["blocks"] - 1)) as (last, full):
                 with last:
-                    emitter.emit_block(places, last_rows)
+                    emitter.emit_block(places, shape.last_rows)
                 with full:
-                    emitter.emit_block(places, shape.vectors * width)
+                    emitter.emit_block(places, full_rows)
+        else:
+            # One code for all blocks: an open number of queries comes with a compilation that is waited for.
+            last_or_full = block.equals(p["blocks"] - 1).choose(p["last_rows"], code.number(full_rows))
+            emitter.emit_block(places, last_or_full)
     code.finish()
     return code
 
@@ -188,9 +192,8 @@ class _Emitter:
         """Writes scale * k q^T + mask turned, and the largest of each query."""
         code, p, shape = self._code, self._p, self._shape
         row_bytes = vectors * code.width * FLOAT_BYTES
-        scale = code.spread(code.float_of(p["scale"]))
         columns = code.number(rows)
-        emit_turned_panel(code, places["q"], p["q_step"], p["size"], columns, self._panel, vectors, scale)
+        emit_turned_panel(code, places["q"], p["q_step"], p["size"], columns, self._panel, vectors, p["scale"])
         if shape.mask == "vectors":
             emit_turned_panel(code, places["mask"], p["mask_query"], p["keys"], columns, self._masks, vectors)
         for j in range(vectors):
@@ -276,14 +279,31 @@ class _Emitter:
                 last=p["value_size"] % code.width,
             )
 
+        def walk_tiles(rows: Number, pixels: int, offset: Number, count: int, *, is_masked: bool) -> None:
+            # The last tile overlaps the one before it.
+            with code.loop(0, rows, pixels) as m:
+                call(m.at_most(rows - pixels), pixels, offset, count, is_masked=is_masked)
+
+        def walk_many(rows: Number, offset: Number, count: int, *, is_masked: bool) -> None:
+            whole = vectors * code.width
+            size = -(-whole // -(-whole // most))
+            if size == most or shape.is_one_block:
+                walk_tiles(rows, most, offset, count, is_masked=is_masked)
+                return
+            # Most blocks are whole: their tiles overlap least.
+            with code.either(rows.equals(whole)) as (full_block, part):
+                with full_block:
+                    walk_tiles(rows, size, offset, count, is_masked=is_masked)
+                with part:
+                    walk_tiles(rows, most, offset, count, is_masked=is_masked)
+
         def walk(offset: Number, count: int, *, is_masked: bool) -> None:
             if not isinstance(rows, int):
                 with code.either(rows < most) as (few, many):
                     with few, code.loop(0, rows) as m:
                         call(m, 1, offset, count, is_masked=is_masked)
-                    # The last tile overlaps the one before it.
-                    with many, code.loop(0, rows, most) as m:
-                        call(m.at_most(rows - most), most, offset, count, is_masked=is_masked)
+                    with many:
+                        walk_many(rows, offset, count, is_masked=is_masked)
                 return
             tiles = -(-rows // most)
             size = -(-rows // tiles)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
-from hetero_cpu.machine.terms import Floats, Number
+from hetero_cpu.machine.terms import Number
 from hetero_cpu.operators.layout.copies import turn_vectors
 
 
@@ -28,36 +30,48 @@ def emit_turned_panel(
     columns: Number,
     panel: Number,
     vectors: int,
-    factor: Floats | None = None,
+    factor: Number | None = None,
 ) -> None:
     """Copies columns of a turned matrix, times a factor: panel[k, n] = source[n, k] for k below `rows` and n below `columns`, else 0.
 
-    The k of one n lie side by side, `step` bytes after those of the n before.
+    The k of one n lie side by side, `step` bytes after those of the n before. `factor`: the bits of a float32.
     """
-    width = code.width
-    row_bytes = vectors * width * FLOAT_BYTES
-    full = rows - rows % width
-
-    def turn(k: Number, j: int, mask_rows: Number | None) -> None:
-        left = columns - j * width
-        vectors = []
-        for n in range(width):
-            begin = source + step * (j * width + n) + k * FLOAT_BYTES
-            # A column that is not there is read nowhere.
-            count = (left > n).choose(code.number(width) if mask_rows is None else mask_rows, code.number(0))
-            vector = code.load(begin, mask=code.mask_first(count))
-            vectors.append(vector if factor is None else vector * factor)
-        target = panel + k * row_bytes
-        for position, vector in enumerate(turn_vectors(vectors)):
-            place = position * row_bytes + j * width * FLOAT_BYTES
-            if mask_rows is None:
-                code.store(target, vector, place)
-            else:
-                with code.when(mask_rows > position):
-                    code.store(target, vector, place)
-
+    row_bytes = vectors * code.width * FLOAT_BYTES
+    name = "turn" if factor is None else "turn_and_multiply"
+    emit = partial(_emit_turn, has_factor=factor is not None)
+    turn = code.find_inner(name, len(_TURN_PARAMETERS), emit)
+    bits = code.number(0) if factor is None else factor
     for j in range(vectors):
-        with code.loop(0, full, width) as k:
-            turn(k, j, None)
-        with code.when(full < rows):
-            turn(full, j, rows - full)
+        begin, place = source + step * (j * code.width), panel + j * code.width * FLOAT_BYTES
+        with code.loop(0, rows, code.width) as k:
+            code.call(
+                turn, begin + k * FLOAT_BYTES, step, rows - k, columns - j * code.width, place + k * row_bytes, row_bytes, bits
+            )
+
+
+_TURN_PARAMETERS = ("source", "step", "rows", "columns", "target", "target_step", "factor")
+"""Addresses, strides in bytes and counts, of which those beyond a vector's elements are the same; the bits of the factor."""
+
+
+def _emit_turn(code: Code, *, has_factor: bool) -> None:
+    """Emits a function that turns a square of as many rows and columns as a vector has elements."""
+    source, step, rows, columns, target, target_step, factor = code.parameters
+    width = code.width
+    full, empty = code.number(width), code.number(0)
+    there = rows.at_most(width)
+    factors = code.spread(code.float_of(factor)) if has_factor else None
+    vectors = []
+    for n in range(width):
+        # A column that is not there is read nowhere.
+        vector = code.load(source + step * n, mask=code.mask_first((columns > n).choose(there, empty)))
+        vectors.append(vector if factors is None else vector * factors)
+    turned = turn_vectors(vectors)
+    with code.either(there < full) as (some, every):
+        with some:
+            for position, vector in enumerate(turned):
+                with code.when(there > position):
+                    code.store(target + target_step * position, vector)
+        with every:
+            for position, vector in enumerate(turned):
+                code.store(target + target_step * position, vector)
+    code.finish()

@@ -10,7 +10,7 @@ from hetero_core.records import record
 from hetero_cpu.machine.chunks import choose_chunk_size
 from hetero_cpu.machine.native import Array
 from hetero_cpu.open.choices import pays
-from hetero_cpu.open.sizes import is_open, largest, least, value_of
+from hetero_cpu.open.sizes import is_open, largest, least
 
 # Pixels and vectors of channels that fit into the registers: with AVX-512 pixels * vectors + vectors + 1 <= 32, with AVX2 <= 16.
 _TILES = {16: ((14, 2), (9, 3), (6, 4), (5, 5), (4, 6), (3, 7), (2, 10), (1, 12)), 8: ((6, 2), (4, 3), (3, 3), (2, 5), (1, 8))}
@@ -50,12 +50,13 @@ class Tiling:
     def count_prefetches(self, units: int) -> int:
         """Returns the cache lines that a tile fetches ahead for every four numbers of depth, where `units` tiles share a block of weights.
 
-        Many tiles use a block for so long that waiting for the next one does not matter, and one tile has no time to fetch.
+        Many tiles use a block for so long that waiting for the next one does not matter, and one tile has no time to fetch. An open
+        number of tiles fetches for all that, so that its classes share one kernel: what is fetched once more is near already.
         """
         lines = 4 * self.vectors * self.width * 4 // 64
-        if not 2 <= value_of(units) <= _MOST_FETCHING:
-            return 0
-        return -(-lines // (_OPEN_FETCHING if is_open(units) else units))
+        if is_open(units):
+            return -(-lines // _OPEN_FETCHING)
+        return -(-lines // units) if 2 <= units <= _MOST_FETCHING else 0
 
     @property
     def has_short_tiles(self) -> bool:
