@@ -51,6 +51,7 @@ class OpenInstance:
         self._plan = plan
         self._current = CurrentRun()
         self._memory = np.empty(0, np.uint8)
+        self._begin = int(self._memory.ctypes.data)
         self._products: Products | None = None
         self._index_of_root = {root: index for index, root in enumerate(plan.roots)}
         # Where the memory of each root begins, among the numbers of calls.
@@ -154,7 +155,8 @@ class OpenInstance:
         need = plan.measure_arena(products)
         if need > self._memory.nbytes:
             self._memory = allocate_arena(need + need // 4)
-        begin = int(self._memory.ctypes.data)
+            self._begin = int(self._memory.ctypes.data)
+        begin = self._begin
         numbers = plan.bind_numbers(products)
         if self._program is not None:
             self._program.bind(numbers.calls, numbers.chunks)

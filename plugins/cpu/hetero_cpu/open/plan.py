@@ -19,6 +19,7 @@ from hetero_core.kernels.execution import Program
 from hetero_core.network.graph import Node
 from hetero_core.records import record
 from hetero_cpu.open.evaluation import Table, write_function, write_tuple
+from hetero_cpu.open.late import write_late
 from hetero_cpu.open.size_class import Products, SizeClass
 from hetero_cpu.planning.plan import Foreign, Plan
 
@@ -140,16 +141,18 @@ class OpenPlan:
         self.rows_in_arena = numbers.rows_in_arena
         self.rows_outside = np.concatenate([np.zeros(0, np.int64), *numbers.rows_of_roots])
         self.roots_of_rows = np.repeat(np.arange(len(numbers.rows_of_roots)), [len(own) for own in numbers.rows_of_roots])
+        self._measure = numbers.arena.write_first()
+        self._compute_late = None if late.program is None else write_late(late.program)
         self._describe_arrays = _write_description([rank for _, rank in numbers.laid])
 
     def bind_numbers(self, products: Products) -> BoundNumbers:
         """Returns all numbers for a set of sizes, by one product of a matrix."""
-        numbers = self.numbers.table.evaluate(products).astype(np.int64)
+        numbers = self.numbers.table.evaluate(products)
         return BoundNumbers(*[numbers[part] for part in self._parts])
 
     def measure_arena(self, products: Products) -> int:
         """Returns the bytes of the arena."""
-        return int(self.numbers.arena.evaluate(products)[0])
+        return int(self._measure(products.tolist()))
 
     def read_laid(self, numbers: BoundNumbers) -> tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]:
         """Returns of each open array that is touched by name its address without the base, its shape and its strides."""
@@ -186,7 +189,7 @@ class OpenPlan:
             size = int(np.prod(shape, dtype=np.int64))
             elements[name] = numbers.elements[begin : begin + size].reshape(shape)
             begin += size
-        computed = iter(()) if late.program is None else iter(late.program.run(tuple(elements[name] for name in late.reads)))
+        computed = iter(() if self._compute_late is None else self._compute_late(*[elements[name] for name in late.reads]))
         return tuple(elements[name] if name in elements else next(computed) for name in late.names)
 
 

@@ -50,12 +50,14 @@ def make_stage(x: Array) -> Kernel:
             "stage_pixels", lambda name, width: _emit_stage(name, width, _copy_pixels), STAGE_PARAMETERS, list_stage_writes
         )
     if channels <= _MOST_INTERLEAVED and x.strides[3] == FLOAT_BYTES:
+        # Compiled in: a size that is open has this value from here on.
+        planes = int(channels)
 
         def copy(code: Code, p: dict[str, Number], source: Number, target: Number) -> None:
-            _interleave_planes(code, p, source, target, channels)
+            _interleave_planes(code, p, source, target, planes)
 
         return Kernel(
-            f"stage_{channels}_planes", lambda name, width: _emit_stage(name, width, copy), STAGE_PARAMETERS, list_stage_writes
+            f"stage_{planes}_planes", lambda name, width: _emit_stage(name, width, copy), STAGE_PARAMETERS, list_stage_writes
         )
     return Kernel("stage_planes", lambda name, width: _emit_stage(name, width, _copy_planes), STAGE_PARAMETERS, list_stage_writes)
 
