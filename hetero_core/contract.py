@@ -178,9 +178,12 @@ class RunContext:
     `state` is the value that `Executable.create_state` returned for this request. `outputs` has, for each output, the caller's array to
     fill or None; a device may fill it or return an array of its own. `profile` is None unless PERF_COUNT is set, `limits` is None unless
     MEMORY_LIMIT or DEADLINE is set. `tensors` is for the core: the caller's tensors for outputs that stay in the device's memory.
+
+    `owns_outputs` promises that until the run returns, even after a cancellation, nobody else uses the arrays in `outputs`, and that they
+    overlap neither with one another nor with inputs: a device may compute in them. Without it, it computes elsewhere and copies at the end.
     """
 
-    __slots__ = ("limits", "outputs", "profile", "state", "tensors", "token")
+    __slots__ = ("limits", "outputs", "owns_outputs", "profile", "state", "tensors", "token")
 
     def __init__(
         self,
@@ -192,6 +195,7 @@ class RunContext:
         limits: RunLimits | None = None,
     ) -> None:
         self.tensors: Mapping[int, Any] | None = None
+        self.owns_outputs = False
         self.limits = limits
         self.state = state
         self.outputs = outputs

@@ -132,9 +132,13 @@ class HostSession:
     def run(
         self, inputs: tuple[Any, ...], presets: Sequence[Any | None] | None, token: CancelToken, *, measures: bool
     ) -> tuple[tuple[Any, ...], tuple[tuple[Any, ...], ...]]:
-        """Returns the outputs, valid until the next run, and the times of nodes as plain values where they were asked for."""
+        """Returns the outputs, valid until the next run, and the times of nodes as plain values where they were asked for.
+
+        `presets` are arrays that nobody uses until this returns, as `RunContext.owns_outputs` says.
+        """
         profile = Profile(str(self.network.device)) if measures else None
         context = RunContext(self._state, outputs=presets, profile=profile, token=token, limits=self.network.create_limits())
+        context.owns_outputs = presets is not None
         outputs = self.network.check_outputs(self.network.run_host(inputs, context), context)
         return outputs, () if profile is None else tuple(_describe_time(entry) for entry in profile.entries)
 

@@ -16,6 +16,8 @@ from hetero_cpu.planning.outside import FEWEST_BYTES
 from hetero_cpu.stored.stored_executable import StoredExecutable
 
 from hetero_core import Core
+from hetero_core.contract import CancelToken, RunContext
+from hetero_core.remote.host import HostSession
 
 # Large enough not to be copied: 128 KiB.
 ROWS, COLUMNS = 128, 256
@@ -146,6 +148,52 @@ def test_arrays_set_for_outputs_are_filled_beside_others(core: Core) -> None:
     assert found["twice"] is mine
     assert np.array_equal(mine, expected["twice"])
     assert np.array_equal(found["present"], expected["present"])
+
+
+class Uncopied(np.ndarray):
+    """An array that counts copies into it."""
+
+    copies = 0
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        self.copies += 1
+        super().__setitem__(place, value)
+
+
+@pytest.mark.parametrize(("owns_outputs", "copies"), [(True, 0), (False, 1)])
+def test_only_an_output_that_the_run_owns_is_computed_where_the_caller_set_it(
+    native_core: Core, *, owns_outputs: bool, copies: int
+) -> None:
+    network = native_core.load_network(CACHE, "CPU")
+    inputs = draw_array(7, 1, 4, 64, 64), draw_array(8, 1, 4, 1, 64)
+    mine = np.zeros((1, 4, 65, 64), np.float32).view(Uncopied)
+    context = RunContext(network.create_state(), outputs=[None, mine])
+    context.owns_outputs = owns_outputs
+    present, twice = network.run_host(inputs, context)
+    expected = run_cache(*inputs)
+    assert twice is mine
+    assert np.array_equal(mine, expected["twice"])
+    assert np.array_equal(present, expected["present"])
+    assert mine.copies == copies
+
+
+def test_a_host_computes_where_the_other_process_reads(native_core: Core) -> None:
+    session = HostSession(native_core.load_network(RELU, "CPU"))
+    x, mine = draw_array(4, ROWS, COLUMNS), np.zeros((ROWS, COLUMNS), np.float32).view(Uncopied)
+    for sign in (1, -1, -1):
+        outputs, _ = session.run((sign * x,), [mine], CancelToken(), measures=False)
+        assert outputs[0] is mine
+        assert np.array_equal(mine, np.maximum(sign * x, 0))
+    assert mine.copies == 0
+
+
+def test_an_owned_array_that_does_not_lie_in_order_is_filled(native_core: Core) -> None:
+    network = native_core.load_network(RELU, "CPU")
+    x, mine = draw_array(3, ROWS, COLUMNS), np.zeros((COLUMNS, ROWS), np.float32).T
+    context = RunContext(network.create_state(), outputs=[mine])
+    context.owns_outputs = True
+    assert network.run_host((x,), context)[0] is mine
+    assert np.array_equal(mine, np.maximum(x, 0))
 
 
 def test_an_array_may_be_set_for_an_output_and_given_as_an_input(core: Core) -> None:

@@ -90,7 +90,9 @@ class Instance:
         current = self._current
         current.token, current.limits, current.team = context.token, context.limits, team
         try:
-            outside = _NOTHING if self._outside is None else self._outside.move(inputs, context.outputs)
+            outside = _NOTHING
+            if self._outside is not None:
+                outside = self._outside.move(inputs, context.outputs, owns_presets=context.owns_outputs)
             for (value, place), array in zip(self._inputs, inputs, strict=True):
                 if place is None:
                     current.passed[value] = lay_inputs((array,))[0]

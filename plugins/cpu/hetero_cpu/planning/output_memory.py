@@ -37,6 +37,13 @@ class OutputMemory:
         del self._kept[:-_MOST_KEPT]
         return lent.reshape(self._shape), address
 
+    def fits(self, array: Array) -> bool:
+        """Says whether an array of the caller's can be written in place of one from here."""
+        flags = array.flags
+        return (
+            array.shape == self._shape and array.dtype == self._dtype and flags.c_contiguous and flags.aligned and flags.writeable
+        )
+
 
 def _allocate(nbytes: int) -> tuple[memoryview, int]:
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)

@@ -83,13 +83,14 @@ def find_outside(
 class OutsidePlaces:
     """Positions of the addresses of some places among the numbers of a program, to be moved to other memory of the same size."""
 
-    __slots__ = ("_begins", "_current", "_numbers", "_owners", "_positions", "_rows")
+    __slots__ = ("_addresses", "_begins", "_current", "_numbers", "_owners", "_positions", "_rows")
 
     def __init__(self, program: NativeProgram | None, calls: Sequence[NativeCall], places: Mapping[str, Array]) -> None:
         """`calls`: those of the program; `places`: the arrays to which they are bound, by name."""
         self._rows = {name: row for row, name in enumerate(places)}
         self._begins = np.array([array.ctypes.data for array in places.values()], np.int64)
         self._current = self._begins
+        self._addresses: Mapping[str, int] = {}
         self._numbers = np.zeros(0, np.int64) if program is None else program.numbers
         positions, arrays = _list_positions(calls)
         rows = [
@@ -101,13 +102,14 @@ class OutsidePlaces:
 
     def move(self, addresses: Mapping[str, int]) -> None:
         """Has the program work at these addresses, by the names of the places; and in the places for which none is given."""
-        if not self._rows:
+        # Also where there are no places. A caller that fills the same arrays again and again needs none of what follows.
+        if addresses == self._addresses:
             return
         begins = self._begins.copy()
         for name, address in addresses.items():
             begins[self._rows[name]] = address
         self._numbers[self._positions] += (begins - self._current)[self._owners]
-        self._current = begins
+        self._current, self._addresses = begins, addresses
 
 
 def _list_positions(calls: Sequence[NativeCall]) -> tuple[Array, Array]:
@@ -136,20 +138,25 @@ class OutsideArrays:
         self._outputs = {value: (root, _open_memory(arrays[value])) for value, root in outside.outputs.items()}
         self._places = OutsidePlaces(program, calls, {root: arrays[root] for root in outside.roots})
 
-    def move(self, inputs: Sequence[Any], presets: Sequence[Array | None] | None) -> dict[str, Array]:
+    def move(self, inputs: Sequence[Any], presets: Sequence[Array | None] | None, *, owns_presets: bool) -> dict[str, Array]:
         """Has the program read inputs where they are and write outputs where they stay; returns these arrays by value.
 
-        Outputs for which the caller has set an array are not among them: a run that was cancelled may be under way when the caller has its
-        arrays back. Nor are inputs that do not fit.
+        Outputs for which the caller has set an array are among them only where the run owns that array and it fits: otherwise a run that
+        was cancelled may be under way when the caller has its arrays back. Nor are inputs that do not fit.
         """
         addresses, moved = {}, {}
         for index, value, place in self._inputs:
             if _fits(inputs[index], place):
                 moved[value], addresses[value] = inputs[index], inputs[index].ctypes.data
         for index, value in enumerate(self._values):
-            if value in self._outputs and (presets is None or presets[index] is None):
-                root, memory = self._outputs[value]
+            if value not in self._outputs:
+                continue
+            root, memory = self._outputs[value]
+            preset = None if presets is None else presets[index]
+            if preset is None:
                 moved[value], addresses[root] = memory.take()
+            elif owns_presets and memory.fits(preset):
+                moved[value], addresses[root] = preset, preset.ctypes.data
         self._places.move(addresses)
         return moved
 
