@@ -307,7 +307,7 @@ def test_hetero_devices_lists_the_others_and_ends_when_one_hangs(tmp_path: Path)
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=900,
     )
     assert ended.returncode == 0, ended.stderr
     rows = {line.split()[0]: line for line in ended.stdout.splitlines()}

@@ -177,7 +177,7 @@ core.register_plugin("STUCK", StuckDevice())
 
 def run_program(body: str) -> subprocess.CompletedProcess[str]:
     program = PROGRAM.format(model=MODEL) + body
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.mark.parametrize(

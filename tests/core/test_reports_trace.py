@@ -170,7 +170,7 @@ def load_branches(core: Core, read: Callable[..., Network], first: Meeting, seco
 
 
 def test_branches_on_two_devices_are_at_the_same_time_on_their_tracks(core: Core, read: Callable[..., Network]) -> None:
-    barrier = threading.Barrier(2, timeout=60)
+    barrier = threading.Barrier(2, timeout=900)
     request = load_branches(core, read, Meeting(barrier.wait), Meeting(barrier.wait)).create_infer_request()
     assert request.infer({"x": X})["y"].tolist() == [1, 0]
     events = check_events(profiles_to_trace([request.profile]))
@@ -191,7 +191,7 @@ def test_branches_on_two_devices_are_at_the_same_time_on_their_tracks(core: Core
 
 
 def test_requests_that_overlap_on_one_device_have_tracks_of_their_own(core: Core, read: Callable[..., Network]) -> None:
-    barrier = threading.Barrier(2, timeout=60)
+    barrier = threading.Barrier(2, timeout=900)
     core.register_plugin("M1", Meeting(barrier.wait))
     loaded = core.load_network(read("g (float[2] x) => (float[2] y) { a = Relu(x) y = Abs(a) }"), "M1", {**ON, "NUM_STREAMS": 2})
     profiles: list[Profile] = []

@@ -169,7 +169,7 @@ def test_interrupt_in_the_callback_of_a_cancel_reaches_who_cancels(gate: Gate, r
 
     request_of_gate.set_callback(interrupt)
     request_of_gate.start_async({"x": ONES, "w": ONES})
-    assert gate.entered.acquire(timeout=60)
+    assert gate.entered.acquire(timeout=900)
     with pytest.raises(KeyboardInterrupt):
         request_of_gate.cancel()
     assert not request_of_gate.is_running
@@ -187,7 +187,7 @@ def test_cancelled_request_is_idle_at_once_and_works_again(gate: Gate, request_o
     seen: list[BaseException | None] = []
     request_of_gate.set_callback(lambda _, error: seen.append(error))
     request_of_gate.start_async({"x": ONES, "w": ONES})
-    assert gate.entered.acquire(timeout=60)
+    assert gate.entered.acquire(timeout=900)
     request_of_gate.cancel()
     with pytest.raises(RequestCancelledError, match="a request on network 'g' was cancelled"):
         request_of_gate.wait(60)
@@ -356,7 +356,7 @@ def test_cancel_comes_before_what_a_device_returns_because_of_it(core: Core, rea
     core.register_plugin("WATCHED", watched)
     request = core.load_network(read(TEXT), "WATCHED").create_infer_request()
     request.start_async({"x": ONES, "w": ONES})
-    assert watched.entered.acquire(timeout=60)
+    assert watched.entered.acquire(timeout=900)
     request.cancel()
     watched.open.set()
     with pytest.raises(RequestCancelledError):

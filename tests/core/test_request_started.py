@@ -344,7 +344,7 @@ def test_exclusive_networks_of_a_device_that_starts_runs_take_turns(core: Core, 
     requests = [network.create_infer_request() for network in networks]
     for request in requests:
         request.start_async({"x": X})
-    assert entered.acquire(timeout=60)
+    assert entered.acquire(timeout=900)
     assert not entered.acquire(blocking=False)
     may_leave.set()
     for request in requests:
@@ -378,7 +378,7 @@ def test_run_of_a_higher_priority_goes_first_where_networks_take_turns(core: Cor
             request.set_callback(lambda *_, name=name: order.append(name))
     # The first one is in its run when the others come.
     requests["LOW"][0].start_async({"x": X})
-    assert entered.acquire(timeout=60)
+    assert entered.acquire(timeout=900)
     for name, index in (("LOW", 1), ("MEDIUM", 0), ("HIGH", 0), ("DEFAULT", 0), ("HIGH", 1), ("MEDIUM", 1)):
         requests[name][index].start_async({"x": X})
     may_leave.set()

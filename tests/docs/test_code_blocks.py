@@ -70,7 +70,7 @@ def test_python_blocks_of_page_run(page: Path, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=900,
     )
     assert ended.returncode == 0, f"{page.relative_to(ROOT)}: a block fails\n{ended.stdout}\n{ended.stderr}"
 

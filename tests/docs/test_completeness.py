@@ -190,6 +190,6 @@ def test_example_passes_its_own_tests() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=1500,
     )
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"

@@ -26,7 +26,7 @@ def test_resnet50_on_four_devices_is_one_table() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=300,
+        timeout=900,
     )
     title, _, header, *rows = ended.stdout.splitlines()[:7]
     assert title.startswith("network 'resnet50': 1 round")

@@ -36,7 +36,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def run_script(*arguments: str, code: int = 0, **environment: str) -> str:
     command = [sys.executable, str(BENCH / "bench_models.py"), *arguments]
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **environment}, cwd=BENCH
+        command, capture_output=True, text=True, timeout=900, check=False, env={**os.environ, **environment}, cwd=BENCH
     )
     assert ended.returncode == code, ended.stdout + ended.stderr
     return ended.stdout if code == 0 else ended.stderr

@@ -128,7 +128,7 @@ def run_hetero_as_text(site: Path, *arguments: str) -> subprocess.CompletedProce
     # Children of the command find the devices, too.
     environment = {**os.environ, "PYTHONPATH": str(site)}
     command = [sys.executable, "-m", "hetero_core", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, env=environment)
 
 
 def test_devices_that_agree_end_with_0_and_every_value_is_compared(model: str, capsys: pytest.CaptureFixture[str]) -> None:

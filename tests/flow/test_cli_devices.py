@@ -32,7 +32,7 @@ def run_hetero(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=900,
     )
 
 

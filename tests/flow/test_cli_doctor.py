@@ -33,7 +33,7 @@ def run_doctor(path: Path, **variables: str) -> tuple[int, list[dict[str, Any]]]
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=900,
     )
     findings: list[dict[str, Any]] = json.loads(ended.stdout)["findings"]
     assert ended.returncode == (1 if any(finding["cure"] for finding in findings) else 0)

@@ -52,7 +52,7 @@ MESSAGE_OF_WAY = {
 @cache
 def is_mounting_possible() -> bool:
     try:
-        tried = subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False, timeout=60)
+        tried = subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False, timeout=900)
     except FileNotFoundError:
         return False
     return tried.returncode == 0
@@ -64,7 +64,7 @@ def write_in_trouble(trouble: str, folder: Path) -> dict[str, Any]:
     if needs_disk and not is_mounting_possible():
         pytest.skip("this system lets nobody mount a disk of their own")
     command = [*(NAMESPACE if needs_disk else ()), sys.executable, str(PROGRAM), trouble, str(folder)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     # The folder can be removed again.
     for path in (folder, *folder.rglob("*")) if folder.exists() else ():
         if path.is_dir():
@@ -116,7 +116,7 @@ def test_standard_output_on_a_full_disk_is_an_error_with_its_own_exit_code() -> 
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=60,
+            timeout=900,
         )
     assert ended.returncode == 74
     assert ended.stderr == "hetero: error: cannot write to the standard output: No space left on device\n"

@@ -16,7 +16,7 @@ RUN = Path(__file__).parents[1] / "graphs" / "run.py"
 
 def try_seeds(record: Path, seeds: str, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(RUN), "TEMPLATE", "--reference", "", "--seeds", seeds, "--record", str(record), *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
 def test_second_run_goes_on_where_the_first_one_stopped(tmp_path: Path) -> None:

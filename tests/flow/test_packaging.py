@@ -35,7 +35,7 @@ def run(*command: str | Path, folder: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     ended = subprocess.run(
-        [*map(str, command)], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+        [*map(str, command)], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=900
     )
     assert ended.returncode == 0, f"{' '.join(map(str, command))}\n{ended.stdout}\n{ended.stderr}"
     return ended.stdout

@@ -20,7 +20,7 @@ def list_loaded(code: str, *, path: Path | None = None) -> set[str]:
     report = "import json, sys; sys.stderr.write('LOADED' + json.dumps(sorted(sys.modules)))"
     environment = {**os.environ, "PYTHONPATH": str(path or "")}
     ended = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=False, env=environment, timeout=120
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=False, env=environment, timeout=900
     )
     assert ended.returncode == 0, ended.stderr
     return set(json.loads(ended.stderr.rpartition("LOADED")[2]))

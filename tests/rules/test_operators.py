@@ -56,7 +56,7 @@ USE_OF_IT = """if True:
 def test_new_operator_is_one_function_in_one_file(tmp_path: Path) -> None:
     (tmp_path / "added.py").write_text(NEW_OPERATOR)
     ended = subprocess.run(
-        [sys.executable, "-c", USE_OF_IT, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", USE_OF_IT, str(tmp_path)], capture_output=True, text=True, check=False, timeout=900
     )
     assert ended.returncode == 0, ended.stderr
 

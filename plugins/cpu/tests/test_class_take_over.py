@@ -77,7 +77,7 @@ def check(network: CpuExecutable, rows: int) -> None:
 
 
 def test_two_first_runs_at_once_order_one_class(network: CpuExecutable, orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
-    both_have_asked = threading.Barrier(2, timeout=60)
+    both_have_asked = threading.Barrier(2, timeout=900)
 
     def have_asked(_: int) -> bool:
         both_have_asked.wait()

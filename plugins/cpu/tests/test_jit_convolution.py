@@ -254,7 +254,7 @@ def test_products_with_vectors_of_avx2_equal_the_formula(tmp_path: Path) -> None
     """The tests of this file, as a processor without AVX-512 runs them."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     ended = subprocess.run(
-        [sys.executable, "-c", AGAIN, __file__], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", AGAIN, __file__], env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     assert ended.returncode == 0, ended.stdout[-3000:]
     assert "passed" in ended.stdout

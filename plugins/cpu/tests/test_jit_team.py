@@ -325,7 +325,7 @@ def run_python(program: str, *, first: str = "") -> str:
     source = f"{first}\nfrom {Path(__file__).stem} import *\n{program}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
     ended = subprocess.run(
-        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False, timeout=900
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout

@@ -205,7 +205,7 @@ def import_elsewhere(blob: Path, folder: Path, kind: str, cache: Path | None) ->
     """Returns what another process saw; `cache` is its private folder, None for ours."""
     environment = os.environ if cache is None else {**os.environ, "XDG_CACHE_HOME": str(cache)}
     command = [sys.executable, "-c", CHILD, str(blob), str(folder), kind]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return json.loads(ended.stdout)
 

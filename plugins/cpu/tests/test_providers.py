@@ -53,7 +53,7 @@ def test_folder_is_in_a_table_if_it_has_steps() -> None:
 
 def ask(code: str) -> Any:
     """Returns what a fresh process prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=900)
     return json.loads(done.stdout)
 
 

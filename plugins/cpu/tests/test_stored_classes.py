@@ -100,7 +100,7 @@ def test_a_second_process_plans_nothing_and_is_right(name: str, tmp_path: Path) 
 
     def run(*own: str) -> list[str]:
         command = [sys.executable, "-c", SECOND, str(tmp_path / "model.onnx"), "JIT", *own]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout.split()
+        return subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout.split()
 
     first = run(*paths[:3])
     assert first[0] == "planned"

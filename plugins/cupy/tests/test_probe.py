@@ -101,7 +101,7 @@ def ask_device(home: Any) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=900,
     )
     return ended.stdout.splitlines()
 

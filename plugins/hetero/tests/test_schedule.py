@@ -76,7 +76,7 @@ def load_branches(core: Core, first: Meeting, second: Meeting, **config: Any) ->
 
 
 def test_two_branches_on_two_devices_run_at_the_same_time(core: Core) -> None:
-    barrier = threading.Barrier(2, timeout=60)
+    barrier = threading.Barrier(2, timeout=900)
     loaded = load_branches(core, Meeting(lambda node: barrier.wait()), Meeting(lambda node: barrier.wait()))
     for _ in range(5):
         assert loaded.infer({"x": X})["y"].tolist() == [1, 0]
@@ -92,7 +92,7 @@ def test_devices_that_hold_the_interpreter_s_lock_are_not_spread(core: Core) -> 
 
 def test_requests_of_a_split_overlap(core: Core) -> None:
     """Two requests meet in one stage, so neither waits for the other to end."""
-    barrier = threading.Barrier(2, timeout=60)
+    barrier = threading.Barrier(2, timeout=900)
     loaded = load_branches(core, Meeting(lambda node: barrier.wait()), Meeting(lambda node: None), NUM_STREAMS=2)
     requests = [loaded.create_infer_request() for _ in range(2)]
     for request in requests:
@@ -136,7 +136,7 @@ def test_error_in_one_branch_names_its_stage_and_ends_the_other(core: Core) -> N
 
 
 def test_cancel_ends_a_request_whose_branches_wait(core: Core) -> None:
-    entered, leave = threading.Barrier(3, timeout=60), threading.Event()
+    entered, leave = threading.Barrier(3, timeout=900), threading.Event()
 
     def wait(node: Any) -> None:
         if not leave.is_set():

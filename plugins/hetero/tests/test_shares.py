@@ -233,7 +233,7 @@ def test_imported_split_divides_the_threads_of_this_process(core: Core, noting: 
 
 
 def test_two_sides_run_at_once_with_two_threads_and_take_turns_with_one(core: Core, noting: tuple[Noting, Noting]) -> None:
-    barrier = threading.Barrier(2, timeout=60)
+    barrier = threading.Barrier(2, timeout=900)
     noting[0].before = noting[1].before = barrier.wait
     outputs = load(core, SIDES, {"INFERENCE_NUM_THREADS": 2}).infer({"x": X})
     assert (outputs["y"].tolist(), outputs["z"].tolist()) == ([2], [-2])

@@ -24,7 +24,7 @@ def list_devices(folder: Path) -> str:
     """Returns what a program prints that sees this folder first, or, where it holds the site's packages, nothing but it."""
     code = f"import site, sys\nsys.path.insert(0, {str(folder)!r})\nsite.addsitedir({str(folder)!r})\n" + LIST
     arguments = [sys.executable, "-S", "-c", code] if (folder / "numpy").exists() else [sys.executable, "-c", code]
-    return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=900).stdout
 
 
 def find_row(printed: str, device: str) -> str:

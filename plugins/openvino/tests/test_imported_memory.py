@@ -36,6 +36,6 @@ print("END")
 @pytest.mark.parametrize("device", ["OPENVINO", "HETERO:OPENVINO"])
 def test_imported_network_runs_after_the_blob_was_let_go(tmp_path: Path, device: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", CHILD, device, str(tmp_path / "blob")], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", CHILD, device, str(tmp_path / "blob")], capture_output=True, text=True, check=False, timeout=900
     )
     assert (ended.returncode, ended.stdout) == (0, "END\n"), ended.stderr[-2000:]

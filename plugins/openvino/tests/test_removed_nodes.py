@@ -93,7 +93,7 @@ def test_node_that_changes_nothing_is_right_with_open_sizes_and_nothing_is_read_
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
     assert ended.returncode == 0, f"exit code {ended.returncode}\n{ended.stdout[-500:]}\n{ended.stderr[-2000:]}"
     assert ended.stdout.endswith("END\n")

@@ -15,7 +15,7 @@ def list_devices(folder: Path, *, is_whole_site: bool = False) -> str:
     """Returns what a program prints that sees this folder first, or, where it holds the site's packages, nothing but it."""
     code = f"import site, sys\nsys.path.insert(0, {str(folder)!r})\nsite.addsitedir({str(folder)!r})\n" + LIST
     arguments = [sys.executable, *(["-S"] if is_whole_site else []), "-c", code]
-    return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=900).stdout
 
 
 def test_absent_pytorch_is_named_with_the_cure(tmp_path: Path) -> None:

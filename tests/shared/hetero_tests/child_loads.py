@@ -43,5 +43,5 @@ class ChildLoad:
 
 def load_in_child(content: bytes, device: str) -> ChildLoad:
     """Loads a model in a child and runs it once. Raises: CalledProcessError where the child dies."""
-    child = subprocess.run([sys.executable, "-c", _SCRIPT, device], input=content, capture_output=True, check=True, timeout=300)
+    child = subprocess.run([sys.executable, "-c", _SCRIPT, device], input=content, capture_output=True, check=True, timeout=900)
     return ChildLoad(**json.loads(child.stdout))
