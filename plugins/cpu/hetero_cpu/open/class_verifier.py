@@ -41,7 +41,8 @@ class ClassReport:
 
 def verify_class(opened: OpenPlan) -> ClassReport:
     """Returns what is known of a plan of a class that was made here, not read from a file."""
-    prover = Prover(opened)
+    assert opened.origin is not None, "a plan that was stored has no symbols"
+    prover = Prover(opened.origin.scope, opened.sizes)
     faults = _verify_numbers(opened, prover.samples[0])
     if faults:
         return ClassReport(0, (), faults)

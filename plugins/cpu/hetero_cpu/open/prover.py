@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero_cpu.open.plan import OpenPlan
 from hetero_cpu.open.size_class import SizeClass
 from hetero_cpu.open.sizes import LARGEST_SIZE, Scope
 from hetero_cpu.open.terms import Key, Terms, add, bound_terms, evaluate, key_of, multiply, multiply_by, reduce_terms
@@ -35,9 +34,8 @@ Values = Sequence[int]
 class Prover:
     """Knows a class as it is enforced when a run comes: limits of symbols and guards, not what the planner believed."""
 
-    def __init__(self, opened: OpenPlan) -> None:
-        assert opened.origin is not None, "a plan that was stored has no symbols"
-        scope, form = opened.origin.scope, opened.sizes.form
+    def __init__(self, scope: Scope, sizes: SizeClass) -> None:
+        form = sizes.form
         # Guards that came after the class was written down are not enforced.
         positive: list[Terms] = [dict(key) for key in islice(scope.at_least_zero, form.least)]
         zero: list[Terms] = [dict(key) for key in islice(scope.equal_zero, form.equal - form.least)]
@@ -50,7 +48,7 @@ class Prover:
         for terms in _list_halves(scope):
             self._add_rule(self.simplify(terms))
         self._guards = [self.simplify(terms) for terms in positive]
-        self.samples = list(islice(_draw_samples(scope, opened.sizes, self._rules), _MOST_SAMPLES))
+        self.samples = list(islice(_draw_samples(scope, sizes, self._rules), _MOST_SAMPLES))
         self._known: dict[Key, bool] = {}
         self._steps = _MOST_STEPS
         self._multiples: dict[tuple[int, int], bool] = {}
