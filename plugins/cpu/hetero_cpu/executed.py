@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from hetero_cpu.verification import Verifier
 
 MOST_PLANS = 16
+MOST_KEPT_STEPS = 20_000
+"""Of a plan that is kept for later loads: to write it down takes half as long again as to make it."""
 
 
 class TellingExecutable(Executable):
@@ -60,6 +62,8 @@ class TellingExecutable(Executable):
         """Whether the plan is machine code alone: an import of it plans nothing and packs nothing."""
         in_use = self._only_plan
         if in_use is None or in_use.is_refuted or self._checks_plans or not in_use.plan.kernels:
+            return False
+        if len(in_use.plan.steps) > MOST_KEPT_STEPS:
             return False
         return all(
             isinstance(step.work, Recipe) and step.work.kernels and not step.work.calls_functions for step in in_use.plan.steps

@@ -132,3 +132,10 @@ def test_kept_load_without_its_plan_is_planned_from_what_is_kept(core: Core, tmp
     for name, value in expected.items():
         np.testing.assert_array_equal(again.infer(inputs)[name], value)
     assert isinstance(load(core, path).executable, StoredExecutable)
+
+
+def test_plan_of_too_many_steps_is_not_kept(core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hetero_cpu.executed.MOST_KEPT_STEPS", 1)
+    path = write_model(small_model(), tmp_path / "m.onnx")
+    for _ in range(2):
+        assert isinstance(load(core, path).executable, CpuExecutable)
