@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 
 TOTAL_MEMORY, FREE_MEMORY = "DEVICE_TOTAL_MEM_SIZE", "DEVICE_FREE_MEM_SIZE"
 """The metrics: bytes."""
+WEIGHTS_ONCE_KEY = "WEIGHTS_ONCE"
+"""The key of devices that can hold each weight in one form for all sizes of inputs, where they would hold several that are faster."""
 
 
 def describe_host_memory(root: str | os.PathLike[str] = "/") -> Mapping[str, Callable[[], int]]:

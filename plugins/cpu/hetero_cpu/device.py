@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.cyclic_garbage import pause_cycle_collection
-from hetero_core.devices.host_memory import describe_host_memory
+from hetero_core.devices.host_memory import WEIGHTS_ONCE_KEY, describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.hookspecs import hookimpl
@@ -68,6 +68,12 @@ class CpuDevice:
                 "Check each plan before it runs for the first time; where one is wrong, the network goes node by node, with a warning.",
                 runtime=True,
             ),
+            WEIGHTS_ONCE_KEY: ConfigKey(
+                bool,
+                False,
+                "Hold each weight in one form, although products of some sizes take longer then; HETERO sets it where it places by memory.",
+                added_later=True,
+            ),
         }
 
     @hookimpl
@@ -116,6 +122,7 @@ class CpuDevice:
             streams=config[STREAMS_KEY],
             verifies=verifies,
             checks_plans=checks,
+            is_once=config[WEIGHTS_ONCE_KEY],
         )
 
     @hookimpl

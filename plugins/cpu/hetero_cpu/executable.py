@@ -47,11 +47,13 @@ class CpuExecutable(TellingExecutable):
         streams: int = 1,
         verifies: str = NO,
         checks_plans: bool = False,
+        is_once: bool = False,
     ) -> None:
         """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way.
 
         `verifies` says which plans are verified in their first run: AUTO those with machine code, YES all, NO none. With
-        `checks_plans` a plan is also checked as a whole before it runs, and where it is wrong the network goes node by node.
+        `checks_plans` a plan is also checked as a whole before it runs, and where it is wrong the network goes node by node. With
+        `is_once` each weight is held in one form, for all sizes.
         """
         self._kernels, self.workers, self._verifies, self._checks_plans = kernels, workers, verifies, checks_plans
         self._teams = None if kernels == NUMPY or workers == 1 else open_teams(workers, streams)
@@ -65,13 +67,14 @@ class CpuExecutable(TellingExecutable):
         # Apart, so that what only NumPy's plans read goes when machine code takes over.
         signature = read_static_signature(self._transformed)
         releases = signature is not None
-        self._weights, self.native_weights = PackedWeights(releases=releases), PackedWeights(releases=releases)
+        self._weights = PackedWeights(releases=releases, is_once=is_once)
+        self.native_weights = self._weights.renew()
         self._lock = threading.Lock()
         self._has_run, self._is_warm = threading.Event(), False
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
         self._is_closed, self._plan_count = False, 0
         self._open_plans = OpenPlans(self._transformed)
-        is_kept = signature is None and kernels != NUMPY and not checks_plans
+        is_kept = signature is None and kernels != NUMPY and not (checks_plans or is_once)
         self._stored = self._open_plans.open_stored(self._transformed, self.native_weights, workers) if is_kept else None
         self._last_open: Signature | None = None
         self._program: Program | None = None
@@ -278,7 +281,7 @@ class CpuExecutable(TellingExecutable):
                     if opened is not None or own != signature:
                         del self._plans[own]
                 if self._orders == 0:
-                    self._weights = PackedWeights(releases=self._weights.releases)
+                    self._weights = self._weights.renew()
         if error is None and opened is None:
             self._order(special, signature)
         elif error is None and opened is not None and self._stored is not None:
@@ -316,7 +319,7 @@ class CpuExecutable(TellingExecutable):
         if plan.kernels and self._verifies != NO:
             from hetero_cpu.stored.verified_plans import is_verified, name_plan
 
-            name = name_plan(special, self.workers) + kind
+            name = name_plan(special, self.workers) + kind + ("_once" if self._weights.is_once else "")
             if is_verified(name):
                 return PlanInUse(plan, is_refuted=self._verifier.has_refuted, name=name)
         needs_check = bool(name) or self._verifies == YES
@@ -381,7 +384,7 @@ class CpuExecutable(TellingExecutable):
                     self._only_plan = None if self._only_plan is None else native
                 if error is None and self._orders == 0:
                     # What NumPy's plans read is freed with the last of them.
-                    self._weights = PackedWeights(releases=self._weights.releases)
+                    self._weights = self._weights.renew()
 
     def close(self) -> None:
         """Ends the helping threads; nothing more is compiled for this network."""

@@ -24,9 +24,17 @@ class LimitedExecutable(CpuExecutable):
         streams: int,
         verifies: str,
         checks_plans: bool,
+        is_once: bool,
     ) -> None:
         super().__init__(
-            network, extensions, kernels=kernels, workers=workers, streams=streams, verifies=verifies, checks_plans=checks_plans
+            network,
+            extensions,
+            kernels=kernels,
+            workers=workers,
+            streams=streams,
+            verifies=verifies,
+            checks_plans=checks_plans,
+            is_once=is_once,
         )
         self._threads = workers
 

@@ -22,6 +22,7 @@ from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.drawing import write_drawing
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.fallback import Substitutes, guard_stages
+from hetero_hetero.held import require_limits
 from hetero_hetero.loading import load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
 from hetero_hetero.placement.choice import (
@@ -141,6 +142,7 @@ class HeteroDevice(Composer):
         if len(network.nodes) == 1 and str(device) in assignment.device_of_node.values():
             return self._load_branches(task, build_plan(network, assignment, cut_stages(network, assignment)))
         stages, loaded = load_stages(task, assignment, may_move=config[FALLBACK_KEY] == "NEXT")
+        require_limits(network.name, decision.memory, loaded)
         plan = build_plan(network, assignment, stages, decision)
         if config[DOT_KEY]:
             write_drawing(plan)

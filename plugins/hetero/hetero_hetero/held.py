@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hetero_core.errors import DeviceMemoryError
+from hetero_core.plan import HeldMemory
 from hetero_core.runtime.executable import ExecutableNetwork
 
 _ENDS = ("_WEIGHT_BYTES", "_CONSTANT_BYTES", "_ARENA_BYTES")
@@ -19,3 +21,25 @@ def count_held_bytes(stages: Sequence[ExecutableNetwork]) -> dict[str, int]:
             device = str(stage.device)
             held[device] = held.get(device, 0) + sum(int(stage.get_metric(name)) for name in names)
     return held
+
+
+def require_limits(name: str, memory: Sequence[HeldMemory], stages: Sequence[ExecutableNetwork]) -> None:
+    """Raises DeviceMemoryError with the numbers where a device of a network that was placed by memory holds more than its limit.
+
+    It closes the stages then.
+    """
+    held = count_held_bytes(stages)
+    for estimated in memory:
+        used, limit = held.get(estimated.device, 0), estimated.limit
+        if limit is None or used <= limit:
+            continue
+        for stage in stages:
+            stage.close()
+        total = estimated.weights + estimated.border + estimated.arena
+        raise DeviceMemoryError(
+            f"network '{name}' does not fit: its part on {estimated.device} was estimated to hold {total} bytes "
+            f"and holds {used} of {limit}. "
+            f"Name a smaller limit for {estimated.device}, so that the next device takes more nodes, or raise it",
+            needed=used,
+            free=limit,
+        )

@@ -13,6 +13,7 @@ import pytest
 from hetero_hetero.placement.memory import read_limits
 
 from hetero_core import Core, ExecutableNetwork, Network, hookimpl
+from hetero_core.composing.readiness import is_ready, warm_up
 from hetero_core.errors import ConfigValueError, DeviceMemoryError
 from hetero_core.plan import Plan
 from hetero_core.testing.plain_device import PlainDevice
@@ -116,10 +117,6 @@ def test_wrong_limits_are_refused(plain: Core) -> None:
         query(plain, network, HETERO_MEMORY={"ONE": "1GB"}, HETERO_PLACEMENT="MEASURED")
 
 
-# While kernels are compiled both kinds have their weights.
-NUMPY = {"CPU": {"CPU_KERNELS": "NUMPY"}}
-
-
 def test_decoder_over_three_limited_devices_says_the_same_tokens(core: Core, add_device: Callable[..., object]) -> None:
     add_device("THIRD")
     nothing = np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32)
@@ -131,7 +128,9 @@ def test_decoder_over_three_limited_devices_says_the_same_tokens(core: Core, add
     total = sum(held.weights + held.border + held.arena for held in full.memory)
     # None of the devices holds half of it.
     limits = dict.fromkeys(("TEMPLATE", "CPU", "THIRD"), total * 9 // 20)
-    loaded = core.load_network(stateful, "HETERO:TEMPLATE,CPU,THIRD", {"HETERO_MEMORY": limits, "DEVICE_PROPERTIES": NUMPY})
+    loaded = core.load_network(
+        stateful, "HETERO:TEMPLATE,CPU,THIRD", {"HETERO_MEMORY": limits, "DEVICE_PROPERTIES": {"CPU": {"CPU_KERNELS": "NUMPY"}}}
+    )
     plan = loaded.get_metric("HETERO_PLAN")
     assert {stage.device for stage in plan.stages} == {"TEMPLATE", "CPU", "THIRD"}
     assert [held.device for held in plan.memory] == ["TEMPLATE", "CPU", "THIRD"]
@@ -150,7 +149,8 @@ def test_decoder_over_three_limited_devices_says_the_same_tokens(core: Core, add
         core.load_network(stateful, "HETERO:TEMPLATE,CPU,THIRD", {"HETERO_MEMORY": dict.fromkeys(limits, total // 5)})
 
 
-def test_parts_hold_no_more_than_estimated_where_open_sizes_have_bounds(core: Core) -> None:
+@pytest.mark.parametrize("kernels", ["NUMPY", "JIT", "AUTO"])
+def test_parts_hold_no_more_than_estimated_where_open_sizes_have_bounds(core: Core, kernels: str) -> None:
     names = ("FIRST", "SECOND", "LAST")
     for name in names:
         core.register_plugin(name, hetero_cpu)
@@ -160,16 +160,41 @@ def test_parts_hold_no_more_than_estimated_where_open_sizes_have_bounds(core: Co
     )
     nothing = np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32)
     stateful = bounded.with_state(ties_of_decoder(), initial=dict.fromkeys(ties_of_decoder().values(), nothing))
-    config = {
-        "MODEL_DISTRIBUTION_POLICY": "PIPELINE_PARALLEL",
-        "DEVICE_PROPERTIES": {name: {"CPU_KERNELS": "NUMPY"} for name in names},
-    }
+    properties = {name: {"CPU_KERNELS": kernels} for name in names}
+    config = {"MODEL_DISTRIBUTION_POLICY": "PIPELINE_PARALLEL", "DEVICE_PROPERTIES": properties}
     loaded = core.load_network(stateful, f"HETERO:{','.join(names)}", config)
-    assert len(generate(loaded)) == 15  # all the past that the bounds allow
+    written = generate(loaded)
+    assert len(written) == 15  # all the past that the bounds allow
+    check_held(loaded)
+    # AUTO begins with NumPy, and ends with machine code.
+    warm_up(loaded, lambda: generate(loaded), 120.0)
+    assert is_ready(loaded)
+    assert generate(loaded) == written
+    check_held(loaded)
+
+
+def check_held(loaded: ExecutableNetwork) -> None:
+    """Asserts that devices hold their weights, and no more than was estimated."""
     held_bytes = loaded.get_metric("HETERO_HELD_BYTES")
-    assert held_bytes.keys() == set(names)
-    for estimated in loaded.get_metric("HETERO_PLAN").memory:
-        assert 0 < held_bytes[estimated.device] <= estimated.weights + estimated.border + estimated.arena
+    memory = loaded.get_metric("HETERO_PLAN").memory
+    assert held_bytes.keys() == {estimated.device for estimated in memory}
+    for estimated in memory:
+        assert estimated.weights <= held_bytes[estimated.device] <= estimated.weights + estimated.border + estimated.arena
+
+
+def test_part_that_holds_more_than_its_limit_after_loading_is_refused_with_the_numbers(core: Core) -> None:
+    # Both weights of int8 are held as float32; as values of a run they would not exist at the same time.
+    text = """g (float[1, 100] x) => (float[1, 100] y) <float s = {0.5}> {
+        d = DequantizeLinear (w0, s) a = MatMul (x, d) e = DequantizeLinear (w1, s) y = MatMul (a, e)
+    }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    for name in ("w0", "w1"):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((100, 100), np.int8), name))
+    config = {"HETERO_MEMORY": {"CPU": 70_000}, "DEVICE_PROPERTIES": {"CPU": {"CPU_KERNELS": "NUMPY"}}}
+    pattern = r"its part on CPU was estimated to hold 6\d{4} bytes and holds (8\d{4}) of 70000\. Name a smaller limit for CPU"
+    with pytest.raises(DeviceMemoryError, match=pattern) as caught:
+        core.load_network(model, "HETERO:CPU", config)
+    assert caught.value.free == 70_000 < caught.value.needed
 
 
 def generate(loaded: ExecutableNetwork) -> list[int]:

@@ -104,12 +104,14 @@ class LaterArray:
 class PackedWeights:
     """Arrays by (constants, purpose). Threads may both ask for one; it is made once.
 
-    With `releases` a constant is let go when it was packed: for a network that has one plan.
+    With `releases` a constant is let go when it was packed: for a network that has one plan. With `is_once` each weight is to be held in
+    one form, by all plans.
     """
 
-    __slots__ = ("_arrays", "_owners", "_releases", "_unshared")
+    __slots__ = ("_arrays", "_owners", "_releases", "_unshared", "is_once")
 
-    def __init__(self, *, releases: bool = False) -> None:
+    def __init__(self, *, releases: bool = False, is_once: bool = False) -> None:
+        self.is_once = is_once
         # The sources are kept beside what was made of them: an id is only theirs while they live.
         self._arrays: dict[tuple[object, ...], LaterArray] = {}
         self._releases = releases
@@ -121,9 +123,18 @@ class PackedWeights:
         """Says whether what was packed is let go."""
         return self._releases
 
+    @property
+    def is_shared(self) -> bool:
+        """Says whether plans for several sizes are to read each weight in one form."""
+        return self.is_once and not self._releases
+
+    def renew(self) -> PackedWeights:
+        """Returns weights of the same kind, nothing of them made."""
+        return PackedWeights(releases=self._releases, is_once=self.is_once)
+
     def serve(self, constants: Mapping[str, Initializer]) -> PackedWeights:
         """Returns the same weights for the plan of a network with these constants: an array is told apart by the constant that it is of."""
-        served = PackedWeights(releases=self._releases)
+        served = self.renew()
         served._arrays, served._unshared = self._arrays, self._unshared
         served._owners = {id(constant.array): constant for constant in constants.values()}
         return served

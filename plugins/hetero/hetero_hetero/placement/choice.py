@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hetero_core.contract import freeze_mapping
+from hetero_core.devices.host_memory import WEIGHTS_ONCE_KEY
 from hetero_core.devices.threads import STREAMS_KEY
 from hetero_core.errors import ConfigValueError
 from hetero_core.plan import HeldMemory, Placement
@@ -58,12 +59,19 @@ def place_nodes(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, 
 
         limits = read_limits(config[MEMORY_KEY] or {}, tuple(task.configs))
         pins, memory = place_by_memory(task, limits, is_balanced=config[DISTRIBUTION_KEY] == PIPELINE)
-        return _pin(task, pins | dict(task.network.affinity)), Decision(memory=memory)
+        return _hold_once(_pin(task, pins | dict(task.network.affinity))), Decision(memory=memory)
     from hetero_hetero.placement.measured import pins_of_segments  # with all that measures, where something is measured
 
     placement = _find_placement(task, config)
     devices = [segment.device for segment in placement.segments]
     return _pin(task, pins_of_segments(task, [segment.nodes for segment in placement.segments], devices)), Decision(placement)
+
+
+def _hold_once(task: SplitTask) -> SplitTask:
+    """Returns the task with devices that hold each weight once, as the estimate has it, where they can and are not told otherwise."""
+    able = [device for device in task.configs if WEIGHTS_ONCE_KEY in task.core.config_keys(device)]
+    configs = {device: {WEIGHTS_ONCE_KEY: True, **config} if device in able else config for device, config in task.configs.items()}
+    return replace(task, configs=configs)
 
 
 def _pin(task: SplitTask, pins: Mapping[str, str]) -> SplitTask:

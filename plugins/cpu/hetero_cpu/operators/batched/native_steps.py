@@ -27,13 +27,13 @@ _ROWS_WORTH_PACKING = 28
 
 @native_step("MatMul")
 def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
-    """Returns the recipe of a @ b for matrices and stacks of them that broadcast to each other; one constant b is packed once, elsewhere.
+    """Returns the recipe of a @ b for matrices and stacks of them that broadcast to each other.
 
-    Source: ONNX MatMul-13.
+    One constant matrix b is packed once, elsewhere, unless plans share it as it is. Source: ONNX MatMul-13.
     """
     names = site.node.inputs
     weight = site.constant(1)
-    if weight is not None and weight.ndim == 2:
+    if weight is not None and weight.ndim == 2 and not site.weights.is_shared:
         return None
     if not site.is_float32(*names) or min(len(site.shape(name)) for name in names) < 2:
         return None

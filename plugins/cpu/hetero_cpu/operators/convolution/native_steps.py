@@ -38,7 +38,12 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     if epilogue is None or not is_pixels(site, epilogue.added):
         return None
     size = choose_winograd(
-        convolution.windows, channels=convolution.channels, outputs=convolution.outputs, group=1, width=find_width()
+        convolution.windows,
+        channels=convolution.channels,
+        outputs=convolution.outputs,
+        group=1,
+        # Transformed weights are up to four times as large.
+        width=0 if site.weights.is_once else find_width(),
     )
     staging = choose_staging(convolution, size)
     if size:
@@ -75,7 +80,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         and staging is None
     )
     pixels, lines = (convolution.batch * height * width, 1) if is_flat else (width, convolution.batch * height)
-    tiling = choose_tiling(pixels, outputs, find_width())
+    tiling = choose_tiling(pixels, outputs, find_width(), is_shared=site.weights.is_shared)
     chunks = choose_chunks(
         tiling,
         lines=lines,

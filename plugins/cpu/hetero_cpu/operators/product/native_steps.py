@@ -40,7 +40,8 @@ def plan_native_gemm(site: Site) -> Recipe | None:
 
 def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bool) -> Recipe | None:
     source = site.node.inputs[0]
-    if weight is None or weight.ndim != 2 or weight.dtype != np.float32 or not site.is_float32(source):
+    # A weight that is shared is read as it is, also by nodes that the toolkit runs for some sizes.
+    if site.weights.is_shared or weight is None or weight.ndim != 2 or weight.dtype != np.float32 or not site.is_float32(source):
         return None
     depth, outputs = weight.shape[::-1] if is_turned else weight.shape
     shape = site.shape(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,8 @@ from hetero_cpu.open.sizes import is_open, largest, least
 
 # Pixels and vectors of channels that fit into the registers: with AVX-512 pixels * vectors + vectors + 1 <= 32, with AVX2 <= 16.
 _TILES = {16: ((14, 2), (9, 3), (6, 4), (5, 5), (4, 6), (3, 7), (2, 10), (1, 12)), 8: ((6, 2), (4, 3), (3, 3), (2, 5), (1, 8))}
+# Those of weights that are held in one form for all numbers of pixels.
+_SHARED_TILES = {16: ((6, 4), (1, 4)), 8: ((3, 3), (1, 3))}
 # Cycles that a product has to wait for the one before it in the same sum, and products per cycle.
 _LATENCY, _PRODUCTS_PER_CYCLE = 4, 2
 # Bytes: half of the second cache of most processors, for weights or for pixels.
@@ -92,15 +95,19 @@ class Chunks:
     count: int
 
 
-def choose_tiling(pixels: int, outputs: int, width: int) -> Tiling:
-    """Returns the tiling of lines of `pixels` pixels that needs the fewest cycles by its count of products and loads."""
+def choose_tiling(pixels: int, outputs: int, width: int, *, is_shared: bool = False) -> Tiling:
+    """Returns the tiling of lines of `pixels` pixels that needs the fewest cycles by its count of products and loads.
+
+    Where the weights are to be shared, all numbers of pixels have blocks of as many outputs.
+    """
+    tiles = (_SHARED_TILES if is_shared else _TILES)[width]
     if is_open(pixels):
-        return _choose_open_tiling(pixels, outputs, width)
-    candidates = [_cut(pixels, outputs, width, most, vectors) for most, vectors in _TILES[width]]
+        return _choose_open_tiling(pixels, outputs, width, tiles)
+    candidates = [_cut(pixels, outputs, width, most, vectors) for most, vectors in tiles]
     return min(candidates, key=_count_cycles)
 
 
-def _choose_open_tiling(pixels: int, outputs: int, width: int) -> Tiling:
+def _choose_open_tiling(pixels: int, outputs: int, width: int, tiles_of_width: Sequence[tuple[int, int]]) -> Tiling:
     """Returns the tiling of a number of pixels that is a symbol: the size of its tiles is that of a class of numbers.
 
     From the square of size - 1 on every number of pixels is a sum of tiles of a size and of one less.
@@ -109,7 +116,7 @@ def _choose_open_tiling(pixels: int, outputs: int, width: int) -> Tiling:
     def rate(tile: tuple[int, int]) -> float:
         return _count_cycles(_cut(_MANY, outputs, width, *tile))
 
-    best = sorted(((most, vectors) for most, vectors in _TILES[width] if most not in _UNFIT), key=rate)
+    best = sorted(((most, vectors) for most, vectors in tiles_of_width if most not in _UNFIT), key=rate)
     most, vectors = next(tile for tile in best if pays(pixels, 2 * (tile[0] - 1) ** 2))
     like = _cut(most, outputs, width, most, vectors)
     tiles = -(-pixels // most)

@@ -33,7 +33,7 @@ def wants_winograd(convolution: Convolution) -> bool:
 
     Weights become four times as large, and take longer to transform than an interim plan is likely to save.
     """
-    if convolution.site.is_interim:
+    if convolution.site.is_interim or convolution.site.weights.is_once:
         return False
     windows = convolution.windows
     is_3x3 = windows.kernel == (3, 3) and windows.strides == windows.dilations == (1, 1) and convolution.group == 1
