@@ -167,8 +167,8 @@ def list_interleave_writes(p: Numbers, width: int, *, groups: int) -> Spans:
     return _cut(y, p["own"] * groups * _FLOAT_BYTES, line // p["lines_of_chunk"])
 
 
-def list_resampled_writes(p: Numbers, width: int) -> Spans:
-    """Images of another size: a chunk is a range of rows of all images."""
+def list_resampled_writes(p: Numbers, width: int, *, taps: int) -> Spans:
+    """Images of another size: a chunk is a range of rows of all images. `taps` of a pixel are read, whatever is written."""
     line, pixel = _list_places(p["lines"], p["pixels"])
     y = p["y"] + line // p["rows"] * p["y_image"] + line % p["rows"] * p["y_row"] + pixel * p["y_pixel"]
     return _cut(y, p["channels"] * _FLOAT_BYTES, line // p["lines_of_chunk"])

@@ -50,6 +50,8 @@ class Claim:
     problem: str
     ways: tuple[Way, ...]
     holds: Callable[[Values], bool | None]
+    is_computed: bool = False
+    """Whether a function decides about it, so that there is nothing to prove."""
 
 
 def box_of(array: OpenArray, begin: Any = None) -> Box:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.native import NativeCall
 from hetero_cpu.open.boxes import Box, Claim, claim_all, claim_inside, claim_same, find_runs, make_box, order_axes
 from hetero_cpu.open.place_claims import OpenLayout
 from hetero_cpu.open.plan import OpenStep
-from hetero_cpu.open.terms import Terms, add, multiply
-from hetero_cpu.open.written_boxes import NoBoxError, find_written
+from hetero_cpu.open.prover import Values
+from hetero_cpu.open.sizes import terms_of
+from hetero_cpu.open.terms import Terms, add, evaluate, multiply
+from hetero_cpu.open.written_boxes import NoBoxError, Written, find_written
 from hetero_cpu.planning.byte_runs import subtract
 from hetero_cpu.planning.plan import Block, PlannedStep
 from hetero_cpu.planning.recipe import Recipe
+
+_LONGEST_TABLE = 1 << 20
 
 
 def list_call_claims(layout: OpenLayout) -> Iterator[Claim]:
@@ -42,6 +47,7 @@ def _list_of_step(layout: OpenLayout, step: PlannedStep, own: OpenStep) -> Itera
             yield _doubt(name, targets[0][0], f"{title}: {error}")
             continue
         yield claim_all(name, targets[0][0], f"{title}: its chunks do not share its work", written.shared)
+        yield from _list_of_tables(layout, name, title, call, written)
         for box in written.boxes:
             yield _claim_distinct(layout, name, targets[0][0], title, box)
             target = _find_target(layout, box, [its for _, its in targets])
@@ -61,6 +67,22 @@ def _list_of_step(layout: OpenLayout, step: PlannedStep, own: OpenStep) -> Itera
             yield claim_same(layout.prover, name, value, problem, own_boxes[0], box)
         else:
             yield _doubt(name, value, problem)
+
+
+def _list_of_tables(layout: OpenLayout, name: str, title: str, call: NativeCall, written: Written) -> Iterator[Claim]:
+    """Yields that small arrays which are made when the plan is bound are as long as a call reads them. Only numbers can tell."""
+    makers = {number: key for key, base in layout.origin.scope.tables.items() for (number,) in base.terms}
+    numbers = dict(zip(call.kernel.parameters, call.numbers, strict=False))
+    for parameter, nbytes in written.tables.items():
+        terms = terms_of(numbers[parameter])
+        for (make, parts), base in ((makers[product[0]], product) for product in terms if product and product[0] in makers):
+            need = add(terms_of(nbytes), {product: factor for product, factor in terms.items() if product != base})
+
+            def holds(values: Values, make: Any = make, parts: Any = parts, need: Terms = need) -> bool | None:
+                sizes = [evaluate(dict(part), values) for part in parts]
+                return bool(make(*sizes).nbytes >= evaluate(need, values)) if max(sizes, default=0) <= _LONGEST_TABLE else None
+
+            yield Claim(name, parameter, f"{title}, reads more of a table than there is", (), holds, is_computed=True)
 
 
 def _doubt(step: str, value: str, problem: str) -> Claim:

@@ -26,12 +26,14 @@ _SMALL_ARENA, _WHOLE_SAMPLES = 1 << 24, 4
 class ClassReport:
     """`proven`: how many claims hold for all sizes of the class. `sampled`: those that were not proven and hold where they were computed.
 
+    `tables`: how many small arrays, which functions make when the plan is bound, are long enough where they were made.
     `faults`: what is wrong, with sizes for which it is.
     """
 
     proven: int
     sampled: tuple[str, ...]
     faults: tuple[PlanFault, ...]
+    tables: int = 0
 
     @property
     def is_proven(self) -> bool:
@@ -55,12 +57,13 @@ def verify_class(opened: OpenPlan) -> ClassReport:
     doubted = [claim for claim in claims if not prover.proves(claim.ways)]
     found = [(claim, _find_counterexample(claim, prover)) for claim in doubted]
     wrong = tuple(_make_fault(opened, prover, claim, values) for claim, values in found if values is not None)
-    sampled = tuple(f"{claim.step}, value '{claim.value}': {claim.problem}" for claim, values in found if values is None)
+    held = [claim for claim, values in found if values is None]
+    sampled = tuple(f"{claim.step}, value '{claim.value}': {claim.problem}" for claim in held if not claim.is_computed)
     if sampled and not wrong:
         # What no claim says of its own is computed for the plan as a whole.
         small = [values for values in prover.samples[1:] if evaluate(terms_of(opened.plan.arena_bytes), values) <= _SMALL_ARENA]
         wrong = tuple(fault for values in small[:_WHOLE_SAMPLES] for fault in _verify_numbers(opened, values))
-    return ClassReport(len(claims) - len(doubted), sampled, wrong)
+    return ClassReport(len(claims) - len(doubted), sampled, wrong, len(held) - len(sampled))
 
 
 def _verify_numbers(opened: OpenPlan, values: Values) -> tuple[PlanFault, ...]:

@@ -8,6 +8,7 @@ are never compared. A quotient has to come out even as an expression, else there
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from hetero_cpu.open.sizes import is_open, make_size, terms_of
 from hetero_cpu.open.terms import Terms, add, multiply
 
 Numbers = Mapping[str, Any]
-_FLOAT_BYTES = 4
+_FLOAT_BYTES, _OFFSET_BYTES = 4, 8
 
 
 class NoBoxError(Exception):
@@ -28,10 +29,14 @@ class NoBoxError(Exception):
 
 @record(frozen=True, slots=True)
 class Written:
-    """Bytes that a call writes, and numbers that are at least zero where its chunks share its units among them."""
+    """Bytes that a call writes, and numbers that are at least zero where its chunks share its units among them.
+
+    `tables`: the bytes that it reads of small arrays whose elements follow from sizes, by the name of their address.
+    """
 
     boxes: tuple[Box, ...]
     shared: tuple[Any, ...]
+    tables: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_written(call: NativeCall, width: int) -> Written:
@@ -139,7 +144,7 @@ def _write_product(
     nbytes = _count_channel_bytes(p, width, vectors, last_vectors, p["last"] if is_masked else width)
     axes = [(images, p["y_image"]), (p["rows"], p["y_row"]), (line, p["y_pixel"])]
     tiles = (p["long_tiles"], p["tiles"] - p["long_tiles"]) if has_short_tiles else ()
-    return Written((make_box(p["y"], axes, nbytes),), (*_share_blocks(p), *tiles))
+    return Written((make_box(p["y"], axes, nbytes),), (*_share_blocks(p), *tiles), {"offsets": p["taps"] * _OFFSET_BYTES})
 
 
 def _write_grouped(p: Numbers, width: int, **shape: Any) -> Written:
@@ -147,7 +152,7 @@ def _write_grouped(p: Numbers, width: int, **shape: Any) -> Written:
     own = _write_product({**p, "chunks": p["chunks_of_group"]}, width, **shape)
     (box,) = own.boxes
     axes = [(groups, p["y_group"])]
-    return Written((Box(box.begin, (*make_box(0, axes, 0).axes, *box.axes), box.nbytes),), own.shared)
+    return Written((Box(box.begin, (*make_box(0, axes, 0).axes, *box.axes), box.nbytes),), own.shared, own.tables)
 
 
 def _write_winograd(p: Numbers, width: int, *, size: int, vectors: int, last_vectors: int, is_whole: bool) -> Written:
@@ -176,7 +181,8 @@ def _write_windows(p: Numbers, width: int, *, rows: int, short_rows: int, pixels
     tiles = (p["long_tiles"], p["tiles"] - p["long_tiles"]) if has_short_tiles else ()
     groups = (p["long_groups"], p["groups"] - p["long_groups"]) if short_rows else ()
     shared = p["chunks"] * p["lines_of_chunk"] - p["lines"]
-    return Written((make_box(p["y"], axes, p["channel_bytes"] + p["last"] * _FLOAT_BYTES),), (shared, *tiles, *groups))
+    tables = {"row_counts": height * _FLOAT_BYTES, "column_counts": line * _FLOAT_BYTES}
+    return Written((make_box(p["y"], axes, p["channel_bytes"] + p["last"] * _FLOAT_BYTES),), (shared, *tiles, *groups), tables)
 
 
 def _write_global(p: Numbers, width: int, *, block: int) -> Written:
@@ -217,10 +223,16 @@ def _write_shuffled(p: Numbers, width: int, *, groups: int) -> Written:
     return Written((make_box(p["y"], axes, p["own"] * groups * _FLOAT_BYTES),), (shared,))
 
 
-def _write_resampled(p: Numbers, width: int) -> Written:
+def _write_resampled(p: Numbers, width: int, *, taps: int) -> Written:
     axes = [(divide_evenly(p["lines"], p["rows"]), p["y_image"]), (p["rows"], p["y_row"]), (p["pixels"], p["y_pixel"])]
     shared = p["chunks"] * p["lines_of_chunk"] - p["lines"]
-    return Written((make_box(p["y"], axes, p["channels"] * _FLOAT_BYTES),), (shared,))
+    parts = (("offsets", _OFFSET_BYTES), ("weights", _FLOAT_BYTES))
+    tables = {
+        f"{axis}_{part}": p[size] * taps * nbytes
+        for axis, size in (("row", "rows"), ("column", "pixels"))
+        for part, nbytes in parts
+    }
+    return Written((make_box(p["y"], axes, p["channels"] * _FLOAT_BYTES),), (shared,), tables)
 
 
 _FORMS: Mapping[Callable[..., footprints.Spans], Callable[..., Written]] = {

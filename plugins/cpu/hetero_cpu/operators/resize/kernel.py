@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import list_resampled_writes
@@ -21,7 +23,9 @@ def make_resampling(taps: int) -> Kernel:
 
     With one tap, elements are copied, whatever their weights.
     """
-    return Kernel(f"resample_{taps}", lambda name, width: _emit(name, width, taps), PARAMETERS, list_resampled_writes)
+    return Kernel(
+        f"resample_{taps}", lambda name, width: _emit(name, width, taps), PARAMETERS, partial(list_resampled_writes, taps=taps)
+    )
 
 
 def _emit(name: str, width: int, taps: int) -> Code:
