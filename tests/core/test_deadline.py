@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hetero_cpu.device import CpuDevice
 from hetero_cpu.executable import CpuExecutable
+from hetero_cpu.sources import NetworkSource
 
 from hetero_core import (
     Core,
@@ -263,7 +264,7 @@ class StuckDevice(CpuDevice):
             def close(self) -> None:
                 closed.append(network.name)
 
-        return Noting(network, {})
+        return Noting(NetworkSource(network), {})
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:

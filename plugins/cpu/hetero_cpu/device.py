@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from hetero_cpu.providers import NUMPY
 
 if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
-    from hetero_cpu.stored.stored_executable import StoredExecutable
+    from hetero_cpu.sources import NetworkSource
 
 VERIFY_PLAN_KEY = "CPU_VERIFY_PLAN"
 
@@ -104,10 +104,15 @@ class CpuDevice:
         """Compiles the network into bound kernels."""
         return self._load(device, network, config)
 
-    @pause_cycle_collection()
     def _load(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> CpuExecutable:
         require_all_supported(device, network, self.query_network(device, network))
-        from hetero_cpu.executable import CpuExecutable  # passes and planner, which an import may do without
+        from hetero_cpu.sources import NetworkSource  # passes, which an import may do without
+
+        return self._open(device, NetworkSource(network), config)
+
+    @pause_cycle_collection()
+    def _open(self, device: DeviceName, source: NetworkSource, config: Mapping[str, Any]) -> CpuExecutable:
+        from hetero_cpu.executable import CpuExecutable  # only a network that runs needs these two
         from hetero_cpu.limited_executable import LimitedExecutable
 
         threads = config[THREADS_KEY]
@@ -115,7 +120,7 @@ class CpuDevice:
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
         verifies, checks = choose_verification(config[VERIFY_KEY], kernels), config[VERIFY_PLAN_KEY]
         return kind(
-            network,
+            source,
             self._extensions,
             kernels=kernels,
             workers=threads,
@@ -126,39 +131,28 @@ class CpuDevice:
         )
 
     @hookimpl
-    def export_network(self, executable: CpuExecutable | StoredExecutable) -> Payload:
+    def export_network(self, executable: CpuExecutable) -> Payload:
         """The network after its passes, with the weights as machine code reads them."""
-        from hetero_cpu.stored.payload import export_executable  # only exports and imports need these two
-        from hetero_cpu.stored.stored_executable import StoredExecutable
+        from hetero_cpu.stored.payload import export_executable  # only exports and imports need it
 
-        return executable.export() if isinstance(executable, StoredExecutable) else export_executable(executable)
+        return export_executable(executable)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Takes up the plan that was kept when the blob was written, weights staying in the blob's memory; without it plans again."""
-        from hetero_cpu.stored.stored_executable import StoredExecutable, find_plan
 
-        kernels, threads = choose_kernels(config[KERNELS_KEY], str(device)), config[THREADS_KEY]
-
-        def load(network: Network) -> CpuExecutable:
-            return self._load(device, network, config)
-
+        kernels = choose_kernels(config[KERNELS_KEY], str(device))
         # A plan that was kept is numbers, which a verifier cannot read: the network is planned again.
-        stored = None if kernels == NUMPY or config[VERIFY_PLAN_KEY] else find_plan(payload, threads)
-        if stored is not None:
+        if kernels != NUMPY and not config[VERIFY_PLAN_KEY]:
+            from hetero_cpu.stored.blob_network import find_blob_network  # machine code
+
             verifies = choose_verification(config[VERIFY_KEY], kernels)
-            return StoredExecutable(
-                payload,
-                stored,
-                load,
-                extensions=self._extensions,
-                workers=threads,
-                streams=config[STREAMS_KEY],
-                verifies=verifies,
-            )
+            source = find_blob_network(payload, config[THREADS_KEY], verifies=verifies)
+            if source is not None:
+                return self._open(device, source, config)
         from hetero_cpu.stored.payload import keep_plan, read_network  # reads and writes networks
 
-        executable = load(read_network(payload.sections))
+        executable = self._load(device, read_network(payload.sections), config)
         keep_plan(executable, payload)
         return executable
 

@@ -19,7 +19,7 @@ from hetero_cpu.kernel_choice import AUTO, NO, YES
 from hetero_cpu.kernel_set import warn_where_numpy_computes
 from hetero_cpu.mapped_weights import drop_read_pages
 from hetero_cpu.open_plans import OpenPlans, has_interpreters, load_kernels, make_plan_in_use, order_kernels, warn_of_error
-from hetero_cpu.passes import join_network, transform_network
+from hetero_cpu.passes import join_network
 from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.instance import WrongTypeError, lay_inputs
 from hetero_cpu.planning.plan import Plan
@@ -29,6 +29,7 @@ from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse, has_room,
 from hetero_cpu.planning.signature import Signature, read_static_signature, specialize_network
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import JIT, NUMPY
+from hetero_cpu.sources import NetworkSource
 from hetero_cpu.verification import Verifier
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class CpuExecutable(TellingExecutable):
 
     def __init__(
         self,
-        network: Network,
+        source: NetworkSource,
         extensions: Mapping[tuple[str, str], Any],
         *,
         kernels: str = NUMPY,
@@ -58,14 +59,13 @@ class CpuExecutable(TellingExecutable):
         self._kernels, self.workers, self._verifies, self._checks_plans = kernels, workers, verifies, checks_plans
         self._teams = None if kernels == NUMPY or workers == 1 else open_teams(workers, streams)
         self._orders = 0
-        self.network = network
-        self.inputs, self.outputs = network.inputs, network.outputs
-        self._transformed = transform_network(network)
+        self.source = source
+        self.inputs, self.outputs = source.inputs, source.outputs
         self._extensions = dict(extensions)
         names = [tuple(spec.name for spec in specs) for specs in (self.inputs, self.outputs)]
-        self._verifier = Verifier(network.name, names[1], inputs=names[0])
+        self._verifier = Verifier(source.name, names[1], inputs=names[0])
         # Apart, so that what only NumPy's plans read goes when machine code takes over.
-        signature = read_static_signature(self._transformed)
+        signature = read_static_signature(self.inputs)
         releases = signature is not None
         self._weights = PackedWeights(releases=releases, is_once=is_once)
         self.native_weights = self._weights.renew()
@@ -73,14 +73,17 @@ class CpuExecutable(TellingExecutable):
         self._has_run, self._is_warm = threading.Event(), False
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
         self._is_closed, self._plan_count = False, 0
-        self._open_plans = OpenPlans(self._transformed)
-        is_kept = signature is None and kernels != NUMPY and not (checks_plans or is_once)
-        self._stored = self._open_plans.open_stored(self._transformed, self.native_weights, workers) if is_kept else None
+        self._open_plans = OpenPlans(self.inputs)
+        if signature is None and kernels != NUMPY and not (checks_plans or is_once):
+            self._open_plans.keep_on_disk(source, self.native_weights, workers)
         self._last_open: Signature | None = None
         self._program: Program | None = None
         # The plan of a network whose inputs have one shape each: no run has to look for it.
         self._only_plan: PlanInUse | None = None
-        if signature is not None:
+        if source.plan is not None:
+            self._add_class(source.plan, None)
+            self._only_plan = None if signature is None else source.plan
+        elif signature is not None:
             self._find_plan(signature)
             with self._lock:
                 # Not what was found: machine code may have taken over already.
@@ -105,7 +108,7 @@ class CpuExecutable(TellingExecutable):
             return in_use.run(inputs, context, self._teams)
         except WrongTypeError as error:
             assert in_use is not None, "the toolkit alone raises no such error"
-            logger.info("network '%s': %s; it runs without a plan for these shapes", self.network.name, error)
+            logger.info("network '%s': %s; it runs without a plan for these shapes", self.source.name, error)
             in_use.is_refuted = True
         finally:
             if not self._is_warm:
@@ -115,7 +118,7 @@ class CpuExecutable(TellingExecutable):
 
     def _run_twice(self, in_use: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs with a plan that nobody has verified, and without one; where the answers differ the network goes on node by node."""
-        program = drop_read_pages(self._open_program(), self._transformed.initializers)
+        program = drop_read_pages(self._open_program(), self.transformed.initializers)
         verdict = self._verifier.run(inputs, context, lambda: in_use.run(inputs, context, self._teams), program)
         if verdict.fault:
             self._refute_all()
@@ -128,10 +131,11 @@ class CpuExecutable(TellingExecutable):
             from hetero_cpu.stored.verified_plans import note_verified
 
             note_verified(in_use.name)
-        if self._weights.releases:
+        if self._weights.releases or self.source.is_read_again:
             # Nothing is left to be verified: the plan has what it needs of the constants.
             self._program = None
-            self._let_go(self._transformed)
+            self._let_go(self.transformed)
+            self.source.let_go()
         return verdict.outputs
 
     def _refute_all(self) -> None:
@@ -157,13 +161,14 @@ class CpuExecutable(TellingExecutable):
         """Returns the network as the toolkit runs it."""
         program = self._program
         if program is None:
-            program = self._program = compile_program(self._transformed, extensions=self._extensions)
+            program = self._program = compile_program(self.transformed, extensions=self._extensions)
+            self._verifier.name = self.source.name
         return program
 
     @property
     def transformed(self) -> Network:
         """The network after the passes that do not ask for sizes."""
-        return self._transformed
+        return self.source.open()
 
     def find_native_plan(self) -> tuple[Signature, Plan, str] | None:
         """Returns a plan of machine code alone, with its input shapes and its name: made for the last sizes where a class has them."""
@@ -174,7 +179,7 @@ class CpuExecutable(TellingExecutable):
             last = self._last_open
         if last is None or self._verifier.has_refuted:
             return None
-        special = join_network(specialize_network(self._transformed, last, evaluate_node))
+        special = join_network(specialize_network(self.transformed, last, evaluate_node))
         entry = self._enter(self._build_native_plan(special), special)
         if entry.plan.foreign_count or not entry.plan.kernels:
             return None
@@ -193,12 +198,12 @@ class CpuExecutable(TellingExecutable):
             if opened is not None:
                 self._last_open = signature
                 return opened
-        if self._stored is not None and (stored := self._stored.find(signature, verifies=self._verifies)) is not None:
+        if (stored := self._open_plans.find_stored(signature, verifies=self._verifies)) is not None:
             return self._add_class(stored, signature)
         with self._lock:
             if self._open_plans.is_passing(signature):
                 return None
-        special = specialize_network(self._transformed, signature, evaluate_node)
+        special = specialize_network(self.transformed, signature, evaluate_node)
         if (entry := self._make_open_plan(special, signature)) is not None:
             return entry
         if self._open_plans.is_passing(signature):
@@ -210,7 +215,7 @@ class CpuExecutable(TellingExecutable):
         self._let_go(special)
         if not is_awaited and not is_interim:
             warn_where_numpy_computes(plan)
-        entry.is_refuted |= self._checks_plans and is_faulty(plan, self.network.name)
+        entry.is_refuted |= self._checks_plans and is_faulty(plan, self.source.name)
         with self._lock:
             self._plan_count += 1
             if is_interim and not self._open_plans.is_ordered:
@@ -233,8 +238,7 @@ class CpuExecutable(TellingExecutable):
         if opened is None and not is_later:
             self._open_plans.note_failure()
         elif opened is not None and load_kernels(opened, self._kernels):
-            if self._stored is not None:
-                self._stored.keep(opened, special)
+            self._open_plans.keep(opened, special)
             return self._add_class(opened, signature)
         elif self._open_plans.claim_order():
             self._order_plan(
@@ -243,7 +247,7 @@ class CpuExecutable(TellingExecutable):
             )
         return None
 
-    def _add_class(self, opened: OpenPlanInUse, signature: Signature) -> OpenPlanInUse:
+    def _add_class(self, opened: OpenPlanInUse, signature: Signature | None) -> OpenPlanInUse:
         with self._lock:
             opened.is_refuted |= self._verifier.has_refuted
             self._plan_count, self._last_open = self._plan_count + 1, signature
@@ -255,13 +259,13 @@ class CpuExecutable(TellingExecutable):
         from hetero_cpu.open.making import make_open_plan
 
         class_plan = make_open_plan(
-            self._transformed, signature, special, weights=self.native_weights, extensions=self._extensions, workers=self.workers
+            self.transformed, signature, special, weights=self.native_weights, extensions=self._extensions, workers=self.workers
         )
         if class_plan is None:
             return None
         warn_where_numpy_computes(class_plan.plan)
         enter = partial(self._enter, class_plan.plan, special, kind="_open")
-        return make_plan_in_use(self.network, class_plan, signature, enter, checks_plan=self._checks_plans)
+        return make_plan_in_use(self.source.name, class_plan, signature, enter, checks_plan=self._checks_plans)
 
     def _take_over_class(
         self, opened: OpenPlanInUse | None, special: Network, signature: Signature, error: BaseException | None
@@ -284,8 +288,8 @@ class CpuExecutable(TellingExecutable):
                     self._weights = self._weights.renew()
         if error is None and opened is None:
             self._order(special, signature)
-        elif error is None and opened is not None and self._stored is not None:
-            self._stored.keep(opened, special)
+        elif error is None and opened is not None:
+            self._open_plans.keep(opened, special)
 
     def _order_plan(
         self,
@@ -302,7 +306,7 @@ class CpuExecutable(TellingExecutable):
         def finish(plan: PlanInUse | None, error: BaseException | None) -> None:
             executable = owner()
             if executable is not None:
-                warn_of_error(error, executable.network.name)
+                warn_of_error(error, executable.source.name)
                 take_over(executable, plan, error)
 
         def is_wanted() -> bool:
@@ -328,7 +332,7 @@ class CpuExecutable(TellingExecutable):
     def _let_go(self, special: Network) -> None:
         """Lets go of the constants where there will be no other plan: what this one needs of them it has."""
         if self._weights.releases:
-            for constant in (*self._transformed.initializers.values(), *special.initializers.values()):
+            for constant in (*self.transformed.initializers.values(), *special.initializers.values()):
                 constant.release()
 
     def _build_plan(self, special: Network, *, is_interim: bool) -> tuple[Plan, bool]:
@@ -372,7 +376,7 @@ class CpuExecutable(TellingExecutable):
         try:
             if error is None:
                 if native is not None:
-                    native.is_refuted |= self._checks_plans and is_faulty(native.plan, self.network.name)
+                    native.is_refuted |= self._checks_plans and is_faulty(native.plan, self.source.name)
                     warn_where_numpy_computes(native.plan)
                 self.native_weights.pack_all(1)
         finally:

@@ -14,11 +14,11 @@ from hetero_cpu.planning.recipe import Recipe
 if TYPE_CHECKING:
     from collections import OrderedDict
 
-    from hetero_core.network.graph import Network
     from hetero_cpu.open_plans import OpenPlans
     from hetero_cpu.planning.plans_in_use import PlanInUse
     from hetero_cpu.planning.signature import Signature
     from hetero_cpu.planning.weights import PackedWeights
+    from hetero_cpu.sources import NetworkSource
     from hetero_cpu.verification import Verifier
 
 MOST_PLANS = 16
@@ -30,7 +30,7 @@ class TellingExecutable(Executable):
     """An executable on CPU that tells its steps and its metrics."""
 
     _checks_plans: bool
-    _transformed: Network
+    source: NetworkSource
     _only_plan: PlanInUse | None
     _plans: OrderedDict[Signature, PlanInUse]
     _open_plans: OpenPlans
@@ -47,8 +47,8 @@ class TellingExecutable(Executable):
         return {
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
-            "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes + self.native_weights.nbytes,
-            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(self._list_plans()),
+            "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes + self.native_weights.nbytes + self.source.packed_bytes,
+            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(self._list_plans()) + self.source.constant_bytes,
             "CPU_KERNELS_READY": lambda: self._orders == 0,
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
@@ -81,8 +81,9 @@ class TellingExecutable(Executable):
         """The steps of the plan that was used last; before the first run of a network with open sizes its nodes one by one."""
         used = self._only_plan or next(iter([*reversed(list(self._plans.values())), *reversed(self._open_plans.plans)]), None)
         if used is None or used.is_refuted:
-            return list_nodes(self._transformed.nodes, self._transformed.types, kernel="toolkit")
-        return list_steps(used.plan, self._transformed.types)
+            network = self.source.open()
+            return list_nodes(network.nodes, network.types, kernel="toolkit")
+        return list_steps(used.plan, self.source.types)
 
 
 def list_steps(plan: Plan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:

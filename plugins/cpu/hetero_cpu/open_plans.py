@@ -8,6 +8,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from hetero_core.network.graph import Network
+from hetero_core.network.types import ValueSpec
 from hetero_cpu.kernel_choice import AUTO
 from hetero_cpu.machine.orders import OrderDroppedError
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse
@@ -16,8 +17,9 @@ from hetero_cpu.planning.signature import Signature
 if TYPE_CHECKING:
     from hetero_cpu.machine.compiler import Kernel
     from hetero_cpu.open.plan import OpenPlan
-    from hetero_cpu.open.stored_classes import StoredClasses
+    from hetero_cpu.stored.stored_classes import StoredClasses
     from hetero_cpu.planning.weights import PackedWeights
+    from hetero_cpu.sources import NetworkSource
 
 logger = logging.getLogger(__name__)
 
@@ -31,25 +33,47 @@ _MOST_FAILURES = 3
 
 
 class OpenPlans:
-    """Used under the lock of the network that has them; orders are claimed and ended without it."""
+    """Used under the lock of the network that has them, but for orders, which are claimed and ended without it, and plans on disk."""
 
-    __slots__ = ("_failures", "_inputs", "_order", "_seen", "appended", "plans")
+    __slots__ = ("_failures", "_inputs", "_open_stored", "_order", "_reading", "_seen", "_stored", "appended", "plans")
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, inputs: tuple[ValueSpec, ...]) -> None:
         self.plans: list[OpenPlanInUse] = []
         self.appended: frozenset[str] = frozenset()
         """Outputs that only the next run reads, to which a run may append where they lie."""
-        self._failures, self._inputs = 0, network.inputs
-        self._order = Lock()
+        self._failures, self._inputs = 0, inputs
+        self._order, self._reading = Lock(), Lock()
+        self._open_stored: Callable[[], StoredClasses] | None = None
+        self._stored: StoredClasses | None = None
         # The runs of sets of sizes that came while kernels were compiled, in order.
         self._seen: dict[Signature, int] = {}
 
-    @staticmethod
-    def open_stored(network: Network, weights: PackedWeights, workers: int) -> StoredClasses | None:
-        """Returns the plans that earlier processes have made for a network; None where none are to be used."""
-        from hetero_cpu.open.stored_classes import StoredClasses
+    def keep_on_disk(self, source: NetworkSource, weights: PackedWeights, workers: int) -> None:
+        """Has plans read from earlier processes, and kept for later ones."""
 
-        return StoredClasses(network, weights, workers)
+        def open_stored() -> StoredClasses:
+            from hetero_cpu.stored.stored_classes import StoredClasses
+
+            return StoredClasses(source.open(), weights, workers)
+
+        self._open_stored = open_stored
+
+    def find_stored(self, signature: Signature, *, verifies: str) -> OpenPlanInUse | None:
+        """Returns the plan of an earlier process for a class that input shapes belong to; None where there is none."""
+        stored = self._read_stored()
+        return None if stored is None else stored.find(signature, verifies=verifies)
+
+    def keep(self, opened: OpenPlanInUse, special: Network) -> None:
+        """Keeps a plan that was made of a network for one set of sizes for later processes, where plans are kept."""
+        stored = self._read_stored()
+        if stored is not None:
+            stored.keep(opened, special)
+
+    def _read_stored(self) -> StoredClasses | None:
+        with self._reading:
+            if self._stored is None and self._open_stored is not None:
+                self._stored = self._open_stored()
+            return self._stored
 
     @property
     def is_ordered(self) -> bool:
@@ -161,21 +185,24 @@ def warn_of_error(error: BaseException | None, network: str) -> None:
 
 
 def make_plan_in_use(
-    network: Network,
+    network: str,
     opened: OpenPlan,
     signature: Signature,
     enter: Callable[[], PlanInUse],
     *,
     checks_plan: bool,
 ) -> OpenPlanInUse:
-    """Returns a plan for runs, checked as a whole for these input shapes where `checks_plan`; `enter` says what of it is to be verified."""
+    """Returns a plan for runs, checked as a whole for these input shapes where `checks_plan`; `network` is a name.
+
+    `enter` says what of it is to be verified.
+    """
     entered = enter()
     own = OpenPlanInUse(
         opened,
         is_refuted=entered.is_refuted,
         needs_check=entered.needs_check,
         name=entered.name,
-        network=network.name if checks_plan else "",
+        network=network if checks_plan else "",
     )
     own.covers(signature)
     return own

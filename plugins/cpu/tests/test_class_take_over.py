@@ -19,6 +19,7 @@ from hetero_cpu import executable as module
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
 from hetero_cpu.open_plans import RUNS_WITHOUT_PLAN
+from hetero_cpu.sources import NetworkSource
 
 from hetero_core.contract import RunContext
 from hetero_core.network.reader import read_network
@@ -66,7 +67,7 @@ def fixture_network(orders: Orders) -> CpuExecutable:
     )
     model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT, "w"))
     assert not orders
-    return CpuExecutable(read_network(model), {}, kernels="AUTO")
+    return CpuExecutable(NetworkSource(read_network(model)), {}, kernels="AUTO")
 
 
 def check(network: CpuExecutable, rows: int) -> None:

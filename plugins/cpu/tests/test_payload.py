@@ -19,10 +19,9 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
-from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.operators.product.tiling import choose_tiling, pack_columns, unpack_columns
-from hetero_cpu.stored.stored_executable import StoredExecutable
+from hetero_cpu.operators.product.tiling import ColumnPacking, choose_tiling, restore_columns
+from hetero_cpu.stored.blob_network import BlobNetwork
 from hetero_tests.larger_models import bert_model, vit_tiny_model
 
 from hetero_core import Core
@@ -70,6 +69,11 @@ def export(core: Core, model: onnx.ModelProto, path: Path, **config: Any) -> dic
     return answers
 
 
+def takes_up_plan(network: Any) -> bool:
+    """Says whether an imported network has the plan beside its blob, rather than one of its own."""
+    return isinstance(network.executable.source, BlobNetwork)
+
+
 def check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
     assert list(found) == list(expected)
     for name, value in found.items():
@@ -84,12 +88,12 @@ def test_import_with_the_plan_and_one_without_answer_bit_for_bit(
     inputs = light_inputs(model)
     expected = export(core, model, tmp_path / "x.blob")
     is_static = all(size.HasField("dim_value") for size in model.graph.input[0].type.tensor_type.shape.dim)
-    for step, kind in enumerate((StoredExecutable, CpuExecutable, StoredExecutable if is_static else CpuExecutable)):
+    for step, takes_plan in enumerate((True, False, is_static)):
         if step == 1:
             monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         imported = core.import_network(tmp_path / "x.blob", "CPU", {"INFERENCE_NUM_THREADS": 1})
         # The import without a plan keeps its own for the one after it, where the shapes are known by then.
-        assert isinstance(imported.executable, kind)
+        assert takes_up_plan(imported) is takes_plan
         check_equal(imported.infer(inputs), expected)
         check_equal(imported.infer(inputs), expected)
 
@@ -153,7 +157,7 @@ def test_limit_below_the_arena_runs_node_by_node(core: Core, tmp_path: Path) -> 
     imported.infer({"images": images})
     arena = imported.get_metric("CPU_ARENA_BYTES")
     limited = core.import_network(tmp_path / "x.blob", "CPU", {"INFERENCE_NUM_THREADS": 1, "MEMORY_LIMIT": arena - 1})
-    assert isinstance(limited.executable, StoredExecutable)
+    assert takes_up_plan(limited)
     with pytest.raises(MemoryLimitError, match=rf"node '.*' .*MEMORY_LIMIT is {arena - 1}"):
         limited.infer({"images": images})
     few = limited.infer({"images": images[:50]})["scores"]
@@ -195,7 +199,7 @@ with Core() as core, np.load(folder + "/inputs.npz") as inputs, np.load(folder +
     found = network.infer(dict(inputs))
     error = max(float(np.abs(found[name] - expected[name]).max() / np.abs(expected[name]).max()) for name in expected)
     print(json.dumps({
-        "error": error, "kind": type(network.executable).__name__, "steps": network.get_metric("CPU_NATIVE_STEPS"),
+        "error": error, "kind": type(network.executable.source).__name__, "steps": network.get_metric("CPU_NATIVE_STEPS"),
         "modules": [name for name in UNUSED if name in sys.modules],
     }))
 """
@@ -227,19 +231,19 @@ def test_process_that_imports_needs_neither_onnx_nor_llvm_nor_the_steps(blob: Pa
     # The first one reads the network, to verify the plan.
     import_elsewhere(blob, blob.parent, "plain", None)
     found = import_elsewhere(blob, blob.parent, "plain", None)
-    assert (found["kind"], found["modules"], found["error"]) == ("StoredExecutable", [], 0.0)
+    assert (found["kind"], found["modules"], found["error"]) == ("BlobNetwork", [], 0.0)
 
 
 def test_process_without_llvmlite_gets_the_weights_back_for_numpy(blob: Path) -> None:
     found = import_elsewhere(blob, blob.parent, "numpy", None)
-    assert (found["kind"], found["steps"]) == ("LimitedExecutable", 0)
+    assert (found["kind"], found["steps"]) == ("NetworkSource", 0)
     assert found["error"] < 1e-4
 
 
 @pytest.mark.skipif(find_width() <= 8, reason="weights are packed for vectors of AVX2 here already")
 def test_processor_with_other_vectors_gets_the_weights_back_and_packs_them_again(blob: Path, tmp_path: Path) -> None:
     found = import_elsewhere(blob, blob.parent, "narrow", tmp_path / "cache")
-    assert found["kind"] == "LimitedExecutable"
+    assert found["kind"] == "NetworkSource"
     assert found["error"] < 1e-4
 
 
@@ -310,7 +314,7 @@ def test_plan_is_found_by_the_content_of_the_blob_alone(core: Core, tmp_path: Pa
         loaded.export_network(tmp_path / name)
     for name, expected in (("a", 150.0), ("b", 149.0)):
         imported = core.import_network(tmp_path / name, "CPU", {"INFERENCE_NUM_THREADS": 1})
-        assert isinstance(imported.executable, StoredExecutable)
+        assert takes_up_plan(imported)
         assert imported.infer({"x": x})["y"].tolist() == [[150.0, expected]] * 2
 
 
@@ -347,7 +351,7 @@ def test_entry_of_the_cache_and_a_part_of_a_split_network_take_up_their_plans(co
     cached = {**JIT, "CACHE_DIR": str(tmp_path / "cache")}
     expected = core.load_network(model, "CPU", cached).infer(light_inputs(model))
     again = core.load_network(model, "CPU", cached)
-    assert isinstance(again.executable, StoredExecutable)
+    assert takes_up_plan(again)
     check_equal(again.infer(light_inputs(model)), expected)
 
 
@@ -367,11 +371,16 @@ def test_network_that_is_partly_numpy_is_stored_as_a_network(core: Core, tmp_pat
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_unpacked_columns_are_those_that_were_packed(seed: int) -> None:
+def test_restored_weights_are_those_that_were_packed(seed: int) -> None:
     random = np.random.default_rng(seed)
-    depth, outputs, pixels = (int(size) for size in random.integers(1, (40, 300, 200)))
+    depth, outputs, pixels, height, width = (int(size) for size in random.integers(1, (40, 300, 200, 4, 4)))
     matrix = random.standard_normal((depth, outputs), np.float32)
-    for width in (8, 16):
-        tiling = choose_tiling(pixels, outputs, width)
-        packed = pack_columns(matrix, tiling)
-        np.testing.assert_array_equal(unpack_columns(packed, depth, outputs, tiling.vectors * width), matrix)
+    filters = random.standard_normal((outputs, depth, height, width), np.float32)
+    # The bits count, also of what equals nothing.
+    matrix[0, 0] = filters[0, 0] = np.nan
+    for vector in (8, 16):
+        tiling = choose_tiling(pixels, outputs, vector)
+        for weight, is_turned in ((matrix, False), (np.ascontiguousarray(matrix.T), True), (filters, False)):
+            packing = ColumnPacking(tiling, is_turned)
+            restored = restore_columns(packing(weight), weight.shape, is_turned=is_turned, columns=packing.columns)
+            assert restored.tobytes() == weight.tobytes()

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hetero_cpu.open.stored_classes import FOLDER, _remove_oldest
+from hetero_cpu.stored.stored_classes import FOLDER, _remove_oldest
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core import Core

@@ -20,11 +20,11 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 import hetero_cpu.executable as executable_module
+from hetero_cpu.stored.blob_network import BlobNetwork
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.open import making
-from hetero_cpu.stored.stored_executable import StoredExecutable
 
 from hetero_core import Core
 from hetero_core.contract import RunContext
@@ -246,7 +246,7 @@ def test_plan_beside_a_blob_is_verified_once(core: Core, tmp_path: Path, kernels
     is_verified = kernels == "AUTO" and runs
     for plans in (0 if is_verified else 1, 0):
         imported = core.import_network(tmp_path / "x.blob", "CPU", {"CPU_VERIFY": "YES"})
-        assert isinstance(imported.executable, StoredExecutable)
+        assert isinstance(imported.executable.source, BlobNetwork)
         for seed in range(2):
             check(imported.infer(make_inputs(seed=seed))["y"], make_inputs(seed=seed))
         assert read_metrics(imported) == (plans, False)
@@ -257,7 +257,7 @@ def test_wrong_plan_beside_a_blob_is_left_with_a_warning(core: Core, tmp_path: P
     core.load_network(make_model(), "CPU").export_network(tmp_path / "x.blob")
     for _ in range(2):
         imported = core.import_network(tmp_path / "x.blob", "CPU")
-        assert isinstance(imported.executable, StoredExecutable)
+        assert isinstance(imported.executable.source, BlobNetwork)
         with pytest.warns(WrongPlanWarning, match="network 'mix' on CPU: .* output 'y': expected"):
             check(imported.infer(make_inputs())["y"], make_inputs())
         check(imported.infer(make_inputs(seed=1))["y"], make_inputs(seed=1))

@@ -46,6 +46,8 @@ class Evaluator:
         factors: list[int] = []
         for row, terms in enumerate(expressions):
             for product, factor in terms.items():
+                if abs(factor) > LARGEST_NUMBER:
+                    raise NotOpenError(f"a number that float64 does not hold: {factor}")
                 if not product:
                     constants[row] = factor
                 elif product in self._index:

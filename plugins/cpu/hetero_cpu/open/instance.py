@@ -154,7 +154,7 @@ class OpenInstance:
         plan = self._plan
         need = plan.measure_arena(products)
         if need > self._memory.nbytes:
-            self._memory = allocate_arena(need + need // 4)
+            self._memory = allocate_arena(need if plan.sizes.is_single else need + need // 4)
             self._begin = int(self._memory.ctypes.data)
         begin = self._begin
         numbers = plan.bind_numbers(products)

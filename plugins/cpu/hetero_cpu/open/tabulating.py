@@ -19,6 +19,7 @@ from hetero_cpu.open.size_class import ClassForm, SizeClass, Symbol
 from hetero_cpu.open.sizes import Scope, is_open, terms_of
 from hetero_cpu.open.terms import NotOpenError, Terms
 from hetero_cpu.planning.plan import Block, Derived, Foreign, Plan, PlannedStep
+from hetero_cpu.planning.signature import Signature
 
 if TYPE_CHECKING:
     from hetero_cpu.machine.native import NativeCall
@@ -55,23 +56,48 @@ def tabulate_plan(plan: Plan, opened: OpenNetwork, late_names: Sequence[str]) ->
     elements = {name: opened.shapes.elements[name] for name in {*reads, *names} & set(opened.shapes.elements)}
     late = LateConstants(names, nodes, reads, {name: tuple(own.shape) for name, own in elements.items()}, program)
     inputs = tuple(value for value in plan.inputs if value not in late_names)
-    touched = _list_touched(origin, (*inputs, *names, *plan.outputs))
+    numbers = [number for own in elements.values() for number in own.reshape(-1)]
+    return _tabulate_bound(
+        plan, origin, _Sizes(inputs, tuple(spec.shape for spec in opened.network.inputs), opened.symbols), late, numbers
+    )
+
+
+def tabulate_fixed_plan(plan: Plan, signature: Signature) -> OpenPlan:
+    """Returns a plan of machine code for one set of input shapes as that of a class without symbols. Raises: NotOpenError."""
+    if plan.foreign_count or None in signature:
+        raise NotOpenError("a node of the toolkit, or an input that is no array")
+    return _tabulate_bound(
+        plan, _bind_plan(plan, Scope()), _Sizes(plan.inputs, signature, {}), LateConstants((), (), (), {}, None), ()
+    )
+
+
+@record(frozen=True, slots=True)
+class _Sizes:
+    """The inputs of a network without late constants, their shapes, and where each symbol among these is read."""
+
+    inputs: tuple[str, ...]
+    shapes: Sequence[Any]
+    symbols: Mapping[int, tuple[tuple[int, int], ...]]
+
+
+def _tabulate_bound(plan: Plan, origin: Origin, sizes: _Sizes, late: LateConstants, elements: Sequence[Any]) -> OpenPlan:
+    touched = _list_touched(origin, (*sizes.inputs, *late.names, *plan.outputs))
     laid = _list_laid(origin, touched)
     index_of_array = {id(array): index for index, array in enumerate(laid)}
     outside = {*plan.outside.roots, *plan.outside.outputs}
     named = {name: origin.arrays[name] for name in touched if name in origin.arrays and name not in outside}
     inside = {name: index_of_array[id(array)] for name, array in named.items() if isinstance(array, OpenArray)}
     outputs = {value: index_of_array[id(origin.arrays[value])] for value in plan.outside.outputs}
-    sizes, numbers = _tabulate(plan, opened, origin, laid, [number for own in elements.values() for number in own.reshape(-1)])
+    own_class, numbers = _tabulate(plan, sizes, origin, laid, elements)
     return OpenPlan(
         plan,
-        sizes,
+        own_class,
         replace(numbers, inside=inside, outputs=outputs),
         late,
-        inputs=inputs,
+        inputs=sizes.inputs,
         calls=origin.calls,
         steps=_mark_steps(origin, index_of_array),
-        tables=[(make, len(own)) for make, own in opened.scope.tables],
+        tables=[(make, len(own)) for make, own in origin.scope.tables],
         constants={name: array for name, array in named.items() if name not in inside},
         origin=origin,
     )
@@ -137,10 +163,10 @@ def _bind_halo(plan: Plan, value: str, base: Any) -> Any:
 
 
 def _tabulate(
-    plan: Plan, opened: OpenNetwork, origin: Origin, laid: Sequence[OpenArray], elements: Sequence[Any]
+    plan: Plan, sizes: _Sizes, origin: Origin, laid: Sequence[OpenArray], elements: Sequence[Any]
 ) -> tuple[SizeClass, NumberForm]:
     """Returns the class, and its numbers without those by name."""
-    scope = opened.scope
+    scope = origin.scope
     numbers = [number for call in origin.calls for number in call.numbers]
     chunks = [call.chunks for call in origin.calls]
     places = [number for array in laid for number in (array.address, *array.shape, *array.strides)]
@@ -150,10 +176,10 @@ def _tabulate(
     guards: list[Terms] = [dict(key) for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero) for key in kind]
     arena = [terms_of(plan.arena_bytes)]
     together = [terms for part in parts for terms in part]
-    evaluator = Evaluator(scope, tuple(opened.symbols), [*together, *guards, *arena])
+    evaluator = Evaluator(scope, tuple(sizes.symbols), [*together, *guards, *arena])
     least = len(scope.at_least_zero)
-    symbols = tuple(Symbol(number, *own[0], *scope.bounds[number]) for number, own in opened.symbols.items())
-    shapes = tuple(_write_shape(spec.shape) for spec in opened.network.inputs)
+    symbols = tuple(Symbol(number, *own[0], *scope.bounds[number]) for number, own in sizes.symbols.items())
+    shapes = tuple(map(_write_shape, sizes.shapes))
     form = ClassForm(symbols, shapes, evaluator.derivation, evaluator.tabulate(guards), least, least + len(scope.equal_zero))
     rows: dict[tuple[int, ...], list[int]] = {}
     for row, terms in enumerate(parts[0]):

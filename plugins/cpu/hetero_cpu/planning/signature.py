@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 from hetero_core.limits import FOLDED_FLOOR
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import infer_types
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.transforms.constants import Evaluate, fold_constants
 
 Signature = tuple[tuple[int, ...] | None, ...]
@@ -19,10 +20,10 @@ _MOST_ROUNDS = 4
 _LARGEST_VALUE = 1 << 31
 
 
-def read_static_signature(network: Network) -> Signature | None:
-    """Returns the shapes that the network declares for its inputs; None when a size is open, or an input is no tensor."""
+def read_static_signature(inputs: Sequence[ValueSpec]) -> Signature | None:
+    """Returns the shapes that a network declares for its inputs; None when a size is open, or an input is no tensor."""
     shapes: list[tuple[int, ...]] = []
-    for spec in network.inputs:
+    for spec in inputs:
         if spec.shape is None or any(not isinstance(size, int) for size in spec.shape):
             return None
         shapes.append(tuple(size for size in spec.shape if isinstance(size, int)))

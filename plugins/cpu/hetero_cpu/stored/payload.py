@@ -2,16 +2,16 @@
 
 Of a network without machine code: the sections `model` and `weights` of `pack_network`. Else `packed` holds arrays one after the other
 as they lie in memory, `weights` only those constants that are not to be had from there, and `index` says what is where. How the plan
-calls the kernels is no part of it: that steers machine code, and stays in the user's private folder (stored/stored_plans.py).
+calls the kernels is no part of it: that steers machine code, and stays in the user's private folder (stored/blob_plans.py).
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,11 +19,17 @@ from hetero_core.blobs.digests import digest_sections
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import type_to_json
 from hetero_core.network.writer import pack_model, pack_network, unpack_network
-from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.payload_index import INDEX, MODEL, PACKED, WEIGHTS, find_digests, read_index
 from hetero_cpu.planning.signature import Signature
+
+if TYPE_CHECKING:
+    from hetero_cpu.executable import CpuExecutable
+    from hetero_cpu.planning.weights import LaterArray
+
+logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
 
@@ -33,6 +39,8 @@ _ALIGNMENT = 64
 
 def export_executable(executable: CpuExecutable) -> Payload:
     """Returns the payload; keeps the plan beside it, for imports by the same user."""
+    if executable.source.payload is not None:
+        return executable.source.payload
     native = executable.find_native_plan()
     try:
         packed = None if native is None else _pack(executable, *native)
@@ -42,10 +50,10 @@ def export_executable(executable: CpuExecutable) -> Payload:
         # What the plan has let go was made again to be written.
         for constant in executable.transformed.initializers.values():
             constant.release()
-    from hetero_cpu.stored.stored_plans import make_key, write_plan
+    from hetero_cpu.stored.blob_plans import make_key, write_blob_plan
 
-    sections, captured = packed
-    write_plan(make_key(digest_sections(sections), executable.workers), captured)
+    sections, form, name = packed
+    write_blob_plan(make_key(digest_sections(sections), executable.workers), form, name)
     return Payload(sections, VERSION)
 
 
@@ -60,68 +68,100 @@ def keep_plan(executable: CpuExecutable, payload: Payload) -> None:
     packed = _pack(executable, *native)
     if packed is None:
         return
-    sections, captured = packed
+    sections, form, name = packed
     # Not the model: the passes have taken out what nobody reads any more, and it was made from this one.
     if {**digest_sections(sections), MODEL: digests[MODEL]} == digests:
-        from hetero_cpu.stored.stored_plans import make_key, write_plan
+        from hetero_cpu.stored.blob_plans import make_key, write_blob_plan
 
-        write_plan(make_key(digests, executable.workers), captured)
+        write_blob_plan(make_key(digests, executable.workers), form, name)
 
 
-def _pack(executable: CpuExecutable, signature: Signature, plan: Any, name: str) -> tuple[dict[str, memoryview], Any] | None:
-    """Returns the sections, and the plan of this name with its addresses in them; None where not all of the plan can be captured."""
-    from hetero_cpu.stored.captured_plan import capture_plan
-    from hetero_cpu.stored.stored_plans import move_places
+def _pack(
+    executable: CpuExecutable, signature: Signature, plan: Any, name: str
+) -> tuple[dict[str, memoryview], dict[str, Any], str] | None:
+    """Returns the sections, and the plan of this name with its memories in them; None where it cannot be written down."""
+    from hetero_cpu.open.tabulating import tabulate_fixed_plan
+    from hetero_cpu.open.terms import NotOpenError
+    from hetero_cpu.stored.blob_plans import SectionWriter
+    from hetero_cpu.stored.stored_form import write_form
+    from hetero_cpu.stored.stored_values import NotStorableError
 
-    model, outside = pack_model(executable.transformed)
-    later_arrays = executable.native_weights.list_made()
-    constants = {offset: initializer.array for offset, initializer in outside.initializers}
-    areas = {f"{PACKED}/{number}": later.get() for number, later in enumerate(later_arrays)}
-    areas |= {f"{WEIGHTS}/{offset}": array for offset, array in constants.items() if _view_stored(array).nbytes == array.nbytes}
-    captured = capture_plan(plan, areas)
-    if captured is None:
+    network, weights = executable.transformed, executable.native_weights
+    writer = SectionWriter(network.initializers, weights)
+    try:
+        form = write_form(tabulate_fixed_plan(plan, signature), writer)
+    except (NotOpenError, NotStorableError) as error:
+        logger.info("network '%s' is exported without its plan: %s", network.name, error)
         return None
-    plan_of_sections, small_arrays = captured
-    read = {place for _, calls in plan_of_sections.steps for call in calls for _, place in call.addresses}
-    unread = {offset: array for offset, array in constants.items() if f"{WEIGHTS}/{offset}" not in read}
-    offset_of_constant = {id(initializer): offset for offset, initializer in outside.initializers}
-    packed, weights = _Section(), _Section()
-    moved: dict[str, tuple[str, int]] = {}
-    unpacked: dict[int, list[Any]] = {}
-    for number, later in enumerate(later_arrays):
-        place = f"{PACKED}/{number}"
-        if place not in read:
-            continue
-        array = later.get()
-        moved[place] = (PACKED, packed.add(array))
-        offset = offset_of_constant.get(id(later.constant))
-        if offset in unread:
-            rule = _find_rule(unread[offset], later.purpose, array)
-            if rule is not None:
-                unpacked[offset] = [moved[place][1], array.nbytes, *rule]
-    for place, array in small_arrays.items():
-        moved[place] = (PACKED, packed.add(array))
-    rows = []
-    for offset, array in constants.items():
-        if offset not in unpacked:
-            begin = weights.add(_view_stored(array))
-            moved[f"{WEIGHTS}/{offset}"] = (WEIGHTS, begin)
-            rows.append([offset, begin, _view_stored(array).nbytes])
+    model, outside = pack_model(network)
+    layout = _Layout([(offset, initializer) for offset, initializer in outside.initializers], network.initializers)
+    form["memories"] = layout.place(writer.owners, weights.list_made())
     index = {
         "inputs": [[spec.name, type_to_json(spec.type)] for spec in executable.inputs],
         "outputs": [[spec.name, type_to_json(spec.type)] for spec in executable.outputs],
         "signature": signature,
         "size": outside.size,
-        "kept": rows,
-        "unpacked": [[offset, *row] for offset, row in unpacked.items()],
+        "kept": layout.kept,
+        "unpacked": layout.unpacked,
     }
     sections = {
         INDEX: memoryview(json.dumps(index, separators=(",", ":")).encode()),
         MODEL: memoryview(model),
-        WEIGHTS: weights.copy_to_memory(),
-        PACKED: packed.copy_to_memory(),
+        WEIGHTS: layout.weights.copy_to_memory(),
+        PACKED: layout.packed.copy_to_memory(),
     }
-    return sections, replace(move_places(plan_of_sections, moved), name=name)
+    return sections, form, name
+
+
+class _Layout:
+    """The memories of a plan and the constants of its network in two sections.
+
+    `kept`: [offset in the model's weights, begin, bytes] of each constant in the section `weights`; `unpacked`: the same of each that is
+    only in `packed`, and how it is restored.
+    """
+
+    def __init__(self, outside: list[tuple[int, Initializer]], constants: Mapping[str, Initializer]) -> None:
+        """`outside`: the constants that are no part of the model, by their offsets."""
+        self.packed, self.weights = _Section(), _Section()
+        self.kept: list[list[int]] = []
+        self.unpacked: list[list[Any]] = []
+        self._outside, self._constants = outside, constants
+        self._offset_of_constant = {id(initializer): offset for offset, initializer in outside}
+
+    def place(self, owners: list[Any], packed: list[LaterArray]) -> list[list[Any]]:
+        """Lays all out; returns [section, begin, bytes] of each memory. `packed`: all that are packed, in order."""
+        spans: dict[int, list[Any]] = {}
+        index_of_owner = {id(owner): index for index, owner in enumerate(owners)}
+        offsets = [self._find_offset(owner) if isinstance(owner, str) else None for owner in owners]
+        read: set[int | None] = set(offsets)
+        restored: set[int] = set()
+        for later in packed:
+            if (index := index_of_owner.get(id(later))) is not None:
+                spans[index] = self._add(self.packed, PACKED, later.get())
+                offset = self._offset_of_constant.get(id(later.constant))
+                if offset is not None and offset not in read and (rule := _find_rule(later)):
+                    read.add(offset)
+                    restored.add(offset)
+                    self.unpacked.append([offset, *spans[index][1:], *rule])
+        begins = {}
+        for offset, initializer in self._outside:
+            if offset not in restored:
+                stored = _view_stored(initializer.array)
+                begins[offset] = self._add(self.weights, WEIGHTS, stored)
+                self.kept.append([offset, *begins[offset][1:]])
+        for index, (owner, offset) in enumerate(zip(owners, offsets, strict=True)):
+            if index in spans:
+                continue
+            array = self._constants[owner].array if isinstance(owner, str) else owner
+            is_kept = offset is not None and begins[offset][2] == array.nbytes
+            spans[index] = begins[offset] if offset is not None and is_kept else self._add(self.packed, PACKED, array)
+        return [spans[index] for index in range(len(owners))]
+
+    def _find_offset(self, name: str) -> int | None:
+        return self._offset_of_constant.get(id(self._constants[name]))
+
+    def _add(self, section: _Section, name: str, array: Array) -> list[Any]:
+        return [name, section.add(array), array.nbytes]
 
 
 def _view_stored(array: Array) -> Array:
@@ -152,29 +192,14 @@ class _Section:
         return memory.data
 
 
-def _find_rule(constant: Array, purpose: tuple[object, ...], packed: Array) -> list[Any] | None:
+def _find_rule(later: LaterArray) -> list[Any] | None:
     """Returns how a constant comes out of its packed form: shape, whether it is turned, columns of a block. None where it does not."""
-    match purpose:
-        case ["product", bool() as is_turned, int() as vectors, int() as width] if constant.ndim == 2:
-            rule = [constant.shape, is_turned, vectors * width]
-        case ["product", int() as vectors, int() as width] if constant.ndim == 4:
-            rule = [constant.shape, False, vectors * width]
-        case _:
-            return None
-    # Bytes, since what is no number equals nothing.
-    return rule if _unpack(packed.reshape(-1), *rule).tobytes() == constant.tobytes() else None
+    from hetero_cpu.operators.product.tiling import ColumnPacking
 
-
-def _unpack(packed: Array, shape: tuple[int, ...], is_turned: bool, columns: int) -> Array:  # a column of the index
-    from hetero_cpu.operators.product.tiling import unpack_columns
-
-    if len(shape) == 4:
-        outputs, channels, height, width = shape
-        matrix = unpack_columns(packed, height * width * channels, outputs, columns)
-        return matrix.reshape(height, width, channels, outputs).transpose(3, 2, 0, 1)
-    depth, outputs = shape[::-1] if is_turned else shape
-    matrix = unpack_columns(packed, depth, outputs, columns)
-    return matrix.T if is_turned else matrix
+    constant, make = later.constant, later.make
+    if constant is None or not isinstance(make, ColumnPacking) or constant.dtype != "float32":
+        return None
+    return [constant.array.shape, make.is_turned, make.columns]
 
 
 def read_network(sections: Mapping[str, Any]) -> Network:
@@ -195,6 +220,8 @@ def read_network(sections: Mapping[str, Any]) -> Network:
 
 
 def _restore_weights(index: Mapping[str, Any], weights: Array, packed: Array) -> Array:
+    from hetero_cpu.operators.product.tiling import restore_columns
+
     size = int(index["size"])
     # Each constant of at least a KiB leaves less than a cache line unused, and a packed one is never smaller.
     if not 0 <= size <= 2 * (len(weights) + len(packed)):
@@ -203,7 +230,8 @@ def _restore_weights(index: Mapping[str, Any], weights: Array, packed: Array) ->
     for offset, begin, nbytes in index["kept"]:
         _cut(memory, offset, nbytes)[...] = _cut(weights, begin, nbytes)
     for offset, begin, nbytes, shape, is_turned, columns in index["unpacked"]:
-        constant = _unpack(_cut(packed, begin, nbytes).view(np.float32), tuple(shape), is_turned, columns)
+        own = _cut(packed, begin, nbytes).view(np.float32)
+        constant = restore_columns(own, tuple(shape), is_turned=is_turned, columns=columns)
         _cut(memory, offset, 4 * prod(shape)).view(np.float32).reshape(shape)[...] = constant
     return memory
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from math import prod
 
 import numpy as np
@@ -21,7 +20,7 @@ from hetero_cpu.operators.convolution.geometry import Convolution, read_convolut
 from hetero_cpu.operators.convolution.staging import Staging, bind_staging, make_stage
 from hetero_cpu.operators.product.kernel import PARAMETERS, ProductShape, make_product
 from hetero_cpu.operators.product.native_epilogue import NativeEpilogue, list_overwritten, read_native_epilogue
-from hetero_cpu.operators.product.tiling import Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.operators.product.tiling import ColumnPacking, Tiling, choose_chunks, choose_tiling, pad_vector
 from hetero_cpu.operators.winograd.native_steps import plan_winograd
 from hetero_cpu.operators.winograd.transforms import choose_winograd
 from hetero_cpu.planning.halos import halo_of_tiles, reach_of_windows
@@ -88,7 +87,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         pixel_bytes=convolution.channels * 4 * prod(windows.strides),
         workers=site.workers,
     )
-    weight = convolution.pack_later(("product", tiling.vectors, tiling.width), partial(_pack, tiling=tiling.packing))
+    weight = convolution.pack_later(("product", tiling.vectors, tiling.width), ColumnPacking(tiling.packing))
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     kernel = make_product(_shape_product(tiling, epilogue, lines))
@@ -147,11 +146,6 @@ def lay_offsets(windows: Windows, row: int, pixel: int, columns: int) -> Array:
         _make_offsets, [i * windows.dilations[0] * row + j * windows.dilations[1] * pixel for i, j in places]
     )
     return offsets
-
-
-def _pack(weight: Array, *, tiling: Tiling) -> Array:
-    """weight: (outputs, channels, height, width)."""
-    return pack_columns(weight.transpose(2, 3, 1, 0).reshape(-1, len(weight)), tiling)
 
 
 def _make_offsets(*offsets: int) -> Array:

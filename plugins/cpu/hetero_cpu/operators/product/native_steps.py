@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 
 import numpy as np
@@ -12,7 +11,7 @@ from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.operators.product.kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, make_product
 from hetero_cpu.operators.product.native_epilogue import list_overwritten, read_native_epilogue
-from hetero_cpu.operators.product.tiling import Tiling, choose_chunks, choose_pieces, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.operators.product.tiling import ColumnPacking, choose_chunks, choose_pieces, choose_tiling, pad_vector
 from hetero_cpu.planning.recipe import Recipe, Site
 
 
@@ -57,7 +56,7 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
     tiling = choose_tiling(rows, outputs, find_width())
     chunks = choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=site.workers)
     packed = site.weights.pack_later(
-        (weight,), ("product", is_turned, tiling.vectors, tiling.width), partial(_pack, is_turned=is_turned, tiling=tiling.packing)
+        (weight,), ("product", is_turned, tiling.vectors, tiling.width), ColumnPacking(tiling.packing, is_turned)
     )
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     pieces, piece_depth = choose_pieces(depth)
@@ -95,7 +94,3 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
         return [NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count, keep)]
 
     return Recipe((source, *added), bind, overwrites=list_overwritten(site, source, epilogue.added), kernels=(kernel,))
-
-
-def _pack(weight: Array, *, is_turned: bool, tiling: Tiling) -> Array:
-    return pack_columns(weight.T if is_turned else weight, tiling)

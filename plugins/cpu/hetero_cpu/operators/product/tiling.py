@@ -198,6 +198,37 @@ def unpack_columns(packed: Array, depth: int, outputs: int, columns: int) -> Arr
     return np.concatenate([head, tail[:, : outputs - full]], axis=1)
 
 
+@record(frozen=True, slots=True)
+class ColumnPacking:
+    """Packs a matrix (depth, outputs), one that `is_turned`, or filters (outputs, channels, height, width) of which taps and channels are
+    the depth. Nothing is lost: `restore_columns` gives back what was packed."""
+
+    tiling: Tiling
+    is_turned: bool = False
+
+    @property
+    def columns(self) -> int:
+        """The columns of a block."""
+        return self.tiling.vectors * self.tiling.width
+
+    def __call__(self, weight: Array) -> Array:
+        """Returns the blocks of columns, one after the other."""
+        if weight.ndim == 4:
+            return pack_columns(weight.transpose(2, 3, 1, 0).reshape(-1, len(weight)), self.tiling)
+        return pack_columns(weight.T if self.is_turned else weight, self.tiling)
+
+
+def restore_columns(packed: Array, shape: tuple[int, ...], *, is_turned: bool, columns: int) -> Array:
+    """Returns the weight of this shape that a `ColumnPacking` has packed, as an array in any order."""
+    if len(shape) == 4:
+        outputs, channels, height, width = shape
+        matrix = unpack_columns(packed, height * width * channels, outputs, columns)
+        return matrix.reshape(height, width, channels, outputs).transpose(3, 2, 0, 1)
+    depth, outputs = shape[::-1] if is_turned else shape
+    matrix = unpack_columns(packed, depth, outputs, columns)
+    return matrix.T if is_turned else matrix
+
+
 def pad_vector(vector: Array | None, outputs: int, size: int) -> Array:
     """Returns `outputs` numbers, zeros where there are none, followed by zeros up to `size`."""
     padded = allocate_floats(size)

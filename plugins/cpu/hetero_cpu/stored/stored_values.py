@@ -26,8 +26,6 @@ Array = np.ndarray[Any, Any]
 
 _PACKAGES = ("numpy", "hetero_core", "hetero_cpu")
 _PLAIN = (bool, int, float, str, type(None))
-MOST_BYTES = 1 << 18
-"""Of an array that is written out; a plan is kept beside a digest of all constants, of which it may be made."""
 
 
 class NotStorableError(Exception):
@@ -37,17 +35,20 @@ class NotStorableError(Exception):
 class ValueWriter:
     """Writes values; `memories` are those that the arrays among them are parts of, each after those that it is made of."""
 
+    most_bytes = 1 << 18
+    """Of an array that is written out; a plan is kept beside a digest of all constants, of which it may be made."""
+
     def __init__(self, constants: Mapping[str, Initializer], weights: PackedWeights) -> None:
         self.memories: list[Any] = []
         self._name_of_constant = {id(constant): name for name, constant in constants.items()}
         self._place_of_key: dict[tuple[Any, ...], int] = {}
         # Who keeps the memory of an array, so that its address is not given away meanwhile.
         self._keep: list[Any] = []
-        spans: list[tuple[int, int, Any]] = []
+        spans: list[tuple[int, int, Any]] = [(*byte_bounds(later.get()), later) for later in weights.list_made()]
+        # Behind what is packed, so that what needs no packing is the constant itself.
         for name, constant in constants.items():
             if constant.nbytes and not constant.array.dtype.hasobject:
                 spans.append((*byte_bounds(constant.array), name))
-        spans += [(*byte_bounds(later.get()), later) for later in weights.list_made()]
         self._spans = sorted(spans, key=lambda span: span[:2])
         self._begins = [begin for begin, _, _ in self._spans]
 
@@ -92,7 +93,7 @@ class ValueWriter:
         memory: Any = array
         while isinstance(memory, np.ndarray) and not memory.flags.c_contiguous:
             memory = memory.base
-        if not isinstance(memory, np.ndarray) or memory.dtype.hasobject or memory.nbytes > MOST_BYTES:
+        if not isinstance(memory, np.ndarray) or memory.dtype.hasobject or memory.nbytes > self.most_bytes:
             raise NotStorableError(f"an array of {array.nbytes} bytes that is no constant")
         self._keep.append(memory)
         begin = int(memory.__array_interface__["data"][0])
@@ -100,12 +101,13 @@ class ValueWriter:
 
     def _add(self, key: tuple[Any, ...], owner: Any) -> int:
         if key not in self._place_of_key:
-            described = self._describe(owner)
+            described = self.describe(owner)
             self._place_of_key[key] = len(self.memories)
             self.memories.append(described)
         return self._place_of_key[key]
 
-    def _describe(self, owner: Any) -> Any:
+    def describe(self, owner: Any) -> Any:
+        """Returns what makes the memory again: of a constant, by its name, of packed weights or of an array."""
         if isinstance(owner, str):
             return ["constant", owner]
         if isinstance(owner, LaterArray):
@@ -120,16 +122,19 @@ class ValueWriter:
 
 
 class ValueReader:
-    """Reads what a `ValueWriter` has written, for a network with the same constants.
+    """Reads what a `ValueWriter` has written. Where memories are is for a class of its own to say.
 
     Raises: ValueError, KeyError, TypeError, IndexError.
     """
 
-    def __init__(self, memories: Sequence[Any], constants: Mapping[str, Initializer], weights: PackedWeights) -> None:
-        self._constants, self._weights = constants, weights
+    def __init__(self, memories: Sequence[Any]) -> None:
         self._memories: list[Array | LaterArray] = []
         for described in memories:
-            self._memories.append(self._open(described))
+            self._memories.append(self.open_memory(described))
+
+    def open_memory(self, described: Any) -> Array | LaterArray:
+        """Returns a memory, of those before it."""
+        raise NotImplementedError
 
     def read(self, value: Any) -> Any:
         """Returns a value."""
@@ -177,7 +182,16 @@ class ValueReader:
         memory = self.find_memory(place).reshape(-1).view(np.uint8)
         return np.ndarray(tuple(map(read_count, shape)), read_dtype(dtype), memory, read_count(offset), tuple(map(int, strides)))
 
-    def _open(self, described: Any) -> Array | LaterArray:
+
+class NetworkReader(ValueReader):
+    """Reads what was written for a network with the same constants."""
+
+    def __init__(self, memories: Sequence[Any], constants: Mapping[str, Initializer], weights: PackedWeights) -> None:
+        self._constants, self._weights = constants, weights
+        super().__init__(memories)
+
+    def open_memory(self, described: Any) -> Array | LaterArray:
+        """Returns the array of a constant, packed weights, or bytes that were written out."""
         kind, first, *rest = described
         if kind == "constant":
             return self._constants[first].array

@@ -26,12 +26,12 @@ from hetero_cpu.machine.compiler import COMPILER, Kernel
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
 from hetero_cpu.machine.interpreter import list_interpreters
 from hetero_cpu.open.plan import OpenPlan
-from hetero_cpu.open.size_class import SizeClass
-from hetero_cpu.open.stored_form import Form, read_class, read_plan, read_text, write_form
-from hetero_cpu.open.stored_values import MOST_BYTES, NotStorableError
+from hetero_cpu.open.size_class import Products, SizeClass
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 from hetero_cpu.planning.signature import Signature
 from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.stored.stored_form import FAULTS, Form, check_bounds, read_class, read_plan, read_text, write_form
+from hetero_cpu.stored.stored_values import NetworkReader, NotStorableError, ValueWriter
 from hetero_cpu.stored.verified_plans import is_verified, name_plan
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,6 @@ _MOST_PLANS = 16
 _MOST_FILES = 1000
 _MOST_CONSTANTS = 1 << 30
 """Bytes of constants of a network whose plans are kept: to read more takes longer than to plan."""
-_FAULTS = (ValueError, KeyError, TypeError, IndexError, AttributeError, ImportError, RecursionError)
 
 
 class StoredClasses:
@@ -64,9 +63,9 @@ class StoredClasses:
             if self._pending is None:
                 self._pending = self._read_all()
             for index, (path, form, sizes) in enumerate(self._pending):
-                if sizes.match(signature) is not None:
+                if (products := sizes.match(signature)) is not None:
                     del self._pending[index]
-                    plan = self._open(path, form, sizes)
+                    plan = self._open(path, form, sizes, products)
                     if plan is None:
                         return None
                     needs_check = verifies != NO and not is_verified(form["name"])
@@ -79,7 +78,8 @@ class StoredClasses:
         try:
             if sum(constant.nbytes for constant in self._network.initializers.values()) > _MOST_CONSTANTS:
                 raise NotStorableError("it has more than a gigabyte of constants")
-            form = write_form(in_use.opened, self._network, self._weights.serve(self._network.initializers))
+            constants = self._network.initializers
+            form = write_form(in_use.opened, ValueWriter(constants, self._weights.serve(constants)), self._network)
             with self._lock:
                 form |= {"name": name, "content": self._digest_content()}
                 paths = self._list_paths()
@@ -87,7 +87,7 @@ class StoredClasses:
                 if path is not None:
                     write_digested_file(path, json.dumps(form, separators=(",", ":")).encode())
                     _remove_oldest(path.parent)
-        except (NotStorableError, *_FAULTS) as error:
+        except (NotStorableError, *FAULTS) as error:
             logger.info("network '%s': the plan of a class is not kept: %s", self._network.name, error)
         except (OSError, HeteroError) as error:
             logger.warning("cannot keep a plan: %s", error)
@@ -101,21 +101,24 @@ class StoredClasses:
             try:
                 form = json.loads(content)
                 if form["content"] == self._digest_content():
-                    pending.append((path, form, read_class(form, self._network)))
-            except _FAULTS as error:
+                    pending.append((path, form, read_class(form, len(self._network.inputs))))
+            except FAULTS as error:
                 _drop(path, error)
         return pending
 
-    def _open(self, path: Path, form: Form, sizes: SizeClass) -> OpenPlan | None:
+    def _open(self, path: Path, form: Form, sizes: SizeClass, products: Products) -> OpenPlan | None:
         try:
             read_text(form["name"])
             kernels = [Kernel(read_text(name), _refuse_to_emit) for name in dict.fromkeys(name for name, _ in form["calls"])]
             if not COMPILER.load_stored((*kernels, *list_interpreters(self._workers))):
                 path.unlink(missing_ok=True)
                 return None
-            plan = read_plan(form, sizes, self._network, self._weights.serve(self._network.initializers))
+            constants = self._network.initializers
+            reader = NetworkReader(form["memories"], constants, self._weights.serve(constants))
+            plan = read_plan(form, sizes, reader, tuple(spec.name for spec in self._network.inputs), self._network)
+            check_bounds(plan, products)
             return plan if COMPILER.load_stored(plan.plan.kernels) else None
-        except _FAULTS as error:
+        except FAULTS as error:
             _drop(path, error)
             return None
 
@@ -153,7 +156,7 @@ def _add_elements(digest: Any, constant: Initializer) -> None:
         return
     # Some 33 ms for 60 MB. Sums would take 3, but a network with the same ones would get constants that were made of another's.
     digest.update(array.reshape(-1).view(np.uint8))
-    if array.nbytes > MOST_BYTES:
+    if array.nbytes > ValueWriter.most_bytes:
         constant.drop_pages()
 
 

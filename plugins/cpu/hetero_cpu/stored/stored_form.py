@@ -1,5 +1,7 @@
 """The plan of a class written down as plain lists, and read again: what planning decided, without symbols and without addresses.
 
+The plan of one set of sizes is that of a class without symbols; it is written without a network, and read without one.
+
 Rules: a plan with a function or an array that cannot be named is refused, and one with a node of the toolkit that the network does not
 have as it is. What is read is checked before
 it is bound: types, counts, places and bounds. What it makes machine code do is trusted as the code itself is.
@@ -22,25 +24,27 @@ from hetero_cpu.machine.native import NativeCall
 from hetero_cpu.open.evaluation import Derivation, Table
 from hetero_cpu.open.network import compile_late_nodes
 from hetero_cpu.open.plan import PARTS, ArrayMark, LateConstants, NumberForm, NumberMark, OpenPlan, OpenStep, map_action
-from hetero_cpu.open.size_class import ClassForm, SizeClass, Symbol
+from hetero_cpu.open.size_class import ClassForm, Products, SizeClass, Symbol
 from hetero_cpu.open.sizes import value_of
-from hetero_cpu.open.stored_values import NotStorableError, ValueReader, ValueWriter, read_count, read_dtype, require
+from hetero_cpu.stored.stored_values import NotStorableError, ValueReader, ValueWriter, read_count, read_dtype, require
 from hetero_cpu.open.terms import Atom
 from hetero_cpu.planning.addresses import Address
 from hetero_cpu.planning.foreign import compile_node
 from hetero_cpu.planning.plan import Foreign, Outside, Plan, PlannedStep
 from hetero_cpu.planning.recipe import Recipe
-from hetero_cpu.planning.weights import PackedWeights
 
 Form = dict[str, Any]
+FAULTS = (ValueError, KeyError, TypeError, IndexError, AttributeError, ImportError, RecursionError)
+"""Errors that reading a plan of another form raises."""
 
 
-def write_form(plan: OpenPlan, network: Network, weights: PackedWeights) -> Form:
-    """Returns a plan that was made here as lists. Raises: NotStorableError."""
+def write_form(plan: OpenPlan, writer: ValueWriter, network: Network | None = None) -> Form:
+    """Returns a plan that was made here as lists; with nodes of the toolkit where they are of `network`. Raises: NotStorableError."""
     origin = plan.origin
     if origin is None or origin.scope.has_far_constants:
         raise NotStorableError("an address that is not known")
-    writer = ValueWriter(network.initializers, weights)
+    if network is None and plan.late.nodes:
+        raise NotStorableError("constants that nodes compute")
     addresses, begin = [], 0
     for call in origin.calls:
         spans = [span for array in call.keep if (span := _find_span(array))]
@@ -99,12 +103,12 @@ def write_form(plan: OpenPlan, network: Network, weights: PackedWeights) -> Form
     }
 
 
-def _write_foreign(work: Foreign, network: Network, writer: ValueWriter) -> list[Any]:
+def _write_foreign(work: Foreign, network: Network | None, writer: ValueWriter) -> list[Any]:
     """Returns a node of the toolkit, which the network has as it is, without bodies: its name, its constants and the types of the rest."""
     (step,) = work.program.steps
     node = step.node
-    index = network.index_of_producer.get(node.writes[0]) if node.writes else None
-    if index is None or network.nodes[index] is not node or node.bodies or find_kernel(node) is None:
+    index = network.index_of_producer.get(node.writes[0]) if node.writes and network is not None else None
+    if index is None or network is None or network.nodes[index] is not node or node.bodies or find_kernel(node) is None:
         raise NotStorableError(f"{node.label} is the toolkit's, and not the network's own")
     specs = (*work.program.inputs, *work.program.outputs)
     if any(not isinstance(spec.type, TensorType) or spec.type.dtype is None for spec in specs):
@@ -120,9 +124,9 @@ def _list_constants(work: Foreign, inputs: set[str]) -> list[tuple[str, Any]]:
     return [(name, work.program.values[slot]) for name, slot in names if name and name not in inputs]
 
 
-def _read_foreign(fields: Any, network: Network, reader: ValueReader) -> tuple[Node, Foreign]:
+def _read_foreign(fields: Any, network: Network | None, reader: ValueReader) -> tuple[Node, Foreign]:
     name, dtypes, constants, placed = fields
-    (node,) = (node for node in network.nodes if node.name == name)
+    (node,) = (node for node in _list_nodes(network) if node.name == name)
     own = {name: Initializer.of_array(reader.read(value)) for name, value in constants.items()}
     types = {name: TensorType(read_text(dtype), None) for name, dtype in dtypes.items()}
     types |= {name: constant.type for name, constant in own.items()}
@@ -130,6 +134,10 @@ def _read_foreign(fields: Any, network: Network, reader: ValueReader) -> tuple[N
     is_whole = len(placed) == len(node.writes) and all(own in (None, value) for own, value in zip(placed, node.writes, strict=True))
     require(is_whole, "a node has other outputs")
     return node, Foreign(program, tuple(spec.name for spec in program.inputs), tuple(placed))
+
+
+def _list_nodes(network: Network | None) -> tuple[Node, ...]:
+    return () if network is None else network.nodes
 
 
 def _find_span(kept: Any) -> tuple[int, int] | None:
@@ -144,14 +152,14 @@ def _write_table(table: Table, constants: Any = None) -> list[Any]:
     return [own.astype(np.int64).tolist(), *(np.asarray(part, np.int64).tolist() for part in table.entries)]
 
 
-def read_class(form: Form, network: Network) -> SizeClass:
-    """Returns the class of a plan that was written down. Raises: ValueError, KeyError, TypeError, IndexError."""
+def read_class(form: Form, inputs: int) -> SizeClass:
+    """Returns the class of a plan of so many inputs that was written down. Raises: ValueError, KeyError, TypeError, IndexError."""
     own = form["class"]
     symbols = tuple(Symbol(*map(read_count, fields)) for fields in own["symbols"])
     sizes = tuple(symbol.atom for symbol in symbols)
     known = set(sizes)
     shapes = tuple(None if shape is None else tuple(_read_size(size, known) for size in shape) for shape in own["shapes"])
-    require(len(shapes) == len(network.inputs) and len(known) == len(symbols) > 0, "its inputs are not those of the network")
+    require(len(shapes) == inputs and len(known) == len(symbols), "its inputs are not those of the network")
     for symbol in symbols:
         shape = shapes[symbol.input]
         require(shape is not None and shape[symbol.axis] == (symbol.atom,), "a size is read from where it is not")
@@ -170,16 +178,17 @@ def read_class(form: Form, network: Network) -> SizeClass:
     return SizeClass(ClassForm(symbols, shapes, Derivation(sizes, atoms, products), guards, least, equal))
 
 
-def read_plan(form: Form, sizes: SizeClass, network: Network, weights: PackedWeights) -> OpenPlan:
-    """Returns a plan that was written down; packs its weights. Raises: ValueError, KeyError, TypeError, IndexError."""
-    reader = ValueReader(form["memories"], network.initializers, weights)
+def read_plan(
+    form: Form, sizes: SizeClass, reader: ValueReader, names: tuple[str, ...], network: Network | None = None
+) -> OpenPlan:
+    """Returns a plan that was written down for inputs of these names. Raises: ValueError, KeyError, TypeError, IndexError."""
     calls = [(read_text(name), read_count(count)) for name, count in form["calls"]]
     tables = [(_read_function(reader, make), read_count(count)) for make, count in form["tables"]]
     numbers = _read_numbers(form, sizes, [count for _, count in calls], [count for _, count in tables])
     keep = _set_addresses(form["addresses"], numbers, reader)
     inputs, outputs = tuple(map(read_text, form["inputs"])), tuple(map(read_text, form["outputs"]))
     late = _read_late(form["late"], network)
-    require(inputs == tuple(spec.name for spec in network.inputs), "its inputs are not those of the network")
+    require(inputs == names, "its inputs are not those of the network")
     elements = sum(prod(shape) for shape in late.elements.values())
     require(numbers.counts[4] == elements, "its late constants have other elements")
     constants = {read_text(name): reader.read(value) for name, value in form["constants"].items()}
@@ -204,8 +213,29 @@ def read_plan(form: Form, sizes: SizeClass, network: Network, weights: PackedWei
     return OpenPlan(plan, sizes, numbers, late, inputs=inputs, calls=native, steps=steps, tables=tables, constants=constants)
 
 
+def check_bounds(plan: OpenPlan, products: Products) -> None:
+    """Checks for one set of sizes that calls have chunks and arrays lie within the arena. Raises: ValueError."""
+    numbers, need = plan.bind_numbers(products), plan.measure_arena(products)
+    require(need >= 0 and bool((numbers.chunks > 0).all()), "a call of no chunks, or an arena of no size")
+    lent = set(plan.numbers.outputs.values())
+    for index, (address, shape, strides) in enumerate(plan.read_laid(numbers)):
+        require(min(shape, default=0) >= 0, f"an array of {shape}")
+        first, last = _find_bytes(shape, strides, plan.numbers.laid[index][0].itemsize)
+        require(
+            index in lent or (address + first >= 0 and address + last <= need), f"an array at {address} of {shape} by {strides}"
+        )
+
+
+def _find_bytes(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
+    """Returns where the bytes of an array begin and end, counted from its first element."""
+    if 0 in shape:
+        return 0, 0
+    reaches = [stride * (size - 1) for size, stride in zip(shape, strides, strict=True)]
+    return sum(reach for reach in reaches if reach < 0), sum(reach for reach in reaches if reach > 0) + itemsize
+
+
 def _read_step(
-    fields: Any, network: Network, reader: ValueReader, steps: list[OpenStep], planned: list[PlannedStep], *, calls: int
+    fields: Any, network: Network | None, reader: ValueReader, steps: list[OpenStep], planned: list[PlannedStep], *, calls: int
 ) -> None:
     """Appends a step as a run needs it, and as what tells of a plan does."""
     named, actions, kernels, reads, writes, strides, foreign = fields
@@ -250,13 +280,13 @@ def _set_addresses(addresses: Sequence[Any], numbers: NumberForm, reader: ValueR
     return list(memories.values())
 
 
-def _read_late(fields: Any, network: Network) -> LateConstants:
+def _read_late(fields: Any, network: Network | None) -> LateConstants:
     names, nodes, reads, elements = fields
     shapes = {read_text(name): tuple(map(read_count, shape)) for name, shape in elements.items()}
-    node_of_name = {node.name: node for node in network.nodes}
+    node_of_name = {node.name: node for node in _list_nodes(network)}
     own = [node_of_name[name] for name in nodes]
     computed = [read_text(name) for name in names if name not in shapes]
-    program = compile_late_nodes(network, own, {name: shapes[name] for name in reads}, computed)
+    program = None if network is None else compile_late_nodes(network, own, {name: shapes[name] for name in reads}, computed)
     require(program is not None or not computed, "nothing computes its late constants")
     return LateConstants(tuple(names), tuple(nodes), tuple(reads), shapes, program)
 

@@ -1,0 +1,52 @@
+"""Where an executable has its network from, and the plan that it begins with.
+
+```text
+load   ──> NetworkSource: passes at once, no plan ──────────────────────────────────────────────────┐
+import ──> BlobNetwork (blob_network.py): the plan beside the blob, the network when it is needed ──┴─> CpuExecutable
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hetero_core.network.graph import Network
+from hetero_core.network.types import ValueSpec, ValueType
+from hetero_cpu.passes import transform_network
+
+if TYPE_CHECKING:
+    from hetero_core.contract import Payload
+    from hetero_cpu.planning.plans_in_use import OpenPlanInUse
+
+
+class NetworkSource:
+    """A network that was loaded. Safe for threads."""
+
+    plan: OpenPlanInUse | None = None
+    """The plan of one set of input shapes, made by another executable."""
+    payload: Payload | None = None
+    """The result of an export, where it is known already."""
+    packed_bytes = constant_bytes = 0
+    """Weights that the plan reads, packed and as they are in the model."""
+    is_read_again = False
+    """Whether the network can be let go of, since `open` reads it again."""
+
+    def __init__(self, network: Network) -> None:
+        """Transforms the network."""
+        self._transformed = transform_network(network)
+        self.name = network.name
+        self.inputs: tuple[ValueSpec, ...] = network.inputs
+        self.outputs: tuple[ValueSpec, ...] = network.outputs
+
+    def open(self) -> Network:
+        """Returns the network after the passes that do not ask for sizes."""
+        return self._transformed
+
+    @property
+    def types(self) -> Mapping[str, ValueType]:
+        """The types of values, none where the network has not been read."""
+        return self._transformed.types
+
+    def let_go(self) -> None:
+        """Lets go of the network where it can be read again."""
