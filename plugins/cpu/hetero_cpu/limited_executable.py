@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.contract import RunContext
-from hetero_core.network.graph import Network
 from hetero_cpu.blas import begin_limit, end_limit
 from hetero_cpu.executable import CpuExecutable
+from hetero_cpu.sources import NetworkSource
 
 
 class LimitedExecutable(CpuExecutable):
@@ -16,7 +16,7 @@ class LimitedExecutable(CpuExecutable):
 
     def __init__(
         self,
-        network: Network,
+        source: NetworkSource,
         extensions: Mapping[tuple[str, str], Any],
         *,
         kernels: str,
@@ -27,7 +27,7 @@ class LimitedExecutable(CpuExecutable):
         is_once: bool,
     ) -> None:
         super().__init__(
-            network,
+            source,
             extensions,
             kernels=kernels,
             workers=workers,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.contract import OwnOutputs, RunContext
-from hetero_cpu.open.appending import AppendedCaches, list_appending
 from hetero_cpu.open.plan import OpenPlan, OpenStep
 from hetero_cpu.open.size_class import Products
 from hetero_cpu.planning.arena import ALIGNMENT
@@ -21,6 +20,7 @@ from hetero_cpu.planning.signature import Signature
 
 if TYPE_CHECKING:
     from hetero_cpu.machine.team import Team
+    from hetero_cpu.open.appending import AppendedCaches
 
 Array = np.ndarray[Any, Any]
 
@@ -71,8 +71,16 @@ class OpenInstance:
         self._steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
         self._strides = join_steps(self._steps)
         self._calls = list_calls(self._strides, self._current, self._program)
-        appending = list_appending(plan, appended) if appended else ()
-        self._appended = AppendedCaches(appending, self._program.numbers) if appending and self._program is not None else None
+        self._appended = self._find_appended(appended)
+
+    def _find_appended(self, outputs: Collection[str]) -> AppendedCaches | None:
+        """Returns the caches among outputs that only the next run reads; None where there are none."""
+        if not outputs or self._program is None:
+            return None
+        from hetero_cpu.open.appending import AppendedCaches, list_appending  # machine code of attention
+
+        appending = list_appending(self._plan, outputs)
+        return AppendedCaches(appending, self._program.numbers) if appending else None
 
     def _list_actions(self, step: OpenStep) -> tuple[Any, ...]:
         """Returns what a step calls, whatever the sizes."""

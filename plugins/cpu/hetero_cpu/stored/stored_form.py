@@ -22,7 +22,6 @@ from hetero_core.network.types import TensorType
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.native import NativeCall
 from hetero_cpu.open.evaluation import Derivation, Table
-from hetero_cpu.open.network import compile_late_nodes
 from hetero_cpu.open.plan import PARTS, ArrayMark, LateConstants, NumberForm, NumberMark, OpenPlan, OpenStep, map_action
 from hetero_cpu.open.size_class import ClassForm, Products, SizeClass, Symbol
 from hetero_cpu.open.sizes import value_of
@@ -286,7 +285,11 @@ def _read_late(fields: Any, network: Network | None) -> LateConstants:
     node_of_name = {node.name: node for node in _list_nodes(network)}
     own = [node_of_name[name] for name in nodes]
     computed = [read_text(name) for name in names if name not in shapes]
-    program = None if network is None else compile_late_nodes(network, own, {name: shapes[name] for name in reads}, computed)
+    program = None
+    if network is not None and own:
+        from hetero_cpu.open.network import compile_late_nodes  # inference with symbols
+
+        program = compile_late_nodes(network, own, {name: shapes[name] for name in reads}, computed)
     require(program is not None or not computed, "nothing computes its late constants")
     return LateConstants(tuple(names), tuple(nodes), tuple(reads), shapes, program)
 
