@@ -26,7 +26,8 @@ from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.plan import Plan
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.planner import build_plan
-from hetero_cpu.planning.signature import Signature, specialize_network
+from hetero_cpu.planning.signature import Signature
+from hetero_cpu.planning.specialization import specialize_network
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import JIT, NUMPY
 

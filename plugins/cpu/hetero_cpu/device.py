@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -140,7 +140,6 @@ class CpuDevice:
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Takes up the plan that was kept when the blob was written, weights staying in the blob's memory; without it plans again."""
-
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
         # A plan that was kept is numbers, which a verifier cannot read: the network is planned again.
         if kernels != NUMPY and not config[VERIFY_PLAN_KEY]:

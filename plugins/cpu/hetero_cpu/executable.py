@@ -8,29 +8,28 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
-from hetero_core.kernels.execution import Program
-from hetero_core.kernels.program import compile_program
-from hetero_core.network.graph import Network
 from hetero_cpu.executed import MOST_PLANS, TellingExecutable
 from hetero_cpu.kernel_choice import AUTO, NO, YES
 from hetero_cpu.kernel_set import warn_where_numpy_computes
-from hetero_cpu.mapped_weights import drop_read_pages
 from hetero_cpu.open_plans import OpenPlans, has_interpreters, load_kernels, make_plan_in_use, order_kernels, warn_of_error
-from hetero_cpu.passes import join_network
-from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.instance import WrongTypeError, lay_inputs
+from hetero_cpu.planning.later import build_plan, compile_toolkit, join, specialize
 from hetero_cpu.planning.plan import Plan
 from hetero_cpu.planning.plan_check import is_faulty
-from hetero_cpu.planning.planner import build_plan
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
-from hetero_cpu.planning.signature import Signature, read_static_signature, specialize_network
+from hetero_cpu.planning.signature import read_static_signature
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import JIT, NUMPY
-from hetero_cpu.sources import NetworkSource
 from hetero_cpu.verification import Verifier
+
+if TYPE_CHECKING:
+    from hetero_core.kernels.execution import Program
+    from hetero_core.network.graph import Network
+    from hetero_cpu.planning.signature import Signature
+    from hetero_cpu.sources import NetworkSource
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +117,8 @@ class CpuExecutable(TellingExecutable):
 
     def _run_twice(self, in_use: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs with a plan that nobody has verified, and without one; where the answers differ the network goes on node by node."""
+        from hetero_cpu.mapped_weights import drop_read_pages  # only what is verified needs it
+
         program = drop_read_pages(self._open_program(), self.transformed.initializers)
         verdict = self._verifier.run(inputs, context, lambda: in_use.run(inputs, context, self._teams), program)
         if verdict.fault:
@@ -161,7 +162,7 @@ class CpuExecutable(TellingExecutable):
         """Returns the network as the toolkit runs it."""
         program = self._program
         if program is None:
-            program = self._program = compile_program(self.transformed, extensions=self._extensions)
+            program = self._program = compile_toolkit(self.transformed, self._extensions)
             self._verifier.name = self.source.name
         return program
 
@@ -179,7 +180,7 @@ class CpuExecutable(TellingExecutable):
             last = self._last_open
         if last is None or self._verifier.has_refuted:
             return None
-        special = join_network(specialize_network(self.transformed, last, evaluate_node))
+        special = join(specialize(self.transformed, last))
         entry = self._enter(self._build_native_plan(special), special)
         if entry.plan.foreign_count or not entry.plan.kernels:
             return None
@@ -203,12 +204,12 @@ class CpuExecutable(TellingExecutable):
         with self._lock:
             if self._open_plans.is_passing(signature):
                 return None
-        special = specialize_network(self.transformed, signature, evaluate_node)
+        special = specialize(self.transformed, signature)
         if (entry := self._make_open_plan(special, signature)) is not None:
             return entry
         if self._open_plans.is_passing(signature):
             return None
-        special = join_network(special)
+        special = join(special)
         is_interim = self._open_plans.is_ordered
         plan, is_awaited = self._build_plan(special, is_interim=is_interim)
         entry = self._enter(plan, special)

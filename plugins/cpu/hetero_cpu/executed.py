@@ -79,11 +79,11 @@ class TellingExecutable(Executable):
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps of the plan that was used last; before the first run of a network with open sizes its nodes one by one."""
+        network = self.source.open()
         used = self._only_plan or next(iter([*reversed(list(self._plans.values())), *reversed(self._open_plans.plans)]), None)
         if used is None or used.is_refuted:
-            network = self.source.open()
             return list_nodes(network.nodes, network.types, kernel="toolkit")
-        return list_steps(used.plan, self.source.types)
+        return list_steps(used.plan, network.types)
 
 
 def list_steps(plan: Plan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:

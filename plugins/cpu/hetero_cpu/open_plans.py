@@ -17,9 +17,9 @@ from hetero_cpu.planning.signature import Signature
 if TYPE_CHECKING:
     from hetero_cpu.machine.compiler import Kernel
     from hetero_cpu.open.plan import OpenPlan
-    from hetero_cpu.stored.stored_classes import StoredClasses
     from hetero_cpu.planning.weights import PackedWeights
     from hetero_cpu.sources import NetworkSource
+    from hetero_cpu.stored.stored_classes import StoredClasses
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from hetero_core.transforms.constants import fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.rewrite import run_passes
 from hetero_cpu.planning.foreign import evaluate_node
-from hetero_cpu.planning.signature import is_turned_for_products
+from hetero_cpu.planning.specialization import is_turned_for_products
 
 if TYPE_CHECKING:
     from hetero_cpu.open.sizes import Scope

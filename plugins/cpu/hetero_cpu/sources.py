@@ -1,22 +1,20 @@
 """Where an executable has its network from, and the plan that it begins with.
 
 ```text
-load   ──> NetworkSource: passes at once, no plan ──────────────────────────────────────────────────┐
-import ──> BlobNetwork (blob_network.py): the plan beside the blob, the network when it is needed ──┴─> CpuExecutable
+load   ──> NetworkSource: passes at once, no plan ───────────────────────────────────────────────────────────┐
+import ──> BlobNetwork (stored/blob_network.py): the plan beside the blob, the network when it is needed ─┴─> CpuExecutable
 ```
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hetero_core.network.graph import Network
-from hetero_core.network.types import ValueSpec, ValueType
-from hetero_cpu.passes import transform_network
+from hetero_core.network.types import ValueSpec
 
 if TYPE_CHECKING:
     from hetero_core.contract import Payload
+    from hetero_core.network.graph import Network
     from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 
 
@@ -34,6 +32,8 @@ class NetworkSource:
 
     def __init__(self, network: Network) -> None:
         """Transforms the network."""
+        from hetero_cpu.passes import transform_network  # an import of a blob does without
+
         self._transformed = transform_network(network)
         self.name = network.name
         self.inputs: tuple[ValueSpec, ...] = network.inputs
@@ -42,11 +42,6 @@ class NetworkSource:
     def open(self) -> Network:
         """Returns the network after the passes that do not ask for sizes."""
         return self._transformed
-
-    @property
-    def types(self) -> Mapping[str, ValueType]:
-        """The types of values, none where the network has not been read."""
-        return self._transformed.types
 
     def let_go(self) -> None:
         """Lets go of the network where it can be read again."""

@@ -16,17 +16,17 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="plans of machine code are named by its version")
 
-from hetero_cpu.stored.blob_network import BlobNetwork
-from hetero_cpu.stored.blob_plans import FOLDER, SectionReader, SectionWriter, make_key, write_blob_plan
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.native import NativeCall, address_of
-from hetero_cpu.stored.stored_form import Form, read_class, read_plan, write_form
-from hetero_cpu.stored.stored_values import NotStorableError
 from hetero_cpu.open.tabulating import tabulate_fixed_plan
 from hetero_cpu.open.terms import NotOpenError
 from hetero_cpu.planning.plan import Block, Plan, PlannedStep
 from hetero_cpu.planning.recipe import Recipe
 from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.stored.blob_network import BlobNetwork
+from hetero_cpu.stored.blob_plans import FOLDER, SectionReader, SectionWriter, make_key, write_blob_plan
+from hetero_cpu.stored.stored_form import Form, read_class, read_plan, write_form
+from hetero_cpu.stored.stored_values import NotStorableError
 
 from hetero_core import Core
 from hetero_core.blobs.private_cache import open_private_folder

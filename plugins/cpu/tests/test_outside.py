@@ -13,7 +13,7 @@ import onnx.parser
 import pytest
 from hetero_cpu.planning.output_memory import OutputMemory
 from hetero_cpu.planning.outside import FEWEST_BYTES
-from hetero_cpu.stored.stored_executable import StoredExecutable
+from hetero_cpu.stored.blob_network import BlobNetwork
 
 from hetero_core import Core
 from hetero_core.contract import CancelToken, RunContext
@@ -306,8 +306,9 @@ def test_an_imported_plan_reads_and_writes_where_the_caller_has_the_arrays(
     loaded = native_core.load_network(model, "CPU")
     loaded.export_network(tmp_path / "x.blob")
     imported = native_core.import_network(tmp_path / "x.blob", "CPU")
-    assert isinstance(imported.executable, StoredExecutable)
-    outside = imported.executable._stored.plan.outside
+    assert isinstance(imported.executable.source, BlobNetwork)
+    assert imported.executable.source.plan is not None
+    outside = imported.executable.source.plan.plan.outside
     assert outside.roots
     assert outside == loaded.executable._only_plan.plan.outside  # type: ignore[attr-defined]  # of CpuExecutable
     runs = []

@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.planning.foreign import evaluate_node
-from hetero_cpu.planning.signature import read_static_signature, specialize_network
+from hetero_cpu.planning.signature import read_static_signature
+from hetero_cpu.planning.specialization import specialize_network
 from hetero_tests.larger_models import bert_model, gpt2_step_model, vit_tiny_model
 
 from hetero_core import Core, Network
@@ -49,7 +50,7 @@ def run_engine(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
 
 def compile_network(core: Core, model: onnx.ModelProto) -> Network:
     network = transform_network(core.read_network(model))
-    signature = read_static_signature(network)
+    signature = read_static_signature(network.inputs)
     assert signature is not None
     return join_network(specialize_network(network, signature, evaluate_node))
 

@@ -14,7 +14,7 @@ from hetero_cpu.passes import transform_network
 from hetero_cpu.planning import plain_specialization
 from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.plain_specialization import _RULES, specialize_plainly
-from hetero_cpu.planning.signature import specialize_network
+from hetero_cpu.planning.specialization import specialize_network
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core import Core

@@ -15,7 +15,8 @@ from hetero_cpu.planning.plan import Plan
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.planner import build_plan
 from hetero_cpu.planning.recipe import Recipe
-from hetero_cpu.planning.signature import read_static_signature, specialize_network
+from hetero_cpu.planning.signature import read_static_signature
+from hetero_cpu.planning.specialization import specialize_network
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import JIT, NUMPY
 from hetero_tests.larger_models import bert_model, u_net_model
@@ -71,7 +72,7 @@ def make_plan(model: onnx.ModelProto, provider: str) -> tuple[Plan, list[Any]]:
         if not find_width():
             pytest.skip("no machine code is made for this processor")
     network = transform_network(read_network(model))
-    signature = read_static_signature(network)
+    signature = read_static_signature(network.inputs)
     assert signature is not None
     special = join_network(specialize_network(network, signature, evaluate_node))
     plan = build_plan(special, PackedWeights(), {}, provider=provider, workers=2)

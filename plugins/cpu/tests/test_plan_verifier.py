@@ -18,7 +18,8 @@ from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.plan import Derived, Joined, Outside, Plan, PlannedStep
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.recipe import Recipe
-from hetero_cpu.planning.signature import read_static_signature, specialize_network
+from hetero_cpu.planning.signature import read_static_signature
+from hetero_cpu.planning.specialization import specialize_network
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import JIT, NUMPY
 
@@ -39,7 +40,7 @@ def make_plan(text: str, provider: str = NUMPY, **constants: Any) -> Plan:
     for name, array in constants.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     network = transform_network(read_network(model))
-    signature = read_static_signature(network)
+    signature = read_static_signature(network.inputs)
     assert signature is not None
     special = join_network(specialize_network(network, signature, evaluate_node))
     return planner.build_plan(special, PackedWeights(), {}, provider=provider, workers=2)

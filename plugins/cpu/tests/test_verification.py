@@ -20,11 +20,11 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 import hetero_cpu.executable as executable_module
-from hetero_cpu.stored.blob_network import BlobNetwork
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.open import making
+from hetero_cpu.stored.blob_network import BlobNetwork
 
 from hetero_core import Core
 from hetero_core.contract import RunContext

@@ -17,7 +17,7 @@ from hetero_core.hashing import sha256
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
 
 FOLDER = "cpu-sources"
-_FOLDERS = ("machine", "operators", "planning", "stored")
+_FOLDERS = ("machine", "open", "operators", "planning", "stored")
 _SETTLED = 2_000_000_000
 """Nanoseconds since the last change of a file after which another one would change its times, too."""
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.kernels.execution import Program
 from hetero_core.network.graph import Node
 from hetero_core.records import record
 from hetero_cpu.open.evaluation import Table, write_function, write_tuple
@@ -24,6 +23,7 @@ from hetero_cpu.open.size_class import Products, SizeClass
 from hetero_cpu.planning.plan import Foreign, Plan
 
 if TYPE_CHECKING:
+    from hetero_core.kernels.execution import Program
     from hetero_cpu.machine.native import NativeCall
     from hetero_cpu.open.tabulating import Origin
 

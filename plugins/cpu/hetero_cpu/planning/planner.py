@@ -33,7 +33,7 @@ from hetero_cpu.planning.plan import (
     PlannedStep,
 )
 from hetero_cpu.planning.recipe import NO_HALO, Array, Choice, Join, Recipe, Site, Views
-from hetero_cpu.planning.signature import list_static_types
+from hetero_cpu.planning.specialization import list_static_types
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import NUMPY, choose_step
 

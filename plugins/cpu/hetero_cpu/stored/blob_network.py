@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Payload
-from hetero_core.network.graph import Network
-from hetero_core.network.types import ValueType
-from hetero_cpu.stored.blob_plans import find_blob_plan, make_key
-from hetero_cpu.passes import transform_network
-from hetero_cpu.payload_index import PACKED, WEIGHTS, find_digests, read_index, read_network, read_specs
-from hetero_cpu.planning.plans_in_use import OpenPlanInUse
+from hetero_cpu.payload_index import PACKED, WEIGHTS, find_digests, read_index, read_specs
 from hetero_cpu.sources import NetworkSource
+from hetero_cpu.stored.blob_plans import find_blob_plan, make_key
+
+if TYPE_CHECKING:
+    from hetero_core.network.graph import Network
+    from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 
 
 class BlobNetwork(NetworkSource):
@@ -34,17 +33,14 @@ class BlobNetwork(NetworkSource):
 
     def open(self) -> Network:
         """Returns the network, read and transformed the first time."""
+        from hetero_cpu.passes import transform_network  # most imports read no network
+        from hetero_cpu.stored.payload import read_network
+
         with self._lock:
             if self._network is None:
                 self._network = transform_network(read_network(self._sections))
                 self.name = self._network.name
             return self._network
-
-    @property
-    def types(self) -> Mapping[str, ValueType]:
-        """The types of values, none where the network has not been read."""
-        network = self._network
-        return MappingProxyType({}) if network is None else network.types
 
     def let_go(self) -> None:
         """Lets go of the network, whose constants are beside the packed ones in memory."""

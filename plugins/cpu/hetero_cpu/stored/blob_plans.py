@@ -5,7 +5,6 @@ What is in such a file steers machine code, so it is kept where kernels are, and
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,20 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.blobs.private_cache import open_private_folder
+from hetero_core.blobs.private_cache import find_private_folder
 from hetero_core.errors import HeteroError
-from hetero_cpu.planning.arena import ALIGNMENT
-from hetero_cpu.planning.instance import allocate_arena
-from hetero_cpu.machine.compiler import COMPILER
+from hetero_core.hashing import sha256
+from hetero_cpu.kernel_choice import NO
+from hetero_cpu.machine.compiler import COMPILER, describe_environment
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
 from hetero_cpu.machine.interpreter import list_interpreters
-from hetero_cpu.stored.verified_plans import describe_code, is_verified
-from hetero_cpu.kernel_choice import NO
-from hetero_cpu.stored.stored_form import FAULTS, Form, check_bounds, read_class, read_plan, read_text
-from hetero_cpu.stored.stored_values import ValueReader, ValueWriter, read_count, require
 from hetero_cpu.payload_index import PACKED, WEIGHTS, read_signature, read_specs
+from hetero_cpu.planning.arena import ALIGNMENT
+from hetero_cpu.planning.instance import allocate_arena
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 from hetero_cpu.planning.weights import LaterArray
+from hetero_cpu.stored.stored_form import FAULTS, Form, check_bounds, read_class, read_plan, read_text
+from hetero_cpu.stored.stored_values import ValueReader, ValueWriter, read_count, require
+from hetero_cpu.stored.verified_plans import is_verified
 
 Array = np.ndarray[Any, Any]
 
@@ -39,9 +39,9 @@ MEMORIES = (WEIGHTS, PACKED)
 
 def make_key(digests: Mapping[str, bytes], workers: int) -> str:
     """Returns the name of a plan: a digest over the sections of its blob, the threads, LLVM, the processor and the code that plans."""
-    digest = hashlib.sha256(f"{describe_code()} {workers}".encode())
+    digest = sha256(f"{describe_environment()} {workers}".encode())
     for name, content_digest in sorted(digests.items()):
-        digest.update(hashlib.sha256(name.encode()).digest() + content_digest)
+        digest.update(sha256(name.encode()).digest() + content_digest)
     return digest.hexdigest()[:40]
 
 
@@ -78,7 +78,7 @@ def write_blob_plan(key: str, form: Form, name: str) -> None:
     """Keeps a plan that is noted by `name` when it was verified; where that fails, a warning says so and the next import plans again."""
     content = json.dumps({**form, "name": name}, separators=(",", ":")).encode()
     try:
-        write_digested_file(open_private_folder(FOLDER) / f"{key}.json", content)
+        write_digested_file(f"{find_private_folder(FOLDER)}/{key}.json", content)
     except (OSError, HeteroError) as error:
         logger.warning("cannot keep a plan: %s", error)
 
@@ -91,7 +91,7 @@ def find_blob_plan(
     Unless `verifies` is NO, a plan that is not noted as right is verified in its first run.
     """
     try:
-        path = open_private_folder(FOLDER) / f"{key}.json"
+        path = f"{find_private_folder(FOLDER)}/{key}.json"
     except (FileNotFoundError, HeteroError):
         return None
     content = read_digested_file(path, "the network is planned again")
@@ -107,7 +107,7 @@ def find_blob_plan(
         plan = read_plan(form, sizes, reader, names)
         check_bounds(plan, products)
         # One that has no name to be noted by is noted by what is stored.
-        name = read_text(form["name"]) or hashlib.sha256(content).hexdigest()[:40]
+        name = read_text(form["name"]) or sha256(content).hexdigest()[:40]
     except FAULTS as error:
         logger.warning("'%s' holds no plan (%s: %s); the network is planned again", path, type(error).__name__, error)
         return None

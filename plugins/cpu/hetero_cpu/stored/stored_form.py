@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.registry import find_kernel
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
@@ -25,12 +24,11 @@ from hetero_cpu.open.evaluation import Derivation, Table
 from hetero_cpu.open.plan import PARTS, ArrayMark, LateConstants, NumberForm, NumberMark, OpenPlan, OpenStep, map_action
 from hetero_cpu.open.size_class import ClassForm, Products, SizeClass, Symbol
 from hetero_cpu.open.sizes import value_of
-from hetero_cpu.stored.stored_values import NotStorableError, ValueReader, ValueWriter, read_count, read_dtype, require
 from hetero_cpu.open.terms import Atom
 from hetero_cpu.planning.addresses import Address
-from hetero_cpu.planning.foreign import compile_node
 from hetero_cpu.planning.plan import Foreign, Outside, Plan, PlannedStep
 from hetero_cpu.planning.recipe import Recipe
+from hetero_cpu.stored.stored_values import NotStorableError, ValueReader, ValueWriter, read_count, read_dtype, require
 
 Form = dict[str, Any]
 FAULTS = (ValueError, KeyError, TypeError, IndexError, AttributeError, ImportError, RecursionError)
@@ -104,6 +102,8 @@ def write_form(plan: OpenPlan, writer: ValueWriter, network: Network | None = No
 
 def _write_foreign(work: Foreign, network: Network | None, writer: ValueWriter) -> list[Any]:
     """Returns a node of the toolkit, which the network has as it is, without bodies: its name, its constants and the types of the rest."""
+    from hetero_core.kernels.registry import find_kernel  # the toolkit
+
     (step,) = work.program.steps
     node = step.node
     index = network.index_of_producer.get(node.writes[0]) if node.writes and network is not None else None
@@ -124,6 +124,8 @@ def _list_constants(work: Foreign, inputs: set[str]) -> list[tuple[str, Any]]:
 
 
 def _read_foreign(fields: Any, network: Network | None, reader: ValueReader) -> tuple[Node, Foreign]:
+    from hetero_cpu.planning.foreign import compile_node  # the toolkit
+
     name, dtypes, constants, placed = fields
     (node,) = (node for node in _list_nodes(network) if node.name == name)
     own = {name: Initializer.of_array(reader.read(value)) for name, value in constants.items()}

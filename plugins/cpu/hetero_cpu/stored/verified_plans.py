@@ -42,11 +42,6 @@ def name_plan(network: Network, workers: int) -> str:
     return digest.hexdigest()[:40]
 
 
-def describe_code() -> str:
-    """Returns a text that changes with LLVM, the processor and the code that plans and emits."""
-    return f"{describe_environment()} {_stamp_sources()}"
-
-
 def is_verified(name: str) -> bool:
     """Says whether the plan of this name was noted."""
     try:

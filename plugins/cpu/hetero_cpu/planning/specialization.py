@@ -1,0 +1,94 @@
+"""A network for one set of input shapes: all types, and what follows from the shapes as constants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from hetero_core.limits import FOLDED_FLOOR
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.inference import infer_types
+from hetero_core.network.types import TensorType
+from hetero_core.transforms.constants import Evaluate, fold_constants
+from hetero_cpu.planning.signature import Signature
+
+_MOST_ROUNDS = 4
+# Bytes; what is larger gets no place in an arena, and fails, if it does, in the run that makes it.
+_LARGEST_VALUE = 1 << 31
+
+
+def specialize_network(network: Network, signature: Signature, evaluate: Evaluate) -> Network:
+    """Returns the network with these input shapes, its types inferred and its shape arithmetic computed."""
+    inputs = []
+    for spec, shape in zip(network.inputs, signature, strict=True):
+        is_open = isinstance(spec.type, TensorType) and shape is not None and spec.type.shape != shape
+        inputs.append(replace(spec, type=TensorType(spec.dtype, shape)) if is_open else spec)
+    if all(new is old for new, old in zip(inputs, network.inputs, strict=True)):
+        # Its types are those of these shapes already.
+        return _fold_shapes(network, evaluate)
+    from hetero_cpu.planning.plain_specialization import specialize_plainly  # networks of fixed sizes need none of it
+
+    plain = specialize_plainly(network, inputs, evaluate, is_kept=is_turned_for_products, room=FOLDED_FLOOR)
+    if plain is not None:
+        return plain
+    types = {**network.types, **{spec.name: spec.type for spec in inputs}}
+    return _fold_shapes(infer_types(replace(network, inputs=tuple(inputs), types=MappingProxyType(types))), evaluate)
+
+
+def _fold_shapes(network: Network, evaluate: Evaluate) -> Network:
+    """Returns the network with everything computed that follows from its constants, and the types that follow from that."""
+    special, room = network, FOLDED_FLOOR
+    for _ in range(_MOST_ROUNDS):
+        # What is large does not hang on the shapes of inputs, and has been folded before; what is kept here stays within one limit.
+        folded = fold_constants(special, evaluate, is_kept=is_turned_for_products, room=room)
+        if folded is special:
+            break
+        room -= sum(folded.initializers[name].nbytes for name in folded.initializers.keys() - special.initializers.keys())
+        # What became constant, as the shape of a Reshape, tells more types.
+        special = infer_types(folded) if _has_open_types(folded) else folded
+    return special
+
+
+def _has_open_types(network: Network) -> bool:
+    static = list_static_types(network)
+    return any(value not in static for node in network.nodes for value in node.writes)
+
+
+def is_turned_for_products(node: Node, network: Network) -> bool:
+    """Says whether a node turns a constant matrix that only products read on the right: they read it turned, without a second one."""
+    if node.op_type != "Transpose" or node.domain or len(node.inputs) != 1 or tuple(node.attributes.get("perm", (1, 0))) != (1, 0):
+        return False
+    constant = network.initializers.get(node.inputs[0])
+    readers = [network.nodes[index] for index in network.index_of_consumers.get(node.outputs[0], ())]
+    return (
+        constant is not None
+        and len(constant.shape) == 2
+        and bool(readers)
+        and all(reader.op_type == "MatMul" and not reader.domain and reader.inputs[0] != node.outputs[0] for reader in readers)
+    )
+
+
+def list_static_types(network: Network) -> dict[str, TensorType]:
+    """Returns what `read_static_type` gives of all values for which it gives something."""
+    verdicts: dict[int, TensorType | None] = {}
+    static: dict[str, TensorType] = {}
+    for value, value_type in network.types.items():
+        # Values of one type mostly share it.
+        key = id(value_type)
+        verdict = verdicts[key] if key in verdicts else verdicts.setdefault(key, read_static_type(network, value))
+        if verdict is not None:
+            static[value] = verdict
+    return static
+
+
+def read_static_type(network: Network, value: str) -> TensorType | None:
+    """Returns the type of a value whose every size is known and whose elements are numbers; None otherwise."""
+    value_type = network.type_of(value)
+    if not isinstance(value_type, TensorType) or value_type.shape is None or value_type.dtype in (None, "string"):
+        return None
+    # NumPy bounds the sizes other than 0 also of an array without elements.
+    spread = (
+        TensorType(value_type.dtype, tuple(size for size in value_type.shape if size != 0)) if 0 in value_type.shape else value_type
+    )
+    nbytes = spread.nbytes
+    return value_type if nbytes is not None and nbytes <= _LARGEST_VALUE else None
