@@ -7,12 +7,14 @@ the toolkit computes them; where one is of another operator, and where a call ra
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.kernels.execution import Program, Step
 from hetero_core.network.types import TensorType
+
+if TYPE_CHECKING:
+    from hetero_core.kernels.execution import Program, Step
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[..., tuple[Array, ...]]
