@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_openvino.groups import part_channels_by_gather
+from hetero_openvino.ranks import BINARY, lower_constant
 
 
 def correct_model(model: Any) -> None:
@@ -220,6 +221,12 @@ def _correct_concat(opset: Any, operation: Any) -> None:
     _gather_channel(opset, operation)
 
 
+def _keep_dimensions(opset: Any, operation: Any) -> None:
+    lowered = lower_constant(opset, operation)
+    if lowered is not None:
+        _replace(operation, *lowered)
+
+
 def _gather_channel(opset: Any, operation: Any) -> None:
     """One channel that Concat, Expand or Tile repeats is repeated by a Gather, whose channels are first.
 
@@ -298,6 +305,7 @@ _REDUCTIONS: Mapping[str, str] = MappingProxyType(
 """The engine's reductions, and the functions that make them."""
 
 _CORRECTIONS: dict[str, Callable[[Any, Any], None]] = {
+    **dict.fromkeys(BINARY, _keep_dimensions),
     "Broadcast": _gather_channel,
     "Concat": _correct_concat,
     "Einsum": _reduce_before_einsum,

@@ -296,3 +296,24 @@ def test_convolutions_of_parts_that_come_with_the_run_are_refused(core: Core, re
     )
     (refusal,) = core.query_network(network, "OPENVINO").refused.values()
     assert "makes one convolution with groups" in refusal
+
+
+@pytest.mark.parametrize(
+    ("before", "operator", "function", "ranks"),
+    [
+        ("s = ReduceSum <keepdims = 0> (x, axes)", "Add", np.add, (0, 1)),
+        ("s = Squeeze (x, axes)", "Mul", np.multiply, (1, 3)),
+        ("s = Gather <axis = 0> (x, zero)", "Max", np.maximum, (0, 3)),
+        ("s = Squeeze (x, axes)", "Div", np.divide, (0, 1)),
+    ],
+)
+def test_a_constant_of_one_element_adds_its_dimensions(
+    core: Core, read: Read, before: str, operator: str, function: Callable[..., Any], ranks: tuple[int, int]
+) -> None:
+    x = draw(1, *(5,) * ranks[0])
+    shape, ones = ",".join(map(str, x.shape)), ",".join("1" * ranks[1])
+    head = f"g (float[{shape}] x) => (float[{','.join('abc'[: ranks[1]])}] y)"
+    constants = f"<int64[1] axes = {{0}}, int64 zero = {{0}}, float[{ones}] c = {{2}}>"
+    network = read(f"{head} {constants} {{ {before} y = {operator} (s, c) }}")
+    expected = function(x[0], np.full((1,) * ranks[1], 2, np.float32))
+    assert describe_mismatch(run(core, network, x=x), expected) is None
