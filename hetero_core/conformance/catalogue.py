@@ -6,62 +6,12 @@ import fnmatch
 from collections.abc import Sequence
 from functools import cache
 
-from hetero_core.conformance import (
-    contract_callbacks,
-    contract_cancel,
-    contract_capabilities,
-    contract_device_facts,
-    contract_dynamic_shapes,
-    contract_executed,
-    contract_exporting,
-    contract_extensions,
-    contract_lifetime,
-    contract_load,
-    contract_meaning,
-    contract_memory,
-    contract_perf_counts,
-    contract_properties,
-    contract_query,
-    contract_registry,
-    contract_requests,
-    contract_start,
-    contract_tensors,
-    contract_threading,
-    contract_traces,
-    contract_values,
-)
 from hetero_core.conformance.check import LEVELS, Check
 from hetero_core.conformance.choices import list_choice_checks
+from hetero_core.conformance.subjects import SUBJECTS, read_subject
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
 
-SUBJECTS = (
-    # First, as its check of settings sees what a device changes when it is loaded for the first time.
-    contract_traces,
-    contract_registry,
-    contract_properties,
-    contract_capabilities,
-    contract_device_facts,
-    contract_query,
-    contract_load,
-    contract_meaning,
-    contract_tensors,
-    contract_memory,
-    contract_values,
-    contract_dynamic_shapes,
-    contract_requests,
-    contract_callbacks,
-    contract_cancel,
-    contract_perf_counts,
-    contract_executed,
-    contract_extensions,
-    contract_lifetime,
-    contract_start,
-    contract_threading,
-    contract_exporting,
-)
-"""The files of checks, in order."""
-
-STATIC_CHECKS: tuple[Check, ...] = tuple(check for subject in SUBJECTS for check in subject.CHECKS)
+STATIC_CHECKS: tuple[Check, ...] = tuple(check for subject in SUBJECTS for check in read_subject(subject))
 """The checks that are written out; those of single cases and models are made when they are asked for."""
 
 

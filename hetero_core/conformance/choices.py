@@ -5,47 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from hetero_core.conformance import (
-    contract_callbacks,
-    contract_cancel,
-    contract_dynamic_shapes,
-    contract_lifetime,
-    contract_load,
-    contract_meaning,
-    contract_perf_counts,
-    contract_query,
-    contract_requests,
-    contract_start,
-    contract_tensors,
-    contract_values,
-)
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, require
 from hetero_core.conformance.samples import Sample, make_sample
+from hetero_core.conformance.subjects import REPEATED, read_subject
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
 from hetero_core.dtypes import TOLERANCES
 from hetero_core.errors import HeteroError
-
-SUBJECTS: tuple[ModuleType, ...] = (
-    contract_query,
-    contract_load,
-    contract_meaning,
-    contract_tensors,
-    contract_values,
-    contract_dynamic_shapes,
-    contract_requests,
-    contract_callbacks,
-    contract_cancel,
-    contract_perf_counts,
-    contract_lifetime,
-    contract_start,
-)
-"""The subjects that a choice may change; names, properties and extensions are the same under all of them."""
 
 OWN = "choices.loads_keep_their_own_choice"
 VISIBLE = 1e-5
@@ -74,14 +44,8 @@ def list_choice_checks() -> tuple[Check, ...]:
 
 def _list_repeated_checks() -> tuple[Check, ...]:
     return tuple(
-        Check(
-            f"choices.{subject.CHECKS[0].name.partition('.')[0]}",
-            "choices",
-            partial(check_choices, subject.CHECKS),
-            needs=("single",),
-            shares_core=True,
-        )
-        for subject in SUBJECTS
+        Check(f"choices.{subject}", "choices", partial(check_choices, read_subject(subject)), needs=("single",), shares_core=True)
+        for subject in REPEATED
     )
 
 

@@ -79,11 +79,3 @@ def callback_may_start_its_request_again(context: CheckContext) -> None:
     require_equal(errors, [None] * len(drawn), "the errors that the callback was given")
     for inputs, value in zip(drawn, results, strict=True):
         sample.require_right({"y": value}, inputs, "a run that a callback started")
-
-
-CHECKS = (
-    callback_comes_once_after_each_asynchronous_run,
-    callback_is_not_called_by_a_synchronous_run,
-    error_of_a_callback_reaches_wait,
-    callback_may_start_its_request_again,
-)

@@ -88,11 +88,3 @@ def cancel_of_one_request_leaves_the_others(context: CheckContext) -> None:
     for index in range(1, len(requests), 2):
         require(requests[index].wait(WAIT_SECONDS), "a run beside cancelled ones did not end")
         sample.require_right({"y": requests[index].get_tensor("y")}, drawn[index], "a run beside cancelled ones")
-
-
-CHECKS = (
-    cancel_of_an_idle_request_does_nothing,
-    cancelled_run_is_cancelled_or_done,
-    cancel_from_another_thread_ends_a_synchronous_run,
-    cancel_of_one_request_leaves_the_others,
-)

@@ -74,6 +74,3 @@ def export_is_named_where_it_works(context: CheckContext) -> None:
     except NotImplementedByDeviceError as error:
         require(condition=False, message=f"EXPORT_IMPORT is named, and the device cannot export: {error}")
     require(stream.tell(), "the blob is empty")
-
-
-CHECKS = (named_precision_is_taken, taken_precision_is_named, export_is_named_where_it_works)

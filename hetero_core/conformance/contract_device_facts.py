@@ -65,11 +65,3 @@ def batches_up_to_the_limit_run(context: CheckContext) -> None:
         except HeteroError:
             return
         sample.require_right(outputs, inputs, f"a batch of {limit + 1} is not refused, where MAX_BATCH_SIZE is {limit}")
-
-
-CHECKS = (
-    facts_stay_the_same,
-    ids_have_identifiers_of_their_own,
-    memory_that_is_free_is_part_of_all,
-    batches_up_to_the_limit_run,
-)

@@ -78,12 +78,3 @@ def broadcasting_is_decided_in_each_run(context: CheckContext) -> None:
                 require_equal(value.tolist(), compute(a, b).tolist(), what)
         return
     raise Skip("the device takes none of Add, Sub, Mul of two open sizes")
-
-
-CHECKS = (
-    sizes_may_change_between_runs,
-    two_requests_may_have_two_sizes,
-    fixed_dimension_stays_fixed,
-    array_of_another_size_for_an_output_is_refused,
-    broadcasting_is_decided_in_each_run,
-)

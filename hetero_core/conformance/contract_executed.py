@@ -50,6 +50,3 @@ def executed_graph_has_the_times_of_a_run(context: CheckContext) -> None:
             )
         loaded.close()
         require_error(ClosedError, loaded.get_runtime_model, "the executed graph of a network that is closed")
-
-
-CHECKS = (executed_graph_stands_for_the_network, executed_graph_has_the_times_of_a_run)

@@ -288,20 +288,3 @@ def _make_cache() -> Iterator[tuple[Path, dict[str, str]]]:
 def _count_entries(folder: Path) -> int:
     """Returns how many blobs lie below a cache folder; locks and what is being written are none."""
     return sum(1 for path in folder.rglob("*.blob") if path.is_file())
-
-
-CHECKS = (
-    imported_network_is_the_exported_one,
-    path_stream_and_bytes_hold_the_same,
-    blobs_may_stand_anywhere_in_a_stream,
-    descriptions_come_with_the_blob,
-    requests_of_an_imported_network_work,
-    another_process_imports_the_blob,
-    configuration_comes_with_the_blob,
-    every_choice_comes_with_the_blob,
-    pickled_sections_are_marked_as_code,
-    garbage_is_refused,
-    blob_of_another_network_is_refused,
-    second_load_comes_from_the_cache,
-    cache_is_made_once_by_many_threads,
-)

@@ -72,11 +72,3 @@ def incomplete_extension_is_refused(context: CheckContext) -> None:
     require_error(ExtensionError, lambda: context.core.add_extension(broken, context.device), "an extension without a function")
     nothing: Any = object()
     require_error(ExtensionError, lambda: context.core.add_extension(nothing, context.device), "what is no extension")
-
-
-CHECKS = (
-    extension_is_refused_before_and_runs_after,
-    extension_is_for_its_core_alone,
-    error_of_an_extension_names_it,
-    incomplete_extension_is_refused,
-)

@@ -120,13 +120,3 @@ def closing_frees_nothing_in_use(context: CheckContext) -> None:
 
     run_in_threads(run, 4)
     staying.close()
-
-
-CHECKS = (
-    what_is_left_works_when_others_are_forgotten,
-    closing_in_every_order_is_clear,
-    results_and_metrics_outlive_everything,
-    network_goes_on_in_another_core,
-    device_may_be_made_again_and_again,
-    closing_frees_nothing_in_use,
-)

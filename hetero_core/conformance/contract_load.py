@@ -102,14 +102,3 @@ def networks_of_one_name_do_not_mix(context: CheckContext) -> None:
         inputs = sample.draw(context.seed)
         operator = sample.network.nodes[0].op_type
         sample.require_right(network.infer(inputs), inputs, f"{operator} of {len(samples)} networks that are all named 'chain'")
-
-
-CHECKS = (
-    inputs_and_outputs_are_those_of_the_model,
-    every_form_of_a_model_loads,
-    network_may_be_loaded_many_times,
-    constant_may_be_an_output,
-    input_may_be_an_output,
-    two_networks_do_not_mix,
-    networks_of_one_name_do_not_mix,
-)

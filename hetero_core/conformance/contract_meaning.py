@@ -156,11 +156,3 @@ def constants_tell_networks_apart(context: CheckContext) -> None:
             require_equal(loaded[index].infer({"x": x.copy()})["y"].tolist(), expected, what)
         return
     raise Skip(f"the device takes none of {', '.join(CONSTANTS)} with a constant")
-
-
-CHECKS = (
-    older_version_of_an_operator_means_what_it_meant,
-    operator_of_another_domain_is_another_operator,
-    nodes_of_one_operator_keep_their_attributes,
-    constants_tell_networks_apart,
-)

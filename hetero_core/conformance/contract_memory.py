@@ -103,11 +103,3 @@ def one_name_is_one_memory(context: CheckContext) -> None:
             except HeteroError as error:
                 raise CheckFailed(f"{what}: {error}") from error
             sample.require_right(outputs, inputs, what)
-
-
-CHECKS = (
-    tensors_stay_in_the_memory_of_the_device,
-    from_host_copies,
-    to_host_copies,
-    one_name_is_one_memory,
-)

@@ -108,12 +108,3 @@ def times_of_a_thread_do_not_overlap(context: CheckContext) -> None:
                     f"node '{second.node}' of {second.seconds:g} seconds began {overlap:g} seconds before '{first.node}' ended, on one "
                     "thread: its begin is not taken anew, so that times add up; or it was told at the end of the run without `begin=`",
                 )
-
-
-CHECKS = (
-    times_are_there_when_asked_for,
-    entries_are_nodes_of_the_network_in_order,
-    times_are_absent_when_not_asked_for,
-    times_are_in_seconds,
-    times_of_a_thread_do_not_overlap,
-)

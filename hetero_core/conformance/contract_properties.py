@@ -237,22 +237,3 @@ def id_of_a_call_is_the_id_in_use(context: CheckContext) -> None:
     require_equal(
         set(core.query_network(network, name).supported.values()), {f"{name}.{device_id}"}, "with a DEVICE_ID that was set"
     )
-
-
-CHECKS = (
-    every_listed_metric_can_be_read,
-    standard_metrics_have_their_types,
-    unknown_metric_is_refused,
-    unknown_key_is_refused_everywhere,
-    keys_have_their_declared_defaults,
-    every_key_takes_its_own_value_back,
-    every_choice_is_kept,
-    wrong_values_are_refused,
-    settings_are_taken_together_or_not_at_all,
-    setting_of_a_call_does_not_leak,
-    loaded_network_tells_its_configuration_and_metrics,
-    loaded_network_takes_new_values_and_gives_them_back,
-    none_takes_a_setting_back,
-    setting_of_an_id_is_for_that_id,
-    id_of_a_call_is_the_id_in_use,
-)

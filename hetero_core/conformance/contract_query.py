@@ -98,16 +98,3 @@ def answer_can_be_written_back_as_pins(context: CheckContext) -> None:
     pinned = sample.network.with_affinity(dict(result.supported))
     inputs = sample.draw(context.seed)
     sample.require_right(context.core.load_network(pinned, device).infer(inputs), inputs, f"pinned, on {device}")
-
-
-CHECKS = (
-    every_node_is_named_once_in_order,
-    unknown_operator_is_refused_with_a_reason,
-    claims_are_signed_by_the_device,
-    same_question_has_the_same_answer,
-    query_and_load_leave_the_network_as_it_was,
-    refused_network_is_refused_by_load_for_the_same_reasons,
-    claimed_network_loads,
-    unnamed_and_repeated_names_are_answered_in_unique_ones,
-    answer_can_be_written_back_as_pins,
-)

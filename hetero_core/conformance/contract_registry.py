@@ -157,19 +157,3 @@ def closed_core_is_refused(context: CheckContext) -> None:
     core.close()
     require_error(ClosedError, lambda: core.query_network(network, context.device), "a query of a closed Core")
     require_error(ClosedError, lambda: core.get_metric(context.device, "FULL_DEVICE_NAME"), "a metric of a closed Core")
-
-
-CHECKS = (
-    device_is_listed_as_working,
-    versions_name_the_device_and_every_listed_one,
-    versions_of_a_list_have_an_entry_for_each,
-    unknown_device_is_refused_everywhere,
-    unknown_id_is_refused,
-    text_behind_a_colon_is_refused,
-    name_that_is_taken_is_refused,
-    plugin_serves_two_names,
-    unregistered_name_is_unknown_and_its_networks_go_on,
-    name_may_be_registered_again,
-    two_cores_share_no_configuration,
-    closed_core_is_refused,
-)

@@ -139,16 +139,3 @@ def queue_runs_everything_once(context: CheckContext) -> None:
     require_equal(sorted(index for index, _ in results), list(range(30)), "the starts that were called back")
     for index, value in results:
         sample.require_right({"y": value}, sample.draw(context.seed + index), f"start {index} of a queue")
-
-
-CHECKS = (
-    asynchronous_run_gives_the_result,
-    waiting_without_a_run_ends_at_once,
-    running_request_is_busy_or_done,
-    tensors_that_were_set_serve_every_run,
-    refused_run_leaves_the_request_usable,
-    requests_keep_their_own_results,
-    many_requests_in_flight_keep_apart,
-    awaited_run_gives_the_result,
-    queue_runs_everything_once,
-)

@@ -202,14 +202,3 @@ def closed_network_is_freed(context: CheckContext) -> None:
     raise CheckFailed(
         f"the executable of a closed network is never freed; it is held by {', '.join(sorted(held)) or 'something unseen'}"
     )
-
-
-CHECKS = (
-    done_is_called_once_for_each_run,
-    run_that_fails_ends,
-    run_that_raises_ends,
-    start_returns_at_once,
-    closing_ends_what_was_started,
-    cancelled_run_ends_on_the_device_too,
-    closed_network_is_freed,
-)

@@ -159,16 +159,3 @@ def tensor_that_was_set_is_given_back(context: CheckContext) -> None:
     changed = sample.draw(context.seed + 1)
     inputs["x"][:] = changed["x"]
     sample.require_right(request.infer(), changed, "a run after the array that was set has changed")
-
-
-CHECKS = (
-    wrong_names_are_refused,
-    wrong_shapes_are_refused,
-    wrong_types_are_refused,
-    inputs_are_never_written,
-    layout_of_an_input_does_not_matter,
-    outputs_have_the_declared_types,
-    results_belong_to_the_caller,
-    array_set_for_an_output_is_filled,
-    tensor_that_was_set_is_given_back,
-)

@@ -146,13 +146,3 @@ def threads_share_a_queue(context: CheckContext) -> None:
     require_equal(sorted(index for index, _ in results), list(range(100)), "the starts that were called back")
     for index, value in results:
         sample.require_right({"y": value}, sample.draw(context.seed + index), f"start {index}")
-
-
-CHECKS = (
-    threads_share_a_loaded_network,
-    threads_have_requests_of_their_own,
-    threads_query_and_load_at_once,
-    threads_read_and_set_properties_at_once,
-    threads_load_while_a_name_comes_and_goes,
-    threads_share_a_queue,
-)

@@ -150,6 +150,3 @@ def _give_back_free_memory() -> None:
 def _read_resident() -> int:
     """Returns the bytes of the process that are in memory."""
     return int((PROCESS / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-CHECKS = (settings_of_the_process_stay, runs_keep_no_memory, closed_networks_leave_no_threads_and_files)

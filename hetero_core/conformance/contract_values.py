@@ -230,18 +230,3 @@ def array_that_changes_in_place_is_read_again(context: CheckContext) -> None:
             outputs = loaded.infer({"x": array})
             require(array.tobytes() == before.tobytes(), f"run {turn + 1} wrote to the input that it was given")
             sample.require_right(outputs, {"x": before}, f"run {turn + 1} on one array, whose numbers were changed in place")
-
-
-CHECKS = (
-    long_rows_are_computed_to_the_end,
-    large_inputs_are_computed_to_the_end,
-    products_of_odd_sizes_are_right,
-    float32_keeps_its_precision,
-    float64_keeps_its_precision,
-    infinity_is_not_lost,
-    nan_is_not_lost,
-    int64_keeps_its_width,
-    index_outside_its_axis_is_an_error,
-    weights_stay_as_they_are,
-    array_that_changes_in_place_is_read_again,
-)
