@@ -7,16 +7,13 @@ from importlib import import_module
 from hetero_core.conformance.check import Check
 
 # Traces come first: their check of settings sees what a device changes when it is loaded for the first time.
-_WORDS = """
+_SUBJECTS = """
     traces registry properties capabilities device_facts query load meaning tensors memory values dynamic_shapes requests callbacks
     cancel perf_counts executed extensions lifetime start threading exporting
 """
-_UNCHANGED = frozenset(
-    "traces registry properties capabilities device_facts memory executed extensions threading exporting".split()
-)
-SUBJECTS = tuple(_WORDS.split())
-REPEATED = tuple(subject for subject in SUBJECTS if subject not in _UNCHANGED)
-"""The subjects that a choice of a configuration key may change; names, properties and extensions are the same under all of them."""
+_REPEATED = "query load meaning tensors values dynamic_shapes requests callbacks cancel perf_counts lifetime start"
+SUBJECTS, REPEATED = tuple(_SUBJECTS.split()), tuple(_REPEATED.split())
+"""All subjects, and those that a choice of a configuration key may change; the others are the same under every choice."""
 
 
 def read_subject(subject: str) -> tuple[Check, ...]:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
+from hetero_tests.contrib_page import LEFT_OUT, format_page, list_names
 
 from hetero_core import Core, Network
 from hetero_core.conformance.contrib import draw_case
-from hetero_core.conformance.contrib_page import LEFT_OUT, format_page, list_names
 from hetero_core.errors import InferenceError
 from hetero_core.kernels.registry import read_table
 from hetero_core.kernels.sizes import estimate_bytes
@@ -160,7 +160,7 @@ def test_operator_of_float32_takes_float16_as_the_engine_does(operator: str) -> 
 
 def test_page_is_fresh() -> None:
     page = Path(__file__).parents[2] / "docs/reference/onnxruntime-operators.md"
-    message = "run: python -m hetero_core.conformance.contrib_page docs/reference/onnxruntime-operators.md"
+    message = "run: PYTHONPATH=tests/shared python -m hetero_tests.contrib_page docs/reference/onnxruntime-operators.md"
     assert page.read_text() == format_page(), message
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from hetero_tests.ops_page import format_ops_page
 from onnx import helper
 
 from hetero_core.kernels import tables
-from hetero_core.kernels.ops_page import format_ops_page
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import NOT_STRING, find_kernel, find_refusal, find_refusals, kernel, read_table
 from hetero_core.network.contrib_types import knows_contrib
@@ -213,7 +213,9 @@ def test_import_of_the_registry_is_light() -> None:
 
 def test_page_of_operators_is_fresh() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "ops.md"
-    assert page.read_text() == format_ops_page(), "run: python -m hetero_core.kernels.ops_page docs/reference/ops.md"
+    assert page.read_text() == format_ops_page(), (
+        "run: PYTHONPATH=tests/shared python -m hetero_tests.ops_page docs/reference/ops.md"
+    )
 
 
 def test_kernels_do_not_write_into_their_inputs() -> None:

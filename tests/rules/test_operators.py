@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import hetero_tests
+from hetero_tests.ops_page import format_index
+
 from hetero_core.kernels import index
-from hetero_core.kernels.ops_page import format_index
 from hetero_core.kernels.registry import find_kernel, read_table
 from hetero_core.network.graph import Node
 
@@ -29,7 +32,7 @@ USE_OF_IT = """if True:
     operators.__path__.append(sys.argv[1])
     import numpy as np
     from hetero_core.errors import MemoryLimitError
-    from hetero_core.kernels.ops_page import format_index, format_ops_page
+    from hetero_tests.ops_page import format_index, format_ops_page
     from hetero_core.kernels.program import compile_program
     from hetero_core.kernels.registry import find_refusal
     from hetero_core.limits import RunLimits
@@ -55,14 +58,16 @@ USE_OF_IT = """if True:
 
 def test_new_operator_is_one_function_in_one_file(tmp_path: Path) -> None:
     (tmp_path / "added.py").write_text(NEW_OPERATOR)
-    ended = subprocess.run(
-        [sys.executable, "-c", USE_OF_IT, str(tmp_path)], capture_output=True, text=True, check=False, timeout=900
-    )
+    paths = os.environ | {"PYTHONPATH": str(Path(hetero_tests.__file__).parents[1])}
+    command = [sys.executable, "-c", USE_OF_IT, str(tmp_path)]
+    ended = subprocess.run(command, env=paths, capture_output=True, text=True, check=False, timeout=900)
     assert ended.returncode == 0, ended.stderr
 
 
 def test_index_of_modules_is_fresh() -> None:
-    assert Path(index.__file__).read_text() == format_index(), "run: python -m hetero_core.kernels.ops_page docs/reference/ops.md"
+    assert Path(index.__file__).read_text() == format_index(), (
+        "run: PYTHONPATH=tests/shared python -m hetero_tests.ops_page docs/reference/ops.md"
+    )
 
 
 def test_modules_of_an_operator_have_its_kernels() -> None:

@@ -1,6 +1,7 @@
 """The reference page of ONNX Runtime's own operators: each name that its CPU provider lists, and whether it is right or why not.
 
-`python -m hetero_core.conformance.contrib_page docs/reference/onnxruntime-operators.md` writes it again; a test says when that is due.
+`PYTHONPATH=tests/shared python -m hetero_tests.contrib_page docs/reference/onnxruntime-operators.md` writes it again;
+a test says when that is due.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hetero_core.conformance.contrib import CASES
-from hetero_core.kernels.ops_page import describe_dtypes
 from hetero_core.kernels.registry import KernelRecord, read_table
 from hetero_core.testing.contrib.case import MICROSOFT
 from hetero_core.testing.contrib.draws import DRAWS
+from hetero_tests.ops_page import describe_dtypes
 
 LACKING: Mapping[str, str] = {
     "SampleOp": "a sample of how an operator is added, which returns its input",
@@ -37,7 +38,8 @@ hetero conformance CPU --level contrib
 
 draws {cases} cases of each operator (attributes, shapes, element types, absent inputs, masks, caches) and compares with ONNX Runtime's own
 kernel: integers, bools and texts bit for bit, floats to the last few bits that another order of additions leaves open. This page is
-generated from the kernels and the draws: `python -m hetero_core.conformance.contrib_page docs/reference/onnxruntime-operators.md`.
+generated from the kernels and the draws:
+`PYTHONPATH=tests/shared python -m hetero_tests.contrib_page docs/reference/onnxruntime-operators.md`.
 
 The reader gives a node of these domains version 0, since onnx has no schema; `network/contrib_types` infers element type and shape of
 its outputs; the table of kernels answers the query with the same record that runs the node. The query refuses attributes, attribute

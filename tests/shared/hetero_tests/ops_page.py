@@ -1,6 +1,7 @@
 """The reference page of operators and the index of kernel modules, both written from the table of kernels.
 
-`python -m hetero_core.kernels.ops_page docs/reference/ops.md` writes both again after a change; a test says when that is due.
+`PYTHONPATH=tests/shared python -m hetero_tests.ops_page docs/reference/ops.md` writes both again after a change;
+a test says when that is due.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ which nodes a device refuses, and why:
 $ hetero query model.onnx -d CPU
 ```
 
-This page is generated from the table of kernels: `python -m hetero_core.kernels.ops_page docs/reference/ops.md`.
+This page is generated from the table of kernels: `PYTHONPATH=tests/shared python -m hetero_tests.ops_page docs/reference/ops.md`.
 
 Versions are those of the operator: `Softmax-13` serves every opset from 13 on, up to the next version of Softmax. A node is refused, with
 the reason, if its version is not listed, or if it has an attribute, an attribute value or an element type that is not implemented.

@@ -1,6 +1,7 @@
 """The reference page of checks, written from the catalogue.
 
-`python -m hetero_core.conformance.page docs/reference/conformance.md` writes it again after a change; a test says when that is due.
+`PYTHONPATH=tests/shared python -m hetero_tests.conformance_page docs/reference/conformance.md` writes it again after a change;
+a test says when that is due.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Run one level, or checks by name:
 $ hetero conformance CPU --level contract --check 'cancel.*'
 ```
 
-This page is generated from the checks: `python -m hetero_core.conformance.page docs/reference/conformance.md`.
+This page is generated from the checks: `PYTHONPATH=tests/shared python -m hetero_tests.conformance_page docs/reference/conformance.md`.
 
 | level | about | checks |
 |---|---|---|
