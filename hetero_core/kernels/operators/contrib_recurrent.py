@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import numpy as np
 
 from hetero_core.kernels.operators.contrib_quantized import BYTES, DOMAIN, FLOAT32
 from hetero_core.kernels.operators.contrib_quantized_products import mat_mul_integer_to_float
 from hetero_core.kernels.operators.quantization import dynamic_quantize_linear
-from hetero_core.kernels.operators.recurrent import choose_activations, refuse_activations
+from hetero_core.kernels.operators.recurrent import (
+    CellStep,
+    States,
+    choose_activations,
+    make_lstm_step,
+    refuse_activations,
+    run_directions,
+    sum_biases,
+    walk_steps,
+)
 from hetero_core.kernels.operators.softmax import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of
 from hetero_core.kernels.registry import kernel
@@ -22,72 +27,16 @@ INT32 = frozenset({"int32"})
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 _LOWEST = np.float32(np.finfo(np.float32).min)
 _LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
-Product = Callable[[Array], Array]
-States = tuple[Array, Array]
 
 
 def _refuse(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
     return refuse_activations(node, input_types, count=3)
 
 
-def _walk_gates(
-    xp: Namespace,
-    projected: Array,
-    recur: Product,
-    start: States,
-    lengths: tuple[int, ...],
-    *,
-    functions: list[Any],
-    bias: Array | None,
-    peepholes: Array | None,
-    clip: float | None,
-    couples: bool,
-    is_backward: bool,
-    observe: Callable[[Array, Array], Array] | None = None,
-) -> tuple[Array, Array, Array]:
-    """Returns the hidden states of all steps, and the last hidden and cell state. Backward, each row begins at its own end.
-
-    Gates stand in the order input, output, forget, cell. The clip limits what goes into a gate. `observe` gives what is added to the
-    projection of a step, from the hidden state before it and from which rows have begun.
-    """
-    hidden, cell = start
-    size = hidden.shape[-1]
-    parts = (0, 0, 0) if peepholes is None else (peepholes[:size], peepholes[size : 2 * size], peepholes[2 * size :])
-
-    def limit(x: Array) -> Array:
-        return x if clip is None else xp.clip(x, np.float32(-clip), np.float32(clip))
-
-    steps = projected.shape[0]
-    outputs = [hidden] * steps
-    begun = xp.zeros((hidden.shape[0], 1), dtype=bool)
-    order = _reverse_rows(xp, steps, lengths) if is_backward else None
-    projected = projected if order is None else projected[order]
-    for index in range(steps):
-        gates = projected[index] + recur(hidden)
-        gates = gates if observe is None else gates + observe(hidden, begun)
-        shifts = (0, 0, 0, 0) if bias is None else tuple(bias[place * size : (place + 1) * size] for place in range(4))
-        to_i, to_o, to_f, to_c = (gates[:, place * size : (place + 1) * size] for place in range(4))
-        gate_i = functions[0](limit(to_i + parts[0] * cell + shifts[0]))
-        gate_f = 1 - gate_i if couples else functions[0](limit(to_f + parts[2] * cell + shifts[2]))
-        new_cell = gate_f * cell + gate_i * functions[1](limit(to_c + shifts[3]))
-        gate_o = functions[0](limit(to_o + parts[1] * new_cell + shifts[1]))
-        new_hidden = gate_o * functions[2](new_cell)
-        lives = xp.asarray([[index < length] for length in lengths])
-        begun = begun | lives
-        outputs[index] = xp.where(lives, new_hidden, np.float32(0))
-        hidden, cell = xp.where(lives, new_hidden, hidden), xp.where(lives, new_cell, cell)
-    stacked = xp.stack(outputs)
-    return stacked if order is None else stacked[order], hidden, cell
-
-
 def _reverse_rows(xp: Namespace, steps: int, lengths: tuple[int, ...]) -> tuple[Array, Array]:
     """Returns indices of (steps, rows, ...) that turn around the steps of each row, as far as it reaches."""
     places = [[length - 1 - step if step < length else step for length in lengths] for step in range(steps)]
     return xp.asarray(places, dtype=np.int64).reshape((steps, len(lengths))), xp.arange(len(lengths))[None, :]
-
-
-def _multiply_transposed(xp: Namespace, weights: Array, x: Array) -> Array:
-    return xp.matmul(x, weights.T)
 
 
 def _start(xp: Namespace, initial: Array | None, index: int, batch: int, size: int) -> Array:
@@ -137,6 +86,7 @@ def dynamic_quantize_lstm(
     lengths = integers_of(sequence_lens) or (steps,) * batch
     names = activations or _LSTM_ACTIVATIONS * w.shape[0]
     functions = choose_activations(xp, names, activation_alpha, activation_beta, None)
+    bias_of = sum_biases(b)
     results = []
     for index in range(w.shape[0]):
 
@@ -153,22 +103,16 @@ def dynamic_quantize_lstm(
         def recur(hidden: Array, index: int = index) -> Array:
             return multiply(hidden, r[index], r_scale[index], r_zero_point[index])
 
-        bias = None if b is None else b[index, : 4 * size] + b[index, 4 * size :]
-        start = (_start(xp, initial_h, index, batch, size), _start(xp, initial_c, index, batch, size))
-        walked = _walk_gates(
-            xp,
-            projected.reshape((steps, batch, -1)),
-            recur,
-            start,
-            lengths,
-            functions=functions[3 * index : 3 * index + 3],
-            bias=bias,
-            peepholes=None if p is None else p[index],
-            clip=clip,
-            couples=bool(input_forget),
-            is_backward=direction == "reverse" or index == 1,
+        starts = _start(xp, initial_h, index, batch, size), _start(xp, initial_c, index, batch, size)
+        peepholes = None if p is None else p[index]
+        step = make_lstm_step(
+            xp, recur, functions[3 * index : 3 * index + 3], peepholes=peepholes, clip=clip, couples=bool(input_forget)
         )
-        results.append(walked)
+        rows = projected.reshape((steps, batch, -1)) + bias_of(index)
+        # Each row begins at its own end, since the rows of one step share the range of their codes.
+        order = _reverse_rows(xp, steps, lengths) if direction == "reverse" or index == 1 else slice(None)
+        outputs, states = walk_steps(xp, rows[order], lengths, starts, step, backward=False)
+        results.append((outputs[order], *states))
     ys, hs, cs = zip(*results, strict=True)
     return xp.stack(ys, axis=1), xp.stack(hs), xp.stack(cs)
 
@@ -213,42 +157,38 @@ def attention_lstm(
     w: (directions, 4 hidden, input + attention); m: (batch, memory steps, depth); qw, mw: projections of query and memory; v: weights
     of their tanh; aw: the projection of (hidden, context). Source: ONNX Runtime, com.microsoft.AttnLSTM-1; Bahdanau et al. 2015.
     """
-    steps, batch, width = x.shape
-    size = r.shape[-1]
-    lengths = integers_of(sequence_lens) or (steps,) * batch
+    batch, width = x.shape[1:]
     names = activations or _LSTM_ACTIVATIONS * w.shape[0]
     functions = choose_activations(xp, names, activation_alpha, activation_beta, None)
     memory_lengths = integers_of(memory_seq_lens) or (m.shape[1],) * batch
     is_there = xp.asarray([[step < length for step in range(m.shape[1])] for length in memory_lengths])
     values = xp.where(is_there[..., None], m, np.float32(0))
-    results = []
-    for index in range(w.shape[0]):
-        keys = xp.matmul(values, mw[index])
 
-        def observe(hidden: Array, begun: Array, index: int = index, keys: Array = keys) -> Array:
+    def step_of(index: int) -> CellStep:
+        keys, attended_weights = xp.matmul(values, mw[index]), w[index][:, width:].T
+        peepholes = None if p is None else p[index]
+        step = make_lstm_step(
+            xp, lambda hidden: xp.matmul(hidden, r[index].T), functions[3 * index : 3 * index + 3],
+            peepholes=peepholes, clip=clip, couples=bool(input_forget),
+        )  # fmt: skip
+
+        def attend(hidden: Array) -> Array:
             scores = xp.sum(v[index] * xp.tanh(keys + xp.matmul(hidden, qw[index])[:, None]), axis=-1)
             shares = softmax_of(xp, xp.where(is_there, scores, _LOWEST), 1)
             context = xp.sum(shares[..., None] * values, axis=1)
-            joined = context if aw is None else xp.matmul(xp.concatenate([hidden, context], axis=1), aw[index])
-            # Before its first step a row has attended to nothing.
-            return xp.matmul(xp.where(begun, joined, np.float32(0)), w[index][:, width:].T)
+            return context if aw is None else xp.matmul(xp.concatenate([hidden, context], axis=1), aw[index])
 
-        bias = None if b is None else b[index, : 4 * size] + b[index, 4 * size :]
-        start = (_start(xp, initial_h, index, batch, size), _start(xp, initial_c, index, batch, size))
-        walked = _walk_gates(
-            xp,
-            xp.matmul(x, w[index][:, :width].T),
-            partial(_multiply_transposed, xp, r[index]),
-            start,
-            lengths,
-            functions=functions[3 * index : 3 * index + 3],
-            bias=bias,
-            peepholes=None if p is None else p[index],
-            clip=clip,
-            couples=bool(input_forget),
-            is_backward=direction == "reverse" or index == 1,
-            observe=observe,
-        )
-        results.append(walked)
-    ys, hs, cs = zip(*results, strict=True)
-    return xp.stack(ys, axis=1), xp.stack(hs), xp.stack(cs)
+        def step_and_attend(projected: Array, states: States) -> States:
+            hidden, cell, attended = states
+            hidden, cell = step(projected + xp.matmul(attended, attended_weights), (hidden, cell))
+            return hidden, cell, attend(hidden)
+
+        return step_and_attend
+
+    # Before its first step a row has attended to nothing.
+    nothing = xp.zeros((w.shape[0], batch, w.shape[2] - width), dtype=np.float32)
+    y, h, c, _ = run_directions(
+        xp, x, w[..., :width], r, sequence_lens=sequence_lens, initials=(initial_h, initial_c, nothing), direction=direction,
+        layout=0, bias_of=sum_biases(b), step_of=step_of,
+    )  # fmt: skip
+    return y, h, c

@@ -6,7 +6,7 @@ end of a sequence the state stays and the outputs are zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isnan, nan
 from typing import Any
@@ -122,7 +122,7 @@ def _clip_first(xp: Namespace, activation: Activation, limit: float) -> Activati
     return lambda x: activation(xp.clip(x, -limit, limit))
 
 
-def _walk(
+def walk_steps(
     xp: Namespace, projected: Array, lengths: tuple[int, ...], states: States, step: CellStep, *, backward: bool
 ) -> tuple[Array, States]:
     """Returns the first state at every step, (steps, batch, hidden), and the states at the end."""
@@ -141,7 +141,7 @@ def _walk(
     return xp.stack(outputs) if outputs else xp.empty((0, *states[0].shape), dtype=states[0].dtype), states
 
 
-def _run_directions(
+def run_directions(
     xp: Namespace,
     x: Array,
     w: Array,
@@ -169,7 +169,7 @@ def _run_directions(
         )
         projected = multiply(xp, wide, widen(w[index]).T) + bias_of(index)
         backward = direction == "reverse" or index == 1
-        outputs, states = _walk(xp, projected, lengths, starts, step_of(index), backward=backward)
+        outputs, states = walk_steps(xp, projected, lengths, starts, step_of(index), backward=backward)
         sequences.append(outputs)
         finals.append(states)
     y = xp.stack(sequences, axis=1)
@@ -178,7 +178,7 @@ def _run_directions(
     return tuple(narrow(part, x.dtype) for part in (y, *last))
 
 
-def _sum_biases(b: Array | None) -> Callable[[int], Array]:
+def sum_biases(b: Array | None) -> Callable[[int], Array]:
     """Returns what gives a direction's bias: that of the input plus that of the state, 0 where there is none."""
     return lambda index: 0 if b is None else sum(_split_columns(widen(b[index]), 2))
 
@@ -217,9 +217,9 @@ def rnn(
         recurrence, activate = widen(r[index]).T, functions[index]
         return lambda projected, states: (activate(projected + multiply(xp, states[0], recurrence)),)
 
-    return _run_directions(
+    return run_directions(
         xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), direction=direction, layout=layout,
-        bias_of=_sum_biases(b), step_of=step_of,
+        bias_of=sum_biases(b), step_of=step_of,
     )  # fmt: skip
 
 
@@ -275,7 +275,7 @@ def gru(
 
         return step
 
-    return _run_directions(
+    return run_directions(
         xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), direction=direction, layout=layout,
         bias_of=bias_of, step_of=step_of,
     )  # fmt: skip
@@ -312,23 +312,43 @@ def lstm(
 
     def step_of(index: int) -> CellStep:
         recurrence = widen(r[index]).T
-        peep_i, peep_o, peep_f = (0, 0, 0) if p is None else _split_columns(widen(p[index]), 3)
-        activate_gate, activate_cell, activate_output = functions[3 * index : 3 * index + 3]
-        if clip is not None:
-            activate_gate, activate_cell = (_clip_first(xp, function, clip) for function in (activate_gate, activate_cell))
+        peepholes = None if p is None else widen(p[index])
+        return make_lstm_step(
+            xp, lambda state: multiply(xp, state, recurrence), functions[3 * index : 3 * index + 3],
+            peepholes=peepholes, clip=clip, couples=bool(input_forget),
+        )  # fmt: skip
 
-        def step(projected: Array, states: States) -> States:
-            state, cell = states
-            to_i, to_o, to_f, to_c = _split_columns(projected + multiply(xp, state, recurrence), 4)
-            gate_i = activate_gate(to_i + peep_i * cell)
-            gate_f = 1 - gate_i if input_forget else activate_gate(to_f + peep_f * cell)
-            cell = gate_f * cell + gate_i * activate_cell(to_c)
-            gate_o = activate_gate(to_o + peep_o * cell)
-            return gate_o * activate_output(cell), cell
-
-        return step
-
-    return _run_directions(
+    return run_directions(
         xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h, initial_c), direction=direction, layout=layout,
-        bias_of=_sum_biases(b), step_of=step_of,
+        bias_of=sum_biases(b), step_of=step_of,
     )  # fmt: skip
+
+
+def make_lstm_step(
+    xp: Namespace,
+    recur: Callable[[Array], Array],
+    activations: Sequence[Activation],
+    *,
+    peepholes: Array | None,
+    clip: float | None,
+    couples: bool,
+) -> CellStep:
+    """Returns one step of an LSTM from (h, c) to (h, c). `recur` gives what a hidden state adds to the gates i, o, f, c.
+
+    With `couples` the forget gate is 1 minus the input gate. `clip` limits what goes into the gates.
+    """
+    peep_i, peep_o, peep_f = (0, 0, 0) if peepholes is None else _split_columns(peepholes, 3)
+    activate_gate, activate_cell, activate_output = activations
+    if clip is not None:
+        activate_gate, activate_cell = (_clip_first(xp, function, clip) for function in (activate_gate, activate_cell))
+
+    def step(projected: Array, states: States) -> States:
+        state, cell = states
+        to_i, to_o, to_f, to_c = _split_columns(projected + recur(state), 4)
+        gate_i = activate_gate(to_i + peep_i * cell)
+        gate_f = 1 - gate_i if couples else activate_gate(to_f + peep_f * cell)
+        cell = gate_f * cell + gate_i * activate_cell(to_c)
+        gate_o = activate_gate(to_o + peep_o * cell)
+        return gate_o * activate_output(cell), cell
+
+    return step
