@@ -2,15 +2,20 @@
 
 Nodes are bits of integers, so that a step on a small graph costs a few operations on machine words. LARGEST_FIRST contracts a subgraph
 that was taken to its first node; LITERAL leaves the graph as it is, as the document does, and so may give subgraphs that need each
-other. `trace` follows the same procedure in plain lists and notes every step; neither calls the other.
+other. `trace` runs the same steps and notes each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from hetero_hetero.digraph import Digraph
+
+Kind = Literal["root", "merge", "failed merge", "rollback"]
+Note = Callable[[Kind, int, Sequence[int], int, int], None]
+"""Takes a step of a growth: its kind, its node, the members after it, and the bits of what is rejected and of what lies between members."""
 
 
 def select_literally(graph: Digraph, positions: Sequence[int]) -> list[list[int]]:
@@ -21,14 +26,14 @@ def select_literally(graph: Digraph, positions: Sequence[int]) -> list[list[int]
     devices = sorted({graph.device_of_position[position] for position in positions})
     if len(devices) == 1:
         return [list(positions)]
-    units = _read_units(graph, positions)
+    units = read_units(graph, positions)
     parts = []
     for device in devices:
         free = sum(1 << bit for bit, position in enumerate(positions) if graph.device_of_position[position] == device)
         while free:
             members = max(_grow_candidates(units, free), key=len)
-            _contract(units, members)
-            free &= ~_join_bits(members)
+            contract(units, members)
+            free &= ~join_bits(members)
             parts.append([positions[bit] for bit in members])
     return parts
 
@@ -39,19 +44,19 @@ def select_uncontracted(graph: Digraph) -> list[list[int]]:
     Each subgraph is sound alone; several may depend on each other in a circle. Cost: rounds times roots times nodes, each step on
     integers of one bit per node.
     """
-    units = _read_units(graph, range(len(graph)))
+    units = read_units(graph, range(len(graph)))
     subgraphs = []
     for device in range(len(graph.priorities)):
         free = sum(1 << position for position, rank in enumerate(graph.device_of_position) if rank == device)
         while free:
             members = max(_grow_candidates(units, free), key=len)
-            free &= ~_join_bits(members)
+            free &= ~join_bits(members)
             subgraphs.append(members)
     return subgraphs
 
 
 @dataclass(frozen=True)
-class _Units:
+class Units:
     """For every node the bits of its producers, its consumers, the nodes that reach it, and those that it reaches."""
 
     producers: list[int]
@@ -60,7 +65,8 @@ class _Units:
     reaches: list[int]
 
 
-def _read_units(graph: Digraph, positions: Sequence[int]) -> _Units:
+def read_units(graph: Digraph, positions: Sequence[int]) -> Units:
+    """Returns the neighbours of nodes and what they reach; bits count positions within `positions`."""
     bit_of_position = {position: 1 << bit for bit, position in enumerate(positions)}
     producers = [sum(bit_of_position[source] for source in graph.producers[position]) for position in positions]
     consumers = [sum(bit_of_position[target] for target in graph.consumers[position]) for position in positions]
@@ -70,39 +76,41 @@ def _read_units(graph: Digraph, positions: Sequence[int]) -> _Units:
     reaches = [0] * len(positions)
     for bit in reversed(range(len(positions))):
         reaches[bit] = _unite(reaches, consumers[bit])
-    return _Units(producers, consumers, reached_by, reaches)
+    return Units(producers, consumers, reached_by, reaches)
 
 
 def _unite(closure: Sequence[int], nodes: int) -> int:
     """Returns the nodes and all that their closures hold."""
     union = nodes
-    for bit in _list_bits(nodes):
+    for bit in list_bits(nodes):
         union |= closure[bit]
     return union
 
 
-def _list_bits(nodes: int) -> Iterator[int]:
+def list_bits(nodes: int) -> Iterator[int]:
+    """Yields the numbers of the bits that are set, rising."""
     while nodes:
         lowest = nodes & -nodes
         yield lowest.bit_length() - 1
         nodes ^= lowest
 
 
-def _join_bits(members: Sequence[int]) -> int:
+def join_bits(members: Sequence[int]) -> int:
+    """Returns the integer in which these bits are set."""
     return sum(1 << bit for bit in members)
 
 
-def _grow_candidates(units: _Units, free: int) -> Iterator[list[int]]:
+def _grow_candidates(units: Units, free: int) -> Iterator[list[int]]:
     """Yields a candidate from the first free node that is in none yet, and so on until there is none."""
     roots = free
     while roots:
-        members = _grow(units, free, (roots & -roots).bit_length() - 1)
+        members = grow(units, free, (roots & -roots).bit_length() - 1)
         yield members
-        roots &= ~_join_bits(members)
+        roots &= ~join_bits(members)
 
 
-def _grow(units: _Units, free: int, root: int) -> list[int]:
-    """Returns the members that are left when no adjacent node is.
+def grow(units: Units, free: int, root: int, note: Note | None = None) -> list[int]:
+    """Returns the members that are left when no adjacent node is; each step is given to `note`.
 
     The newest member is asked first for an adjacent node, its consumers before its producers, both by position. `newest` is the
     newest member that may still have one: those after it were asked to the end, and no node becomes untried again.
@@ -111,6 +119,8 @@ def _grow(units: _Units, free: int, root: int) -> list[int]:
     members = [root]
     behind, before = [units.reaches[root]], [units.reached_by[root]]
     untried, rejected, newest = ~(1 << root), 0, 0
+    if note is not None:
+        note("root", root, members, rejected, behind[-1] & before[-1])
     while newest >= 0:
         adjacent = consumers[members[newest]] & untried or producers[members[newest]] & untried
         if not adjacent:
@@ -118,28 +128,33 @@ def _grow(units: _Units, free: int, root: int) -> list[int]:
             continue
         lowest = adjacent & -adjacent
         untried ^= lowest
+        node = lowest.bit_length() - 1
         if lowest & free:
-            node = lowest.bit_length() - 1
             members.append(node)
             behind.append(behind[-1] | units.reaches[node])
             before.append(before[-1] | units.reached_by[node])
             newest = len(members) - 1
         else:
             rejected |= lowest
+        if note is not None:
+            note("merge" if lowest & free else "failed merge", node, members, rejected, behind[-1] & before[-1])
         while behind[-1] & before[-1] & rejected:
             # A path leaves and returns through what was rejected.
-            rejected |= 1 << members.pop()
+            node = members.pop()
+            rejected |= 1 << node
             behind.pop()
             before.pop()
+            if note is not None:
+                note("rollback", node, members, rejected, behind[-1] & before[-1])
         newest = min(newest, len(members) - 1)
     return members
 
 
-def _contract(units: _Units, members: Sequence[int]) -> None:
+def contract(units: Units, members: Sequence[int]) -> None:
     """Makes the first member by position stand for all. What reaches one of them reaches all that any of them reaches."""
     if len(members) == 1:
         return
-    inside = _join_bits(members)
+    inside = join_bits(members)
     first = min(members)
     for edges in (units.producers, units.consumers, units.reached_by, units.reaches):
         union = 0

@@ -1,8 +1,8 @@
 """The selection procedure step by step, with its lazy discoveries and rollbacks, for explaining small graphs.
 
-It looks for what leaves a subgraph and returns only after each step, as one would by hand. `literal` gives the same subgraphs
-without noting steps and is what runs on small parts of a graph; `largest_first` knows beforehand, in larger ones, which nodes can
-never be taken, and differs on some graphs. Here, too, every subgraph that was taken becomes a single node.
+It notes the steps of `literal`, which looks for what leaves a subgraph and returns only after each step, as one would by hand, and
+runs on small parts of a graph; `largest_first` knows beforehand, in larger ones, which nodes can never be taken, and differs on some
+graphs. Every subgraph that was taken becomes a single node.
 Cost: one bit per pair of nodes, and every round grows all candidates anew.
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
 
-from hetero_hetero.digraph import Digraph, OneOf, build_digraph, sort_topologically
+from hetero_hetero.digraph import OneOf, build_digraph
+from hetero_hetero.literal import Kind, Units, contract, grow, join_bits, list_bits, read_units
 from hetero_hetero.subgraphs import Subgraph, order_parts
 
 OK, POSSIBLE, SELF_REFERENCE = "ok", "possible", "self-reference"
 
-Kind = Literal["root", "merge", "failed merge", "rollback"]
 _TITLE_OF_KIND: Mapping[Kind, str] = {
     "root": "Take root",
     "merge": "Merge",
@@ -90,136 +90,50 @@ def trace_selection(
     Raises: what select_subgraphs raises for its graph.
     """
     graph = build_digraph(predecessors, device_of_node, priorities)
-    units = _ContractedGraph(graph)
-    rounds = []
+    units, index = read_units(graph, range(len(graph))), graph.index_of_position
+    rounds, parts = list[Round](), list[list[int]]()
     for device, name in enumerate(graph.priorities):
-        free = [position for position, rank in enumerate(graph.device_of_position) if rank == device]
+        free = join_bits([position for position, rank in enumerate(graph.device_of_position) if rank == device])
         while free:
-            walks = _walk_all_roots(units, free)
-            largest = max((walk.candidate for walk in walks), key=len)
-            units.contract(largest)
-            free = [position for position in free if position not in largest]
-            rounds.append(Round(name, tuple(walks), largest, tuple(free)))
-    parts = [list(part.taken) for part in rounds]
-    index = graph.index_of_position
+            walks = _walk_all_roots(units, free, index)
+            largest, members = max(walks, key=lambda walk: len(walk[1]))
+            contract(units, members)
+            free &= ~join_bits(members)
+            parts.append(members)
+            rounds.append(Round(name, tuple(walk for walk, _ in walks), largest.candidate, _number(free, index)))
     return Trace(
-        tuple(_number_round(part, index) for part in rounds),
+        tuple(rounds),
         tuple(Subgraph(rounds[i].device, tuple(index[position] for position in parts[i])) for i in order_parts(graph, parts)),
         {i: str(i) if names is None else names[i] for i in index},
     )
 
 
-class _ContractedGraph:
-    """The graph with taken subgraphs as single nodes: neighbours, and what each node reaches, as bits of positions."""
-
-    def __init__(self, graph: Digraph) -> None:
-        self.producers = dict(enumerate(graph.producers))
-        self._close()
-
-    def contract(self, members: Sequence[int]) -> None:
-        """Makes the first member stand for all."""
-        unit_of_node = {node: node for node in self.producers} | dict.fromkeys(members, members[0])
-        producers: dict[int, set[int]] = {unit: set() for unit in unit_of_node.values()}
-        for node, sources in self.producers.items():
-            producers[unit_of_node[node]].update([unit_of_node[source] for source in sources])
-        self.producers = {unit: tuple(sorted(sources - {unit})) for unit, sources in producers.items()}
-        self._close()
-
-    def _close(self) -> None:
-        order = sort_topologically(self.producers)
-        self.consumers: dict[int, list[int]] = {unit: [] for unit in order}
-        for unit in sorted(order):
-            for source in self.producers[unit]:
-                self.consumers[source].append(unit)
-        self.reached_by = _close_along(order, self.producers)
-        self.reaches = _close_along(order[::-1], self.consumers)
-
-    def find_between(self, subgraph: Sequence[int]) -> int:
-        """Returns the bits of the nodes outside on paths that leave the subgraph and return."""
-        behind = before = inside = 0
-        for node in subgraph:
-            behind |= self.reaches[node]
-            before |= self.reached_by[node]
-            inside |= 1 << node
-        return behind & before & ~inside
-
-
-def _close_along(order: Sequence[int], sources: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """Returns for every node the bits of all nodes that a path along `sources` leads to."""
-    bits: dict[int, int] = {}
-    for node in order:
-        union = 0
-        for source in sources[node]:
-            union |= bits[source] | 1 << source
-        bits[node] = union
-    return bits
-
-
-def _walk_all_roots(units: _ContractedGraph, free: Sequence[int]) -> list[Walk]:
-    """Returns a walk from the first node that is in no candidate yet, and so on until there is none."""
-    walks: list[Walk] = []
-    roots = list(free)
+def _walk_all_roots(units: Units, free: int, index: Sequence[int]) -> list[tuple[Walk, list[int]]]:
+    """Returns a walk from the first node that is in no candidate yet, and so on until there is none, each with its members in order."""
+    walks = []
+    roots = free
     while roots:
-        walk = Walk(tuple(roots), tuple(_walk(units, frozenset(free), roots[0])))
-        walks.append(walk)
-        roots = [node for node in roots if node not in walk.candidate]
+        steps: list[WalkStep] = []
+        members = grow(units, free, next(list_bits(roots)), partial(_note_step, steps, index))
+        walks.append((Walk(_number(roots, index), tuple(steps)), sorted(members)))
+        roots &= ~join_bits(members)
     return walks
 
 
-def _walk(units: _ContractedGraph, free: frozenset[int], root: int) -> list[WalkStep]:
-    """Returns the steps of one growth."""
-    subgraph, rejected = [root], list[int]()
-    steps = [_judge(units, "root", root, subgraph, rejected)]
-    while (node := _find_adjacent(units, subgraph, rejected)) is not None:
-        belongs = node in free
-        (subgraph if belongs else rejected).append(node)
-        steps.append(_judge(units, "merge" if belongs else "failed merge", node, subgraph, rejected))
-        while steps[-1].condition == SELF_REFERENCE:
-            node = subgraph.pop()
-            rejected.append(node)
-            steps.append(_judge(units, "rollback", node, subgraph, rejected))
-    return steps
+def _note_step(
+    steps: list[WalkStep], index: Sequence[int], kind: Kind, node: int, members: Sequence[int], rejected: int, crossed: int
+) -> None:
+    """Adds a step in the caller's numbers, with the state of the condition after it."""
+    between = crossed & ~join_bits(members)
+    condition = SELF_REFERENCE if between & rejected else POSSIBLE if between else OK
+    through = between & rejected or between
+    subgraph = _number(join_bits(members), index)
+    steps.append(WalkStep(kind, index[node], subgraph, _number(rejected, index), condition, _number(through, index)))
 
 
-def _find_adjacent(units: _ContractedGraph, subgraph: Sequence[int], rejected: Sequence[int]) -> int | None:
-    """Returns the next node to try: next to the newest member that has one, a consumer before a producer, the first by position."""
-    for member in reversed(subgraph):
-        for node in (*units.consumers[member], *units.producers[member]):
-            if node not in subgraph and node not in rejected:
-                return node
-    return None
-
-
-def _judge(units: _ContractedGraph, kind: Kind, node: int, subgraph: Sequence[int], rejected: Sequence[int]) -> WalkStep:
-    """Returns the step with the state of the condition after it."""
-    between = units.find_between(subgraph)
-    broken_by = tuple(other for other in sorted(rejected) if between >> other & 1)
-    if broken_by:
-        condition, through = SELF_REFERENCE, broken_by
-    elif between:
-        condition, through = POSSIBLE, tuple(other for other in sorted(units.producers) if between >> other & 1)
-    else:
-        condition, through = OK, ()
-    return WalkStep(kind, node, tuple(sorted(subgraph)), tuple(sorted(rejected)), condition, through)
-
-
-def _number_round(part: Round, index: Sequence[int]) -> Round:
-    """Returns the round in the caller's numbers."""
-
-    def number(nodes: Sequence[int]) -> tuple[int, ...]:
-        return tuple(index[position] for position in nodes)
-
-    walks = tuple(
-        Walk(
-            number(walk.roots),
-            tuple(
-                WalkStep(s.kind, index[s.node], number(s.subgraph), number(s.rejected), s.condition, number(s.through))
-                for s in walk.steps
-            ),
-        )
-        for walk in part.walks
-    )
-    return Round(part.device, walks, number(part.taken), number(part.rest))
+def _number(nodes: int, index: Sequence[int]) -> tuple[int, ...]:
+    """Returns nodes, given as bits of positions, in the caller's numbers."""
+    return tuple(index[position] for position in list_bits(nodes))
 
 
 def _render(trace: Trace) -> list[str]:

@@ -124,6 +124,57 @@ def grow_by_definition(
             members.append(node)
 
 
+def select_by_hand(predecessors: Sequence[Sequence[int]], device_of_node: Sequence[str]) -> set[frozenset[int]]:
+    """The procedure of the design document in sets: grow from every root, roll back on conflict, take the largest, contract it."""
+    place = {node: number for number, node in enumerate(sort_topologically(dict(enumerate(predecessors))))}
+    edges = {(place[source], place[target]) for source, target in list_edges(predecessors)}
+    units = {place[node]: frozenset({node}) for node in range(len(predecessors))}
+    taken: set[frozenset[int]] = set()
+    for device in "ABCD":
+        free = sorted(place[node] for node, name in enumerate(device_of_node) if name == device)
+        while free:
+            candidates: list[list[int]] = []
+            while roots := [node for node in free if not any(node in candidate for candidate in candidates)]:
+                candidates.append(grow_by_hand(edges, free, roots[0]))
+            largest = max(candidates, key=len)
+            free = [node for node in free if node not in largest]
+            first = min(largest)
+            units[first] = frozenset().union(*(units.pop(node) for node in sorted(largest)))
+            taken.add(units[first])
+            edges = {tuple(first if node in largest else node for node in edge) for edge in edges}  # type: ignore[misc]  # pairs
+            edges = {(source, target) for source, target in edges if source != target}
+    return taken
+
+
+def grow_by_hand(edges: set[tuple[int, int]], free: Sequence[int], root: int) -> list[int]:
+    members, rejected = [root], set[int]()
+    while True:
+        near = [
+            node
+            for member in reversed(members)
+            for node in (*sorted(b for a, b in edges if a == member), *sorted(a for a, b in edges if b == member))
+            if node not in members and node not in rejected
+        ]
+        if not near:
+            return members
+        if near[0] in free:
+            members.append(near[0])
+        else:
+            rejected.add(near[0])
+        while walk(edges, members) & walk({(b, a) for a, b in edges}, members) & rejected:
+            rejected.add(members.pop())
+
+
+def walk(edges: set[tuple[int, int]], starts: Sequence[int]) -> set[int]:
+    """All nodes behind these."""
+    reached: set[int] = set()
+    border = set(starts)
+    while border:
+        border = {target for source, target in edges if source in border} - reached
+        reached |= border
+    return reached
+
+
 FAMILIES: Mapping[str, Callable[[random.Random, int, int], Graph]] = {
     "sparse": lambda shape, count, devices: make_graph(shape, count, devices, 0.8, 10),
     "middling": lambda shape, count, devices: make_graph(shape, count, devices, 2, 60),
@@ -140,6 +191,14 @@ def test_small_parts_equal_the_literal_procedure(family: str) -> None:
     for _ in range(80):
         graph = FAMILIES[family](shape, shape.randint(1, LITERAL_UP_TO), shape.randint(1, 4))
         assert tuple(select_subgraphs(*graph, "ABCD")) == trace_selection(*graph, "ABCD").subgraphs
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_traced_procedure_equals_the_one_by_hand(family: str) -> None:
+    shape = random.Random(f"{family} by hand")
+    for _ in range(30):
+        graph = FAMILIES[family](shape, shape.randint(1, 24), shape.randint(1, 4))
+        assert {frozenset(part.nodes) for part in trace_selection(*graph, "ABCD").subgraphs} == select_by_hand(*graph)
 
 
 def test_small_and_large_parts_are_each_selected_by_their_own_rule() -> None:
