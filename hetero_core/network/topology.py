@@ -6,7 +6,7 @@ An edge runs from the producer of a value to every node that reads it, as input 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.graph import Graph, Network, Node
@@ -29,37 +29,46 @@ def sort_topologically(nodes: Sequence[Node]) -> tuple[Node, ...]:
     if all(producer.get(value, -1) < index for index, node in enumerate(nodes) for value in node.reads):
         return tuple(nodes)
     predecessors = [{producer[value] for value in node.reads if value in producer} for node in nodes]
-    successors: list[list[int]] = [[] for _ in nodes]
-    for index, before in enumerate(predecessors):
-        for source in before:
-            successors[source].append(index)
-    waiting = [len(before) for before in predecessors]
-    ready = [index for index, count in enumerate(waiting) if count == 0]
+    producers = dict(enumerate(predecessors))
+    order = order_by_producers(producers)
+    if len(order) < len(nodes):
+        path = " -> ".join(nodes[index].label for index in find_cycle(producers, order))
+        raise InvalidNetworkError(f"the graph is cyclic: {path}. An ONNX graph has no cycles; use Loop for iteration.")
+    return tuple(nodes[index] for index in order)
+
+
+def order_by_producers(producers: Mapping[int, Collection[int]]) -> list[int]:
+    """Returns the keys so that producers come first; among those that are ready, the smallest. What a cycle holds up is left out."""
+    consumers: dict[int, list[int]] = {index: [] for index in producers}
+    missing = {}
+    for index in sorted(producers):
+        sources = set(producers[index])
+        missing[index] = len(sources)
+        for source in sources:
+            consumers[source].append(index)
+    ready = [index for index, count in missing.items() if not count]
     order: list[int] = []
     while ready:
         index = heapq.heappop(ready)
         order.append(index)
-        for target in successors[index]:
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                heapq.heappush(ready, target)
-    if len(order) < len(nodes):
-        _refuse_cycle(nodes, predecessors, set(order))
-    return tuple(nodes[index] for index in order)
+        for consumer in consumers[index]:
+            missing[consumer] -= 1
+            if not missing[consumer]:
+                heapq.heappush(ready, consumer)
+    return order
 
 
-def _refuse_cycle(nodes: Sequence[Node], predecessors: Sequence[set[int]], ordered: set[int]) -> None:
-    """Walks back along nodes that could not be ordered until one comes twice."""
-    index = next(index for index in range(len(nodes)) if index not in ordered)
+def find_cycle(producers: Mapping[int, Collection[int]], order: Sequence[int]) -> list[int]:
+    """Returns the keys of one cycle along its edges, the first again at the end; `order` are those that could be ordered."""
+    stuck = producers.keys() - set(order)
+    index = min(stuck)
     seen: dict[int, int] = {}
     walk: list[int] = []
     while index not in seen:
         seen[index] = len(walk)
         walk.append(index)
-        index = min(source for source in predecessors[index] if source not in ordered)
-    cycle = [*walk[seen[index] :], index]
-    path = " -> ".join(nodes[step].label for step in reversed(cycle))
-    raise InvalidNetworkError(f"the graph is cyclic: {path}. An ONNX graph has no cycles; use Loop for iteration.")
+        index = min(source for source in producers[index] if source in stuck)
+    return [*walk[seen[index] :], index][::-1]
 
 
 def find_free_values(graph: Graph) -> tuple[str, ...]:

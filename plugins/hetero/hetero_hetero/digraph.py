@@ -5,12 +5,12 @@ Imports no onnx. Every list of neighbours is sorted and free of repetitions, so 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from hetero_core.errors import AffinityError, InvalidNetworkError
+from hetero_core.network.topology import find_cycle, order_by_producers
 
 T = TypeVar("T")
 OneOf = Sequence[T] | Mapping[int, T]
@@ -81,22 +81,9 @@ def sort_topologically(producers: Mapping[int, Sequence[int]]) -> list[int]:
     indices = sorted(producers)
     if all(source < index for index in indices for source in producers[index]):
         return indices  # the order of the numbers is the order that the heap below would find
-    missing = {index: len(set(producers[index])) for index in indices}
-    consumers: dict[int, list[int]] = {index: [] for index in indices}
-    for index in indices:
-        for source in sorted(set(producers[index])):
-            consumers[source].append(index)
-    ready = [index for index in indices if not missing[index]]
-    order = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(index)
-        for consumer in consumers[index]:
-            missing[consumer] -= 1
-            if not missing[consumer]:
-                heapq.heappush(ready, consumer)
+    order = order_by_producers(producers)
     if len(order) < len(indices):
-        raise InvalidNetworkError(_describe_cycle(producers, [index for index in indices if missing[index]]))
+        raise InvalidNetworkError(_describe_cycle(find_cycle(producers, order)[:-1]))
     return order
 
 
@@ -158,18 +145,8 @@ def _read_devices(order: Sequence[int], device_of_node: OneOf[Hashable], priorit
     return tuple(ranks)
 
 
-def _describe_cycle(producers: Mapping[int, Sequence[int]], stuck: Sequence[int]) -> str:
-    """Returns the message for a cycle among the nodes that never became ready."""
-    waiting = set(stuck)
-    walk = [stuck[0]]
-    seen = {stuck[0]: 0}
-    while True:
-        source = min(source for source in producers[walk[-1]] if source in waiting)
-        if source in seen:
-            break
-        seen[source] = len(walk)
-        walk.append(source)
-    cycle = walk[seen[source] :][::-1]
+def _describe_cycle(cycle: Sequence[int]) -> str:
+    """Returns the message for the nodes of a cycle, which begins at the smallest."""
     start = cycle.index(min(cycle))
     cycle = [*cycle[start:], *cycle[:start], cycle[start]]
     shown = [str(index) for index in cycle]
