@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
 
 _TRACED_RUNS = 5
-"""Of one request; of a queue, two for each of its requests if that is more."""
+"""The runs that are traced with one request; with a queue, two for each of its requests if that is more."""
 
 
 @record(frozen=True, slots=True)

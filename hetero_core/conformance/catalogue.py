@@ -16,7 +16,7 @@ STATIC_CHECKS: tuple[Check, ...] = tuple(check for subject in SUBJECTS for check
 
 
 class UnknownCheckError(HeteroError, ValueError):
-    """There is no such level or check."""
+    """A level or check was named that does not exist."""
 
 
 @cache

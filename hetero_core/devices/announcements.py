@@ -72,7 +72,7 @@ def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
 
 
 def _check_wrapper(wrapper: Any, blame: str) -> None:
-    """Raises PluginError where a wrapper has a hook that does not exist, or one that would answer in a device's place."""
+    """Raises PluginError for a wrapper with an unknown hook, or with a hook that would answer instead of the device."""
     manager = manage_plugin(wrapper, blame, cure="; mend or uninstall it")
     for caller in manager.get_hookcallers(wrapper) or ():
         if not all(implementation.wrapper for implementation in caller.get_hookimpls()):

@@ -13,7 +13,7 @@ from hetero_core.errors import PluginError, enumerate_choices, suggest
 
 logger = logging.getLogger(__name__)
 NEARNESS = 0.9
-"""How like the name of a hook a method is that was probably meant as it: two letters of ten that changed places are as near."""
+"""The similarity from which a method's name counts as a misspelled hook; two swapped letters of ten are as near."""
 _MARK = f"{hookspecs.PROJECT}_impl"
 
 

@@ -54,14 +54,14 @@ _being_created: ContextVar[tuple[str, ...]] = ContextVar("hetero_being_created",
 
 @record(frozen=True, slots=True)
 class _Retired:
-    """A device whose name is gone. `closer` is a second face of the same plugin, so that `device` tells when nobody holds it."""
+    """A device whose name was removed. `closer` wraps the same plugin and closes it once `device` is referenced no more."""
 
     device: weakref.ref[Device]
     closer: Device
 
 
 class Registry:
-    """The plugins of one Core. Safe for threads: a device is created once, and one that hangs holds up nobody else.
+    """The plugins of one Core. Safe for threads: a device is created once, and a device that hangs does not delay other devices.
 
     `timeout`: the seconds that a plugin has to create its device, and to answer a question for the first time; None for no limit.
     """
@@ -89,7 +89,7 @@ class Registry:
         return tuple(sorted(self._announced))
 
     def announcement(self, name: str) -> Announcement:
-        """Returns who announces a device name.
+        """Returns the announcement of a device name: the distribution that has it, and where its plugin is.
 
         Raises: DeviceNotFoundError with the near misses; PluginError when two distributions claim the name.
         """
@@ -186,7 +186,7 @@ class Registry:
             self._lent[name, id(plugin)] = device
 
     def _close_unused(self) -> None:
-        """Closes the retired devices that nobody holds any more. Looked for where names come and go, so that none piles up."""
+        """Closes the retired devices that are referenced no more. Called whenever a name comes or goes, so that none pile up."""
         with self._lock:
             unused = [retired for retired in self._retired if retired.device() is None]
             self._retired = [retired for retired in self._retired if retired not in unused]

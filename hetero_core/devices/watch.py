@@ -83,7 +83,7 @@ class Watch:
             self._on_return(result, error)
 
     def set_aside(self) -> bool:
-        """Says whether nobody waits from here on; False when the call has just ended."""
+        """Abandons the call and returns True; returns False if the call has just ended."""
         with self._lock:
             self.is_set_aside = not self.done.is_set()
             if self.is_set_aside and self._on_set_aside is not None:

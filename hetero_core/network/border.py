@@ -42,7 +42,7 @@ _DTYPE_OF_PRECISION = {
 _PRECISION_OF_DTYPE = {dtype: precision for precision, dtype in _DTYPE_OF_PRECISION.items()}
 
 LAYOUT_OF_RANK: Mapping[int, str] = {1: "C", 2: "NC", 3: "CHW", 4: "NCHW", 5: "NCDHW"}
-"""The layout that a value of a rank is taken to have where nobody says. Source: the Inference Engine's default layouts."""
+"""Rank -> the default layout of a value. Source: the Inference Engine's default layouts."""
 
 
 def precision_of_dtype(dtype: str | None) -> str | None:

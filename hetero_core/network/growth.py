@@ -23,7 +23,7 @@ _MOST_ELEMENTS = 1 << 21
 """Limit for the elements of all vectors of a graph together."""
 _HUGE = 1 << 62
 _MOST_BYTES_OF_DTYPE = {"int32": 1024, "int64": 1024, "float32": 32, "float64": 64}
-"""Of a constant whose numbers are looked at: shapes, axes and the like are small, and floats that say sizes are one for each axis."""
+"""The largest constants whose numbers are read: shapes and axes are small, and scales are one float for each axis."""
 
 
 @record(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def _measure(value_type: ValueType) -> int:
 
 
 Bound = tuple[int, int, int]
-"""Of a value: its dimensions, its largest size that is a number, the largest number in it that onnx may know."""
+"""The bound of a value: how many dimensions, the largest size that is a number, and the largest element that onnx may know."""
 _NONE: Bound = (0, 0, 0)
 
 
@@ -183,7 +183,7 @@ def _count_elements(bound: Bound) -> int:
 
 
 def _follow_shape(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    """Of ConstantOfShape, Expand, Reshape: as many dimensions as the shape has elements, each at most what it says."""
+    """Returns the bound of ConstantOfShape, Expand, Reshape: one dimension for each element of the shape, at most as large as that."""
     shape = node.attributes.get("shape")
     listed = len(shape) if isinstance(shape, tuple) else 0
     rank = max(reads[-1][1], listed, most[0] if node.op_type == "Expand" else 0)
@@ -196,13 +196,13 @@ def _repeat(node: Node, reads: list[Bound], most: Bound) -> Bound:
 
 
 def _lengthen(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    """Of Pad and Resize: sizes that are added, given, or multiplied."""
+    """Returns the bound of Pad and Resize, whose constants add to sizes, replace them or multiply them."""
     number = max((read[2] for read in reads[1:]), default=0)
     return most[0], reads[0][1] * max(number, 1) + 2 * number, most[2]
 
 
 def _count(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    """Of Range, by constants: a small step makes many elements of small limits."""
+    """Returns the bound of Range: one dimension of any size, since a small step makes many elements between small limits."""
     return 1, _HUGE, most[2]
 
 
@@ -226,7 +226,7 @@ def _one_hot(node: Node, reads: list[Bound], most: Bound) -> Bound:
 
 
 def _spread(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    """Of ConvTranspose, DepthToSpace and the like: sizes times what an attribute says, squared where blocks are."""
+    """Returns the bound of ConvTranspose, DepthToSpace and the like: sizes times an attribute, squared for blocks."""
     factor = max(_find_largest_attribute(node.attributes.values()), most[2], 1)
     return most[0], most[1] * factor * factor, most[2]
 

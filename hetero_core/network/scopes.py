@@ -19,7 +19,7 @@ FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""
 
 NodeText = tuple[str, str, str, tuple[str, ...], tuple[str, ...]]
-"""Of a node as it stands in the file: name, operator, domain, inputs and outputs."""
+"""The fields that tell a node of a file from others: name, operator, domain, inputs and outputs."""
 
 OPSET_DOMAIN = "hetero.opset"
 """The domain of functions that the writer wraps around one node of another opset; the reader takes the node out again."""

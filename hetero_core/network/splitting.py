@@ -113,11 +113,11 @@ class SplitModel:
 
 
 NO_PAYLOADS: Mapping[int, Payload] = MappingProxyType({})
-"""Of a proto that holds all of its weights."""
+"""The payloads of a proto that holds all of its weights: none stand beside it."""
 
 
 class _UnusualFrameError(Exception):
-    """The message is damaged, or framed in a way that is legal and that nobody uses."""
+    """The message is damaged, or framed in a legal way that no writer uses."""
 
 
 def split_model(source: ByteSource) -> SplitModel | None:

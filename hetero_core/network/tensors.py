@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _EXTERNAL = 1
 """onnx.TensorProto.EXTERNAL"""
 _MOST_DIMENSIONS, _MOST_BYTES = 64, 2**63 - 1
-"""Of an array of NumPy 2."""
+"""The limits of an array of NumPy 2."""
 
 
 def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, raw: Payload | None = None) -> Initializer:

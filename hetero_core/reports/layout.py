@@ -124,7 +124,7 @@ def _place_rows(layers: Layers, sizes: Sequence[tuple[float, float]], widths: Se
 
 @record(frozen=True, slots=True)
 class _Bands:
-    """Of each row: its height, its left and right ends, its column, its top."""
+    """The rows of a drawing: the height of each, its left and right ends, its column and its top."""
 
     heights: Sequence[float]
     edges: Sequence[tuple[float, float]]

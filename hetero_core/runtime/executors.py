@@ -162,7 +162,7 @@ class Executor:
         _dismiss(self._tasks, self._threads)
 
     def join(self, deadline: float | None) -> None:
-        """Waits for the threads, but for the one that asks: a callback may close the Core."""
+        """Waits for the threads to end, except for the calling thread: a callback may close the Core."""
         for thread in (*self._retired, *self._threads):
             if thread is not threading.current_thread():
                 thread.join(None if deadline is None else max(deadline - monotonic(), 0))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
 
 _MOST_NETWORKS = 8
-"""Networks that stay loaded, one for each set of names or each value; the one that was loaded first goes."""
+"""The number of networks that stay loaded, one for each set of names or each value; the oldest is dropped first."""
 
 
 @record(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ReplacedConstants:
         return CheckedOutputs(own_outputs(network.check_outputs(outputs, inner), self.values))
 
     def tell(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
-        """Runs as `run` does, for a caller who waits to be told."""
+        """Calls `done` with the outputs that `run` returns or the error that it raises."""
         try:
             outputs = self.run(inputs, context)
         except BaseException as error:  # noqa: BLE001  # told to the thread that waits; interrupts, too

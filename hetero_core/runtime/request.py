@@ -359,13 +359,13 @@ class InferRequest:
         return True
 
     def _conclude(self, run: Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> None:
-        """Makes the request idle, calls back, and lets those go on who wait."""
+        """Makes the request idle, calls the callback, and wakes the threads that wait."""
         if self._settle(run, outputs, error, keeps_state=keeps_state):
             self._call_back(run)
             self._finish(run)
 
     def _finish(self, run: Run) -> None:
-        """Lets those go on who wait for a run."""
+        """Wakes the threads that wait for a run."""
         timer, run.timer = run.timer, None
         if timer is not None:
             timer.cancel()

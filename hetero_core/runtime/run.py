@@ -40,7 +40,7 @@ class Latch:
     _event: threading.Event | None = None
 
     def open(self) -> None:
-        """Lets all go on who wait, and who will."""
+        """Wakes every thread that waits; later waits return at once."""
         with _events:
             self.is_open = True
             event = self._event

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hetero_hetero.contraction import ContractedGraph
 
 MOST_LANDMARKS = 1024
-"""How many outside nodes serve as proofs of far conflicts; one bit each per node and direction."""
+"""The number of outside nodes that prove far conflicts; each costs one bit per node and direction."""
 
 
 class SubgraphGrowth:

@@ -19,7 +19,7 @@ LITERAL_UP_TO = 64
 """Up to this many nodes, a part of the graph without edges to the rest is selected to the letter, rollbacks included."""
 
 CREDIT_PER_NODE = 4
-"""How many members candidates may count together, per free node, before a round makes do with those that it has."""
+"""The most members of all candidates of a round together, per free node; a round with more takes the largest so far."""
 
 LEAST_CREDIT = 4096
 """The least total of that count, for graphs of some hundred nodes, where all roots are cheap."""

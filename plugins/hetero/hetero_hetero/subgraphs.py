@@ -89,7 +89,7 @@ def _refuse_circle(graph: Digraph, parts: Sequence[Sequence[int]], names: OneOf[
 
 
 _MOST_NODES_SHOWN = 6
-"""Of one subgraph, in a message."""
+"""The most nodes of one subgraph that a message names."""
 
 
 def _show_part(graph: Digraph, part: Sequence[int], names: OneOf[str] | None) -> str:

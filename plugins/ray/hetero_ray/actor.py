@@ -22,7 +22,7 @@ from hetero_ray.arrays import RayArray, get_arrays, pack_values, put_array, put_
 
 Answer = tuple[bool, bytes, list[Any]]
 THREADS = 16
-"""How many calls an actor answers at once."""
+"""The number of calls that an actor answers at the same time."""
 
 
 class HostActor:

@@ -33,9 +33,9 @@ _PROPOSALS = 4
 _ROUNDS = 5
 _FEWEST_ROUNDS = 2
 _MOST_ROUNDS = 15
-"""Of candidates that are close, where seconds are left."""
+"""The most rounds in which candidates that are close are timed, if seconds are left."""
 _HOPELESS = 1.5
-"""Times the fastest, by which a candidate is not timed again."""
+"""A candidate that takes this many times as long as the fastest is not timed again."""
 _LONGEST_WARM_UP = 10.0
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 CLOSE = 1.05
-"""Times the fastest, up to which candidates are timed again."""
+"""Candidates are timed again if they take at most this many times as long as the fastest."""
 GAIN = 0.98
-"""What a mixed placement has to take of the best other one."""
+"""A mixed placement wins if it takes at most this share of the time of the best other one."""
 _SURE_GAIN = 0.9
-"""The same where the search ended before the last turns."""
+"""The share in place of GAIN if the search ended before the last turns."""
 ROUNDS = 7
 """The last turns of each candidate."""
 _DUELS = 2

@@ -26,7 +26,7 @@ from hetero_hetero.parts import cut_part
 _LEAST_RUNS = 5
 _MOST_RUNS = 50
 _WAKE_SECONDS = 0.03
-"""Of runs before a timing, in which threads wake up and caches fill."""
+"""Seconds of untimed runs before a timing, in which threads wake up and caches fill."""
 _TRANSFER_BYTES = (4_096, 4_194_304)
 
 Answer = dict[str, Any]
