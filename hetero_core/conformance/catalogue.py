@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 
 from hetero_core.conformance.check import LEVELS, Check
-from hetero_core.conformance.choices import list_choice_checks
 from hetero_core.conformance.subjects import SUBJECTS, read_subject
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
 
 STATIC_CHECKS: tuple[Check, ...] = tuple(check for subject in SUBJECTS for check in read_subject(subject))
 """The checks that are written out; those of single cases and models are made when they are asked for."""
+
+
+_MAKERS: Mapping[str, str] = {
+    "choices": "choices.list_choice_checks",
+    "operators": "operators.list_operator_checks",
+    "contrib": "contrib.list_contrib_checks",
+    "models": "models.list_model_checks",
+    "hetero": "hetero.list_hetero_checks",
+    "graphs": "graph_checks.list_graph_checks",
+}
+"""Level -> the function that makes its checks, one for each case or model."""
 
 
 class UnknownCheckError(HeteroError, ValueError):
@@ -40,29 +51,12 @@ def list_checks(levels: tuple[str, ...] = (), *, cases: int | None = None) -> tu
 
 
 def _make_checks(level: str, cases: int | None) -> tuple[Check, ...]:
-    if level == "choices":
-        return list_choice_checks()
-    if level == "operators":
-        from hetero_core.conformance.operators import list_operator_checks  # imports onnx
-
-        return list_operator_checks()
-    if level == "contrib":
-        from hetero_core.conformance.contrib import list_contrib_checks  # imports the draws
-
-        return list_contrib_checks()
-    if level == "models":
-        from hetero_core.conformance.models import list_model_checks  # imports onnx when a model is made
-
-        return list_model_checks()
-    if level == "hetero":
-        from hetero_core.conformance.hetero import list_hetero_checks  # imports onnx
-
-        return list_hetero_checks()
-    if level == "graphs":
-        from hetero_core.conformance.graph_checks import list_graph_checks  # imports the toolkit
-
-        return list_graph_checks() if cases is None else list_graph_checks(cases)
-    return ()
+    if level not in _MAKERS:
+        return ()
+    module, _, function = _MAKERS[level].partition(".")
+    # Most of these files import onnx or the toolkit.
+    make: Callable[..., tuple[Check, ...]] = getattr(import_module(f"hetero_core.conformance.{module}"), function)
+    return make(cases) if level == "graphs" and cases is not None else make()
 
 
 def choose_checks(levels: Sequence[str] = (), patterns: Sequence[str] = (), *, cases: int | None = None) -> tuple[Check, ...]:
@@ -87,8 +81,7 @@ def _is_written(patterns: Sequence[str]) -> bool:
 
 
 def _list_written(levels: Sequence[str]) -> tuple[Check, ...]:
-    generated_levels = ("operators", "contrib", "models", "hetero", "graphs")
-    written_levels = tuple(level for level in levels or LEVELS if level not in generated_levels)
+    written_levels = tuple(level for level in levels or LEVELS if level == "choices" or level not in _MAKERS)
     return list_checks(written_levels) if written_levels else ()
 
 

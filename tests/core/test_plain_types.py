@@ -15,7 +15,8 @@ import onnx.shape_inference
 import pytest
 
 from hetero_core.errors import HeteroError
-from hetero_core.network.plain_types import _RULES, infer_plainly
+from hetero_core.network.plain_rules import PLAIN_RULES
+from hetero_core.network.plain_types import infer_plainly
 from hetero_core.network.reader import assemble_network, read_network
 from hetero_core.network.type_protos import read_type
 from hetero_core.network.types import TensorType
@@ -24,11 +25,11 @@ from hetero_core.network.weights import WeightFiles
 VERSIONS = sorted(
     (schema.name, schema.since_version)
     for schema in onnx.defs.get_all_schemas_with_history()
-    if not schema.domain and schema.name in _RULES and schema.since_version >= _RULES[schema.name][0]
+    if not schema.domain and schema.name in PLAIN_RULES and schema.since_version >= PLAIN_RULES[schema.name][0]
 )
 DRAWS = 60
 SIZES = (1, 1, 2, 3, 4, "N")
-LISTED = ("Reshape", "Squeeze", "Unsqueeze", *(name for name in _RULES if name.startswith("Reduce")))
+LISTED = ("Reshape", "Squeeze", "Unsqueeze", *(name for name in PLAIN_RULES if name.startswith("Reduce")))
 """The operators whose second input is a list of numbers."""
 WINDOWS = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 

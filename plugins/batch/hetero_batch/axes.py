@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hetero_batch.rules import find_output_axes
-from hetero_batch.views import Axis, MixedImages, NodeView
+from hetero_batch.rules import RULES
+from hetero_batch.shape_rules import describe_shape, takes_size
+from hetero_batch.views import SIZE, Axis, MixedImages, NodeView, is_shape, refuse
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.records import record
@@ -24,6 +25,7 @@ class BatchAxes:
     refused: Mapping[str, str]
 
 
+_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 _RECURRENT = ("GRU", "LSTM", "RNN")
 
 
@@ -42,7 +44,7 @@ def _walk(network: Network, place: int) -> BatchAxes:
     refused: dict[str, str] = {}
     for node in network.nodes:
         try:
-            output_axes = find_output_axes(NodeView(node, network, axes))
+            output_axes = _find_output_axes(NodeView(node, network, axes))
         except MixedImages as reason:
             refused[node.name] = str(reason)
             output_axes = [_first_axis(network, value) for value in node.outputs]
@@ -54,6 +56,32 @@ def _walk(network: Network, place: int) -> BatchAxes:
             why = "the size of the batch" if isinstance(axis, str) else "no tensor"
             refused.setdefault(network.nodes[maker].name, f"its output '{spec.name}', which is one of the network's, is {why}")
     return BatchAxes(tuple(_plain(axes[spec.name]) for spec in network.inputs), tuple(_plain(axis) for axis in outputs), refused)
+
+
+def _find_output_axes(view: NodeView) -> list[Axis]:
+    """Returns the batch axis of each output of a node. Raises: MixedImages."""
+    node = view.node
+    if not node.domain and node.op_type in ("Gather", "Slice") and is_shape(view.axis(0)):
+        return [SIZE if takes_size(view) else None]
+    axes = [SIZE if is_shape(axis) else axis for axis in map(view.axes.get, node.reads)]
+    count = len(node.outputs)
+    if all(axis is None for axis in axes):
+        if node.bodies or node.op_type in _RANDOM:
+            refuse("it draws numbers or has a body, and is not known to keep images apart")
+        return [None] * count
+    if node.op_type in ("Shape", "Size") and not node.domain:
+        return [describe_shape(view)]
+    if SIZE in axes and all(axis in (None, SIZE) for axis in axes):
+        if (node.op_type in ("Reshape", "Expand", "ConstantOfShape", "Range") and view.axis(0) is None) or node.bodies:
+            refuse("it makes a tensor of the size of the batch from what is the same for all images")
+        return [SIZE] * count
+    if SIZE in axes and node.op_type not in ("Reshape", "Expand"):
+        refuse("it computes with the size of the batch")
+    rule = RULES.get((node.domain, node.op_type))
+    if rule is None or node.bodies:
+        refuse("it is not known to keep images apart")
+    output_axes = rule(view)
+    return [output_axes] * count if not isinstance(output_axes, list) else output_axes
 
 
 def find_input_axis(network: Network, spec: ValueSpec, place: int) -> int | None:

@@ -9,35 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hetero_batch.shape_rules import describe_shape, takes_size
-from hetero_batch.views import SIZE, Axis, MixedImages, NodeView, is_shape, refuse
+from hetero_batch.views import Axis, MixedImages, NodeView, refuse
 from hetero_core.network.graph import Node
-
-
-def find_output_axes(view: NodeView) -> list[Axis]:
-    """Returns the batch axis of each output of a node. Raises: MixedImages."""
-    node = view.node
-    if not node.domain and node.op_type in ("Gather", "Slice") and is_shape(view.axis(0)):
-        return [SIZE if takes_size(view) else None]
-    axes = [SIZE if is_shape(axis) else axis for axis in map(view.axes.get, node.reads)]
-    count = len(node.outputs)
-    if all(axis is None for axis in axes):
-        if node.bodies or node.op_type in _RANDOM:
-            refuse("it draws numbers or has a body, and is not known to keep images apart")
-        return [None] * count
-    if node.op_type in ("Shape", "Size") and not node.domain:
-        return [describe_shape(view)]
-    if SIZE in axes and all(axis in (None, SIZE) for axis in axes):
-        if (node.op_type in ("Reshape", "Expand", "ConstantOfShape", "Range") and view.axis(0) is None) or node.bodies:
-            refuse("it makes a tensor of the size of the batch from what is the same for all images")
-        return [SIZE] * count
-    if SIZE in axes and node.op_type not in ("Reshape", "Expand"):
-        refuse("it computes with the size of the batch")
-    rule = RULES.get((node.domain, node.op_type))
-    if rule is None or node.bodies:
-        refuse("it is not known to keep images apart")
-    output_axes = rule(view)
-    return [output_axes] * count if not isinstance(output_axes, list) else output_axes
 
 
 def keep_aligned(view: NodeView) -> Axis:
@@ -321,8 +294,6 @@ def _product(sizes: Sequence[int]) -> int:
         product *= size
     return product
 
-
-_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 
 _ALIGNED = """Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu Clip
 Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less

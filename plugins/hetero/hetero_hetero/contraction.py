@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-Adjacency = Sequence[Sequence[int]]
+from hetero_hetero.digraph import Adjacency
 
 
 class ContractedGraph:

@@ -15,6 +15,8 @@ from hetero_core.network.topology import find_cycle, order_by_producers
 T = TypeVar("T")
 OneOf = Sequence[T] | Mapping[int, T]
 """One value per node: a sequence, or a mapping whose keys are the nodes."""
+Adjacency = Sequence[Sequence[int]]
+"""For each position the positions next to it."""
 
 _MOST_NODES_IN_A_MESSAGE = 10
 

@@ -13,9 +13,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hetero_hetero.digraph import Digraph
-
-Adjacency = Sequence[Sequence[int]]
+from hetero_hetero.digraph import Adjacency, Digraph
 
 BEAM_WORK = 30_000
 """Nodes of the graph times beginnings that are kept."""

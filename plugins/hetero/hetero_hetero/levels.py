@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hetero_hetero.digraph import Digraph, label_components, sort_topologically
-
-Adjacency = Sequence[Sequence[int]]
+from hetero_hetero.digraph import Adjacency, Digraph, label_components, sort_topologically
 
 
 def select_by_levels(graph: Digraph) -> list[list[int]]:
