@@ -209,7 +209,7 @@ def open_graph(graph: str) -> OpenPlan:
     from hetero_cpu.open.making import make_open_plan
     from hetero_cpu.passes import transform_network
     from hetero_cpu.planning.foreign import evaluate_node
-    from hetero_cpu.planning.signature import specialize_network
+    from hetero_cpu.planning.specialization import specialize_network
     from hetero_cpu.planning.weights import PackedWeights
 
     from hetero_core.network.reader import read_network

@@ -25,7 +25,7 @@ from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.plan import Block, Joined, PlannedStep
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.recipe import Halo
-from hetero_cpu.planning.signature import specialize_network
+from hetero_cpu.planning.specialization import specialize_network
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 

@@ -92,12 +92,16 @@ def find_runs(box: Box, values: Values) -> Runs | None:
     """Returns the bytes of a box for one set of sizes; None where they are too many runs."""
     sizes, strides = ([evaluate(axis[part], values) for axis in box.axes] for part in (0, 1))
     nbytes, begin = evaluate(box.nbytes, values), evaluate(box.begin, values)
-    count = 1
-    for size in sizes:
-        count *= max(size, 0)
+    count, length = 1, nbytes
+    for stride, size in sorted(zip(strides, sizes, strict=True)):
+        if count == 1 and stride == length:
+            # It lies side by side with what is counted.
+            length *= size
+        else:
+            count *= size
     if count > _MOST_RUNS:
         return None
-    if count == 0 or nbytes <= 0:
+    if min(sizes, default=1) <= 0 or nbytes <= 0:
         return join_runs(np.zeros(0, np.int64), np.zeros(0, np.int64))
     return list_runs(begin, [*sizes, nbytes], [*strides, 1], 1)
 
