@@ -96,4 +96,5 @@ def test_blob_of_weights_that_are_held_once_is_imported_as_such(core: Core, tmp_
     for rows in (1, 3, 64):
         imported.infer({"x": draw((rows, 200))})
     np.testing.assert_allclose(imported.infer({"x": x})["y"], expected, rtol=1e-6)
-    assert count_held(imported) <= 1.1 * count_bytes(model)
+    # Plans for further sizes read the model's matrices, and none packs them; the kept plan has the sections of its blob beside.
+    assert imported.get_metric("CPU_WEIGHT_BYTES") == 0
