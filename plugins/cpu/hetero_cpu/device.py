@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hetero_cpu.sources import NetworkSource
 
 VERIFY_PLAN_KEY = "CPU_VERIFY_PLAN"
+KEEP_LOADS_KEY = "CPU_KEEP_LOADS"
 
 
 class CpuDevice:
@@ -66,6 +67,13 @@ class CpuDevice:
                 bool,
                 False,
                 "Check each plan before it runs for the first time; where one is wrong, the network goes node by node, with a warning.",
+                runtime=True,
+            ),
+            KEEP_LOADS_KEY: ConfigKey(
+                bool,
+                True,
+                "Keep what machine code runs of a small model file in the user's private folder, so that its next load plans nothing; NO "
+                "writes no copy of the model there.",
                 runtime=True,
             ),
             WEIGHTS_ONCE_KEY: ConfigKey(
@@ -128,6 +136,7 @@ class CpuDevice:
             verifies=verifies,
             checks_plans=checks,
             is_once=config[WEIGHTS_ONCE_KEY],
+            may_keep_loads=config[KEEP_LOADS_KEY],
         )
 
     @hookimpl

@@ -48,14 +48,16 @@ class CpuExecutable(TellingExecutable):
         verifies: str = NO,
         checks_plans: bool = False,
         is_once: bool = False,
+        may_keep_loads: bool = True,
     ) -> None:
         """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way.
 
         `verifies` says which plans are verified in their first run: AUTO those with machine code, YES all, NO none. With
         `checks_plans` a plan is also checked as a whole before it runs, and where it is wrong the network goes node by node. With
-        `is_once` each weight is held in one form, for all sizes.
+        `is_once` each weight is held in one form, for all sizes. `may_keep_loads`: a copy of the model may be written.
         """
         self._kernels, self.workers, self._verifies, self._checks_plans = kernels, workers, verifies, checks_plans
+        self._may_keep_loads = may_keep_loads
         self._teams = None if kernels == NUMPY or workers == 1 else open_teams(workers, streams)
         self._orders = 0
         self.source = source
@@ -65,8 +67,7 @@ class CpuExecutable(TellingExecutable):
         self._verifier = Verifier(source.name, names[1], inputs=names[0])
         # Apart, so that what only NumPy's plans read goes when machine code takes over.
         signature = read_static_signature(self.inputs)
-        releases = signature is not None
-        self._weights = PackedWeights(releases=releases, is_once=is_once)
+        self._weights = PackedWeights(releases=signature is not None, is_once=is_once)
         self.native_weights = self._weights.renew()
         self._lock = threading.Lock()
         self._has_run, self._is_warm = threading.Event(), False

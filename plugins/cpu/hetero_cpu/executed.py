@@ -30,6 +30,7 @@ class TellingExecutable(Executable):
     """An executable on CPU that tells its steps and its metrics."""
 
     _checks_plans: bool
+    _may_keep_loads: bool
     source: NetworkSource
     _only_plan: PlanInUse | None
     _plans: OrderedDict[Signature, PlanInUse]
@@ -59,9 +60,9 @@ class TellingExecutable(Executable):
 
     @property
     def keeps_loads(self) -> bool:  # type: ignore[override]  # a constant where it does not depend on a plan
-        """Whether the plan is machine code alone: an import of it plans nothing and packs nothing."""
+        """Whether a copy of the model may be kept, and the plan is machine code alone: an import of it plans nothing and packs nothing."""
         in_use = self._only_plan
-        if in_use is None or in_use.is_refuted or self._checks_plans or not in_use.plan.kernels:
+        if not self._may_keep_loads or in_use is None or in_use.is_refuted or self._checks_plans or not in_use.plan.kernels:
             return False
         if len(in_use.plan.steps) > MOST_KEPT_STEPS:
             return False

@@ -19,23 +19,11 @@ class LimitedExecutable(CpuExecutable):
         source: NetworkSource,
         extensions: Mapping[tuple[str, str], Any],
         *,
-        kernels: str,
         workers: int,
-        streams: int,
-        verifies: str,
-        checks_plans: bool,
-        is_once: bool,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            source,
-            extensions,
-            kernels=kernels,
-            workers=workers,
-            streams=streams,
-            verifies=verifies,
-            checks_plans=checks_plans,
-            is_once=is_once,
-        )
+        """`options`: those of `CpuExecutable`."""
+        super().__init__(source, extensions, workers=workers, **options)
         self._threads = workers
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:

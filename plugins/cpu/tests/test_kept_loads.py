@@ -94,6 +94,12 @@ def test_second_load_of_a_file_answers_bit_for_bit_and_says_the_same_of_itself(
     assert graphs[0] == graphs[1]
 
 
+def test_nothing_is_kept_where_the_user_wants_no_copy(core: Core, tmp_path: Path) -> None:
+    path = write_model(small_model(), tmp_path / "m.onnx")
+    networks = [load(core, path, CPU_KEEP_LOADS=keeps) for keeps in ("NO", "YES", "YES")]
+    assert [takes_up_plan(network) for network in networks] == [False, False, True]
+
+
 def test_plan_of_auto_is_kept_when_its_kernels_are_there_and_is_verified(core: Core, tmp_path: Path) -> None:
     model = small_model()
     path, inputs = write_model(model, tmp_path / "m.onnx"), light_inputs(model)
