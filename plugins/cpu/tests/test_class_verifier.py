@@ -379,6 +379,8 @@ def test_a_fault_that_the_example_has_is_found(
         lambda: open_plan(BESIDE, IMAGES),
         lambda: open_plan(PRODUCTS, ROWS),
         lambda: open_plan(TWO_SIZES, ((8, 16), (9, 16))),
+        # An image of more elements than there are runs that are looked at.
+        lambda: open_plan(CONVOLUTIONS, ((1, 16, 256, 264),)),
         lambda: open_model(make_encoder(layers=1, width=64), ((3, 37), (3, 37))),
         lambda: open_model(make_detector(width=8, depth=2), ((1, 3, 100, 77),)),
         lambda: open_model(make_decoder(layers=1, width=64, heads=4, key_heads=2), ((1, 1), (1, 2, 20, 16), (1, 2, 20, 16))),
@@ -388,3 +390,9 @@ def test_plans_as_they_are_made_are_proven_for_all_sizes(opened: Callable[[], Op
     report = verify_class(opened())
     assert report == ClassReport(report.proven, (), (), report.tables)
     assert report.proven > 10
+
+
+def test_a_plan_whose_example_has_too_many_runs_to_look_at_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hetero_cpu.open.boxes._MOST_RUNS", SIDE * SIDE - 1)
+    report = verify_class(open_plan(BESIDE, IMAGES))
+    assert report == ClassReport(report.proven, (), (), report.tables)

@@ -102,13 +102,15 @@ def _claim_distinct(layout: OpenLayout, step: str, value: str, title: str, box: 
 
 
 def _find_target(layout: OpenLayout, box: Box, targets: Sequence[Box]) -> int | None:
-    """Returns which of the values that a step states a call writes in the example; None for working memory."""
-    example = layout.prover.samples[0]
-    runs = find_runs(box, example)
-    for index, target in enumerate(targets):
-        around = find_runs(target, example)
-        if runs is not None and around is not None and not subtract(runs, around).count:
-            return index
+    """Returns which of the values that a step states a call writes; None for working memory.
+
+    It is the same one for all sizes: the example tells, or the first sizes at which the arrays are not too many runs to look at.
+    """
+    for values in layout.prover.samples:
+        runs, around = find_runs(box, values), [find_runs(target, values) for target in targets]
+        countable = [own for own in around if own is not None]
+        if runs is not None and len(countable) == len(targets):
+            return next((index for index, own in enumerate(countable) if not subtract(runs, own).count), None)
     return None
 
 
