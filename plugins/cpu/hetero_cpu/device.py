@@ -150,12 +150,12 @@ class CpuDevice:
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Takes up the plan that was kept when the blob was written, weights staying in the blob's memory; without it plans again."""
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
-        # A plan that was kept is numbers, which a verifier cannot read; its weights would be there beside those of other sizes.
-        if kernels != NUMPY and not (config[VERIFY_PLAN_KEY] or config[WEIGHTS_ONCE_KEY]):
+        # A plan that was kept is numbers, which a verifier cannot read: the network is planned again.
+        if kernels != NUMPY and not config[VERIFY_PLAN_KEY]:
             from hetero_cpu.stored.blob_network import find_blob_network  # machine code
 
             verifies = choose_verification(config[VERIFY_KEY], kernels)
-            source = find_blob_network(payload, config[THREADS_KEY], verifies=verifies)
+            source = find_blob_network(payload, config[THREADS_KEY], verifies=verifies, is_once=config[WEIGHTS_ONCE_KEY])
             if source is not None:
                 return self._open(device, source, config)
         from hetero_cpu.stored.payload import keep_plan, read_network  # reads and writes networks

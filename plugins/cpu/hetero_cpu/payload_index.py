@@ -6,12 +6,18 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.types import ValueSpec, type_of_json
+from hetero_cpu.planning.arena import ALIGNMENT
+from hetero_cpu.planning.instance import allocate_arena
 
 if TYPE_CHECKING:
     from hetero_cpu.planning.signature import Signature
+
+Array = np.ndarray[Any, Any]
 
 INDEX, MODEL, WEIGHTS, PACKED = "index", "model", "weights", "packed"
 
@@ -31,6 +37,25 @@ def read_index(sections: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(index, dict):
         raise BlobDamagedError(f"the blob of CPU has an index that is {index!r:.60}; expected an object")
     return index
+
+
+def align_sections(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns sections whose weights begin at a cache line: those of a mapped file themselves, others as a copy."""
+    return {**sections, **{name: _align(sections[name]) for name in (WEIGHTS, PACKED)}}
+
+
+def _align(section: Any) -> Any:
+    array = np.frombuffer(section, np.uint8)
+    if array.ctypes.data % ALIGNMENT == 0:
+        return section
+    memory = allocate_arena(array.nbytes)
+    memory[...] = array
+    return memory.data
+
+
+def view_section(sections: Mapping[str, Any], name: str) -> Array:
+    """Returns the bytes of a section, which must stay as it is."""
+    return np.frombuffer(sections[name], np.uint8)
 
 
 def read_specs(index: Mapping[str, Any], side: str) -> tuple[ValueSpec, ...]:

@@ -8,7 +8,9 @@ import ──> BlobNetwork (stored/blob_network.py): the plan beside the blob, t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hetero_core.network.types import ValueSpec
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from hetero_core.contract import Payload
     from hetero_core.network.graph import Network
     from hetero_cpu.planning.plans_in_use import OpenPlanInUse
+
+Array = np.ndarray[Any, Any]
 
 
 class NetworkSource:
@@ -25,8 +29,10 @@ class NetworkSource:
     """The plan of one set of input shapes, made by another executable."""
     payload: Payload | None = None
     """The result of an export, where it is known already."""
-    packed_bytes = constant_bytes = 0
-    """Weights that the plan reads, packed and as they are in the model."""
+    packed: tuple[Array, ...] = ()
+    """Memory of packed weights that the plan reads."""
+    constants: tuple[Array, ...] = ()
+    """Memory of weights as they are in the model, which the plan and the network read."""
     is_read_again = False
     """Whether the network can be let go of, since `open` reads it again."""
 

@@ -281,6 +281,11 @@ def repack(path: Path, change: Callable[[dict[str, Any]], object]) -> bytes:
         (lambda index: index["unpacked"][0].__setitem__(0, -64), "bytes -64 to "),
         (lambda index: index["unpacked"][0].__setitem__(5, 0), "ZeroDivisionError"),
         (lambda index: index["unpacked"][0].__setitem__(3, [1, 2, 3]), "ValueError"),
+        (lambda index: index["unpacked"].extend(index["unpacked"]), "its packed constants take [0-9]+ bytes of [0-9]+"),
+        (
+            lambda index: index["unpacked"].pop(),
+            "has no constant of [0-9]+ bytes at [0-9]+, where .* is to lie; export the network again",
+        ),
     ],
 )
 def test_index_that_contradicts_the_sections_is_an_error(

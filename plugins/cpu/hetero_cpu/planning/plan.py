@@ -191,13 +191,32 @@ class Plan(_PlanFields):
         return sum(isinstance(step.work, Foreign) for step in self.steps)
 
 
-def count_constant_bytes(plans: Iterable[Plan]) -> int:
-    """Returns the bytes of the constants that plans hold as they are; memory that several share counts once."""
-    roots = {}
+def count_constant_bytes(plans: Iterable[Plan], held: Iterable[Array] = (), *, packed: Iterable[Array] = ()) -> int:
+    """Returns the bytes of the constants that plans hold as they are; memory that several share counts once.
+
+    `held` is memory of constants beside them, and `packed` memory that is no constant, even where a plan reads constants from it.
+    """
+    spans = set(map(_find_root, held))
     for plan in plans:
         foreign = (value for step in plan.steps if isinstance(step.work, Foreign) for value in step.work.program.values)
-        for array in (*plan.constants.values(), *(value for value in foreign if isinstance(value, np.ndarray))):
-            while isinstance(array.base, np.ndarray):
-                array = array.base
-            roots[id(array)] = array
-    return sum(array.nbytes for array in roots.values())
+        spans |= {_find_root(array) for array in plan.constants.values()}
+        spans |= {_find_root(array) for array in foreign if isinstance(array, np.ndarray)}
+    others = set(map(_find_root, packed))
+    return _measure(spans | others) - _measure(others)
+
+
+def _find_root(array: Array) -> tuple[int, int]:
+    """Returns where the memory that an array is a view of begins and ends."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    begin = array.__array_interface__["data"][0]
+    return begin, begin + array.nbytes
+
+
+def _measure(spans: Iterable[tuple[int, int]]) -> int:
+    """Returns the bytes that lie in any of the spans."""
+    total, reached = 0, 0
+    for begin, end in sorted(spans):
+        total += max(end - max(begin, reached), 0)
+        reached = max(end, reached)
+    return total

@@ -19,9 +19,7 @@ from hetero_cpu.kernel_choice import NO
 from hetero_cpu.machine.compiler import COMPILER, describe_environment
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
 from hetero_cpu.machine.interpreter import list_interpreters
-from hetero_cpu.payload_index import PACKED, WEIGHTS, read_signature, read_specs
-from hetero_cpu.planning.arena import ALIGNMENT
-from hetero_cpu.planning.instance import allocate_arena
+from hetero_cpu.payload_index import PACKED, WEIGHTS, read_signature, read_specs, view_section
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 from hetero_cpu.planning.weights import LaterArray
 from hetero_cpu.stored.stored_form import FAULTS, Form, check_bounds, read_class, read_plan, read_text
@@ -88,6 +86,7 @@ def find_blob_plan(
 ) -> OpenPlanInUse | None:
     """Returns the plan of this name for a blob with an index, its kernels loaded; None where there is none, or only a damaged one.
 
+    `sections` are aligned: the plan reads weights where they lie in them.
     Unless `verifies` is NO, a plan that is not noted as right is verified in its first run.
     """
     try:
@@ -103,7 +102,7 @@ def find_blob_plan(
         products = sizes.match(read_signature(index))
         if products is None:
             raise ValueError("its inputs have other shapes")
-        reader = SectionReader(form["memories"], {name: _align(sections[name]) for name in MEMORIES})
+        reader = SectionReader(form["memories"], {name: view_section(sections, name) for name in MEMORIES})
         plan = read_plan(form, sizes, reader, names)
         check_bounds(plan, products)
         # One that has no name to be noted by is noted by what is stored.
@@ -115,13 +114,3 @@ def find_blob_plan(
     if not COMPILER.load_stored(tuple(dict.fromkeys(kernels))):
         return None
     return OpenPlanInUse(plan, is_refuted=False, needs_check=verifies != NO and not is_verified(name), name=name)
-
-
-def _align(section: Any) -> Array:
-    """Returns a section as bytes that begin at a cache line: the section itself where it was mapped, else a copy."""
-    array = np.frombuffer(section, np.uint8)
-    if array.ctypes.data % ALIGNMENT == 0:
-        return array
-    memory = allocate_arena(array.nbytes)
-    memory[...] = array
-    return memory

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,9 @@ from hetero_core.errors import BlobDamagedError
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import type_to_json
-from hetero_core.network.writer import pack_model, pack_network, unpack_network
-from hetero_cpu.payload_index import INDEX, MODEL, PACKED, WEIGHTS, find_digests, read_index
+from hetero_core.network.weights import read_span
+from hetero_core.network.writer import pack_model, pack_network, unpack_model, unpack_network
+from hetero_cpu.payload_index import INDEX, MODEL, PACKED, WEIGHTS, align_sections, find_digests, read_index, view_section
 from hetero_cpu.planning.signature import Signature
 
 if TYPE_CHECKING:
@@ -203,40 +204,69 @@ def _find_rule(later: LaterArray) -> list[Any] | None:
 
 
 def read_network(sections: Mapping[str, Any]) -> Network:
-    """Returns the network of a payload, with all constants in their own form.
+    """Returns the network of a payload, with all constants in their own form: those in the section `weights` are views of it.
 
     Raises: BlobDamagedError, NetworkReadError.
     """
     if INDEX not in sections:
         return unpack_network(sections)
-    weights, packed = (np.frombuffer(sections[name], np.uint8) for name in (WEIGHTS, PACKED))
+    sections = align_sections(sections)
+    weights, packed = view_section(sections, WEIGHTS), view_section(sections, PACKED)
     try:
-        memory = _restore_weights(read_index(sections), weights, packed)
+        pieces, size = _find_pieces(read_index(sections), weights, packed)
     except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise BlobDamagedError(
             f"the blob of CPU has an index that contradicts its sections: {type(error).__name__}: {error}"
         ) from error
-    return unpack_network({MODEL: sections[MODEL], WEIGHTS: memory.data})
+    return unpack_model(sections[MODEL], _Pieces(pieces, size))
 
 
-def _restore_weights(index: Mapping[str, Any], weights: Array, packed: Array) -> Array:
+class _Pieces:
+    """The constants of a model by their offsets, wherever each lies; of `size` bytes with the gaps between them."""
+
+    def __init__(self, pieces: Mapping[int, Array], size: int) -> None:
+        self._pieces, self._size = pieces, size
+
+    def locate(self, entries: Iterable[Any], size: int, owner: str) -> Callable[[], Array]:
+        """Returns a function that gives the bytes of a constant."""
+        offset = read_span({entry.key: entry.value for entry in entries}, size, self._size, owner, "the weights section")
+        piece = self._pieces.get(offset)
+        if piece is None or piece.nbytes != size:
+            raise BlobDamagedError(
+                f"the blob of CPU has no constant of {size} bytes at {offset}, where {owner} is to lie; export the network again"
+            )
+        return lambda: piece
+
+
+def _find_pieces(index: Mapping[str, Any], weights: Array, packed: Array) -> tuple[dict[int, Array], int]:
+    """Returns the constants of the model by their offsets, those in `weights` as views, and the bytes up to the end of the last."""
     from hetero_cpu.operators.product.tiling import restore_columns
 
     size = int(index["size"])
     # Each constant of at least a KiB leaves less than a cache line unused, and a packed one is never smaller.
     if not 0 <= size <= 2 * (len(weights) + len(packed)):
         raise ValueError(f"its constants take {size} bytes, of which it has {len(weights)} and {len(packed)}")
-    memory = np.zeros(size, np.uint8)
+    pieces, total = {}, 0
     for offset, begin, nbytes in index["kept"]:
-        _cut(memory, offset, nbytes)[...] = _cut(weights, begin, nbytes)
+        _check_span(offset, nbytes, size)
+        pieces[offset] = _cut(weights, begin, nbytes)
     for offset, begin, nbytes, shape, is_turned, columns in index["unpacked"]:
         own = _cut(packed, begin, nbytes).view(np.float32)
-        constant = restore_columns(own, tuple(shape), is_turned=is_turned, columns=columns)
-        _cut(memory, offset, 4 * prod(shape)).view(np.float32).reshape(shape)[...] = constant
-    return memory
+        _check_span(offset, 4 * prod(shape), size)
+        total += 4 * prod(shape)
+        if total > size:
+            raise ValueError(f"its packed constants take {total} bytes of {size}")
+        restored = np.empty(shape, np.float32)
+        restored[...] = restore_columns(own, tuple(shape), is_turned=is_turned, columns=columns)
+        pieces[offset] = restored.reshape(-1).view(np.uint8)
+    return pieces, size
 
 
 def _cut(memory: Array, begin: int, nbytes: int) -> Array:
-    if not 0 <= begin <= begin + nbytes <= len(memory):
-        raise ValueError(f"bytes {begin} to {begin + nbytes} of {len(memory)}")
+    _check_span(begin, nbytes, len(memory))
     return memory[begin : begin + nbytes]
+
+
+def _check_span(begin: int, nbytes: int, size: int) -> None:
+    if not 0 <= begin <= begin + nbytes <= size:
+        raise ValueError(f"bytes {begin} to {begin + nbytes} of {size}")
