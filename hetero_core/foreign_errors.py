@@ -1,7 +1,7 @@
 """The border for errors: what leaves the Core's methods is an error of hetero, whatever was raised within.
 
 An error that nobody foresaw is a fault of ours or of a plugin. It becomes an InternalError that names the node that was at work, as far as
-the stack knows one, and chains the cause.
+the stack knows one, and chains the cause. A warning that the program turns into an error is raised as it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def own_errors(what: str) -> Callable[[Callable[Arguments, Result]], Callable[Ar
         def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
             try:
                 return function(*arguments, **named)
-            except HeteroError:
+            except (HeteroError, Warning):  # a Warning is raised where the program turns warnings into errors
                 raise
             except Exception as error:
                 raise InternalError(_describe(what, error)) from error

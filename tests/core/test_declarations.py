@@ -115,6 +115,14 @@ def test_constant_of_another_shape_than_declared_is_read(core: Core, device: str
     assert loaded.infer({"x": np.array([3, 5], np.float32)})["y"].tolist() == [5.0]
 
 
+@pytest.mark.parametrize("text", [PROVED, UNPROVED], ids=["at_read", "in_a_run"])
+def test_program_that_makes_errors_of_warnings_gets_the_warning(core: Core, text: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(NetworkDeclarationWarning, match=r"value '[my]' of .* is declared as"):
+            core.load_network(core.read_network(parse(text)), "CPU").infer({"x": X, "s": np.array([2, 6], np.int64)})
+
+
 def test_declaration_in_a_body_is_corrected(core: Core) -> None:
     text = """g (bool c, float[2] x) => (float[2] y) {
         y = If (c) <then_branch = t () => (float[2] p) <float[3] m> { [n] m = Relu (x) p = Neg (m) },
