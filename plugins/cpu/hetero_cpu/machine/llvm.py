@@ -58,11 +58,16 @@ def write_integers(kind: Type, values: Sequence[int]) -> Value:
     return Value(VectorType(kind, len(values)), f"<{listed}>")
 
 
-@cache
 def write_float(value: float, lanes: int) -> Value:
     """Returns a float32 constant, or a vector of one for more than one lane; the value is a float32."""
+    # By its bytes: zeros of either sign are equal.
+    return _write_bytes(struct.pack(">d", value), lanes)
+
+
+@cache
+def _write_bytes(content: bytes, lanes: int) -> Value:
     # LLVM reads a float32 by the bits of the float64 that is equal to it.
-    text = f"0x{int.from_bytes(struct.pack('>d', value)):016x}"
+    text = f"0x{content.hex()}"
     if lanes == 1:
         return Value(FLOAT, text)
     return Value(VectorType(FLOAT, lanes), f"splat (float {text})")
