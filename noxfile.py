@@ -12,7 +12,8 @@ nox -s browser              the page of a plan in Chromium; skipped where chromi
 nox -s engines              one network over OpenVINO, ONNX Runtime and CPU, with all of ONNX's cases; the steps in front of a network
                             beside theirs, tensors of torch; takes minutes
 nox -s shapes               models for many batches and lengths against ONNX Runtime; minutes
-nox -s models               pipelines of scikit-learn, trees of lightgbm and xgboost, exports of torch with random weights; downloads them
+nox -s models               pipelines of scikit-learn, trees of lightgbm and xgboost, exports of torch, language models of the builder
+                            of onnxruntime-genai, all with random weights; downloads them
 nox -s real                 trained models of rapidocr-onnxruntime, silero-vad and magika beside ONNX Runtime, run by run; downloads them
 nox -s bench                times beside other engines, an hour or two; -- --start resnet50 for one mode of bench_models.py alone
 nox -s plans                plans of CPU for the benchmark's networks, ONNX's cases and 2,000 drawn graphs, verified; minutes
@@ -165,6 +166,7 @@ def models(session: nox.Session) -> None:
         "torch==2.13.0",
         "onnxscript>=0.7,<0.8",
         "transformers>=5.23,<6",
+        "onnxruntime-genai>=0.18,<0.19",
         *trees,
     )
     install_workspace(session, [*(with_extras(name, "jit") for name in COMPANIONS), with_extras("onnxruntime", "cpu")], *tools)
