@@ -75,7 +75,7 @@ def lock_up(folder: Path) -> None:
 # Trouble -> (before the first writing, before the second one).
 TROUBLES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "full": (mount, fill),
-    "limit": (lambda _: None, lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700))),
+    "limit": (lambda _: None, lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))),
     "read-only": (mount, lambda folder: subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)),
     "locked": (lambda _: None, lock_up),
     "protected": (lambda _: None, protect),
