@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+COMPILE_SECONDS = 120.0
 SETTLE_SECONDS = 5.0
 """How long it may take until the next of what was told to end has ended, on a machine that is busy."""
 LARGEST_GROWTH = {"objects": 100, "blocks": 500, "allocated": 2 << 20, "memory": 8 << 20}
@@ -140,6 +141,15 @@ def count_allocated() -> int:
     function.restype = _Mallinfo
     found = function()
     return int(found.uordblks) + int(found.hblkhd)
+
+
+def await_compiler(pipes: int) -> None:
+    """Waits until the process that compiles is gone, whose orders hold networks; a busy machine may take a minute over a kernel."""
+    pause, begin = threading.Event(), time.monotonic()
+    while count_pipes() > pipes and time.monotonic() - begin < COMPILE_SECONDS:
+        # An order whose network nobody holds any more is dropped.
+        gc.collect()
+        pause.wait(0.1)
 
 
 def settle(count_unended: Callable[[], int]) -> None:

@@ -33,7 +33,7 @@ import onnx.helper
 import onnx.parser
 from faulty_device import Faults, FaultyFactory, InjectedError
 from leaks import LEAKS
-from rest import Gate, Sample, count_pipes, count_threads, find_growth, find_leftovers, measure, settle
+from rest import Gate, Sample, await_compiler, count_pipes, count_threads, find_growth, find_leftovers, measure, settle
 
 from hetero_core import AsyncInferQueue, Core, ExecutableNetwork, HeteroError
 from hetero_core.errors import DeviceNotFoundError, PluginError, RequestCancelledError
@@ -308,6 +308,7 @@ def rest(soak: Soak, threads: int, pipes: int) -> Sample:
         soak.core.unregister_plugin("RESTING")
         return soak.count_open() + max(count_threads() - threads, 0) + max(count_pipes() - pipes, 0)
 
+    await_compiler(pipes)
     settle(count_unended)
     sample = measure(soak.count_open())
     for name in TAKEN:
