@@ -239,3 +239,20 @@ def test_plan_without_a_name_is_noted_by_its_content(core: Core, tmp_path: Path)
     write_blob_plan(path.stem, form, "")
     imported = core.import_network(tmp_path / "x.blob", "CPU", {"INFERENCE_NUM_THREADS": 1})
     assert imported.executable.source.plan.name == hashlib.sha256(path.read_bytes()[32:]).hexdigest()[:40]
+
+
+@pytest.mark.parametrize("size", ["2", "N"])
+def test_plan_of_a_network_that_returns_an_input_is_taken_up(
+    core: Core, tmp_path: Path, caplog: pytest.LogCaptureFixture, size: str
+) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x, float[N] w) => (float[N] y, float[N] w) { y = Neg(x) }'
+    x, w = np.array([1, 2], np.float32), np.array([5, 6], np.float32)
+    config = {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 1}
+    loaded = core.load_network(onnx.parser.parse_model(text.replace("[N]", f"[{size}]")), "CPU", config)
+    loaded.infer({"x": x, "w": w})
+    loaded.export_network(tmp_path / "x.blob")
+    imported = core.import_network(tmp_path / "x.blob", "CPU", config)
+    assert isinstance(imported.executable.source, BlobNetwork)
+    answer = imported.infer({"x": x, "w": w})
+    assert (answer["y"].tolist(), answer["w"].tolist()) == ([-1, -2], [5, 6])
+    assert caplog.text == ""

@@ -205,7 +205,8 @@ def read_plan(
     for fields in form["steps"]:
         _read_step(fields, network, reader, steps, planned, calls=len(calls))
     passed = {value for step in steps if step.foreign for value in step.writes}
-    require(all(value in known or value in outside.outputs or value in passed for value in outputs), "an output lies nowhere")
+    placed = known | passed | {*inputs, *outside.outputs}
+    require(placed.issuperset(outputs), "an output lies nowhere")
     _check_marks([action for step in steps for action in step.actions], len(numbers.laid), numbers.counts[3])
     plan = Plan(tuple(planned), {}, {}, {}, (*inputs, *late.names), outputs, read_count(form["arena_bytes"]), outside)
     native = [NativeCall(Kernel(name, _refuse_to_emit), (0,) * count, 0) for name, count in calls]
