@@ -15,14 +15,14 @@ from hetero_core.limits import ReadBudget
 from hetero_core.network.affinity import AFFINITY_KEY, PLAIN_AFFINITY_KEY
 from hetero_core.network.arity import check_arity
 from hetero_core.network.attributes import GRAPH, SPARSE_TENSOR, TENSOR, read_attribute
-from hetero_core.network.declarations import Contradiction
+from hetero_core.network.declarations import Contradiction, RepeatedConstant
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.hints import drop_shape
 from hetero_core.network.initializers import Initializer, initializer_of_attribute
 from hetero_core.network.merging import merge_types
 from hetero_core.network.notes import ORIGINAL_NAME_KEY, read_opset_note, read_origins_note
 from hetero_core.network.opsets import read_opsets, since_version
-from hetero_core.network.repeated_names import check_later_constant, name_repeated_outputs
+from hetero_core.network.repeated_names import compare_constants, name_repeated_outputs
 from hetero_core.network.scopes import (
     OPSET_DOMAIN,
     FunctionKey,
@@ -60,7 +60,7 @@ class Draft:
 
 
 class GraphReader:
-    """Reads the graphs of one model. `contradictions` are the declared shapes of constants that hold another one."""
+    """Reads the graphs of one model. `contradictions` are constants that have another shape than is declared, or two values."""
 
     def __init__(self, model: onnx.ModelProto, weights: WeightSource, payloads: Mapping[int, Payload], budget: ReadBudget) -> None:
         """`payloads`: the `raw_data` of initializers of the root graph, by position, that was taken out of the proto."""
@@ -69,7 +69,7 @@ class GraphReader:
         self._weights = weights
         self._payloads = payloads
         self._functions = {key_of_function(function): function for function in model.functions}
-        self.contradictions: list[Contradiction] = []
+        self.contradictions: list[Contradiction | RepeatedConstant] = []
         self._since: dict[tuple[str, str, int], int] = {}
         self._sizes: dict[FunctionKey, tuple[int, int]] = {}
         self._value_names: set[str] = set(names_of_values(model.graph)) if self._functions else set()
@@ -153,7 +153,7 @@ class GraphReader:
         if not name:
             raise InvalidNetworkError("a constant has no name; name every initializer.")
         if name in draft.initializers:
-            check_later_constant(name, draft.initializers[name], initializer)
+            self.contradictions += compare_constants(name, draft.initializers[name], initializer)
         draft.initializers[name] = initializer
 
     def _add_nodes(self, draft: Draft, protos: Sequence[onnx.NodeProto], scope: NodeScope) -> None:

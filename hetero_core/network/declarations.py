@@ -16,6 +16,16 @@ from hetero_core.records import record
 
 
 @record(frozen=True, slots=True)
+class RepeatedConstant:
+    """A constant that a file holds twice under one name, with different values."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"the constant '{self.name}' is there twice with different values; the later one is used. Remove one of them."
+
+
+@record(frozen=True, slots=True)
 class Contradiction:
     """A declaration that inference has proved wrong: the value, its graph, both types, and what gives the computed one."""
 
@@ -26,7 +36,10 @@ class Contradiction:
     source: str
 
     def __str__(self) -> str:
-        return f"value '{self.value}' of '{self.graph}' is declared as {self.declared}, but {self.source} gives {self.computed}"
+        return (
+            f"value '{self.value}' of '{self.graph}' is declared as {self.declared}, but {self.source} gives {self.computed}; "
+            "the computed shape is used. Correct the declaration or remove it."
+        )
 
 
 @record(frozen=True, slots=True)
@@ -49,13 +62,14 @@ class Hint:
 
 @record(frozen=True, slots=True, eq=False)
 class Declarations:
-    """All that a model declares and inference does not confirm: `contradictions` in any graph, `hints` by value of the root graph.
+    """All that a model declares and that is not so: `contradictions` in any graph, and `hints`, by value of the root graph, which inference
+    does not confirm.
 
     `are_stated` says whether the network's types include the hints, as a caller sees them; a device is given a network without.
     `reported` are the values that a warning has named; a network and its parts share it, so that each value is named once.
     """
 
-    contradictions: tuple[Contradiction, ...] = ()
+    contradictions: tuple[Contradiction | RepeatedConstant, ...] = ()
     hints: Mapping[str, Hint] = field(default_factory=lambda: MappingProxyType({}))
     reported: set[str] = field(default_factory=set)
     are_stated: bool = False

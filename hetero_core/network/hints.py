@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
-from hetero_core.network.declarations import NO_DECLARATIONS, Contradiction, Declarations, Hint
+from hetero_core.network.declarations import NO_DECLARATIONS, Contradiction, Declarations, Hint, RepeatedConstant
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.merging import merge_types
 from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType
@@ -135,13 +135,9 @@ def compare_declarations(declared: Network, inferred: Network) -> Network:
 
 
 def warn_of_contradictions(network: Network) -> None:
-    """Warns of each declaration that inference has proved wrong: NetworkDeclarationWarning."""
+    """Warns of each declaration that inference has proved wrong, and of each constant with two values: NetworkDeclarationWarning."""
     for contradiction in network.declarations.contradictions:
-        warnings.warn(
-            f"{contradiction}; the computed shape is used. Correct the declaration or remove it.",
-            NetworkDeclarationWarning,
-            stacklevel=2,
-        )
+        warnings.warn(str(contradiction), NetworkDeclarationWarning, stacklevel=2)
 
 
 @record(frozen=False, slots=True, eq=False)
@@ -149,7 +145,7 @@ class _Comparison:
     """The result of comparing two networks graph by graph; `names_of_inputs` are those of sizes of the inputs."""
 
     names_of_inputs: frozenset[str]
-    contradictions: list[Contradiction]
+    contradictions: list[Contradiction | RepeatedConstant]
     hints: dict[str, Hint] = field(default_factory=dict)
 
     def find_hints(self, declared: Network, inferred: Network) -> None:

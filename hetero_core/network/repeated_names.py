@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterator, Sequence
 
-from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
+from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.declarations import RepeatedConstant
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.scopes import make_unique
 from hetero_core.network.types import ValueSpec
 
 
-def check_later_constant(name: str, earlier: Initializer, later: Initializer) -> None:
-    """Warns where the later constant of a name, which counts, has other values than the earlier one; ONNX Runtime takes it in silence.
+def compare_constants(name: str, earlier: Initializer, later: Initializer) -> tuple[RepeatedConstant, ...]:
+    """Returns what is to be said of two constants of one name, of which the later one counts: that their values differ, or nothing.
 
     Raises: InvalidNetworkError where their types differ, as ONNX Runtime 1.32 does.
     """
@@ -20,12 +20,7 @@ def check_later_constant(name: str, earlier: Initializer, later: Initializer) ->
         raise InvalidNetworkError(
             f"the constant '{name}' is there twice, as {earlier.type} and as {later.type}; expected one type. Remove one of them."
         )
-    if earlier.digest != later.digest:
-        warnings.warn(
-            f"the constant '{name}' is there twice with different values; the later one is used. Remove one of them.",
-            NetworkDeclarationWarning,
-            stacklevel=2,
-        )
+    return (RepeatedConstant(name),) if earlier.digest != later.digest else ()
 
 
 def name_repeated_outputs(

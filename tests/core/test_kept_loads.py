@@ -16,6 +16,7 @@ import pytest
 from hetero_core import Core, Extension
 from hetero_core.blobs import kept_loads
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult
+from hetero_core.errors import NetworkDeclarationWarning
 from hetero_core.hookspecs import hookimpl
 from hetero_core.limits import ReadLimits
 from hetero_core.network.writer import pack_network, unpack_network
@@ -228,6 +229,15 @@ def test_pins_and_states_are_not_kept(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     for _ in range(2):
         assert load(tmp_path / "m.onnx") == ([2, 3], 1, 0)
+
+
+def test_file_that_reading_warns_of_is_read_each_time(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(MODEL.replace("FACTORS", "2, 3"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([5, 7], np.float32), "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    for _ in range(2):
+        with pytest.warns(NetworkDeclarationWarning, match="^the constant 'w' is there twice with different values;"):
+            assert load(tmp_path / "m.onnx") == ([5, 7], 1, 0)
 
 
 def test_file_that_was_changed_a_moment_ago_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
