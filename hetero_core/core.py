@@ -227,9 +227,9 @@ class Core:
         target = self._find_target(device, config)
 
         def load() -> ExecutableNetwork:
-            kept = self._find_kept_load(network, target)
-            if kept is not None:
-                imported = kept.take(
+            entry = self._find_kept_load(network, target)
+            if entry is not None:
+                imported = entry.take(
                     lambda header, payload: self._loader.import_blob(header, payload, target), discard=ExecutableNetwork.close
                 )
                 if imported is not None:
@@ -237,8 +237,8 @@ class Core:
             read = self._as_network(network)
             with offer_cure(self, read, target.device):
                 loaded = self._loader.load(read, target)
-            if kept is not None and loaded.executable.keeps_loads:
-                kept.keep(read, loaded.pack)
+            if entry is not None and loaded.executable.keeps_loads:
+                entry.keep(read, loaded.pack)
             return loaded
 
         return call_in_time(load, target, what=f"loading {describe_model(network)}", discard=ExecutableNetwork.close)

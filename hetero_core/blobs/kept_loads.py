@@ -31,7 +31,7 @@ from hetero_core.blobs.private_cache import find_private_folder, write_private_f
 from hetero_core.contract import Payload
 from hetero_core.devices.target import CallTarget
 from hetero_core.devices.threads import THREAD_KEYS
-from hetero_core.errors import HeteroError
+from hetero_core.errors import PrivateFolderError
 from hetero_core.hashing import blake2b, sha256
 from hetero_core.network.border import EMPTY_BORDER
 from hetero_core.network.declarations import NO_DECLARATIONS
@@ -71,9 +71,11 @@ def find_kept_load(model: str, target: CallTarget) -> KeptLoad | None:
         if not S_ISREG(status.st_mode) or not 0 < status.st_size <= MOST_BYTES:
             return None
         return KeptLoad(path, status, target, find_private_folder(FOLDER))
-    except (OSError, ValueError, HeteroError):
-        # The load says what is wrong with the file; without a private folder nothing is kept.
+    except PrivateFolderError as error:
+        logger.info("the load of '%s' is not kept: %s", model, error)
         return None
+    except (OSError, ValueError):
+        return None  # the load says what is wrong with the file
 
 
 class KeptLoad:
@@ -115,7 +117,8 @@ class KeptLoad:
             if source[:_DIGEST_BYTES] != digest.get():
                 discard(loaded)
                 return None
-            os.utime(descriptor)
+            with suppress(OSError):  # of a disk that is only read; the entry is right all the same
+                os.utime(descriptor)
         except Exception as error:  # noqa: BLE001  # a plugin may raise anything for what it cannot import; the model is there
             logger.warning("the kept load '%s' is not used: %s: %s", self._path, type(error).__name__, error)
             return None
@@ -243,14 +246,14 @@ def _stamp_folder(folder: str) -> list[tuple[str, int, int]]:
 
 def _evict(latest: str) -> None:
     """Removes the entries that were not used for the longest time, until the rest is within the limit; never the latest one."""
-    found: list[tuple[float, int, str]] = []
+    files: list[tuple[float, int, str]] = []
     with os.scandir(os.path.dirname(latest)) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):  # another process may have removed it meanwhile
                 if entry.name.endswith(".blob"):
-                    found.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
-    total = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
+                    files.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+    total = sum(size for _, size, _ in files)
+    for _, size, path in sorted(files):
         if total <= MOST_BYTES_IN_ALL:
             return
         if path != latest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -104,15 +105,16 @@ def test_second_load_of_a_file_is_an_import(tmp_path: Path) -> None:
 
 
 def test_network_that_is_imported_has_the_name_the_fingerprint_and_the_values_of_the_call(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "m.onnx")
-    told = []
+    path, device = write_model(tmp_path / "m.onnx"), ScalingDevice()
+    descriptions = []
     for log in ("a", "b"):
         with Core() as core:
-            core.register_plugin("SCALING", ScalingDevice())
+            core.register_plugin("SCALING", device)
             network = core.load_network(path, "SCALING", {"SCALING_LOG": log})
-            told.append((network.name, network.fingerprint, network.inputs, network.outputs))
+            descriptions.append((network.name, network.fingerprint, network.inputs, network.outputs))
             assert network.config["SCALING_LOG"] == log
-    assert told[0] == told[1]
+    assert (device.loads, device.imports) == (1, 1)
+    assert descriptions[0] == descriptions[1]
 
 
 @pytest.mark.parametrize("keeps_time", [False, True])
@@ -222,7 +224,7 @@ def test_model_with_weights_in_another_file_is_not_kept(tmp_path: Path) -> None:
         assert load(tmp_path / "m.onnx") == ([2, 3], 1, 0)
 
 
-def test_pins_and_states_are_not_kept(tmp_path: Path) -> None:
+def test_pins_are_not_kept(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(MODEL.replace("FACTORS", "2, 3"))
     entry = model.graph.node[0].metadata_props.add()
     entry.key, entry.value = "hetero.affinity", "SCALING"
@@ -270,6 +272,17 @@ def test_import_that_fails_is_said_and_the_model_loaded(
     assert "no room" in caplog.text
 
 
+def test_entry_whose_last_use_cannot_be_noted_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_model(tmp_path / "m.onnx")
+    load(path)
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert load(path) == ([2, 3], 0, 1)
+
+
 def test_entries_that_were_not_used_for_the_longest_time_go_first(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,3 +307,5 @@ def test_nothing_is_kept_without_a_private_folder(tmp_path: Path, folder: Path, 
     path = write_model(tmp_path / "m.onnx")
     for _ in range(2):
         assert load(path) == ([2, 3], 1, 0)
+    assert f"the load of '{path}' is not kept: " in caplog.text
+    assert f"'{folder}'" in caplog.text
