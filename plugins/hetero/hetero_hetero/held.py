@@ -14,13 +14,13 @@ _ENDS = ("_WEIGHT_BYTES", "_CONSTANT_BYTES", "_ARENA_BYTES")
 
 def count_held_bytes(stages: Sequence[ExecutableNetwork]) -> dict[str, int]:
     """Returns device -> the bytes that its parts hold now; a device that tells nothing is not in it."""
-    held: dict[str, int] = {}
+    bytes_of_device: dict[str, int] = {}
     for stage in stages:
         names = [name for name in stage.get_metric("SUPPORTED_METRICS") if name.endswith(_ENDS)]
         if names:
             device = str(stage.device)
-            held[device] = held.get(device, 0) + sum(int(stage.get_metric(name)) for name in names)
-    return held
+            bytes_of_device[device] = bytes_of_device.get(device, 0) + sum(int(stage.get_metric(name)) for name in names)
+    return bytes_of_device
 
 
 def require_limits(name: str, memory: Sequence[HeldMemory], stages: Sequence[ExecutableNetwork]) -> None:
@@ -28,9 +28,9 @@ def require_limits(name: str, memory: Sequence[HeldMemory], stages: Sequence[Exe
 
     It closes the stages then.
     """
-    held = count_held_bytes(stages)
+    bytes_of_device = count_held_bytes(stages) if any(estimated.limit is not None for estimated in memory) else {}
     for estimated in memory:
-        used, limit = held.get(estimated.device, 0), estimated.limit
+        used, limit = bytes_of_device.get(estimated.device, 0), estimated.limit
         if limit is None or used <= limit:
             continue
         for stage in stages:
