@@ -16,14 +16,12 @@ def is_model_name(model: str) -> bool:
 
     Raises: UsageError for a plain word that is neither a file nor such a name.
     """
-    if os.path.exists(model):
+    if os.path.exists(model) or os.path.dirname(model) or os.path.splitext(model)[1]:
         return False
     from hetero_core.testing.models import LIGHT_MODELS  # with onnx
 
     if model in LIGHT_MODELS:
         return True
-    if os.path.dirname(model) or os.path.splitext(model)[1]:
-        return False
     hint = suggest(model, LIGHT_MODELS) or ";"
     raise UsageError(f"there is no file '{model}', and no model of this name{hint} these are {enumerate_choices(LIGHT_MODELS)}")
 
