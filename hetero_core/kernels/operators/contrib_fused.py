@@ -123,7 +123,7 @@ def _turn(xp: Namespace, x: Array, swaps: int, moves: int) -> Array:
     return xp.swapaxes(turned, -1, -2) if swaps else turned
 
 
-# Activation -> its parameters and the defaults of those that have one.
+# The activations that ONNX Runtime fuses into a GEMM, and into a convolution; "" is none.
 _GEMM_ACTIVATIONS = (
     *("", "Celu", "Elu", "HardSigmoid", "LeakyRelu", "ParametricSoftplus", "Relu", "ScaledTanh", "Sigmoid", "Softplus", "Softsign"),
     *("Tanh", "ThresholdedRelu"),
