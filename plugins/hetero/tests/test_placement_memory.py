@@ -10,6 +10,7 @@ import numpy as np
 import onnx.numpy_helper
 import onnx.parser
 import pytest
+from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.placement.memory import read_limits
 
 from hetero_core import Core, ExecutableNetwork, Network, hookimpl
@@ -195,6 +196,23 @@ def test_part_that_holds_more_than_its_limit_after_loading_is_refused_with_the_n
     with pytest.raises(DeviceMemoryError, match=pattern) as caught:
         core.load_network(model, "HETERO:CPU", config)
     assert caught.value.free == 70_000 < caught.value.needed
+
+
+@pytest.mark.parametrize(
+    ("set_value", "given_value", "expected"),
+    [(None, None, True), ("NO", None, False), (None, "NO", False), ("NO", "YES", True)],
+    ids=["unsaid", "set", "of the call", "set and of the call"],
+)
+def test_weights_are_held_once_unless_the_user_says_otherwise(
+    core: Core, set_value: str | None, given_value: str | None, expected: bool
+) -> None:
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Neg (x) }')
+    core.set_config({"WEIGHTS_ONCE": set_value}, "CPU")
+    properties = {} if given_value is None else {"DEVICE_PROPERTIES": {"CPU": {"WEIGHTS_ONCE": given_value}}}
+    loaded = core.load_network(model, "HETERO:CPU", {"HETERO_MEMORY": {"CPU": 70_000}, **properties})
+    executable = loaded.executable
+    assert isinstance(executable, HeteroExecutable)
+    assert [stage.get_config("WEIGHTS_ONCE") for stage in executable.stages] == [expected]
 
 
 def generate(loaded: ExecutableNetwork) -> list[int]:
