@@ -110,13 +110,12 @@ def list_ways_apart(prover: Prover, first: Box, second: Box) -> Iterator[Way]:
     """Yields ways to show that two boxes share no byte: one ends before the other, or they lie side by side in each line of one grid."""
     example = prover.samples[0]
     ordered = order_axes(prover, first), order_axes(prover, second)
-    pairs = [tuple(merge_axes(prover, box) for box in ordered), ordered]
-    is_later = evaluate(first.begin, example) > evaluate(second.begin, example)
-    for one, other in pairs[:1]:
-        ways = [(add(other.begin, one.end, -1),), (add(one.begin, other.end, -1),)]
-        yield from reversed(ways) if is_later else ways
-    for one, other in pairs:
-        lower, upper = (other, one) if is_later else (one, other)
+    if evaluate(first.begin, example) > evaluate(second.begin, example):
+        ordered = ordered[1], ordered[0]
+    merged = merge_axes(prover, ordered[0]), merge_axes(prover, ordered[1])
+    yield (add(merged[1].begin, merged[0].end, -1),)
+    yield (add(merged[0].begin, merged[1].end, -1),)
+    for lower, upper in (merged, ordered):
         shift = add(upper.begin, lower.begin, -1)
         nested: list[Terms] = []
         for depth, (own, its) in enumerate(zip(lower.axes, upper.axes, strict=False)):

@@ -55,15 +55,15 @@ def verify_class(opened: OpenPlan) -> ClassReport:
 
         claims += list_call_claims(layout)
     doubted = [claim for claim in claims if not prover.proves(claim.ways)]
-    found = [(claim, _find_counterexample(claim, prover)) for claim in doubted]
-    wrong = tuple(_make_fault(opened, prover, claim, values) for claim, values in found if values is not None)
-    held = [claim for claim, values in found if values is None]
-    sampled = tuple(f"{claim.step}, value '{claim.value}': {claim.problem}" for claim in held if not claim.is_computed)
+    refuted_at = [(claim, _find_counterexample(claim, prover)) for claim in doubted]
+    wrong = tuple(_make_fault(opened, prover, claim, values) for claim, values in refuted_at if values is not None)
+    unrefuted = [claim for claim, values in refuted_at if values is None]
+    sampled = tuple(f"{claim.step}, value '{claim.value}': {claim.problem}" for claim in unrefuted if not claim.is_computed)
     if sampled and not wrong:
         # What no claim says of its own is computed for the plan as a whole.
         small = [values for values in prover.samples[1:] if evaluate(terms_of(opened.plan.arena_bytes), values) <= _SMALL_ARENA]
         wrong = tuple(fault for values in small[:_WHOLE_SAMPLES] for fault in _verify_numbers(opened, values))
-    return ClassReport(len(claims) - len(doubted), sampled, wrong, len(held) - len(sampled))
+    return ClassReport(len(claims) - len(doubted), sampled, wrong, len(unrefuted) - len(sampled))
 
 
 def _verify_numbers(opened: OpenPlan, values: Values) -> tuple[PlanFault, ...]:

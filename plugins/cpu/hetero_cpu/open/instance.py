@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Collection, Sequence
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from hetero_core.contract import OwnOutputs, RunContext
 from hetero_cpu.open.plan import OpenPlan, OpenStep
 from hetero_cpu.open.size_class import Products
 from hetero_cpu.planning.arena import ALIGNMENT
-from hetero_cpu.planning.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
+from hetero_cpu.planning.calls import BoundStep, CurrentRun, StepCalls
 from hetero_cpu.planning.instance import allocate_arena, bind_foreign, make_silence, own_value
 from hetero_cpu.planning.signature import Signature
 
@@ -68,9 +67,8 @@ class OpenInstance:
         self._inside, self._arrays = plan.numbers.inside, dict(plan.constants)
         self._rebound: list[Rebound] = []
         # What is not worth a look between them is not known for all sizes.
-        self._steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
-        self._strides = join_steps(self._steps)
-        self._calls = list_calls(self._strides, self._current, self._program)
+        steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
+        self._calls = StepCalls(steps, self._current, self._program)
         self._appended = self._find_appended(appended)
 
     def _find_appended(self, outputs: Collection[str]) -> AppendedCaches | None:
@@ -116,10 +114,10 @@ class OpenInstance:
                     outside[value], begins[root] = self._take(value, dtype)
             self._move(begins)
             if self._silence is not None and context.profile is None and context.limits is None:
-                self._silence.run(self._calls.run)
+                self._silence.run(self._calls.run_unwatched)
             else:
                 with np.errstate(all="ignore"):
-                    self._run_calls(context)
+                    self._calls.run(context.profile, context.limits)
             return self._take_out(outside, context.outputs)
         finally:
             current.team = None
@@ -139,22 +137,6 @@ class OpenInstance:
             if root in appended.pasts:
                 outside[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
         return caches
-
-    def _run_calls(self, context: RunContext) -> None:
-        profile, limits = context.profile, context.limits
-        for step in self._strides if profile is None else self._steps:
-            self._current.stop_before(step.node)
-            if limits is not None:
-                limits.enter(step.node.label)
-            began = perf_counter()
-            try:
-                for action in step.actions:
-                    bind_action(action, self._current, self._program)()
-            except Exception as error:
-                note_node(error, step.node)
-                raise
-            if profile is not None:
-                profile.add(step.node, perf_counter() - began)
 
     def _bind(self, products: Products, signature: Signature) -> None:
         """Has all numbers and arrays those for other sizes."""

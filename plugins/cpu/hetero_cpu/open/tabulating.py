@@ -18,6 +18,7 @@ from hetero_cpu.open.plan import ArrayMark, Indices, LateConstants, NumberForm, 
 from hetero_cpu.open.size_class import ClassForm, SizeClass, Symbol
 from hetero_cpu.open.sizes import Scope, is_open, terms_of
 from hetero_cpu.open.terms import NotOpenError, Terms
+from hetero_cpu.planning.calls import list_actions
 from hetero_cpu.planning.plan import Block, Derived, Foreign, Plan, PlannedStep
 from hetero_cpu.planning.signature import Signature
 
@@ -119,20 +120,9 @@ def _bind_step(plan: Plan, step: PlannedStep, base: Any, arrays: Mapping[str, An
     reads, writes = ([arrays[value] for value in values] for values in (step.work.reads, step.writes))
     bound: list[Any] = [_bind_halo(plan, value, base) for value in step.clears]
     bound += step.work.bind(reads, writes, scratch)
-    actions: list[Any] = []
-    for call in bound:
-        if isinstance(call, partial):
-            actions.append(call)
-        elif callable(call):
-            raise NotOpenError(f"{step.node.label} calls a function that cannot be bound again")
-        else:
-            place = len(calls)
-            calls.append(call)
-            if actions and isinstance(actions[-1], range):
-                actions[-1] = range(actions[-1].start, place + 1)
-            else:
-                actions.append(range(place, place + 1))
-    return OpenStep(step.node, tuple(actions))
+    if any(callable(call) and not isinstance(call, partial) for call in bound):
+        raise NotOpenError(f"{step.node.label} calls a function that cannot be bound again")
+    return OpenStep(step.node, tuple(list_actions(bound, calls)))
 
 
 def _lay_arrays(plan: Plan, bases: Mapping[str, Any]) -> dict[str, Any]:

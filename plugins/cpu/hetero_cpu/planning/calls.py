@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import length_hint
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import CancelToken
 from hetero_core.errors import RequestCancelledError
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
+from hetero_core.profile import Profile
 from hetero_core.records import record
 from hetero_cpu.planning.recipe import Call
+
+if TYPE_CHECKING:
+    from hetero_cpu.machine.native import NativeCall
 
 _MOST_JOINED = 32
 """Steps that read and write little, or of machine code, between which nobody looks whether the run was cancelled."""
@@ -73,6 +78,37 @@ class CallList:
             raise
 
 
+class StepCalls:
+    """The bound steps of a plan: one list of calls, or step by step where a profile or limits are to know of each."""
+
+    __slots__ = ("_current", "_program", "_steps", "_strides", "run_unwatched")
+
+    def __init__(self, steps: Sequence[BoundStep], current: CurrentRun, program: Any) -> None:
+        self._steps, self._current, self._program = steps, current, program
+        # What a run does where nobody wants the times of single steps: as few calls as possible.
+        self._strides = join_steps(steps)
+        self.run_unwatched = list_calls(self._strides, current, program).run
+
+    def run(self, profile: Profile | None, limits: RunLimits | None) -> None:
+        """Runs all steps. Raises: what a step raises, with its node as a note; RequestCancelledError; what limits raise."""
+        if profile is None and limits is None:
+            self.run_unwatched()
+            return
+        for step in self._strides if profile is None else self._steps:
+            self._current.stop_before(step.node)
+            if limits is not None:
+                limits.enter(step.node.label)
+            began = perf_counter()
+            try:
+                for action in step.actions:
+                    bind_action(action, self._current, self._program)()
+            except Exception as error:
+                note_node(error, step.node)
+                raise
+            if profile is not None:
+                profile.add(step.node, perf_counter() - began)
+
+
 def note_node(error: Exception, node: Node) -> None:
     """Notes which node was running, where nobody within it has said so."""
     if not isinstance(error, RequestCancelledError) and not getattr(error, "__notes__", ()):
@@ -95,6 +131,22 @@ def list_calls(steps: Iterable[BoundStep], current: CurrentRun, program: Any) ->
         calls += joined
         nodes += [step.node] * len(joined)
     return CallList(tuple(calls), tuple(nodes))
+
+
+def list_actions(calls: Iterable[Any], native: list[NativeCall]) -> list[Any]:
+    """Returns functions as they are, and calls of machine code, which are appended to those of the steps before, as ranges of these."""
+    actions: list[Any] = []
+    for call in calls:
+        if callable(call):
+            actions.append(call)
+            continue
+        place = len(native)
+        native.append(call)
+        if actions and isinstance(actions[-1], range):
+            actions[-1] = range(actions[-1].start, place + 1)
+        else:
+            actions.append(range(place, place + 1))
+    return actions
 
 
 def bind_action(action: Call | range, current: CurrentRun, program: Any) -> Call:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.contract import RunContext
-from hetero_core.limits import RunLimits
-from hetero_core.profile import Profile
 from hetero_cpu.planning.arena import ALIGNMENT
-from hetero_cpu.planning.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
+from hetero_cpu.planning.calls import BoundStep, CurrentRun, StepCalls, list_actions
 from hetero_cpu.planning.outside import OutsideArrays
 from hetero_cpu.planning.plan import Block, Derived, Foreign, Plan, PlannedStep
 from hetero_cpu.planning.recipe import Array, Call, Recipe
@@ -39,7 +36,7 @@ class Instance:
     """Not safe for threads: one run uses it at a time."""
 
     __slots__ = (
-        "_arrays", "_calls", "_current", "_inputs", "_memory", "_outputs", "_outside", "_program", "_silence", "_steps", "_strides",
+        "_arrays", "_calls", "_current", "_inputs", "_memory", "_outputs", "_outside", "_program", "_silence",
     )  # fmt: skip
 
     def __init__(self, plan: Plan) -> None:
@@ -48,11 +45,9 @@ class Instance:
         self._current = current = CurrentRun()
         native: list[NativeCall] = []
         bind = _bind_one_by_one if plan.native_count == 0 else _bind_alike()
-        self._steps = tuple([self._bind(step, plan, native, bind) for step in plan.steps])
-        # What a run does where nobody wants the times of single steps: as few calls as possible.
-        self._strides = join_steps(self._steps)
+        steps = tuple([self._bind(step, plan, native, bind) for step in plan.steps])
         self._program = _make_program(native)
-        self._calls = list_calls(self._strides, current, self._program)
+        self._calls = StepCalls(steps, current, self._program)
         # The array of each input and output; None where it has no place in the arena.
         self._inputs = tuple((value, self._arrays.get(value)) for value in plan.inputs)
         self._outputs = tuple((value, self._arrays.get(value)) for value in plan.outputs)
@@ -68,19 +63,8 @@ class Instance:
         writes = [self._arrays[value] for value in step.writes]
         calls: list[Any] = [bind_halo(plan, value, self._memory) for value in step.clears]
         calls += bind(step.work, reads, writes, scratch)
-        actions: list[Call | range] = []
-        for call in calls:
-            if callable(call):
-                actions.append(call)
-                continue
-            place = len(native)
-            native.append(call)
-            if actions and isinstance(actions[-1], range):
-                actions[-1] = range(actions[-1].start, place + 1)
-            else:
-                actions.append(range(place, place + 1))
         is_little = sum([array.nbytes for array in (*reads, *writes, scratch)]) <= _LITTLE_BYTES
-        return BoundStep(step.node, tuple(actions), is_little)
+        return BoundStep(step.node, tuple(list_actions(calls, native)), is_little)
 
     def run(self, inputs: Sequence[Any], context: RunContext, team: Team | None = None) -> tuple[Any, ...]:
         """Returns the outputs in arrays of their own, or in those that the context brings; a team helps with machine code.
@@ -100,32 +84,14 @@ class Instance:
                     place[...] = array
             # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
             if self._silence is not None and context.profile is None and context.limits is None:
-                self._silence.run(self._calls.run)
+                self._silence.run(self._calls.run_unwatched)
             else:
                 with np.errstate(all="ignore"):
-                    self._run_calls(context.profile, context.limits)
+                    self._calls.run(context.profile, context.limits)
             return self._take_out(outside, context.outputs)
         finally:
             current.team = None
             current.passed.clear()
-
-    def _run_calls(self, profile: Profile | None, limits: RunLimits | None) -> None:
-        if profile is None and limits is None:
-            self._calls.run()
-            return
-        for step in self._strides if profile is None else self._steps:
-            self._current.stop_before(step.node)
-            if limits is not None:
-                limits.enter(step.node.label)
-            began = perf_counter()
-            try:
-                for action in step.actions:
-                    bind_action(action, self._current, self._program)()
-            except Exception as error:
-                note_node(error, step.node)
-                raise
-            if profile is not None:
-                profile.add(step.node, perf_counter() - began)
 
     def _take_out(self, own_outputs: Mapping[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         outputs: list[Any] = []

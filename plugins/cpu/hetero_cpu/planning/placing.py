@@ -192,11 +192,11 @@ class ValuePlacer:
             return None
         blocks = [place for place in (self.places[root], self.places[output]) if isinstance(place, Block)]
         # Whoever shares the block must see it as it is: a reshaped or turned view could not follow.
-        laid = self.prototypes[root]
+        prototype = self.prototypes[root]
         followers = [self.prototypes[name] for name in self.memory.list_sharing(root)]
-        same = all((follower.shape, follower.strides) == (laid.shape, laid.strides) for follower in followers)
+        same = all((follower.shape, follower.strides) == (prototype.shape, prototype.strides) for follower in followers)
         is_alike = len({(block.order, block.dtype, block.halo) for block in blocks}) == 1
-        return root if same and is_alike and can_stand_for(self.prototypes[output][cut], laid) else None
+        return root if same and is_alike and can_stand_for(self.prototypes[output][cut], prototype) else None
 
     def _move(self, root: str, output: str, cut: Cut) -> None:
         """Puts a block into a piece of another one, with all values that lie in it."""

@@ -191,12 +191,12 @@ class Plan(_PlanFields):
         return sum(isinstance(step.work, Foreign) for step in self.steps)
 
 
-def count_constant_bytes(plans: Iterable[Plan], held: Iterable[Array] = (), *, packed: Iterable[Array] = ()) -> int:
+def count_constant_bytes(plans: Iterable[Plan], memories: Iterable[Array] = (), *, packed: Iterable[Array] = ()) -> int:
     """Returns the bytes of the constants that plans hold as they are; memory that several share counts once.
 
-    `held` is memory of constants beside them, and `packed` memory that is no constant, even where a plan reads constants from it.
+    `memories` are those of constants beside them, and `packed` memory that is no constant, even where a plan reads constants from it.
     """
-    spans = set(map(_find_root, held))
+    spans = set(map(_find_root, memories))
     for plan in plans:
         foreign = (value for step in plan.steps if isinstance(step.work, Foreign) for value in step.work.program.values)
         spans |= {_find_root(array) for array in plan.constants.values()}

@@ -22,7 +22,7 @@ from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
 from hetero_cpu.kernel_choice import NO
-from hetero_cpu.machine.compiler import COMPILER, Kernel
+from hetero_cpu.machine.compiler import COMPILER
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
 from hetero_cpu.machine.interpreter import list_interpreters
 from hetero_cpu.open.plan import OpenPlan
@@ -30,7 +30,7 @@ from hetero_cpu.open.size_class import Products, SizeClass
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 from hetero_cpu.planning.signature import Signature
 from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.stored.stored_form import FAULTS, Form, check_bounds, read_class, read_plan, read_text, write_form
+from hetero_cpu.stored.stored_form import FAULTS, Form, check_bounds, open_kernel, read_class, read_plan, read_text, write_form
 from hetero_cpu.stored.stored_values import NetworkReader, NotStorableError, ValueWriter
 from hetero_cpu.stored.verified_plans import is_verified, name_plan
 
@@ -109,7 +109,7 @@ class StoredClasses:
     def _open(self, path: Path, form: Form, sizes: SizeClass, products: Products) -> OpenPlan | None:
         try:
             read_text(form["name"])
-            kernels = [Kernel(read_text(name), _refuse_to_emit) for name in dict.fromkeys(name for name, _ in form["calls"])]
+            kernels = [open_kernel(name) for name in dict.fromkeys(name for name, _ in form["calls"])]
             if not COMPILER.load_stored((*kernels, *list_interpreters(self._workers))):
                 path.unlink(missing_ok=True)
                 return None
@@ -174,7 +174,3 @@ def _remove_oldest(folder: Path) -> None:
     if len(stamps) > _MOST_FILES:
         for _, path in sorted(stamps)[: len(stamps) // 2]:
             path.unlink(missing_ok=True)
-
-
-def _refuse_to_emit(name: str, width: int) -> Any:
-    raise AssertionError(f"kernel {name} of a stored plan is loaded, never emitted")

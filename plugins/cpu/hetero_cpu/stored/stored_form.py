@@ -209,7 +209,7 @@ def read_plan(
     require(placed.issuperset(outputs), "an output lies nowhere")
     _check_marks([action for step in steps for action in step.actions], len(numbers.laid), numbers.counts[3])
     plan = Plan(tuple(planned), {}, {}, {}, (*inputs, *late.names), outputs, read_count(form["arena_bytes"]), outside)
-    native = [NativeCall(Kernel(name, _refuse_to_emit), (0,) * count, 0) for name, count in calls]
+    native = [NativeCall(open_kernel(name), (0,) * count, 0) for name, count in calls]
     if native:
         native[0] = NativeCall(native[0].kernel, native[0].numbers, 0, tuple(keep))
     return OpenPlan(plan, sizes, numbers, late, inputs=inputs, calls=native, steps=steps, tables=tables, constants=constants)
@@ -251,7 +251,7 @@ def _read_step(
     node, own = _read_node(named), tuple(reader.read(action) for action in actions)
     require(all(callable(action) or _is_within(action, calls) for action in own), "a step calls what is not there")
     steps.append(OpenStep(node, own))
-    recipe = Recipe(tuple(reads), _refuse_to_bind, kernels=tuple(Kernel(read_text(name), _refuse_to_emit) for name in kernels))
+    recipe = Recipe(tuple(reads), _refuse_to_bind, kernels=tuple(map(open_kernel, kernels)))
     planned.append(PlannedStep(node, recipe, writes, strides=strides_of_value))
 
 
@@ -375,6 +375,11 @@ def _read_node(fields: Any) -> Node:
 
 def _is_within(action: Any, calls: int) -> bool:
     return isinstance(action, range) and action.start <= action.stop <= calls
+
+
+def open_kernel(name: Any) -> Kernel:
+    """Returns a kernel of a stored plan by its name: it is loaded, never emitted. Raises: ValueError."""
+    return Kernel(read_text(name), _refuse_to_emit)
 
 
 def _refuse_to_emit(name: str, width: int) -> Any:
