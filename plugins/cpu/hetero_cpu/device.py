@@ -78,8 +78,9 @@ class CpuDevice:
             ),
             WEIGHTS_ONCE_KEY: ConfigKey(
                 bool,
-                False,
-                "Hold each weight in one form, although products of some sizes take longer then; HETERO sets it where it places by memory.",
+                None,
+                "Hold each weight in one form, although products of some sizes take longer then; where nothing is set, HETERO sets it if "
+                "it places by memory.",
                 added_later=True,
             ),
         }
@@ -135,7 +136,7 @@ class CpuDevice:
             streams=config[STREAMS_KEY],
             verifies=verifies,
             checks_plans=checks,
-            is_once=config[WEIGHTS_ONCE_KEY],
+            is_once=bool(config[WEIGHTS_ONCE_KEY]),
             may_keep_loads=config[KEEP_LOADS_KEY],
         )
 
@@ -155,7 +156,7 @@ class CpuDevice:
             from hetero_cpu.stored.blob_network import find_blob_network  # machine code
 
             verifies = choose_verification(config[VERIFY_KEY], kernels)
-            source = find_blob_network(payload, config[THREADS_KEY], verifies=verifies, is_once=config[WEIGHTS_ONCE_KEY])
+            source = find_blob_network(payload, config[THREADS_KEY], verifies=verifies, is_once=bool(config[WEIGHTS_ONCE_KEY]))
             if source is not None:
                 return self._open(device, source, config)
         from hetero_cpu.stored.payload import keep_plan, read_network  # reads and writes networks

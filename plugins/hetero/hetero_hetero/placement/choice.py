@@ -69,8 +69,12 @@ def place_nodes(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, 
 
 def _hold_once(task: SplitTask) -> SplitTask:
     """Returns the task with devices that hold each weight once, as the estimate has it, where they can and are not told otherwise."""
-    able = [device for device in task.configs if WEIGHTS_ONCE_KEY in task.core.config_keys(device)]
-    configs = {device: {WEIGHTS_ONCE_KEY: True, **config} if device in able else config for device, config in task.configs.items()}
+    core = task.core
+    able = [device for device in task.configs if WEIGHTS_ONCE_KEY in core.config_keys(device)]
+    open_to_it = {device for device in able if core.get_config(device, WEIGHTS_ONCE_KEY) is None}
+    configs = {
+        device: {WEIGHTS_ONCE_KEY: True, **config} if device in open_to_it else config for device, config in task.configs.items()
+    }
     return replace(task, configs=configs)
 
 
