@@ -1,4 +1,4 @@
-"""Nodes on which the engine ends the process, or returns what it has not written, where sizes or axes do not fit. OpenVINO 2026.4.1."""
+"""Nodes on which the engine ends the process, fails, or returns what it has not written: sizes or axes do not fit. OpenVINO 2026.4.1."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ def find_gather_nd_error(node: Node, graph: Graph) -> str | None:
     if shape and shape[-1] != 0:
         return None
     return "OpenVINO returns what it has not written from GatherND by indices of no coordinates"
+
+
+def find_gather_elements_error(node: Node, graph: Graph) -> str | None:
+    """Returns why a GatherElements is refused, or None."""
+    # No case: float[5,2] at int64[2,1]. Open sizes fail in a run, and so does each run after it.
+    shape, indices, axis = find_shape(node, graph), find_shape(node, graph, 1), node.attributes.get("axis", 0)
+    if shape and indices is not None and len(shape) == len(indices):
+        beside = [pair for index, pair in enumerate(zip(shape, indices, strict=True)) if index != axis % len(shape)]
+        if all(size is not None and size == other for size, other in beside):
+            return None
+    return "OpenVINO's GatherElements takes no indices with other sizes than the data beside the axis, and these may differ"
 
 
 def find_unique_error(node: Node, graph: Graph) -> str | None:

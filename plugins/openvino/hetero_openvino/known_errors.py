@@ -21,6 +21,7 @@ from hetero_openvino.emptiness import find_empty_constant, find_empty_product
 from hetero_openvino.fatal_nodes import (
     find_col2im_error,
     find_division_error,
+    find_gather_elements_error,
     find_gather_nd_error,
     find_global_lp_pool_error,
     find_prelu_error,
@@ -342,6 +343,7 @@ _CHECKS: dict[str, Check] = {
     **dict.fromkeys(("Gemm", "MatMul"), find_empty_product),
     "GRU": _check_recurrent,
     "GlobalLpPool": find_global_lp_pool_error,
+    "GatherElements": find_gather_elements_error,
     "GatherND": find_gather_nd_error,
     "If": _check_if,
     "LRN": find_lrn_error,

@@ -201,6 +201,22 @@ def test_scales_of_output_channels_are_refused_and_the_engine_still_takes_them_f
     assert np.abs(difference).max() > 1
 
 
+@pytest.mark.parametrize(
+    ("data", "indices", "is_taken"),
+    [("5,2", "3,2", True), ("N,M", "K,M", True), ("N,M", "A,B", False), ("N,2", "A,B", False), ("5,2", "5,1", False)],
+)
+def test_elements_are_gathered_where_the_sizes_beside_the_axis_are_equal(
+    core: Core, read: Read, data: str, indices: str, is_taken: bool
+) -> None:
+    network = read(f"g (float[{data}] x, int64[{indices}] i) => (float[P,Q] y) {{ y = GatherElements<axis = 0>(x, i) }}")
+    if not is_taken:
+        assert core.query_network(network, "OPENVINO").refused
+        return
+    loaded = core.load_network(network, "OPENVINO")
+    x, i = np.random.default_rng(3).standard_normal((5, 2)).astype(np.float32), np.array([[4, -1], [0, 3], [-5, 2]])
+    assert np.array_equal(loaded.infer({"x": x, "i": i})["y"], np.take_along_axis(x, i, 0))
+
+
 @pytest.mark.parametrize(("sizes", "shape"), [("2,0", (2, 0)), ("N,M", (2, 0)), ("N,M", (2, 2)), ("2,2", (2, 2))])
 def test_more_values_than_there_are_do_not_end_the_process(sizes: str, shape: tuple[int, int]) -> None:
     """The engine alone reads beyond them, in some runs until a signal comes."""
