@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
+from hetero_core.late_imports import np
 
 # Name -> (number in onnx.TensorProto.DataType, bits of one element; None for strings). Source: onnx.proto, TensorProto.DataType.
 _TABLE: dict[str, tuple[int, int | None]] = {
@@ -102,8 +100,6 @@ def bits_of_dtype(name: str) -> int | None:
 @cache
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
     """Returns the NumPy type that carries an element type: ml_dtypes for the small floats and integers, object for strings."""
-    import numpy as np
-
     if name == "string":
         return np.dtype(object)
     if name in _ML_DTYPES:
@@ -126,6 +122,4 @@ def _name_of_numpy(dtype: np.dtype[np.generic]) -> str | None:
 
 def dtype_of_numpy(dtype: object) -> str | None:
     """Returns the name of the element type that a NumPy type carries, or None where ONNX has none. Byte order is ignored."""
-    import numpy as np
-
     return _name_of_numpy(np.dtype(dtype))  # type: ignore[call-overload]  # any dtype-like object is fine here

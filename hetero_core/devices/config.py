@@ -19,6 +19,7 @@ from hetero_core.devices.threads import (
 )
 from hetero_core.devices.threads_per_stream import OLD_KEY, multiply_streams
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
+from hetero_core.late_imports import json
 
 STRICT_KEY = "STRICT_DECLARATIONS"
 ISOLATE_KEY = "ISOLATE"
@@ -242,8 +243,6 @@ def _convert_text(key_type: type, text: str) -> Any:
         return True if stripped.lower() in _TRUE else False if stripped.lower() in _FALSE else None
     if key_type is tuple:
         return tuple(piece.strip() for piece in text.split(",") if piece.strip())
-    import json  # values of tables alone are JSON
-
     try:
         # Python's own conversions and JSON's errors are both ValueErrors.
         return _convert_object(dict, json.loads(stripped)) if key_type is dict else key_type(stripped)
@@ -267,8 +266,6 @@ def _convert_object(key_type: type, value: Any) -> Any:
 
 def _copy_json(value: Any) -> Any:
     """Returns a copy as JSON gives it back, so that a value is the same before and after a blob; None for what JSON cannot hold."""
-    import json  # as above
-
     try:
         text = json.dumps(value, default=_list_items, allow_nan=False)
     except (TypeError, ValueError, RecursionError):

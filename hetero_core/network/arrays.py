@@ -1,6 +1,6 @@
 """Arrays as the bytes that ONNX stores, and back; and their digests. Small types are stored packed and held one element a byte.
 
-Imports NumPy only inside functions.
+Imports NumPy when it is first used.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.dtypes import bits_of_dtype, dtype_of_numpy, numpy_dtype
 from hetero_core.errors import InvalidNetworkError
+from hetero_core.late_imports import np
 
 if TYPE_CHECKING:
-    import numpy as np
-
     Array = np.ndarray[Any, Any]
 
 
 def array_of_bytes(raw: bytes | Array, dtype: str, shape: tuple[int, ...]) -> Array:
     """Returns the stored little-endian bytes as an array: a view where the bytes are aligned and the type is not packed."""
-    import numpy as np
-
     bits = bits_of_dtype(dtype)
     assert bits is not None
     if bits < 8:
@@ -38,8 +35,6 @@ def array_of_bytes(raw: bytes | Array, dtype: str, shape: tuple[int, ...]) -> Ar
 
 def _unpack(packed: Array, bits: int, count: int, *, signed: bool) -> Array:
     """Returns one byte per element; the first element stands in the lowest bits. Source: onnx.proto, TensorProto.int32_data."""
-    import numpy as np
-
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     unpacked = ((packed[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]
     if not signed:
@@ -53,8 +48,6 @@ def bytes_of_array(array: Array) -> Array:
 
     Raises: InvalidNetworkError for strings and for types that ONNX does not have.
     """
-    import numpy as np
-
     dtype = dtype_of_numpy(array.dtype)
     bits = None if dtype is None else bits_of_dtype(dtype)
     if dtype is None or bits is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import InvalidNetworkError
+from hetero_core.late_imports import np
 from hetero_core.network.tensors import decode_text, read_tensor, write_tensor
 from hetero_core.network.type_protos import read_type, write_type
 from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType
@@ -102,8 +103,6 @@ def _read_type_attribute(proto: onnx.TypeProto, where: str) -> Any:
 
 def write_attribute(value: Any, proto: onnx.AttributeProto) -> bool:
     """Fills `proto` with a value that is no graph; says whether its kind could be told, which an empty list does not."""
-    import numpy as np
-
     if isinstance(value, tuple):
         return bool(value) and _write_list(value, proto)
     if isinstance(value, (int, np.integer)):
@@ -124,8 +123,6 @@ def write_attribute(value: Any, proto: onnx.AttributeProto) -> bool:
 
 
 def _write_list(values: tuple[Any, ...], proto: onnx.AttributeProto) -> bool:
-    import numpy as np
-
     if all(isinstance(value, (int, np.integer)) for value in values):
         proto.type = INTS
         proto.ints.extend(int(value) for value in values)

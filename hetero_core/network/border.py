@@ -12,6 +12,7 @@ from typing import Any
 
 from hetero_core.dtypes import DTYPES, numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.late_imports import json, np
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import Dimension, ValueSpec
@@ -166,8 +167,6 @@ def border_to_json(border: Border) -> str:
         "bounds": {name: list(bounds) for name, bounds in border.bounds.items()},
         "layouts": dict(border.layouts),
     }
-    import json  # most networks have no border
-
     return json.dumps({key: value for key, value in fields.items() if value})
 
 
@@ -178,8 +177,6 @@ def border_of_json(text: str, defaults: Mapping[str, Initializer]) -> Border:
     """
     if text == NO_BORDER:
         return EMPTY_BORDER
-    import json  # as above
-
     try:
         fields = json.loads(text)
         if not isinstance(fields, dict) or set(fields) - {"states", "defaults", "replaceable", "bounds", "layouts"}:
@@ -201,8 +198,6 @@ def list_defaults(text: str) -> tuple[str, ...]:
     """Returns the names of the inputs that have defaults; none where the text is not what `border_to_json` wrote."""
     if text == NO_BORDER:
         return ()
-    import json  # as above
-
     try:
         names = json.loads(text)["defaults"]
     except (ValueError, TypeError, KeyError):
@@ -212,16 +207,12 @@ def list_defaults(text: str) -> tuple[str, ...]:
 
 def pack_border(border: Border) -> bytes:
     """Returns the border as the bytes of a section of a blob, with the values of defaults."""
-    import json  # as above
-
     defaults = {name: _constant_to_json(constant) for name, constant in border.defaults.items()}
     return json.dumps({"border": border_to_json(border), "defaults": defaults}).encode()
 
 
 def unpack_border(content: bytes) -> Border:
     """Returns the border that `pack_border` wrote. Raises: InvalidNetworkError."""
-    import json  # as above
-
     try:
         fields = json.loads(content)
         defaults = {_text(name): _constant_of_json(row) for name, row in fields["defaults"].items()}
@@ -247,8 +238,6 @@ def _constant_to_json(constant: Initializer) -> list[Any]:
 
 def _constant_of_json(row: Any) -> Initializer:
     import base64  # as above
-
-    import numpy as np
 
     dtype, shape, encoded = row
     if dtype not in DTYPES or dtype == "string":

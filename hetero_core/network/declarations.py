@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from hetero_core.dtypes import DTYPES
 from hetero_core.errors import InvalidNetworkError
+from hetero_core.late_imports import json
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.records import record
 
@@ -89,15 +90,11 @@ def pack_hints(declarations: Declarations, values: Collection[str]) -> bytes:
     rows = [[hint.value, hint.declared.dtype, hint.declared.shape, hint.source] for hint in hints if hint.may_fail]
     if not rows:
         return b""
-    import json  # few networks have such hints
-
     return json.dumps(rows).encode()
 
 
 def unpack_hints(content: bytes) -> Declarations:
     """Returns the hints that `pack_hints` wrote. Raises: InvalidNetworkError."""
-    import json  # as above
-
     try:
         hints = {value: _read_hint(value, dtype, shape, source) for value, dtype, shape, source in json.loads(content)}
     except (ValueError, TypeError, RecursionError) as error:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from hetero_core.late_imports import np
 from hetero_core.network.arrays import digest_array
 from hetero_core.network.border import Border
 
@@ -104,8 +105,6 @@ def _feed_value(digest: _Hash, value: Any) -> None:
 
 
 def _feed_other(digest: _Hash, value: Any) -> None:
-    import numpy as np
-
     if isinstance(value, np.ndarray):
         _feed(digest, "array", digest_array(value))
     elif isinstance(value, np.generic):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ReferenceType, ref
 
 from hetero_core.dtypes import bits_of_dtype, dtype_of_numpy
 from hetero_core.errors import InvalidNetworkError
+from hetero_core.late_imports import np
 from hetero_core.network.arrays import digest_array
 from hetero_core.network.types import TensorType
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Initializer:
@@ -121,8 +119,6 @@ class Initializer:
 
 def initializer_of_attribute(key: str, value: Any, owner: str) -> Initializer:
     """Returns the constant that one of Constant's value_* attributes means. Source: ONNX Constant-13."""
-    import numpy as np
-
     if key == "value" and isinstance(value, np.ndarray):
         return Initializer.of_array(value)
     kinds = {"float": (np.float32, float), "int": (np.int64, int), "string": (object, str | bytes)}

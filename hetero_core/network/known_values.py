@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.late_imports import np
 from hetero_core.network.graph import Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueType
@@ -37,15 +38,11 @@ def compute_known_value(node: Node, types: Mapping[str, ValueType], constants: M
         return {}
     if array is None or array.nbytes > LARGEST_VALUE:
         return {}
-    import numpy as np  # only networks with shape arithmetic need it here
-
     # Arithmetic gives scalars, which are no arrays, and cuts give views with steps.
     return {node.outputs[0]: Initializer.of_array(np.array(array, order="C"))}
 
 
 def _read_shape(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> Arrays | None:
-    import numpy as np  # as above
-
     if not node.inputs:
         return None
     constant = constants.get(node.inputs[0])
@@ -74,8 +71,6 @@ def _compute_shape(node: Node, inputs: Arrays) -> Any:
 
 
 def _compute_size(node: Node, inputs: Arrays) -> Any:
-    import numpy as np  # as above
-
     return np.array(inputs[0].prod(), np.int64)
 
 
@@ -87,8 +82,6 @@ def _cast(node: Node, inputs: Arrays) -> Any:
 
 
 def _divide(node: Node, inputs: Arrays) -> Any:
-    import numpy as np  # as above
-
     dividend, divisor = inputs
     if not divisor.all():
         return None
@@ -98,14 +91,10 @@ def _divide(node: Node, inputs: Arrays) -> Any:
 
 
 def _concatenate(node: Node, inputs: Arrays) -> Any:
-    import numpy as np  # as above
-
     return np.concatenate(inputs, node.attributes.get("axis", 1))
 
 
 def _gather(node: Node, inputs: Arrays) -> Any:
-    import numpy as np  # as above
-
     return np.take(inputs[0], inputs[1], node.attributes.get("axis", 0))
 
 
@@ -137,15 +126,11 @@ def _squeeze(node: Node, inputs: Arrays) -> Any:
 
 
 def _unsqueeze(node: Node, inputs: Arrays) -> Any:
-    import numpy as np  # as above
-
     axes = _read_axes(node, inputs)
     return None if axes is None else np.expand_dims(inputs[0], axes)
 
 
 def _fill(node: Node, inputs: Arrays) -> Any:
-    import numpy as np  # as above
-
     value = node.attributes.get("value")
     sizes = inputs[0].tolist()
     # Python's product, which does not wrap around.
@@ -155,8 +140,6 @@ def _fill(node: Node, inputs: Arrays) -> Any:
 
 
 def _count(node: Node, inputs: Arrays) -> Any:
-    import numpy as np  # as above
-
     start, limit, step = (int(array.reshape(())) for array in inputs)
     return np.arange(start, limit, step).astype(inputs[0].dtype) if abs(limit - start) <= LARGEST_VALUE * abs(step) else None
 
@@ -169,8 +152,6 @@ def _reshape(node: Node, inputs: Arrays) -> Any:
 
 
 def _choose(node: Node, inputs: Arrays) -> Any:
-    import numpy as np  # as above
-
     return np.where(*inputs)
 
 

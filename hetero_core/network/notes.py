@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hetero_core.errors import InvalidNetworkError
+from hetero_core.late_imports import json
 from hetero_core.network.graph import EMPTY, Node
 
 ORIGINAL_NAME_KEY, ORIGINS_KEY, OPSET_KEY = "hetero.original_name", "hetero.origins", "hetero.opset"
@@ -25,8 +26,6 @@ def history_of_node(node: Node) -> Mapping[str, str]:
     if node.original_name is not None:
         notes[ORIGINAL_NAME_KEY] = node.original_name
     if node.origins != (node.name,):
-        import json  # only packed networks have such notes
-
         notes[ORIGINS_KEY] = json.dumps(node.origins)
     return notes
 
@@ -36,8 +35,6 @@ def read_origins_note(metadata: Mapping[str, str], owner: str) -> tuple[str, ...
     text = metadata.get(ORIGINS_KEY)
     if text is None:
         return ()
-    import json  # as above
-
     try:
         origins = json.loads(text)
     except ValueError:

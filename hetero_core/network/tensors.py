@@ -1,7 +1,7 @@
 """Constants as ONNX stores them: TensorProto and SparseTensorProto to Initializer, and arrays back to TensorProto.
 
 Rules: everything is checked when the model is read, arrays are made on first use; small types are stored packed and held one
-element a byte. Imports onnx and NumPy only inside functions.
+element a byte. Imports onnx inside functions, and NumPy when it is first used.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.dtypes import DTYPES, bits_of_dtype, dtype_of_numpy, dtype_of_onnx, numpy_dtype, onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
+from hetero_core.late_imports import np
 from hetero_core.limits import ReadBudget
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.file_spans import FileSpan
@@ -21,7 +22,6 @@ from hetero_core.network.splitting import Payload
 from hetero_core.network.weights import MappedSpan, WeightSource
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
 
     Array = np.ndarray[Any, Any]
@@ -118,8 +118,6 @@ def _read_typed_fields(proto: onnx.TensorProto, dtype: str, shape: tuple[int, ..
     """Returns the array of a tensor that is stored in float_data, int32_data and the like."""
     field = FIELD_OF_DTYPE.get(dtype)
     if field is not None and len(numbers := getattr(proto, field)) == prod(shape):
-        import numpy as np
-
         return np.array(numbers, numpy_dtype(dtype)).reshape(shape)
     from onnx import numpy_helper  # heavy, and asked for only here
 
@@ -141,8 +139,6 @@ def decode_text(text: bytes) -> str | bytes:
 
 
 def _array_of_strings(strings: tuple[str | bytes, ...], shape: tuple[int, ...]) -> Array:
-    import numpy as np
-
     # Filled by hand: NumPy's own text types drop trailing zero characters.
     array = np.empty(len(strings), dtype=object)
     array[:] = strings
@@ -189,8 +185,6 @@ def read_sparse_tensor(proto: onnx.SparseTensorProto, weights: WeightSource, own
 
 def _densifier(values: Initializer, positions: Array, shape: tuple[int, ...]) -> Callable[[], Array]:
     def densify() -> Array:
-        import numpy as np
-
         # An absent string is an empty one, as an absent number is 0.
         dense = np.full(prod(shape), "", object) if values.dtype == "string" else np.zeros(prod(shape), numpy_dtype(values.dtype))
         dense[positions] = values.array
@@ -201,8 +195,6 @@ def _densifier(values: Initializer, positions: Array, shape: tuple[int, ...]) ->
 
 def _read_positions(proto: onnx.SparseTensorProto, weights: WeightSource, shape: tuple[int, ...], count: int, owner: str) -> Array:
     """Returns the flat positions of the values, from linear indices (count) or coordinates (count, rank)."""
-    import numpy as np
-
     if count == 0:
         return np.zeros(0, np.int64)
     indices = read_tensor(proto.indices, weights, f"indices of {owner}")

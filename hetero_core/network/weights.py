@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hetero_core.errors import NetworkNotFoundError, NetworkReadError
+from hetero_core.late_imports import np
 from hetero_core.plain_files import open_unlinked
 from hetero_core.records import record
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -100,8 +100,6 @@ class MappedFile:
 
         Raises: NetworkReadError when the file became shorter since it was measured.
         """
-        import numpy as np
-
         mapping = self._map
         if mapping is None and size:
             mapping = self._map = self._map_file(offset + size)

@@ -1,7 +1,8 @@
 """Network to ONNX: a proto, bytes, files, and the sections of a blob, from which the same network comes back.
 
 Rule: a node of another opset than the model's stands in a function of domain "hetero.opset" that imports its own; the reader takes
-it out again. Other engines may ignore such an import: ask `needs_wrappers` first. Imports onnx and NumPy only inside functions.
+it out again. Other engines may ignore such an import: ask `needs_wrappers` first. Imports onnx inside functions, and NumPy when
+it is first used.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
 from hetero_core.files import replace_file, replace_files
+from hetero_core.late_imports import np
 from hetero_core.network.arrays import bytes_of_array
 from hetero_core.network.encoding import GraphWriter, InlineWeights, opsets_of_nodes, write_model
 from hetero_core.network.graph import Network, Node, iterate_graphs
@@ -195,8 +197,6 @@ class OutsideWeights:
 
     def copy_to_memory(self) -> memoryview:
         """Returns one buffer with all constants at their offsets."""
-        import numpy as np
-
         buffer = np.zeros(self.size, np.uint8)
         for offset, initializer in self.initializers:
             raw = bytes_of_array(initializer.array)
@@ -246,8 +246,6 @@ def unpack_network(sections: Mapping[str, Any]) -> Network:
 
     Raises: NetworkReadError when the sections do not fit together.
     """
-    import numpy as np
-
     if not {"model", "weights"} <= set(sections):
         raise NetworkReadError(
             f"{_PACKED} has the sections {enumerate_choices(sections)}; expected model, weights. Export the network again."

@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hetero_core.late_imports import np
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
 from hetero_core.records import record
 from hetero_core.transforms.constants import drop_unread
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _FOLDED_DTYPES = ("float32", "float64")
 _BATCH_NORM_ATTRIBUTES = {"epsilon", "momentum", "spatial", "training_mode", "is_test"}
@@ -83,8 +81,6 @@ class _Folder:
         return len(self._network.index_of_consumers.get(value, ())) == 1 and value not in self._network.names_of_outputs
 
     def _fold_into_conv(self, conv: Node, node: Node, affine: Affine) -> Node | None:
-        import numpy as np  # late: a network without constants to fold needs none
-
         if any(name and name not in self._constants for name in conv.inputs[1:]) or len(conv.inputs) < 2:
             return None
         weight = self._constants[conv.inputs[1]]
@@ -104,8 +100,6 @@ class _Folder:
         return replace(conv, inputs=(conv.inputs[0], *names), outputs=node.outputs[:1], origins=_join_origins(conv, node))
 
     def _fold_into_norm(self, norm: Node, node: Node, affine: Affine) -> Node | None:
-        import numpy as np  # late: a network without constants to fold needs none
-
         first = read_affine(norm, self._network.type_of, self._constants)
         if first is None:
             return None
@@ -142,8 +136,6 @@ def _scale_later(weight: Initializer, scale: np.ndarray[Any, Any]) -> Initialize
     """Returns the weights times one number for each output, made on first use: a network is never in memory twice for being folded."""
 
     def load() -> np.ndarray[Any, Any]:
-        import numpy as np  # late: a network without constants to fold needs none
-
         # In float64, rounded once; NumPy converts a few thousand elements at a time.
         array = weight.array
         scaled = np.empty_like(array)
@@ -171,8 +163,6 @@ def read_affine(node: Node, type_of: Any, constants: Mapping[str, Initializer]) 
 
 def _read_batch_norm(node: Node, constants: Mapping[str, Initializer]) -> Affine | None:
     """Source: ONNX BatchNormalization-15, inference. Versions before 9 could train or normalize each pixel for itself."""
-    import numpy as np  # late: a network without constants to fold needs none
-
     if node.since_version < 9 or len(node.inputs) != 5 or not set(node.attributes) <= _BATCH_NORM_ATTRIBUTES:
         return None
     if node.attributes.get("training_mode", 0) or any(name not in constants for name in node.inputs[1:]):
@@ -189,8 +179,6 @@ def _read_batch_norm(node: Node, constants: Mapping[str, Initializer]) -> Affine
 
 
 def _read_arithmetic(node: Node, type_of: Any, constants: Mapping[str, Initializer]) -> Affine | None:
-    import numpy as np  # late: a network without constants to fold needs none
-
     for source, name in (node.inputs, node.inputs[::-1]):
         source_type, constant = type_of(source), constants.get(name)
         if constant is None or source in constants or constant.dtype not in _FOLDED_DTYPES:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hetero_core.late_imports import np
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import Dimension, TensorType
 from hetero_core.transforms.matching import (
@@ -147,8 +148,6 @@ _ARITHMETIC = frozenset({"Add", "Max", "Min", "Mul", "Neg", "Sub"})
 
 def _is_finite(network: Network, value: str, depth: int = 16) -> bool:
     """Says whether a value is made of finite constants and of integers alone; products that overflow are not thought of."""
-    import numpy as np  # late: only a network with a mask needs it
-
     constant = network.initializers.get(value)
     if constant is not None:
         return bool(np.isfinite(constant.array).all()) if constant.dtype == "float32" else True

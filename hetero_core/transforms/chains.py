@@ -7,16 +7,14 @@ The new nodes are their own origins: they are nodes of the network that the user
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hetero_core.late_imports import np
 from hetero_core.network.graph import EMPTY, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.opsets import since_version
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, TensorType
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # The first version with the meaning that is needed: Cast by number, broadcasting by NumPy's rules, Resize with half-pixel centers.
 _FIRST_OPSET = {

@@ -11,6 +11,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from hetero_core.late_imports import np
 from hetero_core.limits import FOLDED_FLOOR, FOLDED_TIMES
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
@@ -161,8 +162,6 @@ def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Ini
 
 def _read_sizes(node: Node, value_type: Any) -> Any:
     """Returns what a Shape or a Size makes of a value by its type, None where the shape is not known."""
-    import numpy as np  # only networks with shape arithmetic need it here
-
     if not isinstance(value_type, TensorType) or value_type.shape is None:
         return None
     sizes = [size for size in value_type.shape if isinstance(size, int)]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices
+from hetero_core.late_imports import np
 from hetero_core.network.types import Dimension
 from hetero_core.transforms.chains import Chain
 
@@ -52,10 +52,9 @@ def add_crop(chain: Chain, crop: Mapping[int, tuple[int, int]], where: str) -> N
     """Adds a Slice."""
     if crop:
         assert chain.shape is not None
-        columns = zip(*((begin, end, axis) for axis, (begin, end) in crop.items()), strict=True)
-        bounds = [
-            chain.hold(f"crop_{name}", _array(numbers)) for name, numbers in zip(("begin", "end", "axes"), columns, strict=True)
-        ]
+        begins, ends = zip(*crop.values(), strict=True)
+        named = {"crop_begin": begins, "crop_end": ends, "crop_axes": tuple(crop)}
+        bounds = [chain.hold(purpose, np.asarray(numbers, np.int64)) for purpose, numbers in named.items()]
         chain.add("Slice", *bounds, shape=find_cropped(chain.shape, crop, where))
 
 
@@ -75,13 +74,7 @@ def add_pad(chain: Chain, pad: Mapping[int, tuple[int, int]], value: float, size
     """Adds a Pad with one value."""
     if pad:
         sides = [pad.get(axis, (0, 0))[side] for side in (0, 1) for axis in range(len(sizes))]
-        import numpy as np
-
         filling = chain.hold("pad_value", np.asarray(value, numpy_dtype(chain.dtype)))
-        chain.add("Pad", chain.hold("pads", _array(sides)), filling, shape=tuple(sizes), attributes={"mode": "constant"})
-
-
-def _array(numbers: Any) -> Any:
-    import numpy as np
-
-    return np.asarray(list(numbers), np.int64)
+        chain.add(
+            "Pad", chain.hold("pads", np.asarray(sides, np.int64)), filling, shape=tuple(sizes), attributes={"mode": "constant"}
+        )

@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.late_imports import np
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import drop_hints, forget_shapes
 from hetero_core.network.inference import infer_types
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.shapes import LARGEST_READ_CONSTANT
 from hetero_core.network.types import ValueSpec
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def free_constants(network: Network, names: Sequence[str]) -> Network:

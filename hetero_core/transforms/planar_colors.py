@@ -8,9 +8,9 @@ U, V, ...), one behind the other in I420 (all U, all V). Formula: R = 1.164 (Y -
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hetero_core.errors import InvalidNetworkError
+from hetero_core.late_imports import np
 from hetero_core.network.types import Dimension
 from hetero_core.transforms.chains import Chain
 
@@ -60,26 +60,24 @@ def add_planar_colors(chain: Chain, color: str) -> None:
     for axis, size in ((1, height), (2, width)):
         assert chain.shape is not None
         shape = (*chain.shape[:axis], size, *chain.shape[axis + 1 :])
-        chain.add("Gather", chain.hold(f"squares{axis}", _array(range(size), "int64") // 2), shape=shape, attributes={"axis": axis})
+        chain.add(
+            "Gather", chain.hold(f"squares{axis}", np.asarray(range(size), "int64") // 2), shape=shape, attributes={"axis": axis}
+        )
     chain.add("Concat", begins=brightness, shape=(batch, height, width, 3), attributes={"axis": 3})
     dtype = chain.dtype
-    chain.add("Sub", chain.hold("zero_of_colors", _array((16, 128, 128), dtype)))
+    chain.add("Sub", chain.hold("zero_of_colors", np.asarray((16, 128, 128), dtype)))
     channels = (_RED, _GREEN, _BLUE) if color.endswith("RGB") else (_BLUE, _GREEN, _RED)
-    chain.add("MatMul", chain.hold("colors", _array(channels, dtype).T.copy()))
-    chain.add("Clip", chain.hold("darkest", _array(0, dtype)), chain.hold("brightest", _array(255, dtype)))
+    chain.add("MatMul", chain.hold("colors", np.asarray(channels, dtype).T.copy()))
+    chain.add("Clip", chain.hold("darkest", np.asarray(0, dtype)), chain.hold("brightest", np.asarray(255, dtype)))
 
 
 def _slice_rows(chain: Chain, begin: int, end: int, shape: tuple[Dimension, ...]) -> None:
-    bounds = [chain.hold(purpose, _array([number], "int64")) for purpose, number in (("begin", begin), ("end", end), ("axis", 1))]
+    bounds = [
+        chain.hold(purpose, np.asarray([number], "int64")) for purpose, number in (("begin", begin), ("end", end), ("axis", 1))
+    ]
     chain.add("Slice", *bounds, shape=shape)
 
 
 def _reshape(chain: Chain, shape: tuple[Dimension, ...]) -> None:
     # 0: the number of images as it is.
-    chain.add("Reshape", chain.hold("squares", _array([0, *shape[1:]], "int64")), shape=shape)
-
-
-def _array(numbers: Any, dtype: str) -> Any:
-    import numpy as np
-
-    return np.asarray(numbers, dtype)
+    chain.add("Reshape", chain.hold("squares", np.asarray([0, *shape[1:]], "int64")), shape=shape)

@@ -11,6 +11,7 @@ from typing import Any
 
 from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype, onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError
+from hetero_core.late_imports import np
 from hetero_core.network.border import dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import EMPTY, Graph, Network, Node
 from hetero_core.network.inference import infer_types
@@ -123,8 +124,6 @@ def _touches(node: Node, graph: Graph, dtype: str) -> bool:
 
 
 def _convert_attribute(node: Node, key: str, value: Any, old: str, new: str) -> Any:
-    import numpy as np
-
     if isinstance(value, Graph):
         return _convert_graph(value, old, new)
     if node.op_type in _NAMES_TYPE and key in ("to", "dtype") and value == onnx_of_dtype(old):

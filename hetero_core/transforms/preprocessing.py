@@ -10,10 +10,11 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.late_imports import np
 from hetero_core.network.border import InputInfo, dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import Network
 from hetero_core.network.inference import infer_types
@@ -25,9 +26,6 @@ from hetero_core.transforms.cropping import add_crop, add_pad, find_cropped, fin
 from hetero_core.transforms.layouts import find_model_layout, order_axes, read_layout
 from hetero_core.transforms.planar_colors import PLANAR_COLORS, add_planar_colors, find_plane
 from hetero_core.transforms.resampling import MODES, add_resize
-
-if TYPE_CHECKING:
-    import numpy as np
 
 CHANNELS_OF_COLOR: Mapping[str, tuple[int, tuple[int, ...]]] = MappingProxyType(
     {
@@ -113,7 +111,7 @@ def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: F
     chain = Chain(network, names, base=spec.name, value=spec.name, value_type=TensorType(dtype, shape))
     if channels is not None:
         axis = layout.index("C")
-        indices = chain.hold("channels", _array(channels[1], "int64"))
+        indices = chain.hold("channels", np.asarray(channels[1], "int64"))
         chain.add("Gather", indices, shape=_with_size(shape, axis, len(channels[1])), attributes={"axis": axis})
     elif _is_planar(info):
         add_planar_colors(chain, _read_color(info))
@@ -247,7 +245,7 @@ def _read_numbers(
     numbers: float | Sequence[float], purpose: str, layout: str, shape: Sequence[Dimension], where: str
 ) -> np.ndarray[Any, Any]:
     """Returns one number, or one for each channel shaped to stand at axis C."""
-    array = _array(numbers, "float64")
+    array = np.asarray(numbers, "float64")
     if not all(math.isfinite(number) for number in array.reshape(-1).tolist()) or (purpose == "scale" and not array.all()):
         limits = ", none of them 0" if purpose == "scale" else ""
         raise InvalidNetworkError(f"{where}: {purpose} is {numbers}; expected finite numbers{limits}")
@@ -267,12 +265,6 @@ def _read_numbers(
             f"{list(shape)}{', or an image of that shape' if purpose == 'mean' else ''}"
         )
     return array.reshape(-1, *(1,) * (len(layout) - layout.index("C") - 1))
-
-
-def _array(numbers: Any, dtype: str) -> np.ndarray[Any, Any]:
-    import numpy as np
-
-    return np.asarray(numbers, dtype)
 
 
 def _with_size(shape: tuple[Dimension, ...], axis: int, size: Dimension) -> tuple[Dimension, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from hetero_core.late_imports import np
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
@@ -187,8 +188,6 @@ class _Turner:
         return turned
 
     def _turn_constant(self, value: str, constant: Initializer) -> str:
-        import numpy as np  # late: only what turns a constant needs it
-
         array = constant.array
         if array.size == 1 and array.ndim < len(self._perm):
             return value
@@ -209,8 +208,6 @@ class _Turner:
         axes = [self._perm[axis % rank] for axis in read_axes(self._network, node) or ()]
         if "axes" in node.attributes:
             return {**node.attributes, "axes": tuple(axes)}, inputs
-        import numpy as np  # late: only what turns a reduction needs it
-
         name = self._name(node.inputs[1])
         self._constants[name] = turned_axes = Initializer.of_array(np.asarray(axes, np.int64))
         self._types[name] = turned_axes.type

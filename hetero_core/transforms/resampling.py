@@ -11,15 +11,13 @@ half-pixel centers, Gather for nearest and the product with weights for bilinear
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InvalidNetworkError
+from hetero_core.late_imports import np
 from hetero_core.network.types import Dimension
 from hetero_core.transforms.chains import Chain
-
-if TYPE_CHECKING:
-    import numpy as np
 
 MODES = ("nearest", "bilinear", "cubic", "area")
 _NAMES_AXES = 18
@@ -60,21 +58,21 @@ def _add_resize(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[Di
         attributes["nearest_mode"] = "round_prefer_floor"
     if chain.opset >= _NAMES_AXES:
         attributes["axes"] = axes
-        sizes = chain.hold("sizes", _array([target[axis] for axis in axes], "int64"))
+        sizes = chain.hold("sizes", np.asarray([target[axis] for axis in axes], "int64"))
     else:
         sizes = _compute_sizes(chain, target)
-    unused = "" if chain.opset >= _LEAVES_OUT else chain.hold("unused", _array([], "float32"))
+    unused = "" if chain.opset >= _LEAVES_OUT else chain.hold("unused", np.asarray([], "float32"))
     chain.add("Resize", unused, unused, sizes, shape=target, attributes=attributes)
 
 
 def _compute_sizes(chain: Chain, target: tuple[Dimension, ...]) -> str:
     """Returns the value that holds the sizes of all axes; one that is open there is that of the array."""
-    known = _array([size if isinstance(size, int) else 0 for size in target], "int64")
+    known = np.asarray([size if isinstance(size, int) else 0 for size in target], "int64")
     if all(isinstance(size, int) for size in target):
         return chain.hold("sizes", known)
     value, dtype, shape = chain.value, chain.dtype, chain.shape
     chain.add("Shape", dtype="int64", shape=(len(target),))
-    chain.add("Mul", chain.hold("open", _array([not isinstance(size, int) for size in target], "int64")))
+    chain.add("Mul", chain.hold("open", np.asarray([not isinstance(size, int) for size in target], "int64")))
     chain.add("Add", chain.hold("sizes", known))
     sizes, chain.value, chain.dtype, chain.shape = chain.value, value, dtype, shape
     return sizes
@@ -112,8 +110,6 @@ def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[
 
 def weigh_area(size: int, output: int) -> np.ndarray[Any, Any]:
     """Returns float64 (output, size): the share of each source pixel in each target pixel, which covers size / output of them."""
-    import numpy as np
-
     step = size / output
     begin = np.arange(output)[:, None] * step
     source = np.arange(size)[None, :]
@@ -124,8 +120,6 @@ def weigh_area(size: int, output: int) -> np.ndarray[Any, Any]:
 
 def weigh_bilinear(size: int, output: int) -> np.ndarray[Any, Any]:
     """Returns float64 (output, size): the share of the two source pixels beside the center of each target pixel."""
-    import numpy as np
-
     center = np.clip((np.arange(output) + 0.5) * (size / output) - 0.5, 0, size - 1)
     shares: np.ndarray[Any, Any] = np.clip(1 - np.abs(center[:, None] - np.arange(size)[None, :]), 0, None)
     return shares
@@ -136,8 +130,6 @@ def weigh_cubic(size: int, output: int) -> np.ndarray[Any, Any]:
 
     Source: Keys 1981, Cubic convolution interpolation, with a = -0.75, as ONNX's Resize and OpenVINO's Interpolate have it.
     """
-    import numpy as np
-
     a = -0.75
     center = (np.arange(output) + 0.5) * (size / output) - 0.5
     first = np.floor(center).astype(np.int64) - 1
@@ -152,14 +144,6 @@ def weigh_cubic(size: int, output: int) -> np.ndarray[Any, Any]:
 
 def find_nearest(size: int, output: int) -> np.ndarray[Any, Any]:
     """Returns int64 (output): the source pixel next to the center of each target pixel; of two that are as near, the lower one."""
-    import numpy as np
-
     center = (np.arange(output) + 0.5) * (size / output) - 0.5
     nearest: np.ndarray[Any, Any] = np.clip(np.ceil(center - 0.5), 0, size - 1).astype(np.int64)
     return nearest
-
-
-def _array(numbers: Any, dtype: str) -> np.ndarray[Any, Any]:
-    import numpy as np
-
-    return np.asarray(numbers, dtype)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 
+from hetero_core.late_imports import np
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
@@ -69,8 +70,6 @@ def merge_reshapes(network: Network) -> Network:
 
     The members of a chain that others read stay for them.
     """
-    import numpy as np  # late: only a network with such a chain needs it
-
     names = FreshNames(network)
     constants = dict(network.initializers)
     chains: dict[str, tuple[str, tuple[str, ...]]] = {}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 
+from hetero_core.late_imports import np
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
@@ -49,8 +50,6 @@ def fold_scalars(network: Network) -> Network:
             return None
         if factor.is_factor != other.is_factor:
             return None
-        import numpy as np  # late: only a network with such a chain needs it
-
         number = factor.number * other.number if factor.is_factor else factor.number + other.number
         limits = np.finfo(factor.dtype)
         if not (number == 0 and not factor.is_factor) and not float(limits.tiny) <= abs(number) <= float(limits.max):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from hetero_core.late_imports import np
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
@@ -73,8 +74,6 @@ def _joins_groups(network: Network, node: Node) -> bool:
 
 
 def _build(network: Network, match: Found, node: Node, *, names: FreshNames) -> Replacement | None:
-    import numpy as np  # late: only a network with such heads needs it
-
     read = match.values
     q, k, v = (_read_sizes(network, read[name], 4) for name in "qkv")
     if q is None or k is None or v is None or q[2] != 1 or k[:3] != v[:3] or 0 in (*q, *k, *v):

@@ -8,6 +8,7 @@ from typing import Any
 
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.late_imports import np
 from hetero_core.network.border import State
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
@@ -66,8 +67,6 @@ def _check_types(output: ValueSpec, source: ValueSpec, where: str) -> None:
 
 
 def _read_initial(spec: ValueSpec, value: Any, network: Network) -> Initializer:
-    import numpy as np
-
     assert isinstance(spec.type, TensorType)
     assert spec.dtype is not None
     where = f"state '{spec.name}' of network '{network.name}'"

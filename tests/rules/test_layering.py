@@ -29,6 +29,7 @@ CORE = ROOT / "hetero_core"
 # From above to below; a folder stands for all its modules that are not named themselves.
 LAYERS = (
     "errors",
+    "late_imports",
     "dtypes",
     "records",
     "cyclic_garbage",
