@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, field, fields
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -37,7 +37,13 @@ FLOAT8: Dtypes = frozenset({"float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "flo
 COMPLEX: Dtypes = frozenset({"complex64", "complex128"})
 BOOL: Dtypes = frozenset({"bool"})
 INDEX: Dtypes = frozenset({"int32", "int64"})
+INT32: Dtypes = frozenset({"int32"})
 INT64: Dtypes = frozenset({"int64"})
+UINT8: Dtypes = frozenset({"uint8"})
+BYTES: Dtypes = frozenset({"int8", "uint8"})
+FLOAT32: Dtypes = frozenset({"float32"})
+HALF: Dtypes = frozenset({"float32", "float16"})
+SMALL_FLOATS: Dtypes = FLOATS - {"float64"}
 STRING: Dtypes = frozenset({"string"})
 NOT_STRING: Dtypes = ANY - STRING
 
@@ -127,6 +133,9 @@ def _with_halves(dtypes: Dtypes) -> Dtypes:
 
 
 kernel = Declaration
+microsoft_kernel = partial(Declaration, since=(0,), domain="com.microsoft")
+"""Declares an operator of ONNX Runtime's own, for which onnx has no schema."""
+ml_kernel = partial(Declaration, domain="ai.onnx.ml")
 _DECLARED = tuple(declared.name for declared in fields(Declaration))
 
 

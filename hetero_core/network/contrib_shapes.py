@@ -7,46 +7,75 @@ from typing import Any
 
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
+from hetero_core.records import record
 
-InputTypes = Sequence[ValueType | None]
-Rule = Callable[[Node, InputTypes], Sequence[ValueType | None]]
-"""Takes a node and the types of its inputs; returns one type for each output, None where nothing is known."""
 Size = int | str | None
 Shape = tuple[Size, ...] | None
 
 
-def dtype_at(types: InputTypes, index: int) -> str | None:
-    """Returns the element type of an input, None where it is absent or unknown."""
-    value_type = types[index] if index < len(types) else None
-    return value_type.dtype if isinstance(value_type, TensorType) else None
+@record(frozen=True, slots=True, eq=False)
+class TypedNode:
+    """A node with what is known of the types of its inputs, None for an absent or unknown one, as rules of types ask for it."""
+
+    node: Node
+    input_types: Sequence[ValueType | None]
+
+    def type(self, index: int) -> ValueType | None:
+        """Returns the type of an input."""
+        return self.input_types[index] if index < len(self.input_types) else None
+
+    def dtype(self, index: int) -> str | None:
+        """Returns the element type of an input."""
+        value_type = self.type(index)
+        return value_type.dtype if isinstance(value_type, TensorType) else None
+
+    def shape(self, index: int) -> Shape:
+        """Returns the shape of an input; None where its rank is not known."""
+        value_type = self.type(index)
+        return value_type.shape if isinstance(value_type, TensorType) else None
+
+    def size(self, index: int, axis: int) -> Size:
+        """Returns one size of an input; None where it is not known."""
+        return size_at(self.shape(index), axis)
+
+    def shape_with_last(self, index: int, *sizes: Size) -> Shape:
+        """Returns the shape of an input with these sizes in place of its last one."""
+        shape = self.shape(index)
+        return None if shape is None else (*shape[:-1], *sizes)
+
+    def shape_with_more(self, index: int, *sizes: Size) -> Shape:
+        """Returns the shape of an input with these sizes behind its own."""
+        shape = self.shape(index)
+        return None if shape is None else (*shape, *sizes)
+
+    def open_shape(self, index: int, more: int = 0) -> Shape:
+        """Returns the rank of an input, and so many axes more, as open sizes."""
+        shape = self.shape(index)
+        return None if shape is None else (None,) * (len(shape) + more)
+
+    def has(self, index: int) -> bool:
+        """Says whether an optional input is given."""
+        return index < len(self.node.inputs) and bool(self.node.inputs[index])
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """Returns an attribute that holds an integer."""
+        value = self.node.attributes.get(name, default)
+        return value if isinstance(value, int) else default
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """Returns an attribute that holds integers, None where it is absent."""
+        value: Any = self.node.attributes.get(name)
+        return value if isinstance(value, tuple) else None
 
 
-def shape_at(types: InputTypes, index: int) -> Shape:
-    """Returns the shape of an input, None where it is absent or its rank unknown."""
-    value_type = types[index] if index < len(types) else None
-    return value_type.shape if isinstance(value_type, TensorType) else None
+Types = tuple[ValueType | None, ...]
+Rule = Callable[[TypedNode], ValueType | Types | None]
+"""Returns the type of the only output, or one for each; None where nothing is known."""
 
 
 def size_at(shape: Shape, axis: int) -> Size:
     """Returns one size of a shape, None where it is unknown."""
     return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
-
-
-def is_there(node: Node, index: int) -> bool:
-    """Says whether an optional input is given."""
-    return index < len(node.inputs) and bool(node.inputs[index])
-
-
-def integer_of(node: Node, name: str, default: int = 0) -> int:
-    """Returns an attribute that holds an integer."""
-    value = node.attributes.get(name, default)
-    return value if isinstance(value, int) else default
-
-
-def integers_at(node: Node, name: str) -> tuple[int, ...] | None:
-    """Returns an attribute that holds integers, None where it is absent."""
-    value: Any = node.attributes.get(name)
-    return tuple(value) if isinstance(value, tuple) else None
 
 
 def add(left: Size, right: Size) -> Size:
@@ -100,4 +129,4 @@ def product_shape(left: Shape, right: Shape) -> Shape:
 
 def same_as(index: int) -> Rule:
     """Returns the rule of an operator whose first output has the type of an input."""
-    return lambda node, types: (types[index] if index < len(types) else None,)
+    return lambda node: node.type(index)

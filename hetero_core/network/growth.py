@@ -8,7 +8,7 @@ heavy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any
 
@@ -153,29 +153,9 @@ def _largest_integer(value: Any) -> int:
     return 0
 
 
-def _add(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    return most[0], most[1], sum(read[2] for read in reads)
-
-
-def _multiply(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    return most[0], most[1], prod(max(read[2], 1) for read in reads[:2])
-
-
 def _concatenate(node: Node, reads: list[Bound], most: Bound) -> Bound:
     # A number without dimensions is one element.
     return most[0] + (node.op_type == "ConcatFromSequence"), sum(max(read[1], 1) for read in reads), most[2]
-
-
-def _add_ranks(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    return sum(read[0] for read in reads), most[1], most[2]
-
-
-def _take_shape(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    return 1, most[0], most[1]
-
-
-def _take_size(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    return 0, 0, _count_elements(reads[0])
 
 
 def _count_elements(bound: Bound) -> int:
@@ -201,28 +181,11 @@ def _lengthen(node: Node, reads: list[Bound], most: Bound) -> Bound:
     return most[0], reads[0][1] * max(number, 1) + 2 * number, most[2]
 
 
-def _count(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    """Returns the bound of Range: one dimension of any size, since a small step makes many elements between small limits."""
-    return 1, _HUGE, most[2]
-
-
-def _unsqueeze(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    return reads[0][0] + _count_axes(node, reads), max(reads[0][1], 1), most[2]
-
-
-def _squeeze(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    return max(reads[0][0] - _count_axes(node, reads), 0), reads[0][1], most[2]
-
-
 def _count_axes(node: Node, reads: list[Bound]) -> int:
     axes = node.attributes.get("axes")
     if isinstance(axes, tuple):
         return len(axes)
     return reads[1][1] if len(reads) > 1 else 0
-
-
-def _one_hot(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    return reads[0][0] + 1, max(most[1], most[2]), most[2]
 
 
 def _spread(node: Node, reads: list[Bound], most: Bound) -> Bound:
@@ -231,35 +194,31 @@ def _spread(node: Node, reads: list[Bound], most: Bound) -> Bound:
     return most[0], most[1] * factor * factor, most[2]
 
 
-def _flatten(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    return 2, _count_elements(reads[0]), most[2]
-
-
 def _sum_products(node: Node, reads: list[Bound], most: Bound) -> Bound:
     equation = node.attributes.get("equation", "")
     return most[0] + (len(equation) if isinstance(equation, (str, bytes)) else 0), most[1], most[2]
 
 
-def _add_axis(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    return most[0] + 1, most[1], most[2]
-
-
-_RULES = {
-    **dict.fromkeys(("Add", "Sub"), _add),
-    "Mul": _multiply,
+_Rule = Callable[[Node, list[Bound], Bound], Bound]
+_RULES: Mapping[str, _Rule] = {
+    **dict.fromkeys(("Add", "Sub"), lambda node, reads, most: (most[0], most[1], sum(read[2] for read in reads))),
+    "Mul": lambda node, reads, most: (most[0], most[1], prod(max(read[2], 1) for read in reads[:2])),
     **dict.fromkeys(("Concat", "ConcatFromSequence"), _concatenate),
-    **dict.fromkeys(("Gather", "GatherND"), _add_ranks),
-    "Shape": _take_shape,
-    "Size": _take_size,
+    **dict.fromkeys(("Gather", "GatherND"), lambda node, reads, most: (sum(read[0] for read in reads), most[1], most[2])),
+    "Shape": lambda node, reads, most: (1, most[0], most[1]),
+    "Size": lambda node, reads, most: (0, 0, _count_elements(reads[0])),
     **dict.fromkeys(("ConstantOfShape", "Expand", "Reshape"), _follow_shape),
     "Tile": _repeat,
     **dict.fromkeys(("Pad", "Resize", "CenterCropPad"), _lengthen),
-    "Range": _count,
-    "Unsqueeze": _unsqueeze,
-    "Squeeze": _squeeze,
-    "OneHot": _one_hot,
+    # One dimension of any size, since a small step makes many elements between small limits.
+    "Range": lambda node, reads, most: (1, _HUGE, most[2]),
+    "Unsqueeze": lambda node, reads, most: (reads[0][0] + _count_axes(node, reads), max(reads[0][1], 1), most[2]),
+    "Squeeze": lambda node, reads, most: (max(reads[0][0] - _count_axes(node, reads), 0), reads[0][1], most[2]),
+    "OneHot": lambda node, reads, most: (reads[0][0] + 1, max(most[1], most[2]), most[2]),
     **dict.fromkeys(("Col2Im", "ConvTranspose", "DepthToSpace", "MaxUnpool", "SpaceToDepth", "Upsample"), _spread),
-    "Flatten": _flatten,
+    "Flatten": lambda node, reads, most: (2, _count_elements(reads[0]), most[2]),
     "Einsum": _sum_products,
-    **dict.fromkeys(("NonZero", "SplitToSequence", "StringSplit", "STFT"), _add_axis),
+    **dict.fromkeys(
+        ("NonZero", "SplitToSequence", "StringSplit", "STFT"), lambda node, reads, most: (most[0] + 1, most[1], most[2])
+    ),
 }

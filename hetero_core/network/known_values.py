@@ -65,15 +65,6 @@ def _is_counting(dtype: str) -> bool:
     return dtype in ("int32", "int64", "bool")
 
 
-def _compute_shape(node: Node, inputs: Arrays) -> Any:
-    # start and end are Shape-15's; before, the whole shape is returned.
-    return inputs[0][node.attributes.get("start", 0) : node.attributes.get("end")]
-
-
-def _compute_size(node: Node, inputs: Arrays) -> Any:
-    return np.array(inputs[0].prod(), np.int64)
-
-
 def _cast(node: Node, inputs: Arrays) -> Any:
     number = node.attributes.get("to")
     # Cast-1 names the type.
@@ -88,14 +79,6 @@ def _divide(node: Node, inputs: Arrays) -> Any:
     # The standard cuts fractions off; NumPy's quotient of integers is rounded down.
     quotient = np.abs(dividend) // np.abs(divisor) * np.sign(dividend) * np.sign(divisor)
     return quotient.astype(dividend.dtype)
-
-
-def _concatenate(node: Node, inputs: Arrays) -> Any:
-    return np.concatenate(inputs, node.attributes.get("axis", 1))
-
-
-def _gather(node: Node, inputs: Arrays) -> Any:
-    return np.take(inputs[0], inputs[1], node.attributes.get("axis", 0))
 
 
 def _slice(node: Node, inputs: Arrays) -> Any:
@@ -119,10 +102,6 @@ def _read_axes(node: Node, inputs: Arrays) -> tuple[int, ...] | None:
         return tuple(inputs[1].tolist())
     axes = node.attributes.get("axes")
     return None if axes is None else tuple(axes)
-
-
-def _squeeze(node: Node, inputs: Arrays) -> Any:
-    return inputs[0].squeeze(_read_axes(node, inputs))
 
 
 def _unsqueeze(node: Node, inputs: Arrays) -> Any:
@@ -151,18 +130,14 @@ def _reshape(node: Node, inputs: Arrays) -> Any:
     return inputs[0].reshape(target)
 
 
-def _choose(node: Node, inputs: Arrays) -> Any:
-    return np.where(*inputs)
-
-
 _OPERATORS: Mapping[str, Callable[[Node, Arrays], Any]] = {
     "Add": lambda node, inputs: inputs[0] + inputs[1],
     "Cast": _cast,
-    "Concat": _concatenate,
+    "Concat": lambda node, inputs: np.concatenate(inputs, node.attributes.get("axis", 1)),
     "ConstantOfShape": _fill,
     "Div": _divide,
     "Equal": lambda node, inputs: inputs[0] == inputs[1],
-    "Gather": _gather,
+    "Gather": lambda node, inputs: np.take(inputs[0], inputs[1], node.attributes.get("axis", 0)),
     "Greater": lambda node, inputs: inputs[0] > inputs[1],
     "Identity": lambda node, inputs: inputs[0],
     "Less": lambda node, inputs: inputs[0] < inputs[1],
@@ -170,11 +145,12 @@ _OPERATORS: Mapping[str, Callable[[Node, Arrays], Any]] = {
     "Neg": lambda node, inputs: -inputs[0],
     "Range": _count,
     "Reshape": _reshape,
-    "Shape": _compute_shape,
-    "Size": _compute_size,
+    # start and end are Shape-15's; before, the whole shape is returned.
+    "Shape": lambda node, inputs: inputs[0][node.attributes.get("start", 0) : node.attributes.get("end")],
+    "Size": lambda node, inputs: np.array(inputs[0].prod(), np.int64),
     "Slice": _slice,
-    "Squeeze": _squeeze,
+    "Squeeze": lambda node, inputs: inputs[0].squeeze(_read_axes(node, inputs)),
     "Sub": lambda node, inputs: inputs[0] - inputs[1],
     "Unsqueeze": _unsqueeze,
-    "Where": _choose,
+    "Where": lambda node, inputs: np.where(*inputs),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hetero_core.kernels.operators.arithmetic import declare_binary
 from hetero_core.kernels.precision import Array, Namespace, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, INTEGERS, NUMBERS, STRING, kernel
 
@@ -18,70 +19,22 @@ def equal(xp: Namespace, a: Array, b: Array) -> Array:
     return xp.asarray(xp.equal(a, b), dtype=_BOOL)
 
 
-@kernel("Greater", since=_ORDERED, dtypes=NUMBERS)
-def greater(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns a > b. Source: ONNX Greater-13."""
-    return xp.greater(a, b)
-
-
-@kernel("GreaterOrEqual", since=(12, 16), dtypes=NUMBERS)
-def greater_or_equal(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns a >= b. Source: ONNX GreaterOrEqual-16."""
-    return xp.greater_equal(a, b)
-
-
-@kernel("Less", since=_ORDERED, dtypes=NUMBERS)
-def less(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns a < b. Source: ONNX Less-13."""
-    return xp.less(a, b)
-
-
-@kernel("LessOrEqual", since=(12, 16), dtypes=NUMBERS)
-def less_or_equal(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns a <= b. Source: ONNX LessOrEqual-16."""
-    return xp.less_equal(a, b)
-
-
-@kernel("And", since=(7,), dtypes=BOOL)
-def and_(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns a and b. Source: ONNX And-7."""
-    return xp.logical_and(a, b)
-
-
-@kernel("Or", since=(7,), dtypes=BOOL)
-def or_(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns a or b. Source: ONNX Or-7."""
-    return xp.logical_or(a, b)
-
-
-@kernel("Xor", since=(7,), dtypes=BOOL)
-def xor(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns whether exactly one of a and b is true. Source: ONNX Xor-7."""
-    return xp.logical_xor(a, b)
+greater = declare_binary("Greater", "greater", _ORDERED, NUMBERS)
+less = declare_binary("Less", "less", _ORDERED, NUMBERS)
+declare_binary("GreaterOrEqual", "greater_equal", (12, 16), NUMBERS)
+declare_binary("LessOrEqual", "less_equal", (12, 16), NUMBERS)
+and_ = declare_binary("And", "logical_and", (7,), BOOL)
+or_ = declare_binary("Or", "logical_or", (7,), BOOL)
+xor = declare_binary("Xor", "logical_xor", (7,), BOOL)
+declare_binary("BitwiseAnd", "bitwise_and", (18,), INTEGERS)
+declare_binary("BitwiseOr", "bitwise_or", (18,), INTEGERS)
+declare_binary("BitwiseXor", "bitwise_xor", (18,), INTEGERS)
 
 
 @kernel("Not", since=(1,), dtypes=BOOL)
 def not_(xp: Namespace, x: Array) -> Array:
     """Returns not x. Source: ONNX Not-1."""
     return xp.logical_not(x)
-
-
-@kernel("BitwiseAnd", since=(18,), dtypes=INTEGERS)
-def bitwise_and(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns the bits set in both. Source: ONNX BitwiseAnd-18."""
-    return xp.bitwise_and(a, b)
-
-
-@kernel("BitwiseOr", since=(18,), dtypes=INTEGERS)
-def bitwise_or(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns the bits set in any. Source: ONNX BitwiseOr-18."""
-    return xp.bitwise_or(a, b)
-
-
-@kernel("BitwiseXor", since=(18,), dtypes=INTEGERS)
-def bitwise_xor(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns the bits set in exactly one. Source: ONNX BitwiseXor-18."""
-    return xp.bitwise_xor(a, b)
 
 
 @kernel("BitwiseNot", since=(18,), dtypes=INTEGERS)

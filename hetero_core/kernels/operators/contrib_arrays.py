@@ -4,37 +4,35 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.kernels.operators.contrib_quantized import DOMAIN, FLOAT32
 from hetero_core.kernels.operators.generation import count_range, range_
 from hetero_core.kernels.operators.indexing import gather_nd
 from hetero_core.kernels.operators.padding import count_padded, pad_all
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import ANY, INDEX, INT64, kernel
+from hetero_core.kernels.registry import ANY, FLOAT32, INDEX, INT32, INT64, microsoft_kernel
 
 _TRILU = frozenset({"float32", "float64", "int64", "bool"})
-INT32 = frozenset({"int32"})
 
 
-@kernel("ExpandDims", since=(0,), domain=DOMAIN, dtypes=(ANY, INT32), host=(1,))
+@microsoft_kernel("ExpandDims", dtypes=(ANY, INT32), host=(1,))
 def expand_dims(xp: Namespace, x: Array, axis: Array) -> Array:
     """Returns x with a new axis of size 1. Source: ONNX Runtime, com.microsoft.ExpandDims-1."""
     return xp.expand_dims(x, normalize_axis(integers_of(axis)[0], x.ndim + 1))
 
 
-@kernel("GatherND", since=(0,), domain=DOMAIN, dtypes=(ANY, INDEX))
+@microsoft_kernel("GatherND", dtypes=(ANY, INDEX))
 def microsoft_gather_nd(xp: Namespace, x: Array, indices: Array) -> Array:
     """Returns the slices of x that the last axis of the indices addresses. Source: ONNX Runtime, com.microsoft.GatherND-1."""
     return gather_nd(xp, x, indices.astype(np.int64))
 
 
-@kernel("Trilu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=(_TRILU, INT64), host=(1,), choices={"upper": (0, 1)})
+@microsoft_kernel("Trilu", halves=(0,), dtypes=(_TRILU, INT64), host=(1,), choices={"upper": (0, 1)})
 def microsoft_trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     """Returns the triangle above or below a diagonal. Source: ONNX Runtime, com.microsoft.Trilu-1."""
     diagonal = 0 if k is None else integers_of(k)[0]
     return xp.triu(x, diagonal) if upper else xp.tril(x, diagonal)
 
 
-@kernel("UnfoldTensor", since=(0,), domain=DOMAIN, dtypes=ANY)
+@microsoft_kernel("UnfoldTensor", dtypes=ANY)
 def unfold_tensor(xp: Namespace, x: Array, *, dim: int = -1, size: int, step: int = 1) -> Array:
     """Returns all slices of a size along an axis, in a new last axis. Source: ONNX Runtime, com.microsoft.UnfoldTensor-1."""
     axis = normalize_axis(dim, x.ndim)
@@ -45,28 +43,21 @@ def unfold_tensor(xp: Namespace, x: Array, *, dim: int = -1, size: int, step: in
     return xp.ascontiguousarray(xp.moveaxis(xp.take(x, indices, axis=axis), axis + 1, -1))
 
 
-@kernel(
-    "CDist", since=(0,), domain=DOMAIN, dtypes=frozenset({"float32", "float64"}), choices={"metric": ("euclidean", "sqeuclidean")}
-)
+@microsoft_kernel("CDist", dtypes=frozenset({"float32", "float64"}), choices={"metric": ("euclidean", "sqeuclidean")})
 def cdist(xp: Namespace, a: Array, b: Array, *, metric: str = "sqeuclidean") -> Array:
     """Returns the (squared) Euclidean distance of each row of a to each row of b. Source: ONNX Runtime, com.microsoft.CDist-1."""
     squares = xp.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=-1)
     return narrow(squares if metric == "sqeuclidean" else xp.sqrt(squares), a.dtype)
 
 
-@kernel("Inverse", since=(0,), domain=DOMAIN, dtypes=frozenset({"float16", "float32", "float64"}))
+@microsoft_kernel("Inverse", dtypes=frozenset({"float16", "float32", "float64"}))
 def inverse(xp: Namespace, x: Array) -> Array:
     """Returns the inverse of each matrix. Source: ONNX Runtime, com.microsoft.Inverse-1."""
     return narrow(xp.linalg.inv(widen(x)), x.dtype)
 
 
-@kernel(
-    "Range",
-    since=(0,),
-    domain=DOMAIN,
-    dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}),
-    host=(0, 1, 2),
-    count_bytes=count_range,
+@microsoft_kernel(
+    "Range", dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2), count_bytes=count_range
 )
 def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
     """Returns the numbers from start up to limit by delta, 1 where it is absent. Source: ONNX Runtime, com.microsoft.Range-1."""
@@ -74,10 +65,8 @@ def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | No
     return range_(xp, start.reshape(()), limit.reshape(()), step)
 
 
-@kernel(
+@microsoft_kernel(
     "Pad",
-    since=(0,),
-    domain=DOMAIN,
     halves=(0,),
     dtypes=(FLOAT32, INT64, FLOAT32),
     host=(1,),
@@ -90,7 +79,7 @@ def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = No
     return pad_all(xp, x, pads.reshape(-1), filler, mode=mode)
 
 
-@kernel("Unique", since=(0,), domain=DOMAIN, dtypes=FLOAT32, outputs=3, runs_on_host=True)
+@microsoft_kernel("Unique", dtypes=FLOAT32, outputs=3, runs_on_host=True)
 def microsoft_unique(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
     """Returns the values in the order in which they come first, for each element where its value stands, and how often each occurs.
 
@@ -103,7 +92,7 @@ def microsoft_unique(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
     return values[order], ranks[places.reshape(x.shape)].astype(np.int64), counts[order].astype(np.int64)
 
 
-@kernel("DynamicTimeWarping", since=(0,), domain=DOMAIN, dtypes=FLOAT32, runs_on_host=True)
+@microsoft_kernel("DynamicTimeWarping", dtypes=FLOAT32, runs_on_host=True)
 def dynamic_time_warping(xp: Namespace, x: Array) -> Array:
     """Returns rows and columns of the cheapest path from corner to corner, by steps right, down or both.
 

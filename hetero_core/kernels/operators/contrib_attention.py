@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.contrib_quantized import BYTES, DOMAIN, FLOAT32
 from hetero_core.kernels.operators.contrib_quantized_products import mat_mul_integer_to_float
 from hetero_core.kernels.operators.softmax import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, narrow
-from hetero_core.kernels.registry import kernel
+from hetero_core.kernels.registry import BYTES, FLOAT32, INT32, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
-INT32 = frozenset({"int32"})
 _LOWEST = np.float32(np.finfo(np.float32).min)
 _FILTER = -10000.0
 InputTypes = tuple[ValueType | None, ...]
@@ -90,10 +88,8 @@ def _refuse_masks(position: int) -> Callable[[Node, InputTypes], str | None]:
     return refuse
 
 
-@kernel(
+@microsoft_kernel(
     "Attention",
-    since=(0,),
-    domain=DOMAIN,
     halves=(0, 1),
     dtypes=(FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32),
     choices={"do_rotary": (0,), "past_present_share_buffer": (0,), "unidirectional": (0, 1)},
@@ -159,10 +155,8 @@ def attend_projected(
     return join_heads(xp, y), present
 
 
-@kernel(
+@microsoft_kernel(
     "QAttention",
-    since=(0,),
-    domain=DOMAIN,
     halves=(0, 1),
     dtypes=(BYTES, BYTES, FLOAT32, FLOAT32, FLOAT32, INT32, BYTES, BYTES, FLOAT32),
     choices={"do_rotary": (0,), "past_present_share_buffer": (0,), "unidirectional": (0, 1)},
@@ -209,10 +203,8 @@ def _refuse_packed(node: Node, input_types: InputTypes) -> str | None:
     return _refuse_masks(4)(node, input_types)
 
 
-@kernel(
+@microsoft_kernel(
     "MultiHeadAttention",
-    since=(0,),
-    domain=DOMAIN,
     halves=(0, 1, 2, 3),
     dtypes=(FLOAT32, FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32, FLOAT32),
     choices={"unidirectional": (0, 1)},
@@ -261,10 +253,8 @@ def _lay_heads(xp: Namespace, x: Array, bias: Array | None, heads: int) -> Array
     return split_heads(xp, x if bias is None else x + bias, heads)
 
 
-@kernel(
+@microsoft_kernel(
     "DecoderMaskedMultiHeadAttention",
-    since=(0,),
-    domain=DOMAIN,
     halves=(0, 1, 2, 3),
     dtypes=(FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32, FLOAT32, INT32, INT32, INT32, FLOAT32),
     choices={"past_present_share_buffer": (0,), "output_qk": (0, 1)},

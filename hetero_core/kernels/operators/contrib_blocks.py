@@ -9,12 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.contrib_quantized import DOMAIN, FLOAT32
 from hetero_core.kernels.precision import Array, Namespace, integers_of, is_small_integer, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import FLOAT8, INDEX, INT64, kernel
+from hetero_core.kernels.registry import FLOAT8, FLOAT32, HALF, INDEX, INT64, UINT8, microsoft_kernel
 
-UINT8 = frozenset({"uint8"})
-HALF = frozenset({"float32", "float16"})
 _ACCURACIES = (0, 1, 2, 3, 4)
 
 
@@ -48,10 +45,8 @@ def restore_blocks(
     return (flat - xp.take(zeros, places, axis=1)) * xp.take(factors, places, axis=1)
 
 
-@kernel(
+@microsoft_kernel(
     "MatMulNBits",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(HALF, UINT8, HALF, UINT8 | HALF, frozenset({"int32"}), HALF),
     choices={"bits": (2, 4, 8), "accuracy_level": _ACCURACIES, "weight_prepacked": (0,)},
 )
@@ -95,10 +90,8 @@ _NF4 = (
 _CODEBOOKS = ((*_FP4, *(-value for value in _FP4)), _NF4)
 
 
-@kernel(
+@microsoft_kernel(
     "MatMulBnb4",
-    since=(0,),
-    domain=DOMAIN,
     halves=(0,),
     dtypes=(FLOAT32, UINT8, FLOAT32),
     choices={"quant_type": (0, 1), "transB": (0, 1), "training_mode": (0,)},
@@ -132,9 +125,7 @@ def mat_mul_bnb4(
 _BLOBS = {0: (32, False), 1: (32, True), 2: (64, False)}
 
 
-@kernel(
-    "MatMulFpQ4", since=(0,), domain=DOMAIN, dtypes=(FLOAT32, UINT8, INT64), host=(1, 2), choices={"blk_quant_type": tuple(_BLOBS)}
-)
+@microsoft_kernel("MatMulFpQ4", dtypes=(FLOAT32, UINT8, INT64), host=(1, 2), choices={"blk_quant_type": tuple(_BLOBS)})
 def mat_mul_fp_q4(xp: Namespace, a: Array, b: Array, b_shape: Array, *, blk_quant_type: int = 1) -> Array:
     """Returns a @ w with w (K, N) from a blob: for each column, blocks of a scale, perhaps a zero point, and 4-bit codes.
 
@@ -155,7 +146,7 @@ def mat_mul_fp_q4(xp: Namespace, a: Array, b: Array, b_shape: Array, *, blk_quan
 _TABLES = frozenset({"uint8", "int4", "uint4", "float4e2m1"}) | FLOAT8
 
 
-@kernel("GatherBlockQuantized", since=(0,), domain=DOMAIN, dtypes=(_TABLES, INDEX, HALF, _TABLES), choices={"bits": (2, 4, 8)})
+@microsoft_kernel("GatherBlockQuantized", dtypes=(_TABLES, INDEX, HALF, _TABLES), choices={"bits": (2, 4, 8)})
 def gather_block_quantized(
     xp: Namespace,
     x: Array,

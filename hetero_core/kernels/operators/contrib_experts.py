@@ -9,15 +9,12 @@ import numpy as np
 from hetero_core.kernels.operators.activations import sigmoid_of
 from hetero_core.kernels.operators.contrib_blocks import restore_blocks, unpack_bits
 from hetero_core.kernels.operators.contrib_fused import fast_gelu_of
-from hetero_core.kernels.operators.contrib_quantized import DOMAIN, FLOAT32
 from hetero_core.kernels.operators.softmax import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
-from hetero_core.kernels.registry import FLOATS, kernel
+from hetero_core.kernels.registry import FLOAT32, SMALL_FLOATS, UINT8, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
-SMALL_FLOATS = FLOATS - {"float64"}
-UINT8 = frozenset({"uint8"})
 _ACTIVATIONS = ("relu", "gelu", "silu", "swiglu", "identity")
 _NO_LIMIT = float("inf")
 _SHARED_CHOICES = {
@@ -63,7 +60,7 @@ def refuse_fusion(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     return None
 
 
-@kernel("MoE", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32, choices=_SHARED_CHOICES, refuse=refuse_fusion)
+@microsoft_kernel("MoE", halves=(0,), dtypes=FLOAT32, choices=_SHARED_CHOICES, refuse=refuse_fusion)
 def mixture_of_experts(
     xp: Namespace,
     x: Array,
@@ -120,10 +117,8 @@ def _refuse_quantization(node: Node, input_types: tuple[ValueType | None, ...]) 
     return refuse_fusion(node, input_types)
 
 
-@kernel(
+@microsoft_kernel(
     "QMoE",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(
         *(SMALL_FLOATS, SMALL_FLOATS, UINT8, SMALL_FLOATS, SMALL_FLOATS, UINT8, SMALL_FLOATS, SMALL_FLOATS),
         *(UINT8, SMALL_FLOATS, SMALL_FLOATS, UINT8, UINT8, UINT8, SMALL_FLOATS),
@@ -197,7 +192,7 @@ def quantized_mixture_of_experts(
     return narrow(y.reshape(x.shape), x.dtype)
 
 
-@kernel("MoEGroupRouter", since=(0,), domain=DOMAIN, dtypes=(SMALL_FLOATS, FLOAT32, SMALL_FLOATS), outputs=3, counts_outputs=True)
+@microsoft_kernel("MoEGroupRouter", dtypes=(SMALL_FLOATS, FLOAT32, SMALL_FLOATS), outputs=3, counts_outputs=True)
 def moe_group_router(
     xp: Namespace,
     logits: Array,

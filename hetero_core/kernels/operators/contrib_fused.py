@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.operators.activations import sigmoid_of
-from hetero_core.kernels.operators.contrib_quantized import DOMAIN, FLOAT32
 from hetero_core.kernels.operators.convolution import conv, conv_transpose, count_convolved
 from hetero_core.kernels.operators.linear import gemm
 from hetero_core.kernels.operators.mathematics import erf_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.registry import FLOATS, INT64, kernel
+from hetero_core.kernels.registry import FLOAT32, INT64, SMALL_FLOATS, microsoft_kernel
 from hetero_core.kernels.windows import AUTO_PADS, SLIDING
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
-SMALL_FLOATS = FLOATS - {"float64"}
 Sizes = tuple[int, ...]
 _DOUBLE = frozenset({"float32", "float64"})
 
@@ -41,31 +39,31 @@ def fast_gelu_of(xp: Namespace, x: Array) -> Array:
     return np.float32(0.5) * x * (1 + xp.tanh(inner))
 
 
-@kernel("Gelu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32)
+@microsoft_kernel("Gelu", halves=(0,), dtypes=FLOAT32)
 def microsoft_gelu(xp: Namespace, x: Array) -> Array:
     """Returns x / 2 (1 + erf(x / sqrt 2)). Source: ONNX Runtime, com.microsoft.Gelu-1."""
     return gelu_of(xp, x)
 
 
-@kernel("BiasGelu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32)
+@microsoft_kernel("BiasGelu", halves=(0,), dtypes=FLOAT32)
 def bias_gelu(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns gelu(a + b). Source: ONNX Runtime, com.microsoft.BiasGelu-1."""
     return gelu_of(xp, _add_bias(a, b))
 
 
-@kernel("FastGelu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32)
+@microsoft_kernel("FastGelu", halves=(0,), dtypes=FLOAT32)
 def fast_gelu(xp: Namespace, x: Array, bias: Array | None = None) -> Array:
     """Returns the tanh approximation of gelu(x + bias). Source: ONNX Runtime, com.microsoft.FastGelu-1."""
     return fast_gelu_of(xp, x if bias is None else _add_bias(x, bias))
 
 
-@kernel("QuickGelu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32)
+@microsoft_kernel("QuickGelu", halves=(0,), dtypes=FLOAT32)
 def quick_gelu(xp: Namespace, x: Array, *, alpha: float = 1.702) -> Array:
     """Returns x sigmoid(alpha x). Source: ONNX Runtime, com.microsoft.QuickGelu-1."""
     return x * sigmoid_of(xp, np.float32(alpha) * x)
 
 
-@kernel("ScaledSiLU", since=(0,), domain=DOMAIN, dtypes=SMALL_FLOATS)
+@microsoft_kernel("ScaledSiLU", dtypes=SMALL_FLOATS)
 def scaled_silu(xp: Namespace, x: Array, scale: Array | None = None, *, alpha: float = 1.0) -> Array:
     """Returns z sigmoid(z) of z = scale x, rounded to the type of x after each step.
 
@@ -80,23 +78,8 @@ def scaled_silu(xp: Namespace, x: Array, scale: Array | None = None, *, alpha: f
 _TURNS = {"transA": (0, 1), "transB": (0, 1)}
 
 
-@kernel(
-    "TransposeMatMul",
-    since=(0,),
-    domain=DOMAIN,
-    halves=(0,),
-    dtypes=FLOAT32,
-    choices=_TURNS,
-    without=("transBatchA", "transBatchB"),
-)
-@kernel(
-    "FusedMatMul",
-    since=(0,),
-    domain=DOMAIN,
-    halves=(0,),
-    dtypes=_DOUBLE,
-    choices={**_TURNS, "transBatchA": (0, 1), "transBatchB": (0, 1)},
-)
+@microsoft_kernel("TransposeMatMul", halves=(0,), dtypes=FLOAT32, choices=_TURNS, without=("transBatchA", "transBatchB"))
+@microsoft_kernel("FusedMatMul", halves=(0,), dtypes=_DOUBLE, choices={**_TURNS, "transBatchA": (0, 1), "transBatchB": (0, 1)})
 def fused_mat_mul(
     xp: Namespace,
     a: Array,
@@ -154,14 +137,7 @@ def _activate(xp: Namespace, x: Array, name: str, alpha: float, beta: float) -> 
     return formulas[name]()
 
 
-@kernel(
-    "FusedGemm",
-    since=(0,),
-    domain=DOMAIN,
-    halves=(0,),
-    dtypes=FLOAT32,
-    choices={**_TURNS, "activation": _GEMM_ACTIVATIONS},
-)
+@microsoft_kernel("FusedGemm", halves=(0,), dtypes=FLOAT32, choices={**_TURNS, "activation": _GEMM_ACTIVATIONS})
 def fused_gemm(
     xp: Namespace,
     a: Array,
@@ -189,10 +165,8 @@ def _refuse_conv_parameters(node: Node, input_types: tuple[ValueType | None, ...
     return None if count >= needed else f"activation '{name}' of {node.operator} has {count} parameters; it needs {needed}"
 
 
-@kernel(
+@microsoft_kernel(
     "FusedConv",
-    since=(0,),
-    domain=DOMAIN,
     halves=(0,),
     dtypes=FLOAT32,
     choices={"auto_pad": AUTO_PADS, "activation": _CONV_ACTIVATIONS},
@@ -218,10 +192,8 @@ def fused_conv(
     return _activate(xp, y if z is None else y + z, activation, first, second)
 
 
-@kernel(
+@microsoft_kernel(
     "ConvTransposeWithDynamicPads",
-    since=(0,),
-    domain=DOMAIN,
     halves=(0,),
     dtypes=(FLOAT32, FLOAT32, INT64, FLOAT32),
     host=(2,),

@@ -11,13 +11,10 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.operators.contrib_attention import join_heads, split_heads
-from hetero_core.kernels.operators.contrib_quantized import DOMAIN
 from hetero_core.kernels.operators.contrib_rotary import rotate
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.registry import INT64, kernel
+from hetero_core.kernels.registry import HALF, INT32, INT64, microsoft_kernel
 
-HALF = frozenset({"float32", "float16"})
-INT32 = frozenset({"int32"})
 _UNQUANTIZED = {"k_quant_type": ("NONE",), "v_quant_type": ("NONE",), "kv_cache_bit_width": (0, 8, 4)}
 
 
@@ -65,10 +62,8 @@ def softmax_within(xp: Namespace, scores: Array, allowed: Any, sink: Array | Non
     return terms / xp.where(total == 0, np.float32(1), total)
 
 
-@kernel(
+@microsoft_kernel(
     "GroupQueryAttention",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(*(HALF,) * 5, INT32, INT32, HALF, HALF, INT64, HALF, HALF),
     host=(5, 6),
     choices={
@@ -169,10 +164,8 @@ def _gather_values(xp: Namespace, weights: Array, values: Array, dtype: Any) -> 
     return narrow(join_heads(xp, xp.matmul(weights, xp.repeat(widen(values), repeats, axis=1))), dtype)
 
 
-@kernel(
+@microsoft_kernel(
     "SparseAttention",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(*(HALF,) * 5, *(INT32,) * 4, HALF, HALF),
     host=(5, 6, 7, 8),
     choices={"do_rotary": (0, 1), "rotary_interleaved": (0, 1), "sparse_block_size": (16, 32, 64, 128)},

@@ -6,21 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.contrib_quantized import DOMAIN, FLOAT32
 from hetero_core.kernels.operators.vision import grid_sample_image
 from hetero_core.kernels.precision import Array, Namespace, integers_of
-from hetero_core.kernels.registry import kernel
+from hetero_core.kernels.registry import FLOAT32, INT32, microsoft_kernel
 from hetero_core.kernels.windows import AUTO_PADS, lay_windows
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
-INT32 = frozenset({"int32"})
 
-
-@kernel(
+@microsoft_kernel(
     "GridSample",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=FLOAT32,
     choices={
         "padding_mode": ("zeros", "border", "reflection"),
@@ -35,14 +30,8 @@ def microsoft_grid_sample(
     return grid_sample_image(xp, x, grid, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
 
 
-@kernel(
-    "CropAndResize",
-    since=(0,),
-    domain=DOMAIN,
-    halves=(0,),
-    dtypes=(FLOAT32, FLOAT32, INT32, INT32),
-    host=(3,),
-    choices={"mode": ("bilinear", "nearest")},
+@microsoft_kernel(
+    "CropAndResize", halves=(0,), dtypes=(FLOAT32, FLOAT32, INT32, INT32), host=(3,), choices={"mode": ("bilinear", "nearest")}
 )
 def crop_and_resize(
     xp: Namespace,
@@ -116,10 +105,8 @@ def _refuse_masks(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     return f"{node.operator} has a mask of shape {list(shape)}; implemented: one mask for the whole batch and all channels"
 
 
-@kernel(
+@microsoft_kernel(
     "MaxpoolWithMask",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(FLOAT32, INT32),
     choices={"auto_pad": AUTO_PADS, "storage_order": (0, 1)},
     shared={"auto_pad": "NOTSET", "pads": None, "strides": None},
@@ -152,7 +139,7 @@ def maxpool_with_mask(xp: Namespace, x: Array, mask: Array, *, kernel_shape: tup
     return largest
 
 
-@kernel("WordConvEmbedding", since=(0,), domain=DOMAIN, dtypes=(INT32, FLOAT32, FLOAT32, FLOAT32))
+@microsoft_kernel("WordConvEmbedding", dtypes=(INT32, FLOAT32, FLOAT32, FLOAT32))
 def word_conv_embedding(
     xp: Namespace,
     words: Array,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.kernels.operators.contrib_quantized import FLOAT32
 from hetero_core.kernels.precision import Array, Namespace, integers_of, normalize_axis
-from hetero_core.kernels.registry import ANY, INDEX, kernel
+from hetero_core.kernels.registry import ANY, FLOAT32, INDEX, kernel
 
 
 @kernel("Affine", since=(0,), dtypes=FLOAT32)

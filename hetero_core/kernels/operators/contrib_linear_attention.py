@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.operators.activations import sigmoid_of, softplus_of
-from hetero_core.kernels.operators.contrib_quantized import DOMAIN, FLOAT32
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.registry import FLOATS, kernel
+from hetero_core.kernels.registry import FLOAT32, FLOATS, INT32, SMALL_FLOATS, kernel, microsoft_kernel
 
-SMALL_FLOATS = FLOATS - {"float64"}
-INT32 = frozenset({"int32"})
 _RULES = ("linear", "gated", "delta", "gated_delta")
 _ACTIVATIONS = ("none", "silu", "swish")
 
@@ -34,14 +31,7 @@ def step_state(state: Array, k: Array, v: Array, decay: Array | None, rate: Arra
 
 
 @kernel("LinearAttention", since=(27,), dtypes=FLOATS, choices={"update_rule": _RULES}, outputs=2, without=("state_window",))
-@kernel(
-    "LinearAttention",
-    since=(0,),
-    domain=DOMAIN,
-    dtypes=SMALL_FLOATS,
-    choices={"update_rule": _RULES, "state_window": (0,)},
-    outputs=2,
-)
+@microsoft_kernel("LinearAttention", dtypes=SMALL_FLOATS, choices={"update_rule": _RULES, "state_window": (0,)}, outputs=2)
 def linear_attention(
     xp: Namespace,
     query: Array,
@@ -97,7 +87,7 @@ def _read_state(xp: Namespace, q: Array, state: Array) -> Array:
     return (xp.repeat(q, state.shape[1] // q.shape[1], axis=1)[..., None, :] @ state)[..., 0, :]
 
 
-@kernel("LinearAttentionGate", since=(0,), domain=DOMAIN, dtypes=(SMALL_FLOATS, FLOAT32, FLOAT32, SMALL_FLOATS), outputs=2)
+@microsoft_kernel("LinearAttentionGate", dtypes=(SMALL_FLOATS, FLOAT32, FLOAT32, SMALL_FLOATS), outputs=2)
 def linear_attention_gate(
     xp: Namespace, a: Array, dt_bias: Array, decay_scale: Array, b: Array | None = None
 ) -> tuple[Array, Array]:
@@ -110,10 +100,8 @@ def _activate(xp: Namespace, x: Array, activation: str) -> Array:
     return x if activation == "none" else x * sigmoid_of(xp, x)
 
 
-@kernel(
+@microsoft_kernel(
     "CausalConvWithState",
-    since=(0,),
-    domain=DOMAIN,
     halves=(0, 1),
     dtypes=FLOAT32,
     choices={
@@ -177,10 +165,8 @@ def _convolve_taps(xp: Namespace, padded: Array, weight: Array, steps: int, dila
     return total
 
 
-@kernel(
+@microsoft_kernel(
     "VarlenCausalConvWithState",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(SMALL_FLOATS, SMALL_FLOATS, INT32, SMALL_FLOATS, SMALL_FLOATS, INT32),
     host=(2, 5),
     choices={"activation": _ACTIVATIONS, "delta_offset": (0,), "group_size": (1,)},
@@ -225,10 +211,8 @@ def packed_causal_conv_with_state(
 _GATES = ("none", "softplus", "qwen", "sigmoid", "kda")
 
 
-@kernel(
+@microsoft_kernel(
     "GatedDeltaNet",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(*(SMALL_FLOATS,) * 3, INT32, SMALL_FLOATS, SMALL_FLOATS, FLOAT32, FLOAT32, FLOAT32),
     host=(3,),
     choices={

@@ -8,14 +8,10 @@ import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.operators.activations import sigmoid_of
-from hetero_core.kernels.operators.contrib_quantized import BYTES, DOMAIN, FLOAT32
 from hetero_core.kernels.precision import Array, Namespace, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import FLOATS, kernel
+from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, INT32, SMALL_FLOATS, kernel, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
-
-INT32 = frozenset({"int32"})
-SMALL_FLOATS = FLOATS - {"float64"}
 
 
 def normalize_rows(xp: Namespace, x: Array, epsilon: float) -> tuple[Array, Array, Array]:
@@ -32,7 +28,7 @@ def scale_rows(xp: Namespace, x: Array, epsilon: float) -> tuple[Array, Array]:
     return x * inverse, inverse
 
 
-@kernel("SkipLayerNormalization", since=(0,), domain=DOMAIN, dtypes=FLOATS, outputs=4)
+@microsoft_kernel("SkipLayerNormalization", dtypes=FLOATS, outputs=4)
 def skip_layer_normalization(
     xp: Namespace,
     x: Array,
@@ -60,7 +56,7 @@ def _add_skip(x: Array, skip: Array, bias: Array | None) -> Array:
     return total if bias is None else total + widen(bias)
 
 
-@kernel("SkipSimplifiedLayerNormalization", since=(0,), domain=DOMAIN, dtypes=FLOATS, outputs=4)
+@microsoft_kernel("SkipSimplifiedLayerNormalization", dtypes=FLOATS, outputs=4)
 def skip_simplified_layer_normalization(
     xp: Namespace, x: Array, skip: Array, gamma: Array, bias: Array | None = None, *, epsilon: float = 1e-12
 ) -> tuple[Array, Array, Array, Array]:
@@ -89,10 +85,8 @@ def simplified_layer_normalization(
     return narrow(y, scale.dtype), narrow(inverse, numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
 
 
-@kernel(
+@microsoft_kernel(
     "EmbedLayerNormalization",
-    since=(0,),
-    domain=DOMAIN,
     halves=(0, 2),
     dtypes=(INT32, INT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, INT32, INT32),
     choices={"mask_index_type": (0, 1)},
@@ -138,10 +132,8 @@ def _refuse_half_segments(node: Node, input_types: tuple[ValueType | None, ...])
     return None if all(present) or not any(present) else f"{node.operator} has some of the four inputs of segments, not all"
 
 
-@kernel(
+@microsoft_kernel(
     "QEmbedLayerNormalization",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(INT32, INT32, *(BYTES,) * 5, INT32, *(FLOAT32,) * 5, *(BYTES,) * 5),
     outputs=2,
     refuse=_refuse_half_segments,
@@ -189,7 +181,7 @@ def _restore(x: Array, scale: Array, zero_point: Array) -> Array:
 _MIXED = (SMALL_FLOATS, SMALL_FLOATS)
 
 
-@kernel("BranchwiseRMSNorm", since=(0,), domain=DOMAIN, dtypes=_MIXED)
+@microsoft_kernel("BranchwiseRMSNorm", dtypes=_MIXED)
 def branchwise_rms_norm(
     xp: Namespace, x: Array, scale: Array | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
 ) -> Array:
@@ -205,13 +197,7 @@ def branchwise_rms_norm(
     return narrow(y, x.dtype).reshape(x.shape)
 
 
-@kernel(
-    "GatedRMSNorm",
-    since=(0,),
-    domain=DOMAIN,
-    dtypes=SMALL_FLOATS,
-    choices={"activation": ("silu", "swish", "sigmoid")},
-)
+@microsoft_kernel("GatedRMSNorm", dtypes=SMALL_FLOATS, choices={"activation": ("silu", "swish", "sigmoid")})
 def gated_rms_norm(xp: Namespace, x: Array, scale: Array, gate: Array, *, activation: str = "silu", epsilon: float = 1e-5) -> Array:
     """Returns x / rms(x) * scale * activation(gate), by groups as long as scale.
 
@@ -224,7 +210,7 @@ def gated_rms_norm(xp: Namespace, x: Array, scale: Array, gate: Array, *, activa
     return narrow(normalized * (factor if activation == "sigmoid" else wide * factor), x.dtype)
 
 
-@kernel("EngramGate", since=(0,), domain=DOMAIN, dtypes=frozenset({"float32", "float16"}), outputs=2, counts_outputs=True)
+@microsoft_kernel("EngramGate", dtypes=frozenset({"float32", "float16"}), outputs=2, counts_outputs=True)
 def engram_gate(
     xp: Namespace,
     key: Array,
@@ -254,7 +240,7 @@ def engram_gate(
     return y, narrow(scale_rows(xp, gated, epsilon)[0] * widen(conv_norm_scale), key.dtype)
 
 
-@kernel("HyperConnectionPreMix", since=(0,), domain=DOMAIN, dtypes=_MIXED)
+@microsoft_kernel("HyperConnectionPreMix", dtypes=_MIXED)
 def hyper_connection_pre_mix(
     xp: Namespace, streams: Array, pre_mix: Array, *, num_branches: int = 0, reduction_scale: float = 1.0
 ) -> Array:
@@ -274,7 +260,7 @@ def _shape_gate(gate: Array, grouped: Array) -> Array:
     return gate.reshape((*grouped.shape[:-1], -1))
 
 
-@kernel("HyperConnectionPostMix", since=(0,), domain=DOMAIN, dtypes=(SMALL_FLOATS,) * 4)
+@microsoft_kernel("HyperConnectionPostMix", dtypes=(SMALL_FLOATS,) * 4)
 def hyper_connection_post_mix(
     xp: Namespace, streams: Array, block_output: Array, post_mix: Array, stream_mix: Array | None = None, *, num_branches: int = 0
 ) -> Array:
@@ -289,7 +275,7 @@ def hyper_connection_post_mix(
     return narrow(y, streams.dtype).reshape(streams.shape)
 
 
-@kernel("GatedAdd", since=(0,), domain=DOMAIN, dtypes=frozenset({"float32", "float16"}))
+@microsoft_kernel("GatedAdd", dtypes=frozenset({"float32", "float16"}))
 def gated_add(xp: Namespace, x: Array, y: Array, gate: Array) -> Array:
     """Returns x + y * gate, the product rounded first. Source: ONNX Runtime, com.microsoft.GatedAdd-1, plain mode."""
     return x + narrow(widen(y) * widen(gate), x.dtype)

@@ -12,11 +12,9 @@ import ml_dtypes
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
-from hetero_core.kernels.operators.contrib_quantized import DOMAIN
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import INDEX, kernel
+from hetero_core.kernels.registry import INDEX, UINT8, microsoft_kernel
 
-UINT8 = frozenset({"uint8"})
 # The sixteen values of IQ4_NL, times 127 by the scale. Source: ggml, ggml-common.h, kvalues_iq4nl.
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
@@ -89,13 +87,8 @@ _FORMATS: Mapping[int, tuple[int, int, Callable[[Any], Any]]] = {
 }
 
 
-@kernel(
-    "GatherPacked",
-    since=(0,),
-    domain=DOMAIN,
-    dtypes=(UINT8, INDEX),
-    choices={"packed_type": tuple(_FORMATS), "output_dtype": (1, 10, 16)},
-    runs_on_host=True,
+@microsoft_kernel(
+    "GatherPacked", dtypes=(UINT8, INDEX), choices={"packed_type": tuple(_FORMATS), "output_dtype": (1, 10, 16)}, runs_on_host=True
 )
 def gather_packed(
     xp: Namespace,

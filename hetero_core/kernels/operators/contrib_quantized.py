@@ -16,13 +16,10 @@ import numpy as np
 from hetero_core.kernels.operators.activations import sigmoid_of
 from hetero_core.kernels.operators.quantization import dequantize_linear, quantize_linear, saturate_integers
 from hetero_core.kernels.precision import Array, Namespace, normalize_axis
-from hetero_core.kernels.registry import BOOL, kernel
+from hetero_core.kernels.registry import BOOL, BYTES, FLOAT32, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
-DOMAIN = "com.microsoft"
-BYTES = frozenset({"int8", "uint8"})
-FLOAT32 = frozenset({"float32"})
 _QUANTIZED = BYTES | {"int16", "uint16", "int4", "uint4"}
 Table = Callable[[Array], Array]
 
@@ -42,7 +39,7 @@ def fuse(x: Array, factor: Array, summand: Array) -> Array:
     return (x.astype(np.float64) * factor.astype(np.float64) + summand.astype(np.float64)).astype(np.float32)
 
 
-@kernel("QLinearAdd", since=(0,), domain=DOMAIN, dtypes=(BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
+@microsoft_kernel("QLinearAdd", dtypes=(BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
 def qlinear_add(
     xp: Namespace,
     a: Array,
@@ -66,7 +63,7 @@ def qlinear_add(
     return saturate_integers(xp, fuse(a, ratio_a, partial_b), None, a.dtype)
 
 
-@kernel("QLinearMul", since=(0,), domain=DOMAIN, dtypes=(BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
+@microsoft_kernel("QLinearMul", dtypes=(BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
 def qlinear_mul(
     xp: Namespace,
     a: Array,
@@ -112,7 +109,7 @@ def requantize_bytes(
 _UNARY = (BYTES, FLOAT32, BYTES, FLOAT32, BYTES)
 
 
-@kernel("QLinearLeakyRelu", since=(0,), domain=DOMAIN, dtypes=_UNARY)
+@microsoft_kernel("QLinearLeakyRelu", dtypes=_UNARY)
 def qlinear_leaky_relu(
     xp: Namespace,
     x: Array,
@@ -132,7 +129,7 @@ def qlinear_leaky_relu(
     return map_bytes(xp, x, compute)
 
 
-@kernel("QLinearSigmoid", since=(0,), domain=DOMAIN, dtypes=_UNARY)
+@microsoft_kernel("QLinearSigmoid", dtypes=_UNARY)
 def qlinear_sigmoid(
     xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None
 ) -> Array:
@@ -145,7 +142,7 @@ def qlinear_sigmoid(
     return map_bytes(xp, x, compute)
 
 
-@kernel("QLinearWhere", since=(0,), domain=DOMAIN, dtypes=(BOOL, BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
+@microsoft_kernel("QLinearWhere", dtypes=(BOOL, BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
 def qlinear_where(
     xp: Namespace,
     condition: Array,
@@ -178,7 +175,7 @@ def _refuse_concat(node: Node, input_types: tuple[ValueType | None, ...]) -> str
     return None
 
 
-@kernel("QLinearConcat", since=(0,), domain=DOMAIN, dtypes=(FLOAT32, BYTES, BYTES | FLOAT32), refuse=_refuse_concat)
+@microsoft_kernel("QLinearConcat", dtypes=(FLOAT32, BYTES, BYTES | FLOAT32), refuse=_refuse_concat)
 def qlinear_concat(xp: Namespace, y_scale: Array, y_zero_point: Array, *inputs: Array, axis: int) -> Array:
     """Returns the tensors joined along the axis, each under the scale of the result.
 
@@ -191,7 +188,7 @@ def qlinear_concat(xp: Namespace, y_scale: Array, y_zero_point: Array, *inputs: 
     return xp.concatenate(parts, axis=normalize_axis(axis, parts[0].ndim))
 
 
-@kernel("QuantizeLinear", since=(0,), domain=DOMAIN, halves=(), dtypes=(FLOAT32, FLOAT32, _QUANTIZED))
+@microsoft_kernel("QuantizeLinear", halves=(), dtypes=(FLOAT32, FLOAT32, _QUANTIZED))
 def microsoft_quantize_linear(
     xp: Namespace, x: Array, y_scale: Array, y_zero_point: Array | None = None, *, axis: int = 1
 ) -> Array:
@@ -199,9 +196,7 @@ def microsoft_quantize_linear(
     return quantize_linear(xp, x, y_scale, y_zero_point, axis=axis)
 
 
-@kernel(
-    "DequantizeLinear", since=(0,), domain=DOMAIN, halves=(0,), dtypes=(_QUANTIZED | {"int32"}, FLOAT32, _QUANTIZED | {"int32"})
-)
+@microsoft_kernel("DequantizeLinear", halves=(0,), dtypes=(_QUANTIZED | {"int32"}, FLOAT32, _QUANTIZED | {"int32"}))
 def microsoft_dequantize_linear(
     xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array | None = None, *, axis: int = 1
 ) -> Array:
@@ -209,7 +204,7 @@ def microsoft_dequantize_linear(
     return dequantize_linear(xp, x, x_scale, x_zero_point, axis=axis)
 
 
-@kernel("QLinearSoftmax", since=(0,), domain=DOMAIN, dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES), host=(1,))
+@microsoft_kernel("QLinearSoftmax", dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES), host=(1,))
 def qlinear_softmax(
     xp: Namespace,
     x: Array,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.kernels.operators.contrib_quantized import BYTES, DOMAIN, FLOAT32, scalar_of
+from hetero_core.kernels.operators.contrib_quantized import scalar_of
 from hetero_core.kernels.operators.quantization import dynamic_quantize_linear, saturate_integers
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import kernel
+from hetero_core.kernels.registry import BYTES, FLOAT32, INT32, microsoft_kernel
 
 INT16 = frozenset({"int16"})
-INT32 = frozenset({"int32"})
 
 
 def sum_products(xp: Namespace, a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | None) -> Array:
@@ -29,15 +28,13 @@ def shape_columns(values: Array, x: Array) -> Array:
     return values.reshape((*values.shape[:-1], 1, values.shape[-1])) if 1 < values.ndim < x.ndim else values
 
 
-@kernel("MatMulInteger16", since=(0,), domain=DOMAIN, dtypes=INT16)
+@microsoft_kernel("MatMulInteger16", dtypes=INT16)
 def mat_mul_integer_16(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns the product of 16-bit integers as int32, which wraps. Source: ONNX Runtime, com.microsoft.MatMulInteger16-1."""
     return xp.matmul(a.astype(np.int64), b.astype(np.int64)).astype(np.int32)
 
 
-@kernel(
-    "MatMulIntegerToFloat", since=(0,), domain=DOMAIN, halves=(0,), dtypes=(BYTES, BYTES, FLOAT32, FLOAT32, BYTES, BYTES, FLOAT32)
-)
+@microsoft_kernel("MatMulIntegerToFloat", halves=(0,), dtypes=(BYTES, BYTES, FLOAT32, FLOAT32, BYTES, BYTES, FLOAT32))
 def mat_mul_integer_to_float(
     xp: Namespace,
     a: Array,
@@ -57,7 +54,7 @@ def mat_mul_integer_to_float(
     return y if bias is None else y + bias
 
 
-@kernel("DynamicQuantizeMatMul", since=(0,), domain=DOMAIN, dtypes=(FLOAT32, BYTES, FLOAT32, BYTES, FLOAT32))
+@microsoft_kernel("DynamicQuantizeMatMul", dtypes=(FLOAT32, BYTES, FLOAT32, BYTES, FLOAT32))
 def dynamic_quantize_mat_mul(
     xp: Namespace, a: Array, b: Array, b_scale: Array, b_zero_point: Array | None = None, bias: Array | None = None
 ) -> Array:
@@ -69,7 +66,7 @@ def dynamic_quantize_mat_mul(
     return mat_mul_integer_to_float(xp, codes, b, scale, b_scale, zero, b_zero_point, bias)
 
 
-@kernel("QGemm", since=(0,), domain=DOMAIN, dtypes=(BYTES, FLOAT32, BYTES) * 2 + (INT32, FLOAT32, BYTES))
+@microsoft_kernel("QGemm", dtypes=(BYTES, FLOAT32, BYTES) * 2 + (INT32, FLOAT32, BYTES))
 def qgemm(
     xp: Namespace,
     a: Array,

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.contrib_quantized import BYTES, DOMAIN, FLOAT32, dequantize_bytes, map_bytes, scalar_of, zero_of
+from hetero_core.kernels.operators.contrib_quantized import dequantize_bytes, map_bytes, scalar_of, zero_of
 from hetero_core.kernels.operators.pooling import max_pool
 from hetero_core.kernels.operators.quantization import saturate_integers
 from hetero_core.kernels.operators.quantized_linear import qlinear_conv
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import kernel
+from hetero_core.kernels.registry import BYTES, FLOAT32, microsoft_kernel
 from hetero_core.kernels.windows import AUTO_PADS, POOLING, SLIDING, Windows, lay_windows
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
@@ -33,10 +33,8 @@ def to_layout(xp: Namespace, y: Array, channels_last: int) -> Array:
     return xp.ascontiguousarray(xp.moveaxis(y, 1, -1)) if channels_last else y
 
 
-@kernel(
+@microsoft_kernel(
     "QLinearAveragePool",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES),
     choices={**_AUTO, **_LAYOUT, "ceil_mode": (0, 1)},
     shared={"auto_pad": "NOTSET", "ceil_mode": 0, "pads": None, "strides": None},
@@ -85,13 +83,7 @@ def _count_elements(windows: Windows) -> Array:
     return counts
 
 
-@kernel(
-    "QLinearGlobalAveragePool",
-    since=(0,),
-    domain=DOMAIN,
-    dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES),
-    choices=_LAYOUT,
-)
+@microsoft_kernel("QLinearGlobalAveragePool", dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES), choices=_LAYOUT)
 def qlinear_global_average_pool(
     xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array, *, channels_last: int = 0
 ) -> Array:
@@ -116,10 +108,8 @@ def _refuse_same_dilated(node: Node, input_types: tuple[ValueType | None, ...]) 
     return None
 
 
-@kernel(
+@microsoft_kernel(
     "QLinearConv",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(BYTES, FLOAT32, BYTES) * 2 + (FLOAT32, BYTES, frozenset({"int32"})),
     choices={**_AUTO, **_LAYOUT},
     shared={**SLIDING, "group": 1},
@@ -147,7 +137,7 @@ def microsoft_qlinear_conv(
     return to_layout(xp, y, channels_last)
 
 
-@kernel("NhwcMaxPool", since=(0,), domain=DOMAIN, dtypes=BYTES, refuse=_refuse_same_dilated, **POOLING)
+@microsoft_kernel("NhwcMaxPool", dtypes=BYTES, refuse=_refuse_same_dilated, **POOLING)
 def nhwc_max_pool(xp: Namespace, x: Array, *, kernel_shape: Sizes, **geometry: Any) -> Array:
     """Returns the largest element of each window; channels are last. Source: ONNX Runtime, com.microsoft.NhwcMaxPool-1."""
     return to_layout(xp, max_pool(xp, xp.moveaxis(x, -1, 1), kernel_shape=kernel_shape, **geometry), 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.kernels.operators.contrib_quantized import BYTES, DOMAIN, FLOAT32
 from hetero_core.kernels.operators.contrib_quantized_products import mat_mul_integer_to_float
 from hetero_core.kernels.operators.quantization import dynamic_quantize_linear
 from hetero_core.kernels.operators.recurrent import (
@@ -19,11 +18,10 @@ from hetero_core.kernels.operators.recurrent import (
 )
 from hetero_core.kernels.operators.softmax import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of
-from hetero_core.kernels.registry import kernel
+from hetero_core.kernels.registry import BYTES, FLOAT32, INT32, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
-INT32 = frozenset({"int32"})
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 _LOWEST = np.float32(np.finfo(np.float32).min)
 _LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
@@ -43,10 +41,8 @@ def _start(xp: Namespace, initial: Array | None, index: int, batch: int, size: i
     return xp.zeros((batch, size), dtype=np.float32) if initial is None else initial[index]
 
 
-@kernel(
+@microsoft_kernel(
     "DynamicQuantizeLSTM",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(FLOAT32, BYTES, BYTES, FLOAT32, INT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, BYTES, FLOAT32, BYTES),
     host=(4,),
     choices={"direction": _DIRECTIONS, "input_forget": (0, 1)},
@@ -117,10 +113,8 @@ def dynamic_quantize_lstm(
     return xp.stack(ys, axis=1), xp.stack(hs), xp.stack(cs)
 
 
-@kernel(
+@microsoft_kernel(
     "AttnLSTM",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(*(FLOAT32,) * 4, INT32, *(FLOAT32,) * 7, INT32, FLOAT32),
     host=(4, 12),
     choices={"direction": _DIRECTIONS, "input_forget": (0, 1)},

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.kernels.operators.contrib_quantized import DOMAIN
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
-from hetero_core.kernels.registry import INT64, kernel
+from hetero_core.kernels.registry import HALF, INT64, microsoft_kernel
 
-HALF = frozenset({"float32", "float16"})
 _CHOICES = {"interleaved": (0, 1), "is_packed_batching": (0,), "scale": (1.0,)}
 
 
@@ -35,7 +33,7 @@ def _rotate_layout(xp: Namespace, x: Array, cos: Array, sin: Array, *, heads: in
     return xp.swapaxes(rotate(xp, split, cos, sin, is_interleaved=is_interleaved), 1, 2).reshape(x.shape)
 
 
-@kernel("RotaryEmbedding", since=(0,), domain=DOMAIN, dtypes=(HALF, INT64, HALF, HALF), choices=_CHOICES)
+@microsoft_kernel("RotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices=_CHOICES)
 def microsoft_rotary_embedding(
     xp: Namespace,
     x: Array,
@@ -61,9 +59,7 @@ def microsoft_rotary_embedding(
     return _rotate_layout(xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved))
 
 
-@kernel(
-    "MRotaryEmbedding", since=(0,), domain=DOMAIN, dtypes=(HALF, INT64, HALF, HALF), choices={**_CHOICES, "mrope_layout": (0, 1)}
-)
+@microsoft_kernel("MRotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices={**_CHOICES, "mrope_layout": (0, 1)})
 def multimodal_rotary_embedding(
     xp: Namespace,
     x: Array,

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.contrib_quantized import DOMAIN, FLOAT32
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import INDEX, INT64, STRING, kernel
+from hetero_core.kernels.registry import FLOAT32, INDEX, INT32, INT64, STRING, microsoft_kernel
 
-_INT32 = frozenset({"int32"})
 _HASHED = frozenset({"int32", "uint32", "int64", "uint64", "float32", "float64"}) | STRING
 
 
-@kernel("NGramRepeatBlock", since=(0,), domain=DOMAIN, dtypes=(INT64, FLOAT32), runs_on_host=True)
+@microsoft_kernel("NGramRepeatBlock", dtypes=(INT64, FLOAT32), runs_on_host=True)
 def n_gram_repeat_block(xp: Namespace, input_ids: Array, scores: Array, *, ngram_size: int) -> Array:
     """Returns the scores with minus infinity for each token that would repeat an n-gram.
 
@@ -33,7 +31,7 @@ def n_gram_repeat_block(xp: Namespace, input_ids: Array, scores: Array, *, ngram
     return y
 
 
-@kernel("BifurcationDetector", since=(0,), domain=DOMAIN, dtypes=INT64, outputs=2, runs_on_host=True)
+@microsoft_kernel("BifurcationDetector", dtypes=INT64, outputs=2, runs_on_host=True)
 def bifurcation_detector(
     xp: Namespace,
     src_tokens: Array,
@@ -73,7 +71,7 @@ def bifurcation_detector(
     return tokens.astype(np.int64), np.asarray(match, np.int64).reshape(prev_suffix_match_idx.shape)
 
 
-@kernel("MurmurHash3", since=(0,), domain=DOMAIN, dtypes=_HASHED, choices={"positive": (0, 1)}, runs_on_host=True)
+@microsoft_kernel("MurmurHash3", dtypes=_HASHED, choices={"positive": (0, 1)}, runs_on_host=True)
 def murmur_hash_3(xp: Namespace, x: Array, *, positive: int = 1, seed: int = 0) -> Array:
     """Returns a hash of 32 bits of each element's bytes. Source: Appleby, MurmurHash3_x86_32."""
     flat = x.reshape(-1)
@@ -104,10 +102,8 @@ def _mix(block: int) -> int:
     return _rotate(block * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
 
 
-@kernel(
+@microsoft_kernel(
     "NGramHashMapping",
-    since=(0,),
-    domain=DOMAIN,
     dtypes=(INDEX, INDEX, INDEX, INDEX, INDEX, INDEX, frozenset({"int32"})),
     outputs=2,
     choices={"reset_on_eos": (0, 1)},
@@ -179,11 +175,9 @@ def hash_shifts(shifts: list[Any], multipliers: Any, vocab_sizes: Any, head_offs
     return np.stack(columns, axis=-1).astype(shifts[0].dtype)
 
 
-@kernel(
+@microsoft_kernel(
     "VarlenNGramHashMapping",
-    since=(0,),
-    domain=DOMAIN,
-    dtypes=(INDEX, INDEX, INDEX, _INT32, INDEX, INDEX, INDEX, _INT32, _INT32, _INT32),
+    dtypes=(INDEX, INDEX, INDEX, INT32, INDEX, INDEX, INDEX, INT32, INT32, INT32),
     outputs=4,
     choices={"reset_on_eos": (0, 1)},
     runs_on_host=True,

@@ -8,7 +8,7 @@ from io import BytesIO
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import kernel
+from hetero_core.kernels.registry import UINT8, kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
@@ -32,7 +32,7 @@ def _refuse_without_pillow(node: Node, input_types: tuple[ValueType | None, ...]
 @kernel(
     "ImageDecoder",
     since=(20,),
-    dtypes=frozenset({"uint8"}),
+    dtypes=UINT8,
     choices={"pixel_format": tuple(_MODES)},
     runs_on_host=True,
     refuse=_refuse_without_pillow,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from hetero_core.kernels.operators.arithmetic import add, div, mul, power, sub
+from hetero_core.kernels.operators.arithmetic import Binary, add, div, mul, power, sub
 from hetero_core.kernels.operators.comparison import and_, equal, greater, less, or_, xor
 from hetero_core.kernels.precision import Array, Namespace, normalize_axis
 from hetero_core.kernels.registry import BOOL, FLOATS, NUMBERS, Dtypes, kernel
 
-_OPERATORS: tuple[tuple[str, tuple[int, ...], Dtypes, Callable[[Namespace, Array, Array], Array]], ...] = (
+_OPERATORS: tuple[tuple[str, tuple[int, ...], Dtypes, Binary], ...] = (
     ("Add", (1, 6), NUMBERS, add),
     ("Sub", (1, 6), NUMBERS, sub),
     ("Mul", (1, 6), NUMBERS, mul),
@@ -30,7 +28,7 @@ def align(a: Array, b: Array, axis: int | None) -> Array:
     return b.reshape((*b.shape, *(1,) * (a.ndim - begin - b.ndim)))
 
 
-def _register(op_type: str, since: tuple[int, ...], dtypes: Dtypes, compute: Callable[[Namespace, Array, Array], Array]) -> None:
+def _register(op_type: str, since: tuple[int, ...], dtypes: Dtypes, compute: Binary) -> None:
     @kernel(op_type, since=since, dtypes=dtypes, choices={"broadcast": (0, 1)})
     def compute_aligned(xp: Namespace, a: Array, b: Array, *, axis: int | None = None, broadcast: int = 0) -> Array:
         if not broadcast and a.shape != b.shape:

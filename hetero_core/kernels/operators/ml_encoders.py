@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.ml_scores import ML, NUMERIC, InputTypes
+from hetero_core.kernels.operators.ml_scores import NUMERIC, InputTypes
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import STRING, Dtypes, kernel
+from hetero_core.kernels.registry import STRING, Dtypes, ml_kernel
+from hetero_core.network.graph import Node
 from hetero_core.records import record
 
 _LABELS: Dtypes = frozenset({"string", "int64", "float32"})
@@ -93,38 +94,24 @@ def _list_elements(values: Any) -> Sequence[Any]:
     return values.reshape(-1).tolist() if isinstance(values, np.ndarray) else values
 
 
-@kernel("LabelEncoder", domain=ML, since=(4,), dtypes=_TENSOR_LABELS, runs_on_host=True, prepare=_prepare_label_encoder)
+def _refuse_nan(node: Node, input_types: InputTypes) -> str | None:
+    if any(key != key for key in node.attributes.get("keys_floats", ())):
+        return f"{node.operator} has a NaN among its keys, which version 2 leaves open"
+    return None
+
+
+@ml_kernel("LabelEncoder", since=(4,), dtypes=_TENSOR_LABELS, runs_on_host=True, prepare=_prepare_label_encoder)
+@ml_kernel(
+    "LabelEncoder",
+    since=(2,),
+    dtypes=_LABELS,
+    runs_on_host=True,
+    prepare=_prepare_label_encoder,
+    without=("default_tensor", "keys_tensor", "values_tensor"),
+    refuse=_refuse_nan,
+)
 def label_encoder(xp: Namespace, x: Array, *, prepared: Lookup) -> Array:
     """Returns the value of each key, the default for others; a NaN is a key like any other. Source: ONNX LabelEncoder-4."""
-    return _look_up(prepared, x)
-
-
-def _prepare_label_encoder_2(
-    xp: Namespace,
-    input_types: InputTypes,
-    *,
-    default_float: float = -0.0,
-    default_int64: int = -1,
-    default_string: str = "_Unused",
-    keys_floats: tuple[float, ...] | None = None,
-    keys_int64s: tuple[int, ...] | None = None,
-    keys_strings: tuple[str, ...] | None = None,
-    values_floats: tuple[float, ...] | None = None,
-    values_int64s: tuple[int, ...] | None = None,
-    values_strings: tuple[str, ...] | None = None,
-) -> Lookup:
-    if keys_floats is not None and any(key != key for key in keys_floats):
-        raise ValueError("has a NaN among its keys, which version 2 leaves open")
-    return _prepare_label_encoder(
-        xp, input_types, default_float=default_float, default_int64=default_int64, default_string=default_string, keys_floats=keys_floats,
-        keys_int64s=keys_int64s, keys_strings=keys_strings, values_floats=values_floats, values_int64s=values_int64s,
-        values_strings=values_strings,
-    )  # fmt: skip
-
-
-@kernel("LabelEncoder", domain=ML, since=(2,), dtypes=_LABELS, runs_on_host=True, prepare=_prepare_label_encoder_2)
-def label_encoder_2(xp: Namespace, x: Array, *, prepared: Lookup) -> Array:
-    """Returns the value of each key, the default for others. Source: ONNX LabelEncoder-2."""
     return _look_up(prepared, x)
 
 
@@ -162,22 +149,8 @@ def _prepare_category_mapper(
     )
 
 
-@kernel(
-    "LabelEncoder",
-    domain=ML,
-    since=(1,),
-    dtypes=frozenset({"string", "int64"}),
-    runs_on_host=True,
-    prepare=_prepare_label_encoder_1,
-)
-@kernel(
-    "CategoryMapper",
-    domain=ML,
-    since=(1,),
-    dtypes=frozenset({"string", "int64"}),
-    runs_on_host=True,
-    prepare=_prepare_category_mapper,
-)
+@ml_kernel("LabelEncoder", since=(1,), dtypes=frozenset({"string", "int64"}), runs_on_host=True, prepare=_prepare_label_encoder_1)
+@ml_kernel("CategoryMapper", since=(1,), dtypes=frozenset({"string", "int64"}), runs_on_host=True, prepare=_prepare_category_mapper)
 def category_mapper(xp: Namespace, x: Array, *, prepared: Pair) -> Array:
     """Returns integers for strings, and strings for integers. Source: ONNX LabelEncoder-1, CategoryMapper-1."""
     return _look_up(prepared[0] if x.dtype == object else prepared[1], x)
@@ -193,7 +166,7 @@ def _prepare_one_hot_encoder(
     return lookup, len(categories), bool(zeros)
 
 
-@kernel("OneHotEncoder", domain=ML, since=(1,), dtypes=NUMERIC | STRING, runs_on_host=True, prepare=_prepare_one_hot_encoder)
+@ml_kernel("OneHotEncoder", since=(1,), dtypes=NUMERIC | STRING, runs_on_host=True, prepare=_prepare_one_hot_encoder)
 def one_hot_encoder(xp: Namespace, x: Array, *, prepared: tuple[Lookup, int, bool]) -> Array:
     """Returns float32 (*x, categories): 1 at the category; floats are truncated first. Source: ONNX OneHotEncoder-1.
 

@@ -9,19 +9,19 @@ from math import isnan
 
 import numpy as np
 
-from hetero_core.kernels.operators.ml_scores import ML, NUMERIC, InputTypes, as_rows
+from hetero_core.kernels.operators.ml_scores import NUMERIC, InputTypes, as_rows
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import INT64, STRING, kernel
+from hetero_core.kernels.registry import INT64, STRING, ml_kernel
 
 
-@kernel("Scaler", domain=ML, since=(1,), dtypes=NUMERIC)
+@ml_kernel("Scaler", since=(1,), dtypes=NUMERIC)
 def scaler(xp: Namespace, x: Array, *, offset: tuple[float, ...] = (0.0,), scale: tuple[float, ...] = (1.0,)) -> Array:
     """Returns (x - offset) * scale as float32; one value serves all features. Source: ONNX Scaler-1."""
     wide = x if x.dtype == np.float64 else x.astype(np.float32)
     return ((wide - xp.asarray(offset, dtype=wide.dtype)) * xp.asarray(scale, dtype=wide.dtype)).astype(np.float32)
 
 
-@kernel("Normalizer", domain=ML, since=(1,), dtypes=NUMERIC, choices={"norm": ("MAX", "L1", "L2")})
+@ml_kernel("Normalizer", since=(1,), dtypes=NUMERIC, choices={"norm": ("MAX", "L1", "L2")})
 def normalizer(xp: Namespace, x: Array, *, norm: str = "MAX") -> Array:
     """Returns each row by its norm, float32; a row whose norm is zero stays as it is. Source: ONNX Normalizer-1.
 
@@ -37,7 +37,7 @@ def normalizer(xp: Namespace, x: Array, *, norm: str = "MAX") -> Array:
     return (rows / xp.where(size == 0, size.dtype.type(1), size)).astype(np.float32).reshape(x.shape)
 
 
-@kernel("Binarizer", domain=ML, since=(1,), dtypes=NUMERIC)
+@ml_kernel("Binarizer", since=(1,), dtypes=NUMERIC)
 def binarizer(xp: Namespace, x: Array, *, threshold: float = 0.0) -> Array:
     """Returns 1 where x is above the threshold, 0 elsewhere, in the type of x. Source: ONNX Binarizer-1."""
     return (x > threshold).astype(x.dtype)
@@ -59,7 +59,7 @@ def _prepare_imputer(
     return imputed_value_int64s, replaced_value_int64
 
 
-@kernel("Imputer", domain=ML, since=(1,), dtypes=NUMERIC, prepare=_prepare_imputer)
+@ml_kernel("Imputer", since=(1,), dtypes=NUMERIC, prepare=_prepare_imputer)
 def imputer(xp: Namespace, x: Array, *, prepared: tuple[tuple[float, ...], float]) -> Array:
     """Returns x with the missing value (NaN, too) replaced by its feature's value, or by the one value. Source: ONNX Imputer-1."""
     values, missing = prepared
@@ -69,7 +69,7 @@ def imputer(xp: Namespace, x: Array, *, prepared: tuple[tuple[float, ...], float
     return xp.where(is_missing, xp.asarray(values, dtype=x.dtype), x)
 
 
-@kernel("FeatureVectorizer", domain=ML, since=(1,), dtypes=NUMERIC)
+@ml_kernel("FeatureVectorizer", since=(1,), dtypes=NUMERIC)
 def feature_vectorizer(xp: Namespace, *features: Array, inputdimensions: tuple[int, ...]) -> Array:
     """Returns the inputs side by side as float32, each cut or filled with zeros to its size. Source: ONNX FeatureVectorizer-1."""
     if len(features) != len(inputdimensions):
@@ -82,7 +82,7 @@ def feature_vectorizer(xp: Namespace, *features: Array, inputdimensions: tuple[i
     return xp.concatenate(columns, axis=1).astype(np.float32)
 
 
-@kernel("ArrayFeatureExtractor", domain=ML, since=(1,), dtypes=(NUMERIC | STRING, INT64))
+@ml_kernel("ArrayFeatureExtractor", since=(1,), dtypes=(NUMERIC | STRING, INT64))
 def array_feature_extractor(xp: Namespace, x: Array, y: Array) -> Array:
     """Returns the elements of the last axis at the indices y; of a vector, one row. Source: ONNX ArrayFeatureExtractor-1."""
     picked = xp.take(x, y.reshape(-1), axis=-1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.kernels.operators.ml_scores import ML, NUMERIC, POST_TRANSFORMS, InputTypes, as_rows, read_labels, transform_scores
+from hetero_core.kernels.operators.ml_scores import NUMERIC, POST_TRANSFORMS, InputTypes, as_rows, read_labels, transform_scores
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import kernel
+from hetero_core.kernels.registry import ml_kernel
 from hetero_core.records import record
 
 _CHOICES = {"post_transform": POST_TRANSFORMS}
@@ -65,15 +65,8 @@ def _prepare_classifier(
     return _prepare(xp, coefficients, intercepts, scores, labels, post_transform)
 
 
-@kernel(
-    "LinearClassifier",
-    domain=ML,
-    since=(1,),
-    dtypes=NUMERIC,
-    choices=_CHOICES,
-    outputs=2,
-    runs_on_host=True,
-    prepare=_prepare_classifier,
+@ml_kernel(
+    "LinearClassifier", since=(1,), dtypes=NUMERIC, choices=_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_classifier
 )
 def linear_classifier(xp: Namespace, x: Array, *, prepared: LinearModel) -> tuple[Array, Array]:
     """Returns the label of the greatest of x W + b and, float32, these scores transformed. Source: ONNX LinearClassifier-1.
@@ -99,7 +92,7 @@ def _prepare_regressor(
     return _prepare(xp, coefficients, intercepts, targets, np.zeros(0), post_transform)
 
 
-@kernel("LinearRegressor", domain=ML, since=(1,), dtypes=NUMERIC, choices=_CHOICES, prepare=_prepare_regressor)
+@ml_kernel("LinearRegressor", since=(1,), dtypes=NUMERIC, choices=_CHOICES, prepare=_prepare_regressor)
 def linear_regressor(xp: Namespace, x: Array, *, prepared: LinearModel) -> Array:
     """Returns x W + b, transformed, float32 (rows, targets). Source: ONNX LinearRegressor-1."""
     return transform_scores(xp, _score(xp, prepared, x), prepared.post_transform).astype(np.float32)

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.kernels.operators.ml_scores import ML, InputTypes
+from hetero_core.kernels.operators.ml_scores import InputTypes
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import Dtypes, kernel
+from hetero_core.kernels.registry import FLOAT32, ml_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import MapType, TensorType, ValueType
 from hetero_core.records import record
 
 Map = dict[Any, Any]
-_FLOAT: Dtypes = frozenset({"float32"})
 
 
 def _prepare_zip_map(
@@ -30,7 +29,7 @@ def _prepare_zip_map(
     return classlabels_int64s or classlabels_strings
 
 
-@kernel("ZipMap", domain=ML, since=(1,), dtypes=_FLOAT, runs_on_host=True, prepare=_prepare_zip_map)
+@ml_kernel("ZipMap", since=(1,), dtypes=FLOAT32, runs_on_host=True, prepare=_prepare_zip_map)
 def zip_map(xp: Namespace, x: Array, *, prepared: tuple[int | str, ...]) -> list[Map]:
     """Returns one map for each row of x, from the keys to its elements. Source: ONNX ZipMap-1."""
     rows = x.reshape((1, -1)) if x.ndim == 1 else x
@@ -39,12 +38,12 @@ def zip_map(xp: Namespace, x: Array, *, prepared: tuple[int | str, ...]) -> list
     return [dict(zip(prepared, row, strict=True)) for row in rows.tolist()]
 
 
-_CASTS: Mapping[str, Any] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
+_CASTS: Mapping[str, Any] = {"TOFLOAT32": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
 
 
 def _refuse_texts(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
     """Refuses what only one engine defines: how numbers are spelled, and what fills a sparse vector of texts."""
-    if node.attributes.get("cast_to", "TO_FLOAT") != "TO_STRING":
+    if node.attributes.get("cast_to", "TOFLOAT32") != "TO_STRING":
         return None
     input_type = input_types[0]
     value = input_type.value if isinstance(input_type, MapType) else None
@@ -55,17 +54,16 @@ def _refuse_texts(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     return None
 
 
-@kernel(
+@ml_kernel(
     "CastMap",
-    domain=ML,
     since=(1,),
-    dtypes=_FLOAT | {"string"},
+    dtypes=FLOAT32 | {"string"},
     choices={"cast_to": tuple(_CASTS), "map_form": ("DENSE", "SPARSE")},
     runs_on_host=True,
     takes_maps=True,
     refuse=_refuse_texts,
 )
-def cast_map(xp: Namespace, x: Map, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Array:
+def cast_map(xp: Namespace, x: Map, *, cast_to: str = "TOFLOAT32", map_form: str = "DENSE", max_map: int = 1) -> Array:
     """Returns the values (1, values) in order of their keys, or (1, max_map) with each at its key. Source: ONNX CastMap-1.
 
     Raises: ValueError for a key outside of max_map, or a text that is no number.
@@ -107,9 +105,8 @@ def _prepare_dict_vectorizer(
     return Vocabulary(int64_vocabulary or string_vocabulary, dtype, "" if dtype.kind == "O" else 0)
 
 
-@kernel(
+@ml_kernel(
     "DictVectorizer",
-    domain=ML,
     since=(1,),
     dtypes=frozenset({"int64", "string", "float32", "float64"}),
     runs_on_host=True,

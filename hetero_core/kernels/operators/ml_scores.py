@@ -16,7 +16,6 @@ from hetero_core.kernels.precision import Array, Namespace, widen
 from hetero_core.kernels.registry import Dtypes
 from hetero_core.network.types import ValueType
 
-ML = "ai.onnx.ml"
 NUMERIC: Dtypes = frozenset({"float32", "float64", "int32", "int64"})
 """The element types that the operators of ai.onnx.ml compute on."""
 

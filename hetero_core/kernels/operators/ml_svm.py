@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hetero_core.kernels.operators.ml_scores import ML, NUMERIC, POST_TRANSFORMS, InputTypes, as_rows, read_labels, transform_scores
+from hetero_core.kernels.operators.ml_scores import NUMERIC, POST_TRANSFORMS, InputTypes, as_rows, read_labels, transform_scores
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import kernel
+from hetero_core.kernels.registry import ml_kernel
 from hetero_core.records import record
 
 _CHOICES = {"kernel_type": ("LINEAR", "POLY", "RBF", "SIGMOID"), "post_transform": POST_TRANSFORMS}
@@ -128,16 +128,7 @@ def _weigh_pairs(table: Array, vectors_per_class: tuple[int, ...], pairs: tuple[
     return weights
 
 
-@kernel(
-    "SVMClassifier",
-    domain=ML,
-    since=(1,),
-    dtypes=NUMERIC,
-    choices=_CHOICES,
-    outputs=2,
-    runs_on_host=True,
-    prepare=_prepare_classifier,
-)
+@ml_kernel("SVMClassifier", since=(1,), dtypes=NUMERIC, choices=_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_classifier)
 def svm_classifier(xp: Namespace, x: Array, *, prepared: Machine) -> tuple[Array, Array]:
     """Returns the label with most votes of the pairs and, float32, probabilities of the classes or scores of the pairs.
 
@@ -224,9 +215,8 @@ def _prepare_regressor(
     return Regression(similarity, weights, float(rho[0]), bool(one_class))
 
 
-@kernel(
+@ml_kernel(
     "SVMRegressor",
-    domain=ML,
     since=(1,),
     dtypes=NUMERIC,
     # ONNX Runtime takes the other transforms and leaves them out.

@@ -13,7 +13,6 @@ import numpy as np
 
 from hetero_core.kernels.operators.ml_forests import Forest, build_forest, gather_leaf_weights, link_nodes
 from hetero_core.kernels.operators.ml_scores import (
-    ML,
     NUMERIC,
     POST_TRANSFORMS,
     InputTypes,
@@ -24,7 +23,7 @@ from hetero_core.kernels.operators.ml_scores import (
 )
 from hetero_core.kernels.operators.ml_trees import aggregate_trees
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import kernel
+from hetero_core.kernels.registry import ml_kernel
 from hetero_core.records import record
 
 
@@ -107,9 +106,8 @@ def _choose_opposite(labels: Array, class_ids: tuple[int, ...], weights: Array, 
     )
 
 
-@kernel(
+@ml_kernel(
     "TreeEnsembleClassifier",
-    domain=ML,
     since=(1, 3),
     dtypes=NUMERIC,
     choices={"post_transform": POST_TRANSFORMS},

@@ -12,7 +12,6 @@ import numpy as np
 
 from hetero_core.kernels.operators.ml_forests import Forest, Leaves, Nodes, build_forest, gather_leaf_weights, link_nodes
 from hetero_core.kernels.operators.ml_scores import (
-    ML,
     NUMERIC,
     POST_TRANSFORMS,
     InputTypes,
@@ -21,7 +20,7 @@ from hetero_core.kernels.operators.ml_scores import (
     transform_scores,
 )
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import kernel
+from hetero_core.kernels.registry import ml_kernel
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
@@ -156,9 +155,8 @@ def _split_members(modes: Array, membership_values: Any) -> list[list[float]]:
     return [next(remaining_lists) if mode == 6 else [] for mode in modes]
 
 
-@kernel(
+@ml_kernel(
     "TreeEnsemble",
-    domain=ML,
     since=(5,),
     dtypes=frozenset({"float16", "float32", "float64"}),
     choices={"aggregate_function": (0, 1, 2, 3), "post_transform": (0, 1, 2, 3, 4)},
@@ -210,9 +208,8 @@ def _prepare_regressor(
     )  # fmt: skip
 
 
-@kernel(
+@ml_kernel(
     "TreeEnsembleRegressor",
-    domain=ML,
     since=(1, 3),
     dtypes=NUMERIC,
     choices={"aggregate_function": _AGGREGATES, "post_transform": POST_TRANSFORMS},

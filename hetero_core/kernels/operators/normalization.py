@@ -6,7 +6,7 @@ from math import prod
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.precision import Array, Namespace, narrow, normalize_axes, normalize_axis, widen
-from hetero_core.kernels.registry import FLOATS, kernel
+from hetero_core.kernels.registry import FLOAT32, FLOATS, kernel
 
 # The stash types that are implemented: float and double.
 _STASH = {"stash_type": (1, 11)}
@@ -199,7 +199,7 @@ def mean_variance_normalization(xp: Namespace, x: Array, *, axes: tuple[int, ...
 @kernel(
     "MeanVarianceNormalization",
     since=(0,),
-    dtypes=frozenset({"float32"}),
+    dtypes=FLOAT32,
     choices={"across_channels": (0, 1), "normalize_variance": (0, 1)},
 )
 def normalize_channels(xp: Namespace, x: Array, *, across_channels: int = 0, normalize_variance: int = 1) -> Array:

@@ -14,13 +14,11 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.operators.casts import convert
 from hetero_core.kernels.precision import Array, Namespace, is_small_integer, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import kernel
+from hetero_core.kernels.registry import FLOAT8, FLOAT32, SMALL_FLOATS, kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
-_WIDE = frozenset({"float32", "float16", "bfloat16"})
-_FLOAT8 = frozenset({"float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"})
-_NARROW = frozenset({"int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2", "float4e2m1"}) | _FLOAT8
+_NARROW = frozenset({"int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2", "float4e2m1"}) | FLOAT8
 
 
 def _refuse_power_of_two(node: Node, input_types: tuple[ValueType | None, ...], *, attribute: str) -> str | None:
@@ -31,7 +29,7 @@ def _refuse_power_of_two(node: Node, input_types: tuple[ValueType | None, ...], 
     return None
 
 
-@kernel("QuantizeLinear", since=(10,), dtypes=(_WIDE | {"int32"}, _WIDE, _NARROW))
+@kernel("QuantizeLinear", since=(10,), dtypes=(SMALL_FLOATS | {"int32"}, SMALL_FLOATS, _NARROW))
 def quantize_linear_tensor(xp: Namespace, x: Array, y_scale: Array, y_zero_point: Array | None = None) -> Array:
     """Returns x quantized by one scale. Source: ONNX QuantizeLinear-10."""
     return quantize_linear(xp, x, y_scale, y_zero_point)
@@ -40,13 +38,13 @@ def quantize_linear_tensor(xp: Namespace, x: Array, y_scale: Array, y_zero_point
 @kernel(
     "QuantizeLinear",
     since=(13, 19, 21, 23),
-    dtypes=(_WIDE | {"int32"}, _WIDE, _NARROW),
+    dtypes=(SMALL_FLOATS | {"int32"}, SMALL_FLOATS, _NARROW),
     choices={"saturate": (0, 1), "precision": (0, 1, 10, 16)},
 )
 @kernel(
     "QuantizeLinear",
     since=(24, 25, 28),
-    dtypes=(_WIDE | {"int32"}, _WIDE | {"float8e8m0"}, _NARROW),
+    dtypes=(SMALL_FLOATS | {"int32"}, SMALL_FLOATS | {"float8e8m0"}, _NARROW),
     choices={"saturate": (0, 1), "precision": (0, 1, 10, 16)},
     refuse=partial(_refuse_power_of_two, attribute="precision"),
 )
@@ -105,7 +103,7 @@ def spread(xp: Namespace, values: Array, shape: tuple[int, ...], axis: int, bloc
     return values.reshape((-1, *(1,) * (len(shape) - place - 1)))
 
 
-@kernel("DequantizeLinear", since=(10,), dtypes=(_NARROW | {"int32"}, _WIDE, _NARROW | {"int32"}))
+@kernel("DequantizeLinear", since=(10,), dtypes=(_NARROW | {"int32"}, SMALL_FLOATS, _NARROW | {"int32"}))
 def dequantize_linear_tensor(xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array | None = None) -> Array:
     """Returns the values that one scale gives. Source: ONNX DequantizeLinear-10."""
     return dequantize_linear(xp, x, x_scale, x_zero_point)
@@ -114,13 +112,13 @@ def dequantize_linear_tensor(xp: Namespace, x: Array, x_scale: Array, x_zero_poi
 @kernel(
     "DequantizeLinear",
     since=(13, 19, 21, 23),
-    dtypes=(_NARROW | {"int32"}, _WIDE, _NARROW | {"int32"}),
+    dtypes=(_NARROW | {"int32"}, SMALL_FLOATS, _NARROW | {"int32"}),
     choices={"output_dtype": (0, 1, 10, 16)},
 )
 @kernel(
     "DequantizeLinear",
     since=(24, 25, 28),
-    dtypes=(_NARROW | {"int32"}, _WIDE | {"float8e8m0"}, _NARROW | {"int32"}),
+    dtypes=(_NARROW | {"int32"}, SMALL_FLOATS | {"float8e8m0"}, _NARROW | {"int32"}),
     choices={"output_dtype": (0, 1, 10, 16)},
     refuse=partial(_refuse_power_of_two, attribute="output_dtype"),
 )
@@ -149,7 +147,7 @@ def _to_steps(x: Array) -> Array:
     return x.astype(np.int32) if x.dtype.kind in "iu" else widen(x)
 
 
-@kernel("DynamicQuantizeLinear", since=(11,), dtypes=frozenset({"float32"}), outputs=3)
+@kernel("DynamicQuantizeLinear", since=(11,), dtypes=FLOAT32, outputs=3)
 def dynamic_quantize_linear(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
     """Returns x as uint8 with the scale and zero point of its own range, which includes 0.
 

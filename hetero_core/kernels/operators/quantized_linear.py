@@ -12,12 +12,9 @@ import numpy as np
 from hetero_core.kernels.operators.convolution import convolve
 from hetero_core.kernels.operators.quantization import saturate_integers
 from hetero_core.kernels.precision import Array, Namespace, widen
-from hetero_core.kernels.registry import FLOATS, kernel
+from hetero_core.kernels.registry import BYTES, INT32, SMALL_FLOATS, kernel
 from hetero_core.kernels.sizes import broadcast_sizes, product
 from hetero_core.kernels.windows import CONVOLVING, count_slid, lay_windows
-
-_BYTES = frozenset({"int8", "uint8"})
-_SCALE = FLOATS - {"float64"}
 
 
 def _center(x: Array, zero_point: Array | None) -> Array:
@@ -55,7 +52,7 @@ def _count_quantized_products(a: Array, a_scale: Array, a_zero_point: Array, b: 
     return _count_products(a, b)
 
 
-@kernel("ConvInteger", since=(10,), dtypes=_BYTES, count_bytes=_count_slid_sums, **CONVOLVING)
+@kernel("ConvInteger", since=(10,), dtypes=BYTES, count_bytes=_count_slid_sums, **CONVOLVING)
 def conv_integer(
     xp: Namespace,
     x: Array,
@@ -75,7 +72,7 @@ def conv_integer(
 @kernel(
     "QLinearConv",
     since=(10,),
-    dtypes=(_BYTES, _SCALE, _BYTES) * 2 + (_SCALE, _BYTES, frozenset({"int32"})),
+    dtypes=(BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES, INT32),
     count_bytes=_count_quantized_sums,
     **CONVOLVING,
 )
@@ -103,7 +100,7 @@ def qlinear_conv(
     return saturate_integers(xp, total.astype(np.float32) * factor, y_zero_point.astype(np.float32), y_zero_point.dtype)
 
 
-@kernel("MatMulInteger", since=(10,), dtypes=_BYTES, count_bytes=_count_products)
+@kernel("MatMulInteger", since=(10,), dtypes=BYTES, count_bytes=_count_products)
 def mat_mul_integer(
     xp: Namespace, a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
 ) -> Array:
@@ -117,7 +114,10 @@ def _per_row(values: Array) -> Array:
 
 
 @kernel(
-    "QLinearMatMul", since=(10, 21), dtypes=(_BYTES, _SCALE, _BYTES) * 2 + (_SCALE, _BYTES), count_bytes=_count_quantized_products
+    "QLinearMatMul",
+    since=(10, 21),
+    dtypes=(BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES),
+    count_bytes=_count_quantized_products,
 )
 def qlinear_mat_mul(
     xp: Namespace,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.registry import BOOL, COMPLEX, FLOATS, INT64, NUMBERS, kernel
+from hetero_core.kernels.registry import BOOL, COMPLEX, FLOAT32, FLOATS, INT64, NUMBERS, kernel
 from hetero_core.kernels.sampling import Resolve, count_inside, interpolate, read_elements, weigh_cubic, weigh_linear
 from hetero_core.kernels.sizes import product
 from hetero_core.network.graph import Node
@@ -299,7 +299,7 @@ def _cut_bins(begin: int, end: int, count: int, size: int) -> list[slice]:
 @kernel(
     "NonMaxSuppression",
     since=(10, 11),
-    dtypes=(frozenset({"float32"}), frozenset({"float32"}), INT64, frozenset({"float32"})),
+    dtypes=(FLOAT32, FLOAT32, INT64, FLOAT32),
     choices={"center_point_box": (0, 1)},
     runs_on_host=True,
 )
