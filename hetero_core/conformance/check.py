@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.records import record
 
 if TYPE_CHECKING:
-    from hetero_core.contract import ConfigKey
+    from hetero_core.contract import ConfigKey, QueryResult
     from hetero_core.core import Core
+    from hetero_core.network.graph import Network
+    from hetero_core.runtime.executable import ExecutableNetwork
 
 LEVELS: Mapping[str, str] = {
     "contract": "the contract of every device: names, properties, query, load, tensors, requests, lifetime",
@@ -76,6 +78,22 @@ class CheckContext:
     make_core: Callable[[], Core]
     configured: frozenset[str] = frozenset()
     rtol: float | None = None
+
+    def get_metric(self, name: str) -> Any:
+        """Returns a metric of the device."""
+        return self.core.get_metric(self.device, name)
+
+    def query(self, network: Network) -> QueryResult:
+        """Returns the device's answer to a network."""
+        return self.core.query_network(network, self.device)
+
+    def load(self, network: Any, config: Mapping[str, Any] | None = None) -> ExecutableNetwork:
+        """Returns a network or another form of a model, loaded on the device."""
+        return self.core.load_network(network, self.device, config)
+
+    def import_blob(self, source: Any, *, network: Network | None = None) -> ExecutableNetwork:
+        """Returns the network of a blob, imported on the device."""
+        return self.core.import_network(source, self.device, network=network)
 
 
 CheckFunction = Callable[[CheckContext], object]

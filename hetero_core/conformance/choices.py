@@ -106,7 +106,7 @@ def is_usable(context: CheckContext, name: str, choice: Any) -> bool:
     """Says whether this machine has a choice: a hint of a precision that its processor lacks is refused in the same words by each load."""
     sample = make_sample(context, "chain")
     try:
-        context.core.load_network(sample.network, context.device, {name: choice}).close()
+        context.load(sample.network, {name: choice}).close()
     except HeteroError:
         return False
     return True

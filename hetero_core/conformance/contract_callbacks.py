@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error
-from hetero_core.conformance.contract_requests import WAIT_SECONDS
-from hetero_core.conformance.samples import make_sample
+from hetero_core.conformance.samples import WAIT_SECONDS, open_request
 from hetero_core.runtime.request import InferRequest
 
 Called = list[BaseException | None]
@@ -13,8 +12,7 @@ Called = list[BaseException | None]
 @check("contract")
 def callback_comes_once_after_each_asynchronous_run(context: CheckContext) -> None:
     """The callback gets the request, with its outputs in place, and None; `wait` returns after it."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     seen: list[tuple[InferRequest, BaseException | None, object]] = []
     request.set_callback(lambda caller, error: seen.append((caller, error, caller.get_tensor("y").copy())))
     for turn in range(10):
@@ -30,8 +28,7 @@ def callback_comes_once_after_each_asynchronous_run(context: CheckContext) -> No
 @check("contract")
 def callback_is_not_called_by_a_synchronous_run(context: CheckContext) -> None:
     """`infer` never calls the callback; without one, or after it was taken away, nothing is called."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     seen: Called = []
     request.set_callback(lambda _, error: seen.append(error))
     request.infer(sample.draw(context.seed))
@@ -44,8 +41,7 @@ def callback_is_not_called_by_a_synchronous_run(context: CheckContext) -> None:
 @check("contract")
 def error_of_a_callback_reaches_wait(context: CheckContext) -> None:
     """An error that a callback raises is raised again by `wait`, once; the next run is right."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     inputs = sample.draw(context.seed)
 
     def fail(caller: InferRequest, error: BaseException | None) -> None:
@@ -61,8 +57,7 @@ def error_of_a_callback_reaches_wait(context: CheckContext) -> None:
 @check("contract")
 def callback_may_start_its_request_again(context: CheckContext) -> None:
     """A callback starts the request ten times over; `wait` returns after the last one, with every result right."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     drawn = [sample.draw(context.seed + turn) for turn in range(11)]
     results: list[object] = []
     errors: Called = []

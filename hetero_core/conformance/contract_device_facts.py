@@ -15,12 +15,12 @@ LARGE_BATCH = 67
 @check("contract")
 def facts_stay_the_same(context: CheckContext) -> None:
     """What identifies a device, as DEVICE_TYPE and DEVICE_UUID, reads the same again, after a load, and in another Core."""
-    names = [name for name in LASTING if name in context.core.get_metric(context.device, "SUPPORTED_METRICS")]
-    first = {name: context.core.get_metric(context.device, name) for name in names}
-    context.core.load_network(make_sample(context, "chain").network, context.device)
+    names = [name for name in LASTING if name in context.get_metric("SUPPORTED_METRICS")]
+    first = {name: context.get_metric(name) for name in names}
+    context.load(make_sample(context, "chain").network)
     with context.make_core() as other:
         for name, value in first.items():
-            require_equal(context.core.get_metric(context.device, name), value, f"{name}, read again")
+            require_equal(context.get_metric(name), value, f"{name}, read again")
             require_equal(other.get_metric(context.device, name), value, f"{name}, read in another Core")
 
 
@@ -37,12 +37,12 @@ def ids_have_identifiers_of_their_own(context: CheckContext) -> None:
 @check("contract")
 def memory_that_is_free_is_part_of_all(context: CheckContext) -> None:
     """DEVICE_FREE_MEM_SIZE is at most DEVICE_TOTAL_MEM_SIZE, which is not 0; a device has both or neither."""
-    names = context.core.get_metric(context.device, "SUPPORTED_METRICS")
+    names = context.get_metric("SUPPORTED_METRICS")
     stated = [name for name in (TOTAL_MEMORY, FREE_MEMORY) if name in names]
     if not stated:
         raise Skip(f"the device does not state {TOTAL_MEMORY}")
     require_equal(stated, [TOTAL_MEMORY, FREE_MEMORY], "the metrics of memory that the device states")
-    total, free = (context.core.get_metric(context.device, name) for name in stated)
+    total, free = (context.get_metric(name) for name in stated)
     require(0 < total >= free, f"{FREE_MEMORY} is {free}, and {TOTAL_MEMORY} is {total}; both are in bytes")
 
 
@@ -50,8 +50,8 @@ def memory_that_is_free_is_part_of_all(context: CheckContext) -> None:
 def batches_up_to_the_limit_run(context: CheckContext) -> None:
     """A run with as many images as MAX_BATCH_SIZE says is right, one with 67 where it says 0; one image more is right or an error."""
     sample = make_sample(context, "dynamic")
-    limit = context.core.get_metric(context.device, "MAX_BATCH_SIZE")
-    loaded = context.core.load_network(sample.network, context.device)
+    limit = context.get_metric("MAX_BATCH_SIZE")
+    loaded = context.load(sample.network)
     inputs = sample.draw(context.seed, x=(min(limit, 1024) or LARGE_BATCH, 2))
     what = f"a batch of {len(inputs['x'])}, where MAX_BATCH_SIZE is {limit}{'' if limit else ', which means no limit'}"
     try:

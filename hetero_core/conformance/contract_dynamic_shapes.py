@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error
-from hetero_core.conformance.contract_requests import WAIT_SECONDS
+from hetero_core.conformance.check import CheckContext, Skip, check, require_equal, require_error
 from hetero_core.conformance.refusals import load_claimed
-from hetero_core.conformance.samples import make_sample, read_text
+from hetero_core.conformance.samples import load_sample, open_request, read_text
 from hetero_core.errors import InferenceError, InputShapeError
 
 
 @check("contract")
 def sizes_may_change_between_runs(context: CheckContext) -> None:
     """Bigger, smaller, one and none: each run has the shape of its own input."""
-    sample = make_sample(context, "dynamic")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "dynamic")
     request = loaded.create_infer_request()
     for turn, size in enumerate((3, 8, 1, 0, 5, 3)):
         inputs = sample.draw(context.seed + turn, x=(size, 2))
@@ -27,23 +25,20 @@ def sizes_may_change_between_runs(context: CheckContext) -> None:
 @check("contract")
 def two_requests_may_have_two_sizes(context: CheckContext) -> None:
     """Requests of different sizes in flight at once have their own results."""
-    sample = make_sample(context, "dynamic")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "dynamic")
     sizes = (2, 7, 1, 4)
     requests = [loaded.create_infer_request() for _ in sizes]
     drawn = [sample.draw(context.seed + index, x=(size, 2)) for index, size in enumerate(sizes)]
     for request, inputs in zip(requests, drawn, strict=True):
         request.start_async(inputs)
     for request, inputs in zip(requests, drawn, strict=True):
-        require(request.wait(WAIT_SECONDS), "a run did not end")
-        sample.require_right({"y": request.get_tensor("y")}, inputs, f"size {inputs['x'].shape[0]}")
+        sample.require_ended(request, inputs, f"size {inputs['x'].shape[0]}")
 
 
 @check("contract")
 def fixed_dimension_stays_fixed(context: CheckContext) -> None:
     """The dimension of a known size, and the rank, are checked while the symbolic one is free."""
-    sample = make_sample(context, "dynamic")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "dynamic")
     for shape in ((3, 3), (3,), (3, 2, 1)):
         wrong = np.zeros(shape, sample.dtype)
         require_error(InputShapeError, request.infer, f"an input of shape {shape}", {"x": wrong})
@@ -52,8 +47,7 @@ def fixed_dimension_stays_fixed(context: CheckContext) -> None:
 @check("contract")
 def array_of_another_size_for_an_output_is_refused(context: CheckContext) -> None:
     """An array set for an output that turns out too small or too large is an error of the run, and the request works on without it."""
-    sample = make_sample(context, "dynamic")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "dynamic")
     inputs = sample.draw(context.seed)
     for size in (2, 4):
         request = loaded.create_infer_request()
@@ -68,7 +62,7 @@ def broadcasting_is_decided_in_each_run(context: CheckContext) -> None:
     """Two open sizes are alike in one run and 1 beside 4 in the next: whether an input is repeated is not kept from the first run."""
     for operator, compute in (("Add", np.add), ("Sub", np.subtract), ("Mul", np.multiply)):
         network = read_text(context, f"(float[N,2] a, float[M,2] b) => (float[K,2] y) {{ y = {operator} (a, b) }}", name=operator)
-        if context.core.query_network(network, context.device).refused:
+        if context.query(network).refused:
             continue
         with load_claimed(context.core, network, context.device) as loaded:
             for rows, others in ((4, 4), (4, 1), (1, 4), (3, 3), (1, 1), (0, 1)):

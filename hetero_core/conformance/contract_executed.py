@@ -12,7 +12,7 @@ from hetero_core.executed import DOMAIN
 def executed_graph_stands_for_the_network(context: CheckContext) -> None:
     """`get_runtime_model` is a network of steps: inputs and outputs are the network's, and each step names nodes that there are."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair").items():
-        loaded = context.core.load_network(sample.network, context.device)
+        loaded = context.load(sample.network)
         executed = loaded.get_runtime_model()
         what = f"the executed graph of '{form}'"
         require(executed.nodes, f"{what} has no steps")
@@ -34,7 +34,7 @@ def executed_graph_stands_for_the_network(context: CheckContext) -> None:
 def executed_graph_has_the_times_of_a_run(context: CheckContext) -> None:
     """With the profile of a run, steps that were measured have their times, which are those of the profile."""
     for form, sample in make_samples(context, "chain").items():
-        loaded = context.core.load_network(sample.network, context.device, {"PERF_COUNT": True})
+        loaded = context.load(sample.network, {"PERF_COUNT": True})
         request = loaded.create_infer_request()
         request.infer(sample.draw(context.seed))
         profile = request.profile

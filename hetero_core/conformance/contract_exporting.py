@@ -25,9 +25,8 @@ from hetero_core.conformance.check import (
     require_error,
     require_same,
 )
-from hetero_core.conformance.contract_requests import WAIT_SECONDS
 from hetero_core.conformance.pickles import describe_pickle
-from hetero_core.conformance.samples import make_sample, make_samples
+from hetero_core.conformance.samples import load_sample, make_sample, make_samples
 from hetero_core.conformance.threads import run_in_threads
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError, InputNameError
 from hetero_core.network.border import InputInfo
@@ -63,7 +62,7 @@ def _export(loaded: ExecutableNetwork) -> bytes:
 def imported_network_is_the_exported_one(context: CheckContext) -> None:
     """Names, types, fingerprint and results are the same after export and import, in another Core; wrong input names stay wrong."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "constant", "through").items():
-        loaded = context.core.load_network(sample.network, context.device)
+        loaded = context.load(sample.network)
         blob = _export(loaded)
         with context.make_core() as other:
             imported = other.import_network(blob, context.device)
@@ -80,8 +79,7 @@ def imported_network_is_the_exported_one(context: CheckContext) -> None:
 @check("export", needs=["export"])
 def path_stream_and_bytes_hold_the_same(context: CheckContext) -> None:
     """A blob is written to a path or a stream and read from a path, a stream or bytes; folders may have names that are not ASCII."""
-    sample = make_sample(context, "chain")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "chain")
     inputs = sample.draw(context.seed)
     blob = _export(loaded)
     with tempfile.TemporaryDirectory(prefix="größe-模型-") as folder:
@@ -89,7 +87,7 @@ def path_stream_and_bytes_hold_the_same(context: CheckContext) -> None:
         loaded.export_network(path)
         require_equal([file.name for file in Path(folder).iterdir()], [path.name], "the files after an export")
         for what, source in (("a path", path), ("a text", str(path)), ("bytes", blob), ("a stream", io.BytesIO(blob))):
-            with context.core.import_network(source, context.device) as imported:
+            with context.import_blob(source) as imported:
                 sample.require_right(imported.infer(inputs), inputs, f"imported from {what}")
 
 
@@ -101,12 +99,12 @@ def blobs_may_stand_anywhere_in_a_stream(context: CheckContext) -> None:
     stream = io.BytesIO()
     stream.write(head)
     for sample in samples.values():
-        context.core.load_network(sample.network, context.device).export_network(stream)
+        context.load(sample.network).export_network(stream)
     stream.write(tail)
     stream.seek(len(head))
     for index, (form, sample) in enumerate(samples.items()):
         inputs = sample.draw(context.seed)
-        with context.core.import_network(stream, context.device) as imported:
+        with context.import_blob(stream) as imported:
             what = f"blob {index + 1} of {len(samples)} in one stream, that of '{form}'"
             require_equal(imported.name, sample.network.name, f"{what}, the name")
             try:
@@ -124,8 +122,8 @@ def descriptions_come_with_the_blob(context: CheckContext) -> None:
         # The network's own order of axes, which needs no node; by default it is called NC.
         layouts = {spec.name: InputInfo(layout="WH", model_layout="WH") for spec in sample.network.inputs}
         network = edit(sample.network).with_inputs(layouts)
-        loaded = context.core.load_network(network, context.device)
-        imported = context.core.import_network(_export(loaded), context.device)
+        loaded = context.load(network)
+        imported = context.import_blob(_export(loaded))
         for what in ("input_info", "output_info"):
             require_equal(dict(getattr(imported, what)), dict(getattr(loaded, what)), f"{what} of '{form}', imported")
         require_equal(
@@ -137,13 +135,11 @@ def descriptions_come_with_the_blob(context: CheckContext) -> None:
 def requests_of_an_imported_network_work(context: CheckContext) -> None:
     """Requests, asynchronous runs and a second export work on an imported network as on a loaded one."""
     sample = make_sample(context, "chain")
-    imported = context.core.import_network(_export(context.core.load_network(sample.network, context.device)), context.device)
+    imported = context.core.import_network(_export(context.load(sample.network)), context.device)
     request = imported.create_infer_request()
     inputs = sample.draw(context.seed)
-    request.start_async(inputs)
-    require(request.wait(WAIT_SECONDS), "the run did not end")
-    sample.require_right({"y": request.get_tensor("y")}, inputs, "an asynchronous run of an imported network")
-    again = context.core.import_network(_export(imported), context.device)
+    sample.require_started(request, inputs, "an asynchronous run of an imported network")
+    again = context.import_blob(_export(imported))
     sample.require_right(again.infer(inputs), inputs, "exported, imported, exported and imported")
 
 
@@ -154,7 +150,7 @@ def another_process_imports_the_blob(context: CheckContext) -> None:
     inputs = sample.draw(context.seed)
     with tempfile.TemporaryDirectory() as folder:
         paths = {name: str(Path(folder) / name) for name in ("blob", "inputs.npz", "outputs.npz")}
-        context.core.load_network(sample.network, context.device).export_network(paths["blob"])
+        context.load(sample.network).export_network(paths["blob"])
         np.savez(paths["inputs.npz"], **inputs)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         ended = subprocess.run(
@@ -180,7 +176,7 @@ def another_process_imports_the_blob(context: CheckContext) -> None:
 def configuration_comes_with_the_blob(context: CheckContext) -> None:
     """An import has the configuration of the load; keys that only steer running may be given anew, unknown ones are refused."""
     sample = make_sample(context, "chain")
-    blob = _export(context.core.load_network(sample.network, context.device, {"PERF_COUNT": True}))
+    blob = _export(context.load(sample.network, {"PERF_COUNT": True}))
     core, device = context.core, context.device
     require_equal(core.import_network(blob, device).get_config("PERF_COUNT"), True, "PERF_COUNT of the import")
     changed = core.import_network(blob, device, {"PERF_COUNT": False})
@@ -198,10 +194,10 @@ def every_choice_comes_with_the_blob(context: CheckContext) -> None:
     for name, key in context.facts.keys.items():
         for choice in switches if key.type is bool else key.choices:
             try:
-                loaded = context.core.load_network(sample.network, context.device, {name: choice})
+                loaded = context.load(sample.network, {name: choice})
             except HeteroError:
                 continue  # a choice that this machine or network does not have
-            imported = context.core.import_network(_export(loaded), context.device)
+            imported = context.import_blob(_export(loaded))
             require_equal(imported.get_config(name), loaded.get_config(name), f"{name} of the import")
             for output, value in loaded.infer(inputs).items():
                 require_same(imported.infer(inputs)[output], value, f"imported under {name}={choice}, output '{output}'")
@@ -211,7 +207,7 @@ def every_choice_comes_with_the_blob(context: CheckContext) -> None:
 def pickled_sections_are_marked_as_code(context: CheckContext) -> None:
     """A section that is a pickle executes what it names when it is read, so it is marked as code, and imported by consent alone."""
     sample = make_sample(context, "chain")
-    _, payload = read_blob(_export(context.core.load_network(sample.network, context.device)))
+    _, payload = read_blob(_export(context.load(sample.network)))
     for name, section in payload.sections.items():
         kind = "" if name in payload.code else describe_pickle(bytes(section))
         require(not kind, f"section '{name}' is {kind} and not marked as code in Payload.code")
@@ -221,16 +217,14 @@ def pickled_sections_are_marked_as_code(context: CheckContext) -> None:
 def garbage_is_refused(context: CheckContext) -> None:
     """Nothing, text, a blob that is cut off and one with a changed byte are BlobDamagedErrors, never a network."""
     sample = make_sample(context, "chain")
-    blob = _export(context.core.load_network(sample.network, context.device))
+    blob = _export(context.load(sample.network))
     damaged = {"nothing": b"", "a text": b"This is not a blob. " * 50, "zeros": bytes(4096)}
     damaged |= {f"the first {size} bytes": blob[:size] for size in (7, len(blob) // 2, len(blob) - 1)}
     for place in (len(blob) // 3, len(blob) // 2, len(blob) - 1):
         damaged[f"byte {place} changed"] = blob[:place] + bytes([blob[place] ^ 0x55]) + blob[place + 1 :]
     for what, source in damaged.items():
         require_error((BlobDamagedError, BlobMismatchError), context.core.import_network, what, source, context.device)
-    require_error(
-        BlobError, lambda: context.core.import_network("/no/such/file.blob", context.device), "a file that does not exist"
-    )
+    require_error(BlobError, lambda: context.import_blob("/no/such/file.blob"), "a file that does not exist")
 
 
 @check("export", needs=["export"])
@@ -238,12 +232,10 @@ def blob_of_another_network_is_refused(context: CheckContext) -> None:
     """Where the network is given, a blob of another one is a BlobMismatchError."""
     samples = make_samples(context, "chain", "fork")
     chain = make_sample(context, "chain")
-    blob = _export(context.core.load_network(chain.network, context.device))
-    context.core.import_network(blob, context.device, network=chain.network)
+    blob = _export(context.load(chain.network))
+    context.import_blob(blob, network=chain.network)
     other = samples["fork"].network if "fork" in samples else make_sample(context, "dynamic").network
-    require_error(
-        BlobMismatchError, lambda: context.core.import_network(blob, context.device, network=other), "a blob of another network"
-    )
+    require_error(BlobMismatchError, lambda: context.import_blob(blob, network=other), "a blob of another network")
 
 
 @check("export", needs=["export"])
@@ -259,7 +251,7 @@ def second_load_comes_from_the_cache(context: CheckContext) -> None:
                     require_equal(is_cached, expected, f"LOADED_FROM_CACHE of load {turn + 1} of '{form}'")
                     sample.require_right(loaded.infer(inputs), inputs, f"load {turn + 1} of '{form}' with a cache")
                 require_equal(_count_entries(folder), 1, f"the number of entries after load {turn + 1} of '{form}'")
-            plain = context.core.load_network(sample.network, context.device)
+            plain = context.load(sample.network)
             require_equal(plain.get_metric("LOADED_FROM_CACHE"), False, "LOADED_FROM_CACHE without a cache")
 
 
@@ -270,7 +262,7 @@ def cache_is_made_once_by_many_threads(context: CheckContext) -> None:
 
     def load(index: int) -> None:
         inputs = sample.draw(context.seed + index)
-        with context.core.load_network(sample.network, context.device, config) as loaded:
+        with context.load(sample.network, config) as loaded:
             sample.require_right(loaded.infer(inputs), inputs, f"thread {index}")
 
     with _make_cache() as (folder, config):

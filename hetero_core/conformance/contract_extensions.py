@@ -57,7 +57,7 @@ def error_of_an_extension_names_it(context: CheckContext) -> None:
         return x * np.float32(factor)
 
     context.core.add_extension(_make_extension(scale), context.device)
-    loaded = context.core.load_network(read_text(context, TEXT), context.device)
+    loaded = context.load(read_text(context, TEXT))
     x = np.ones((1, 2), np.float32)
     error = require_error(Exception, lambda: loaded.infer({"x": x}), "an extension that raises")
     require("raised by the extension" in str(error), f"the text of the extension's error is lost: {error}")

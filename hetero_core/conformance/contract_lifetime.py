@@ -7,8 +7,7 @@ import itertools
 from typing import Any
 
 from hetero_core.conformance.check import CheckContext, check, require, require_error
-from hetero_core.conformance.contract_requests import WAIT_SECONDS
-from hetero_core.conformance.samples import Sample, make_sample
+from hetero_core.conformance.samples import WAIT_SECONDS, Sample, make_sample
 from hetero_core.conformance.threads import run_in_threads
 from hetero_core.errors import ClosedError
 
@@ -104,7 +103,7 @@ def device_may_be_made_again_and_again(context: CheckContext) -> None:
 def closing_frees_nothing_in_use(context: CheckContext) -> None:
     """A network is closed under runs, with a second one of the same model beside it: no run meets an engine that was freed."""
     sample = make_sample(context, "chain")
-    closing, staying = (context.core.load_network(sample.network, context.device) for _ in range(2))
+    closing, staying = (context.load(sample.network) for _ in range(2))
 
     def run(index: int) -> None:
         if index == 0:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error
-from hetero_core.conformance.samples import iterate_samples, make_sample, make_samples
+from hetero_core.conformance.samples import iterate_samples, load_sample, make_sample, make_samples
 from hetero_core.errors import ClosedError
 
 
@@ -17,7 +17,7 @@ from hetero_core.errors import ClosedError
 def inputs_and_outputs_are_those_of_the_model(context: CheckContext) -> None:
     """Names, element types and shapes of a loaded network are the model's, in its order; symbolic sizes stay symbolic."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "scalar").items():
-        loaded = context.core.load_network(sample.network, context.device)
+        loaded = context.load(sample.network)
         for side in ("inputs", "outputs"):
             specs = [(spec.name, spec.type) for spec in getattr(loaded, side)]
             require_equal(specs, [(spec.name, spec.type) for spec in getattr(sample.network, side)], f"{side} of '{form}'")
@@ -36,7 +36,7 @@ def every_form_of_a_model_loads(context: CheckContext) -> None:
         path = Path(folder) / "модель.onnx"
         path.write_bytes(network_to_bytes(sample.network))
         for model in (path, str(path), path.read_bytes(), network_to_proto(sample.network), sample.network):
-            outputs = context.core.load_network(model, context.device).infer(inputs)
+            outputs = context.load(model).infer(inputs)
             sample.require_right(outputs, inputs, f"loaded from {type(model).__name__}")
 
 
@@ -44,7 +44,7 @@ def every_form_of_a_model_loads(context: CheckContext) -> None:
 def network_may_be_loaded_many_times(context: CheckContext) -> None:
     """Five networks loaded from one are independent: closing one leaves the others at work."""
     sample = make_sample(context, "chain")
-    loaded = [context.core.load_network(sample.network, context.device) for _ in range(5)]
+    loaded = [context.load(sample.network) for _ in range(5)]
     for index, load in enumerate(loaded):
         inputs = sample.draw(context.seed + index)
         sample.require_right(load.infer(inputs), inputs, f"load {index}")
@@ -66,8 +66,7 @@ def input_may_be_an_output(context: CheckContext) -> None:
 
 
 def _check_own_outputs(context: CheckContext, form: str) -> None:
-    sample = make_sample(context, form)
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, form)
     inputs = sample.draw(context.seed)
     originals = {name: value.copy() for name, value in inputs.items()}
     for turn in ("first", "second"):
@@ -84,11 +83,10 @@ def _check_own_outputs(context: CheckContext, form: str) -> None:
 def two_networks_do_not_mix(context: CheckContext) -> None:
     """Networks of different operators and shapes, loaded beside each other and run in turns, give their own results."""
     samples = make_samples(context, "chain", "dynamic", "fork", "pair")
-    loaded = {form: context.core.load_network(sample.network, context.device) for form, sample in samples.items()}
+    loaded = {form: context.load(sample.network) for form, sample in samples.items()}
     for turn in range(3):
         for form, sample in samples.items():
-            inputs = sample.draw(context.seed + turn)
-            sample.require_right(loaded[form].infer(inputs), inputs, f"network '{form}', turn {turn}")
+            sample.require_run(loaded[form], context.seed + turn, what=f"network '{form}', turn {turn}")
 
 
 @check("contract")
@@ -97,7 +95,7 @@ def networks_of_one_name_do_not_mix(context: CheckContext) -> None:
     samples = list(islice(iterate_samples(context, "chain"), 4))
     if len(samples) < 2:
         raise Skip("the device takes one filling of 'chain' only")
-    loaded = [context.core.load_network(sample.network, context.device) for sample in samples]
+    loaded = [context.load(sample.network) for sample in samples]
     for sample, network in zip(samples, loaded, strict=True):
         inputs = sample.draw(context.seed)
         operator = sample.network.nodes[0].op_type

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_same
-from hetero_core.conformance.refusals import load_claimed
+from hetero_core.conformance.refusals import load_claimed, load_each
 from hetero_core.conformance.samples import BINARY, UNARY, read_text
 from hetero_core.network.graph import Network
 
@@ -87,23 +87,14 @@ def _read_opset(context: CheckContext, opset: int, text: str, *, name: str) -> N
     return context.core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {name} {text}'))
 
 
-def _require_each(context: CheckContext, cases: dict[str, tuple[Network, Any, Compute, str]]) -> None:
-    """Runs each network that the device claims. Raises: CheckFailed, Skip where it claims none."""
-    claimed_count = 0
-    for network, x, compute, what in cases.values():
-        if context.core.query_network(network, context.device).refused:
-            continue
-        claimed_count += 1
-        with load_claimed(context.core, network, context.device) as loaded:
-            (value,) = loaded.infer({"x": x.copy()}).values()
+def _require_each(context: CheckContext, cases: dict[str, tuple[Network, str, Compute, str]]) -> None:
+    """Runs each network that the device claims with drawn inputs. Raises: CheckFailed, Skip where it claims none."""
+    for operator, loaded in load_each(context, {operator: case[0] for operator, case in cases.items()}):
+        _, shape, compute, what = cases[operator]
+        sizes = tuple(int(size) for size in shape.strip("[]").split(","))
+        x = np.random.default_rng(context.seed).uniform(-1, 1, sizes).astype(np.float32)
+        (value,) = loaded.infer({"x": x.copy()}).values()
         require_same(value, compute(x.astype(np.float64)).astype(np.float32), what, rtol=context.rtol)
-    if claimed_count == 0:
-        raise Skip(f"the device takes none of {', '.join(cases)} in the networks of this check")
-
-
-def _draw(context: CheckContext, shape: str) -> Any:
-    sizes = tuple(int(size) for size in shape.strip("[]").split(","))
-    return np.random.default_rng(context.seed).uniform(-1, 1, sizes).astype(np.float32)
 
 
 @check("contract")
@@ -116,7 +107,7 @@ def older_version_of_an_operator_means_what_it_meant(context: CheckContext) -> N
         )
         version = network.nodes[-1].since_version
         what = f"{operator}-{version}, in a model of opset {opset}: the version of the operator is not looked at, or its meaning is wrong"
-        cases[operator] = (network, _draw(context, shape), compute, what)
+        cases[operator] = (network, shape, compute, what)
     _require_each(context, cases)
 
 
@@ -125,7 +116,7 @@ def operator_of_another_domain_is_another_operator(context: CheckContext) -> Non
     """An operator that has the name of a known one, in a domain that nobody knows, is refused."""
     for operator, shapes in [*((name, "x") for name in UNARY), *((name, "x, x") for name in BINARY)]:
         network = read_text(context, f"(float[2,2] x) => (float[2,2] y) {{ [foreign] y = com.acme.{operator} ({shapes}) }}")
-        refused = context.core.query_network(network, context.device).refused
+        refused = context.query(network).refused
         require("foreign" in refused, f"the device takes com.acme.{operator}: the domain of an operator is not looked at")
 
 
@@ -136,7 +127,7 @@ def nodes_of_one_operator_keep_their_attributes(context: CheckContext) -> None:
     for operator, (shape, nodes, compute) in TWICE.items():
         network = _read_opset(context, 17, f"(float{shape} x) => (y) {{ {nodes} }}", name=operator)
         what = f"two nodes {operator} with different attributes in one network: one may have been computed with the other's"
-        cases[operator] = (network, _draw(context, shape), compute, what)
+        cases[operator] = (network, shape, compute, what)
     _require_each(context, cases)
 
 
@@ -146,7 +137,7 @@ def constants_tell_networks_apart(context: CheckContext) -> None:
     for operator, compute in CONSTANTS.items():
         texts = [f"(float[2] x) => (float[2] y) <float[2] w = {{{a}, 3}}> {{ y = {operator} (x, w) }}" for a in (5, 7)]
         networks = [read_text(context, text, name="weighted") for text in texts]
-        if any(context.core.query_network(network, context.device).refused for network in networks):
+        if any(context.query(network).refused for network in networks):
             continue
         loaded = [load_claimed(context.core, network, context.device) for network in networks]
         x = np.array([1.25, -7.5], np.float32)

@@ -7,8 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from hetero_core.conformance.check import CheckContext, check, require, require_equal
-from hetero_core.conformance.contract_requests import WAIT_SECONDS
-from hetero_core.conformance.samples import make_sample, make_samples
+from hetero_core.conformance.samples import WAIT_SECONDS, make_samples, open_request
 
 if TYPE_CHECKING:
     from hetero_core.profile import NodeTime
@@ -20,8 +19,7 @@ LONG_ROWS = 200_000
 @check("contract")
 def times_are_there_when_asked_for(context: CheckContext) -> None:
     """With PERF_COUNT a synchronous and an asynchronous run have at least one entry each, with a time and the device."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device, {"PERF_COUNT": True}).create_infer_request()
+    sample, request = open_request(context, "chain", {"PERF_COUNT": True})
     require_equal(request.perf_counts, (), "the times before the first run")
     for kind in ("synchronous", "asynchronous"):
         inputs = sample.draw(context.seed)
@@ -39,8 +37,7 @@ def times_are_there_when_asked_for(context: CheckContext) -> None:
 @check("contract")
 def entries_are_nodes_of_the_network_in_order(context: CheckContext) -> None:
     """Entries of nodes that keep their names come in topological order, each at most once; those of one run do not add to the next."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device, {"PERF_COUNT": True}).create_infer_request()
+    sample, request = open_request(context, "chain", {"PERF_COUNT": True})
     # A device made of devices may give its runs to different ones.
     counts_of_devices: dict[tuple[str, ...], set[int]] = {}
     for _ in range(3):
@@ -57,8 +54,7 @@ def entries_are_nodes_of_the_network_in_order(context: CheckContext) -> None:
 @check("contract")
 def times_are_absent_when_not_asked_for(context: CheckContext) -> None:
     """Without PERF_COUNT there are no entries."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     request.infer(sample.draw(context.seed))
     require_equal(request.perf_counts, (), "the times, without PERF_COUNT")
 
@@ -67,7 +63,7 @@ def times_are_absent_when_not_asked_for(context: CheckContext) -> None:
 def times_are_in_seconds(context: CheckContext) -> None:
     """No entry is longer than the whole run took by the clock of the caller, as milliseconds for seconds would be."""
     form, sample = next(iter(make_samples(context, "dynamic", "chain").items()))
-    request = context.core.load_network(sample.network, context.device, {"PERF_COUNT": True}).create_infer_request()
+    request = context.load(sample.network, {"PERF_COUNT": True}).create_infer_request()
     # Of a long run nearly all is the device's: even a thousandth of it, told in milliseconds, is longer than the whole.
     for turn, rows in enumerate((3, 3, LONG_ROWS)):
         inputs = sample.draw(context.seed + turn, **({"x": (rows, 2)} if form == "dynamic" else {}))
@@ -89,8 +85,7 @@ def times_are_in_seconds(context: CheckContext) -> None:
 @check("contract")
 def times_of_a_thread_do_not_overlap(context: CheckContext) -> None:
     """Nodes that one thread computed one after the other have times one after the other: each from its own begin."""
-    sample = make_sample(context, "dynamic")
-    request = context.core.load_network(sample.network, context.device, {"PERF_COUNT": True}).create_infer_request()
+    sample, request = open_request(context, "dynamic", {"PERF_COUNT": True})
     for turn in range(3):
         request.infer(sample.draw(context.seed + turn, x=(LONG_ROWS, 2)))
         lines: dict[tuple[object, ...], list[NodeTime]] = {}

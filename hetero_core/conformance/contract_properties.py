@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error
-from hetero_core.conformance.samples import make_mixed, make_sample
+from hetero_core.conformance.samples import load_sample, make_mixed, make_sample
 from hetero_core.contract import ConfigKey
 from hetero_core.errors import ConfigKeyError, ConfigValueError, HeteroError, MetricNotFoundError
 
@@ -25,12 +25,12 @@ WRONG_VALUES: dict[type, tuple[Any, ...]] = {
 @check("contract")
 def every_listed_metric_can_be_read(context: CheckContext) -> None:
     """Every name in SUPPORTED_METRICS has a value, in any case of letters, and the list holds itself."""
-    names = context.core.get_metric(context.device, "SUPPORTED_METRICS")
+    names = context.get_metric("SUPPORTED_METRICS")
     require("SUPPORTED_METRICS" in names, "SUPPORTED_METRICS does not list itself")
     require_equal(list(names), sorted(set(names)), "the order of SUPPORTED_METRICS")
     for name in names:
-        require(context.core.get_metric(context.device, name) is not None, f"the metric {name} is None")
-        context.core.get_metric(context.device, name.lower())
+        require(context.get_metric(name) is not None, f"the metric {name} is None")
+        context.get_metric(name.lower())
 
 
 @check("contract")
@@ -50,9 +50,7 @@ def standard_metrics_have_their_types(context: CheckContext) -> None:
 @check("contract")
 def unknown_metric_is_refused(context: CheckContext) -> None:
     """A metric that the device does not have is a MetricNotFoundError that offers the near one."""
-    error = require_error(
-        MetricNotFoundError, lambda: context.core.get_metric(context.device, "FULL_DEVICE_NAMES"), "an unknown metric"
-    )
+    error = require_error(MetricNotFoundError, lambda: context.get_metric("FULL_DEVICE_NAMES"), "an unknown metric")
     require("'FULL_DEVICE_NAME'" in str(error), f"the near metric is not offered: {error}")
 
 
@@ -79,7 +77,7 @@ def keys_have_their_declared_defaults(context: CheckContext) -> None:
     A key without a default may have a value all the same: that of the machine.
     """
     keys = context.core.config_keys(context.device)
-    require_equal(list(context.core.get_metric(context.device, "SUPPORTED_CONFIG_KEYS")), sorted(keys), "SUPPORTED_CONFIG_KEYS")
+    require_equal(list(context.get_metric("SUPPORTED_CONFIG_KEYS")), sorted(keys), "SUPPORTED_CONFIG_KEYS")
     for name, key in keys.items():
         value = context.core.get_config(context.device, name)
         is_free = name != "DEVICE_ID" and name not in context.configured
@@ -150,8 +148,7 @@ def setting_of_a_call_does_not_leak(context: CheckContext) -> None:
 @check("contract")
 def loaded_network_tells_its_configuration_and_metrics(context: CheckContext) -> None:
     """A loaded network has every key and metric that it lists, and refuses others."""
-    sample = make_sample(context, "chain")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "chain")
     for name in loaded.get_metric("SUPPORTED_METRICS"):
         require(loaded.get_metric(name) is not None, f"the metric {name} of the loaded network is None")
     for name in loaded.get_metric("SUPPORTED_CONFIG_KEYS"):
@@ -171,7 +168,7 @@ def loaded_network_takes_new_values_and_gives_them_back(context: CheckContext) -
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     for first in (False, True):
-        loaded = context.core.load_network(sample.network, context.device, {"PERF_COUNT": first})
+        loaded = context.load(sample.network, {"PERF_COUNT": first})
         request = loaded.create_infer_request()
         for value, expected in ((True, True), (False, False), (None, first)):
             what = f"PERF_COUNT, set to {value} on a network that was loaded with {first}"

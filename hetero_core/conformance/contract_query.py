@@ -28,7 +28,7 @@ def unknown_operator_is_refused_with_a_reason(context: CheckContext) -> None:
 @check("contract", needs=["single"])
 def claims_are_signed_by_the_device(context: CheckContext) -> None:
     """Each supported node is mapped to the device that was asked, with an id where it has several."""
-    result = context.core.query_network(make_sample(context, "chain").network, context.device)
+    result = context.query(make_sample(context, "chain").network)
     for node, device in result.supported.items():
         name, _, device_id = device.partition(".")
         require_equal(name, context.facts.name, f"the device that takes node '{node}'")
@@ -51,8 +51,8 @@ def query_and_load_leave_the_network_as_it_was(context: CheckContext) -> None:
     """Nodes, names and fingerprint of a network are the same after it was queried and loaded."""
     network = make_sample(context, "chain").network
     before = (network.fingerprint, network.nodes, dict(network.affinity))
-    context.core.query_network(network, context.device)
-    context.core.load_network(network, context.device)
+    context.query(network)
+    context.load(network)
     require_equal((network.fingerprint, network.nodes, dict(network.affinity)), before, "the network afterwards")
 
 
@@ -84,7 +84,7 @@ def unnamed_and_repeated_names_are_answered_in_unique_ones(context: CheckContext
     operator = make_sample(context, "chain").network.nodes[0].op_type
     text = f"(float[4] x) => (float[4] y) {{ a = {operator} (x) [same] b = {operator} (a) [same] y = {operator} (b) }}"
     network = read_text(context, text)
-    result = context.core.query_network(network, context.device)
+    result = context.query(network)
     require_equal(len({*result.supported, *result.refused}), 3, "the number of nodes in the answer")
 
 
@@ -96,5 +96,4 @@ def answer_can_be_written_back_as_pins(context: CheckContext) -> None:
     result = context.core.query_network(sample.network, device)
     require_equal(dict(result.refused), {}, f"what {device} refuses of a network that {context.device} takes")
     pinned = sample.network.with_affinity(dict(result.supported))
-    inputs = sample.draw(context.seed)
-    sample.require_right(context.core.load_network(pinned, device).infer(inputs), inputs, f"pinned, on {device}")
+    sample.require_run(context.core.load_network(pinned, device), context.seed, what=f"pinned, on {device}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error
-from hetero_core.conformance.samples import make_mixed, make_sample
+from hetero_core.conformance.samples import load_sample, make_mixed, make_sample
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.errors import ClosedError, DeviceNameError, DeviceNotFoundError, PluginError
 
@@ -108,14 +108,12 @@ def plugin_serves_two_names(context: CheckContext) -> None:
 @check("contract")
 def unregistered_name_is_unknown_and_its_networks_go_on(context: CheckContext) -> None:
     """After `unregister_plugin` the name is unknown; a network that was loaded before still runs."""
-    sample = make_sample(context, "chain")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "chain")
     context.core.unregister_plugin(context.facts.name)
     require_error(
         DeviceNotFoundError, lambda: context.core.get_metric(context.facts.name, "FULL_DEVICE_NAME"), "a name that was unregistered"
     )
-    inputs = sample.draw(context.seed)
-    sample.require_right(loaded.infer(inputs), inputs, "after its name was unregistered")
+    sample.require_run(loaded, context.seed, what="after its name was unregistered")
 
 
 @check("contract", needs=["plugin"])
@@ -128,7 +126,7 @@ def name_may_be_registered_again(context: CheckContext) -> None:
     for turn in range(3):
         context.core.unregister_plugin(context.facts.name)
         context.core.register_plugin(context.facts.name, context.facts.plugin)
-        outputs = context.core.load_network(sample.network, context.device).infer(inputs)
+        outputs = context.load(sample.network).infer(inputs)
         sample.require_right(outputs, inputs, f"registered again, time {turn + 1}")
 
 
@@ -142,9 +140,7 @@ def two_cores_share_no_configuration(context: CheckContext) -> None:
         require_equal(context.core.get_config(context.device, "PERF_COUNT"), False, "PERF_COUNT, set in another Core")
         network = other.load_network(sample.network, context.device)
         sample.require_right(network.infer(inputs), inputs, "in a second Core")
-    sample.require_right(
-        context.core.load_network(sample.network, context.device).infer(inputs), inputs, "after another Core closed"
-    )
+    sample.require_right(context.load(sample.network).infer(inputs), inputs, "after another Core closed")
 
 
 @check("contract")

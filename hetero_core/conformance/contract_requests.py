@@ -5,32 +5,25 @@ from __future__ import annotations
 import asyncio
 
 from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error
-from hetero_core.conformance.samples import make_sample, make_samples
+from hetero_core.conformance.samples import WAIT_SECONDS, load_sample, make_samples, open_request
 from hetero_core.errors import HeteroError, InputShapeError, RequestBusyError
 from hetero_core.runtime.queue import AsyncInferQueue
-
-WAIT_SECONDS = 120.0
-"""Seconds that a run of four numbers may take before the device counts as hanging."""
 
 
 @check("contract")
 def asynchronous_run_gives_the_result(context: CheckContext) -> None:
     """`start_async`, `wait` and `get_tensor` give what `infer` gives, run after run."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     for turn in range(10):
         inputs = sample.draw(context.seed + turn)
-        request.start_async(inputs)
-        require(request.wait(WAIT_SECONDS), f"run {turn + 1} did not end within {WAIT_SECONDS:g} seconds")
-        sample.require_right({"y": request.get_tensor("y")}, inputs, f"asynchronous run {turn + 1}")
+        sample.require_started(request, inputs, f"asynchronous run {turn + 1}")
         sample.require_right(request.infer(inputs), inputs, f"synchronous run {turn + 1}")
 
 
 @check("contract")
 def waiting_without_a_run_ends_at_once(context: CheckContext) -> None:
     """`wait` on a request that was never started, or has ended, is True, with and without a limit."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     require(request.wait() and request.wait(0), "wait on a request that was not started is not True")
     request.infer(sample.draw(context.seed))
     require(request.wait() and request.wait(0), "wait after a synchronous run is not True")
@@ -39,8 +32,7 @@ def waiting_without_a_run_ends_at_once(context: CheckContext) -> None:
 @check("contract")
 def running_request_is_busy_or_done(context: CheckContext) -> None:
     """While it runs a request refuses another run and its tensors with RequestBusyError; or it has ended and takes them."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     inputs = sample.draw(context.seed)
     for _ in range(20):
         request.start_async(inputs)
@@ -51,29 +43,25 @@ def running_request_is_busy_or_done(context: CheckContext) -> None:
                 continue
             except HeteroError as error:
                 require(not request.is_running, f"a running request raised {type(error).__name__}: {error}")
-        require(request.wait(WAIT_SECONDS), "the run did not end")
-        sample.require_right({"y": request.get_tensor("y")}, inputs, "after it was asked while it ran")
+        sample.require_ended(request, inputs, "after it was asked while it ran")
 
 
 @check("contract")
 def tensors_that_were_set_serve_every_run(context: CheckContext) -> None:
     """A run without inputs takes those that were set; an input given to a run goes before them, for that run."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     preset, other = sample.draw(context.seed), sample.draw(context.seed + 1)
     request.set_tensor("x", preset["x"])
     sample.require_right(request.infer(), preset, "a run without inputs")
     sample.require_right(request.infer(other), other, "a run with an input of its own")
     request.start_async()
-    require(request.wait(WAIT_SECONDS), "the run did not end")
-    sample.require_right({"y": request.get_tensor("y")}, preset, "an asynchronous run without inputs")
+    sample.require_ended(request, preset, "an asynchronous run without inputs")
 
 
 @check("contract")
 def refused_run_leaves_the_request_usable(context: CheckContext) -> None:
     """After inputs that were refused the request is idle, and its next run is right."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     inputs = sample.draw(context.seed)
     for _ in range(3):
         require_error(InputShapeError, lambda: request.start_async({"x": inputs["x"][:2]}), "an input that is too small")
@@ -84,8 +72,7 @@ def refused_run_leaves_the_request_usable(context: CheckContext) -> None:
 @check("contract")
 def requests_keep_their_own_results(context: CheckContext) -> None:
     """Results of a request are valid until its own next run, whatever other requests of the network do meanwhile."""
-    sample = make_sample(context, "fork")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "fork")
     requests = [loaded.create_infer_request() for _ in range(4)]
     drawn = [sample.draw(context.seed + index) for index in range(len(requests))]
     results = [request.infer(inputs) for request, inputs in zip(requests, drawn, strict=True)]
@@ -98,7 +85,7 @@ def many_requests_in_flight_keep_apart(context: CheckContext) -> None:
     """Twenty requests of several networks, all started before one is waited for, have their own results in any order of waiting."""
     samples = make_samples(context, "chain", "dynamic", "fork", "pair")
     started = []
-    loaded = {form: context.core.load_network(sample.network, context.device) for form, sample in samples.items()}
+    loaded = {form: context.load(sample.network) for form, sample in samples.items()}
     for index in range(20):
         form = list(samples)[index % len(samples)]
         inputs = samples[form].draw(context.seed + index)
@@ -114,8 +101,7 @@ def many_requests_in_flight_keep_apart(context: CheckContext) -> None:
 @check("contract")
 def awaited_run_gives_the_result(context: CheckContext) -> None:
     """`infer_async` gives the result on an event loop, several at once."""
-    sample = make_sample(context, "chain")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "chain")
     drawn = [sample.draw(context.seed + index) for index in range(6)]
 
     async def run_all() -> list[dict[str, object]]:
@@ -129,8 +115,7 @@ def awaited_run_gives_the_result(context: CheckContext) -> None:
 @check("contract")
 def queue_runs_everything_once(context: CheckContext) -> None:
     """A queue calls back once for each start, with the outputs of that start."""
-    sample = make_sample(context, "chain")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "chain")
     results: list[tuple[int, object]] = []
     with AsyncInferQueue(loaded, 3) as queue:
         queue.set_callback(lambda request, index: results.append((index, request.get_tensor("y").copy())))

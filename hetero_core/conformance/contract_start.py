@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, check, require, require_equal, require_error
-from hetero_core.conformance.refusals import load_claimed
-from hetero_core.conformance.samples import make_sample, read_text
+from hetero_core.conformance.refusals import load_each
+from hetero_core.conformance.samples import load_sample, make_sample, read_text
 from hetero_core.errors import ClosedError, HeteroError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _gather_warnings() -> Iterator[list[str]]:
 def done_is_called_once_for_each_run(context: CheckContext) -> None:
     """Each run that is started ends once: `done` is neither left out nor called a second time."""
     sample = make_sample(context, "chain")
-    with _gather_warnings() as texts, context.core.load_network(sample.network, context.device) as loaded:
+    with _gather_warnings() as texts, context.load(sample.network) as loaded:
         request = loaded.create_infer_request()
         for turn in range(10):
             inputs = sample.draw(context.seed + turn)
@@ -80,7 +80,7 @@ def run_that_fails_ends(context: CheckContext) -> None:
     # Too little for any value: the device that counts, or else the core, gives the run up.
     config = {"MEMORY_LIMIT": 64}
     try:
-        loaded = context.core.load_network(sample.network, context.device, config)
+        loaded = context.load(sample.network, config)
     except HeteroError as error:
         raise Skip(f"the device does not load a network under MEMORY_LIMIT: {error}") from None
     request = loaded.create_infer_request()
@@ -99,23 +99,18 @@ def run_that_fails_ends(context: CheckContext) -> None:
 @check("contract")
 def run_that_raises_ends(context: CheckContext) -> None:
     """An asynchronous run whose inputs do not fit together ends with an error, and the next run of the request with its result."""
-    claimed_count = 0
-    for operator, (shapes, expected) in MISFITS.items():
-        # No device can know before the run that sizes of different names do not fit together.
-        network = read_text(context, f"(float[I,J] a, float[K,L] b) => (float[M,N] y) {{ y = {operator} (a, b) }}", name=operator)
-        if context.core.query_network(network, context.device).refused:
-            continue
-        claimed_count += 1
-        with load_claimed(context.core, network, context.device) as loaded:
-            request = loaded.create_infer_request()
-            for turn in range(2):
-                what = f"{operator} of shapes {' and '.join(map(str, shapes))}, run {turn + 1}"
-                require_error(HeteroError, _start_and_wait, what, request, [np.ones(shape, np.float32) for shape in shapes])
-            _start_and_wait(request, [np.ones((2, 2), np.float32)] * 2)
-            answer = request.get_tensor("y").tolist()
-            require_equal(answer, [[expected] * 2] * 2, f"{operator} of ones, in the run after one that failed")
-    if claimed_count == 0:
-        raise Skip(f"the device takes none of {', '.join(MISFITS)} in the networks of this check")
+    # No device can know before the run that sizes of different names do not fit together.
+    text = "(float[I,J] a, float[K,L] b) => (float[M,N] y) {{ y = {} (a, b) }}"
+    networks = {operator: read_text(context, text.format(operator), name=operator) for operator in MISFITS}
+    for operator, loaded in load_each(context, networks):
+        shapes, expected = MISFITS[operator]
+        request = loaded.create_infer_request()
+        for turn in range(2):
+            what = f"{operator} of shapes {' and '.join(map(str, shapes))}, run {turn + 1}"
+            require_error(HeteroError, _start_and_wait, what, request, [np.ones(shape, np.float32) for shape in shapes])
+        _start_and_wait(request, [np.ones((2, 2), np.float32)] * 2)
+        answer = request.get_tensor("y").tolist()
+        require_equal(answer, [[expected] * 2] * 2, f"{operator} of ones, in the run after one that failed")
 
 
 def _start_and_wait(request: InferRequest, inputs: list[Any]) -> None:
@@ -136,7 +131,7 @@ def start_returns_at_once(context: CheckContext) -> None:
         elif not has_returned.wait(BLOCK_SECONDS):
             faults.append("`start_async` does not return before the run has ended: `start` blocks until it has computed")
 
-    with context.core.load_network(sample.network, context.device) as loaded:
+    with context.load(sample.network) as loaded:
         request = loaded.create_infer_request()
         request.set_callback(look)
         request.start_async(sample.draw(context.seed))
@@ -150,7 +145,7 @@ def closing_ends_what_was_started(context: CheckContext) -> None:
     """A network that is closed under 8 runs gives each its result, or a ClosedError for one that had not begun; none is dropped."""
     sample = make_sample(context, "chain")
     for turn in range(5):
-        loaded = context.core.load_network(sample.network, context.device)
+        loaded = context.load(sample.network)
         requests = [loaded.create_infer_request() for _ in range(8)]
         drawn = [sample.draw(context.seed + turn * 8 + index) for index in range(8)]
         for request, inputs in zip(requests, drawn, strict=True):
@@ -170,7 +165,7 @@ def cancelled_run_ends_on_the_device_too(context: CheckContext) -> None:
     """`done` is called for a run that was cancelled, too: while it is not, the network cannot be closed, and nothing of it is freed."""
     sample = make_sample(context, "chain")
     with _gather_warnings() as texts:
-        loaded = context.core.load_network(sample.network, context.device)
+        loaded = context.load(sample.network)
         requests = [loaded.create_infer_request() for _ in range(8)]
         for request in requests:
             request.start_async(sample.draw(context.seed))
@@ -183,8 +178,7 @@ def cancelled_run_ends_on_the_device_too(context: CheckContext) -> None:
 @check("contract")
 def closed_network_is_freed(context: CheckContext) -> None:
     """Once it is closed and forgotten the loaded network is gone: no cache, queue or thread of the device holds it."""
-    sample = make_sample(context, "chain")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "chain")
     loaded.infer(sample.draw(context.seed))
     try:
         reference = weakref.ref(loaded.executable)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error
-from hetero_core.conformance.samples import make_sample, make_samples
+from hetero_core.conformance.samples import load_sample, make_samples, open_request
 from hetero_core.errors import InputNameError, InputShapeError, InputTypeError
 
 WRONG_TYPES = (np.float64, np.int64, np.bool_)
@@ -16,8 +16,7 @@ WRONG_TYPES = (np.float64, np.int64, np.bool_)
 @check("contract")
 def wrong_names_are_refused(context: CheckContext) -> None:
     """An input that the network does not have, one that is missing, and too many values by position are errors, in every kind of run."""
-    sample = make_sample(context, "chain")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "chain")
     x = sample.draw(context.seed)["x"]
     for run in (loaded.infer, loaded.create_infer_request().infer, loaded.create_infer_request().start_async):
         require_error(InputNameError, run, "an input that does not exist", {"x": x, "no_such_input": x})
@@ -32,8 +31,7 @@ def wrong_names_are_refused(context: CheckContext) -> None:
 @check("contract")
 def wrong_shapes_are_refused(context: CheckContext) -> None:
     """An array of another rank or size is an InputShapeError, for inputs and for the arrays that outputs are written to."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     for shape in ((), (5,), (1, 4), (0,)):
         wrong = np.zeros(shape, sample.dtype)
         require_error(InputShapeError, request.infer, f"an input of shape {shape}", {"x": wrong})
@@ -44,8 +42,7 @@ def wrong_shapes_are_refused(context: CheckContext) -> None:
 @check("contract")
 def wrong_types_are_refused(context: CheckContext) -> None:
     """An array of another element type, and what is no array, is an InputTypeError; nothing is converted in silence."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     wrong: list[Any] = [np.zeros(4, dtype) for dtype in WRONG_TYPES if dtype != sample.dtype]
     for value in (*wrong, [1, "two", 3, 4], "text", None, object()):
         require_error(InputTypeError, request.infer, f"an input of type {_describe(value)}", {"x": value})
@@ -60,7 +57,7 @@ def _describe(value: Any) -> str:
 def inputs_are_never_written(context: CheckContext) -> None:
     """Arrays that the caller gives are the same afterwards, and may be read-only."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "through").items():
-        loaded = context.core.load_network(sample.network, context.device)
+        loaded = context.load(sample.network)
         inputs = sample.draw(context.seed)
         before = {name: value.copy() for name, value in inputs.items()}
         for turn in range(2):
@@ -77,8 +74,7 @@ def inputs_are_never_written(context: CheckContext) -> None:
 @check("contract")
 def layout_of_an_input_does_not_matter(context: CheckContext) -> None:
     """A transposed view, a slice with a step, a broadcast array and another byte order give the results of a plain array."""
-    sample = make_sample(context, "dynamic")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "dynamic")
     plain = sample.draw(context.seed, x=(6, 2))["x"]
     layouts = {
         "a transposed view": np.ascontiguousarray(plain.T).T,
@@ -97,7 +93,7 @@ def layout_of_an_input_does_not_matter(context: CheckContext) -> None:
 def outputs_have_the_declared_types(context: CheckContext) -> None:
     """Every output is a NumPy array of its element type and shape, also where it has no dimensions or no elements."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "scalar").items():
-        loaded = context.core.load_network(sample.network, context.device)
+        loaded = context.load(sample.network)
         inputs = sample.draw(context.seed)
         for name, value in loaded.infer(inputs).items():
             require(isinstance(value, np.ndarray), f"network '{form}', output '{name}' is a {type(value).__name__}")
@@ -108,8 +104,7 @@ def outputs_have_the_declared_types(context: CheckContext) -> None:
 @check("contract")
 def results_belong_to_the_caller(context: CheckContext) -> None:
     """Outputs of `infer` of a loaded network stay as they are when it runs again, and may be written to."""
-    sample = make_sample(context, "fork")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "fork")
     drawn = [sample.draw(context.seed + turn) for turn in range(4)]
     results, copies = [], []
     for inputs in drawn:
@@ -131,8 +126,7 @@ def results_belong_to_the_caller(context: CheckContext) -> None:
 @check("contract")
 def array_set_for_an_output_is_filled(context: CheckContext) -> None:
     """An array set for an output holds the result, run after run, and is what the request gives back."""
-    sample = make_sample(context, "fork")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "fork")
     mine = np.zeros(4, sample.dtype)
     request.set_tensor("y", mine)
     for turn in range(3):
@@ -149,8 +143,7 @@ def array_set_for_an_output_is_filled(context: CheckContext) -> None:
 @check("contract")
 def tensor_that_was_set_is_given_back(context: CheckContext) -> None:
     """`get_tensor` gives the very array that was set for an input, before and after a run."""
-    sample = make_sample(context, "chain")
-    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    sample, request = open_request(context, "chain")
     inputs = sample.draw(context.seed)
     request.set_tensor("x", inputs["x"])
     require(np.may_share_memory(request.get_tensor("x"), inputs["x"]), "the input is a copy of the array that was set")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hetero_core.conformance.check import CheckContext, CheckFailed, check, require, require_equal
-from hetero_core.conformance.contract_requests import WAIT_SECONDS
-from hetero_core.conformance.samples import Arrays, Sample, make_mixed, make_sample, make_samples
+from hetero_core.conformance.samples import WAIT_SECONDS, Arrays, Sample, load_sample, make_mixed, make_sample, make_samples
 from hetero_core.conformance.threads import THREADS, run_in_threads
 from hetero_core.errors import DeviceNotFoundError, HeteroError, PluginError
 from hetero_core.runtime.queue import AsyncInferQueue
@@ -25,7 +24,7 @@ def threads_share_a_loaded_network(context: CheckContext) -> None:
 
 
 def _share_network(context: CheckContext, form: str, sample: Sample) -> None:
-    loaded = context.core.load_network(sample.network, context.device)
+    loaded = context.load(sample.network)
 
     def run(index: int) -> None:
         for turn in range(ROUNDS):
@@ -41,8 +40,7 @@ def _share_network(context: CheckContext, form: str, sample: Sample) -> None:
 @check("concurrency")
 def threads_have_requests_of_their_own(context: CheckContext) -> None:
     """Each of eight threads makes requests on one network and runs them both ways: no thread sees another's values."""
-    sample = make_sample(context, "fork")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "fork")
 
     def run(index: int) -> None:
         request = loaded.create_infer_request()
@@ -94,7 +92,7 @@ def threads_read_and_set_properties_at_once(context: CheckContext) -> None:
             context.core.set_config({"PERF_COUNT": (index + turn) % 2 == 0}, context.device)
             require(context.core.get_config(context.device, "PERF_COUNT") in (True, False), "PERF_COUNT is neither on nor off")
             for name in ("FULL_DEVICE_NAME", "SUPPORTED_METRICS"):
-                require(context.core.get_metric(context.device, name), f"the metric {name} is empty")
+                require(context.get_metric(name), f"the metric {name} is empty")
             context.core.get_versions(context.device)
 
     run_in_threads(run)
@@ -116,7 +114,7 @@ def threads_load_while_a_name_comes_and_goes(context: CheckContext) -> None:
                 context.core.unregister_plugin(names[0])
                 continue
             inputs = sample.draw(context.seed + index)
-            outputs = context.core.load_network(sample.network, context.device).infer(inputs)
+            outputs = context.load(sample.network).infer(inputs)
             sample.require_right(outputs, inputs, f"thread {index}, load {turn}")
             try:
                 if names:
@@ -130,8 +128,7 @@ def threads_load_while_a_name_comes_and_goes(context: CheckContext) -> None:
 @check("concurrency")
 def threads_share_a_queue(context: CheckContext) -> None:
     """Four threads start runs on one queue: every start is called back once, with its own result."""
-    sample = make_sample(context, "chain")
-    loaded = context.core.load_network(sample.network, context.device)
+    sample, loaded = load_sample(context, "chain")
     results: list[tuple[int, object]] = []
     with AsyncInferQueue(loaded, 3) as queue:
         queue.set_callback(lambda request, index: results.append((index, request.get_tensor("y").copy())))

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, check, require, require_equal
-from hetero_core.conformance.contract_requests import WAIT_SECONDS
-from hetero_core.conformance.samples import Sample, make_sample
+from hetero_core.conformance.samples import WAIT_SECONDS, Sample, make_sample
 
 ROWS = 1 << 17
 """Rows of two numbers: an input of a megabyte in float32."""
@@ -57,7 +56,7 @@ def runs_keep_no_memory(context: CheckContext) -> None:
     _require_counts()
     sample = make_sample(context, "dynamic")
     growth: list[float] = []
-    with context.core.load_network(sample.network, context.device) as loaded:
+    with context.load(sample.network) as loaded:
         request = loaded.create_infer_request()
         for turn in range(ROUNDS):
             _give_back_free_memory()
@@ -102,7 +101,7 @@ def closed_networks_leave_no_threads_and_files(context: CheckContext) -> None:
 
 
 def _load_and_close(context: CheckContext, sample: Sample) -> None:
-    with context.core.load_network(sample.network, context.device) as loaded:
+    with context.load(sample.network) as loaded:
         request = loaded.create_infer_request()
         request.infer(sample.draw(context.seed))
         request.start_async(sample.draw(context.seed))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error
-from hetero_core.conformance.refusals import load_claimed
-from hetero_core.conformance.samples import make_sample, read_text
+from hetero_core.conformance.refusals import load_each
+from hetero_core.conformance.samples import load_sample, make_sample, read_text
 from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
@@ -62,18 +62,22 @@ WEIGHT_NETWORKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 """Operator -> its weight, and what it makes of an input; every number has few bits, so that all types hold it as it is."""
 
 
-def _load_each(context: CheckContext, texts: dict[str, str]) -> Iterator[tuple[str, ExecutableNetwork]]:
+def _load_texts(context: CheckContext, texts: Mapping[str, str]) -> Iterator[tuple[str, ExecutableNetwork]]:
     """Yields each network that the device claims, loaded. Raises: Skip where it claims none."""
-    claimed_count = 0
-    for operator, text in texts.items():
-        network = read_text(context, text, name=operator)
-        if context.core.query_network(network, context.device).refused:
-            continue
-        claimed_count += 1
-        with load_claimed(context.core, network, context.device) as loaded:
-            yield operator, loaded
-    if claimed_count == 0:
-        raise Skip(f"the device takes none of {', '.join(texts)} in the networks of this check")
+    yield from load_each(context, {name: read_text(context, text, name=name) for name, text in texts.items()})
+
+
+def _load_wide(context: CheckContext, declared: str) -> Iterator[tuple[str, Callable[[Any], Any], ExecutableNetwork]]:
+    """Yields operator, meaning and loaded network of WIDE_NETWORKS, for inputs of this type and size, as "float[5]"."""
+    texts = {operator: f"({declared} x) => ({declared} y) {{ {nodes} }}" for operator, (nodes, _) in WIDE_NETWORKS.items()}
+    for operator, loaded in _load_texts(context, texts):
+        yield operator, WIDE_NETWORKS[operator][1], loaded
+
+
+def _count_bits(result: Any, exact: Any, most: int) -> int:
+    """Returns to how many bits the worst of the results is right, `most` at most."""
+    error = float(np.max(np.abs(result - exact) / np.abs(exact)))
+    return int(-np.log2(max(error, 2.0**-most)))
 
 
 def _shape_of_input(loaded: ExecutableNetwork, index: int) -> tuple[int, ...]:
@@ -82,38 +86,42 @@ def _shape_of_input(loaded: ExecutableNetwork, index: int) -> tuple[int, ...]:
 
 def _skip_declared(context: CheckContext, deviation: str) -> None:
     """Raises: Skip where the device declares that it computes this otherwise than ONNX says."""
-    declared = context.core.get_metric(context.device, "VALUE_DEVIATIONS")
+    declared = context.get_metric("VALUE_DEVIATIONS")
     if deviation in declared:
         raise Skip(f"the device declares in the metric VALUE_DEVIATIONS that it deviates here: {', '.join(declared)}")
+
+
+def _skip_shortened(context: CheckContext) -> None:
+    """Raises: Skip under a configuration that lets the device compute in a shorter type."""
+    if context.rtol is not None:
+        raise Skip("the configuration asks for a shorter type")
 
 
 @check("contract")
 def long_rows_are_computed_to_the_end(context: CheckContext) -> None:
     """Rows past 16, 32, 64 and more of one input are computed like the first ones, and so is the odd rest."""
-    sample = make_sample(context, "dynamic")
-    with context.core.load_network(sample.network, context.device) as loaded:
-        for size in SIZES:
-            inputs = sample.draw(context.seed, x=(size, 2))
-            sample.require_right(loaded.infer(inputs), inputs, f"an input of {size} rows")
+    _run_rows(context, SIZES)
 
 
 @check("contract")
 def large_inputs_are_computed_to_the_end(context: CheckContext) -> None:
     """Inputs past 65,535 rows and past a million are computed to the end: no grid or counter of 16 bits cuts them off."""
-    sample = make_sample(context, "dynamic")
-    with context.core.load_network(sample.network, context.device) as loaded:
-        for size in LARGE_SIZES:
-            inputs = sample.draw(context.seed, x=(size, 2))
-            sample.require_right(loaded.infer(inputs), inputs, f"an input of {size} rows")
+    _run_rows(context, LARGE_SIZES)
+
+
+def _run_rows(context: CheckContext, sizes: Sequence[int]) -> None:
+    sample, loaded = load_sample(context, "dynamic")
+    with loaded:
+        for size in sizes:
+            sample.require_run(loaded, context.seed, x=(size, 2), what=f"an input of {size} rows")
 
 
 @check("contract")
 def products_of_odd_sizes_are_right(context: CheckContext) -> None:
     """MatMul of sizes that no tile divides, and of long inner sizes, is summed to the end, in one network of open sizes."""
-    if context.rtol is not None:
-        raise Skip("the configuration asks for a shorter type")
+    _skip_shortened(context)
     generator = np.random.default_rng(context.seed)
-    for _, loaded in _load_each(context, {"MatMul": "(float[M,K] a, float[K,N] b) => (float[M,N] y) { y = MatMul (a, b) }"}):
+    for _, loaded in _load_texts(context, {"MatMul": "(float[M,K] a, float[K,N] b) => (float[M,N] y) { y = MatMul (a, b) }"}):
         for rows, inner, columns in PRODUCT_SIZES:
             # Integers whose sums float32 holds as they are, in any order.
             a, b = (generator.integers(-4, 5, shape).astype(np.float32) for shape in ((rows, inner), (inner, columns)))
@@ -125,14 +133,10 @@ def products_of_odd_sizes_are_right(context: CheckContext) -> None:
 @check("contract")
 def float32_keeps_its_precision(context: CheckContext) -> None:
     """A float32 is not rounded to bfloat16 (8 bits), float16 or TF32 (11 bits) on its way: it has 24 bits."""
-    if context.rtol is not None:
-        raise Skip("the configuration asks for a shorter type")
+    _skip_shortened(context)
     x = np.float32(1) + np.float32(2) ** -np.arange(2, 20, dtype=np.float32)
-    texts = {operator: f"(float[18] x) => (float[18] y) {{ {nodes} }}" for operator, (nodes, _) in WIDE_NETWORKS.items()}
-    for operator, loaded in _load_each(context, texts):
-        expected = WIDE_NETWORKS[operator][1](x.astype(np.float64))
-        error = float(np.max(np.abs(loaded.infer({"x": x.copy()})["y"] - expected) / np.abs(expected)))
-        bits = int(-np.log2(max(error, 2.0**-24)))
+    for operator, compute, loaded in _load_wide(context, "float[18]"):
+        bits = _count_bits(loaded.infer({"x": x.copy()})["y"], compute(x.astype(np.float64)), 24)
         require(bits >= 20, f"{operator} of float32 is right to {bits} bits of 24; bfloat16 has 8, float16 and TF32 have 11")
 
 
@@ -141,11 +145,8 @@ def float64_keeps_its_precision(context: CheckContext) -> None:
     """A float64 that the device takes is computed in float64, not in float32, which has 24 bits of 53."""
     _skip_declared(context, "FLOAT64")
     x = 1 + 2.0 ** -np.arange(2, 50, dtype=np.float64)
-    texts = {operator: f"(double[48] x) => (double[48] y) {{ {nodes} }}" for operator, (nodes, _) in WIDE_NETWORKS.items()}
-    for operator, loaded in _load_each(context, texts):
-        expected = WIDE_NETWORKS[operator][1](x)
-        error = float(np.max(np.abs(loaded.infer({"x": x.copy()})["y"] - expected) / np.abs(expected)))
-        bits = int(-np.log2(max(error, 2.0**-53)))
+    for operator, compute, loaded in _load_wide(context, "double[48]"):
+        bits = _count_bits(loaded.infer({"x": x.copy()})["y"], compute(x), 53)
         require(bits >= 48, f"{operator} of float64 is right to {bits} bits of 53; float32 has 24")
 
 
@@ -153,13 +154,11 @@ def float64_keeps_its_precision(context: CheckContext) -> None:
 def infinity_is_not_lost(context: CheckContext) -> None:
     """Infinities stay what they are, and what exceeds float32 becomes one, not the largest finite number."""
     _skip_declared(context, "INFINITY")
-    if context.rtol is not None:
-        raise Skip("the configuration asks for a shorter type")
+    _skip_shortened(context)
     x = np.array([np.inf, -np.inf, 3e38, -3e38, 1], np.float32)
-    texts = {operator: f"(float[5] x) => (float[5] y) {{ {nodes} }}" for operator, (nodes, _) in WIDE_NETWORKS.items()}
-    for operator, loaded in _load_each(context, texts):
+    for operator, compute, loaded in _load_wide(context, "float[5]"):
         with np.errstate(over="ignore"):
-            expected = WIDE_NETWORKS[operator][1](x.astype(np.float64)).astype(np.float32).tolist()
+            expected = compute(x.astype(np.float64)).astype(np.float32).tolist()
         require_equal(loaded.infer({"x": x.copy()})["y"].tolist(), expected, f"{operator} of infinity and of numbers near it")
 
 
@@ -168,7 +167,7 @@ def nan_is_not_lost(context: CheckContext) -> None:
     """Relu, Clip, Max, Min and pooling give NaN for NaN: a device that computes `x > 0 ? x : 0` hides that a model has gone wrong."""
     _skip_declared(context, "NAN")
     x = np.array([1.5, np.nan, -2, 0.5, np.nan, np.nan], np.float32)
-    for operator, loaded in _load_each(context, NAN_NETWORKS):
+    for operator, loaded in _load_texts(context, NAN_NETWORKS):
         (value,) = loaded.infer({"x": x.reshape(_shape_of_input(loaded, 0)).copy()}).values()
         places = np.isnan(x).reshape(-1, x.size // value.size).any(axis=1)
         require_equal(np.isnan(value).ravel().tolist(), places.tolist(), f"{operator} of {x.tolist()}, which outputs are NaN")
@@ -179,15 +178,13 @@ def int64_keeps_its_width(context: CheckContext) -> None:
     """Integers past 32 bits come out whole, or are refused by an error that names int64; they are not computed in int32 or in float."""
     # The last one is past the 53 bits of a float64.
     numbers = (2**31, -(2**31) - 1, 2**31 + 12345, 3_000_000_019, 2**53 + 1)
-    texts = {operator: f"(int64[5] x) => (int64[5] y) {{ {nodes} }}" for operator, (nodes, _) in WIDE_NETWORKS.items()}
-    for operator, loaded in _load_each(context, texts):
-        expected = [WIDE_NETWORKS[operator][1](number) for number in numbers]
+    for operator, compute, loaded in _load_wide(context, "int64[5]"):
         try:
             results = [int(number) for number in loaded.infer({"x": np.array(numbers, np.int64)})["y"]]
         except HeteroError as error:
             require("int64" in str(error), f"{operator} of int64, past 32 bits: {type(error).__name__} does not say so: {error}")
             continue
-        wrapped = [(number - 2**63) % 2**64 - 2**63 for number in expected]
+        wrapped = [(compute(number) - 2**63) % 2**64 - 2**63 for number in numbers]
         require_equal(results, wrapped, f"{operator} of int64, past 32 bits")
 
 
@@ -195,7 +192,7 @@ def int64_keeps_its_width(context: CheckContext) -> None:
 def index_outside_its_axis_is_an_error(context: CheckContext) -> None:
     """An index that the axis does not have is an error of the run, never the nearest element or zero."""
     _skip_declared(context, "INDICES")
-    for operator, loaded in _load_each(context, INDEX_NETWORKS):
+    for operator, loaded in _load_texts(context, INDEX_NETWORKS):
         x = np.ones(_shape_of_input(loaded, 0), np.float32)
         for index in (3, -4, 2**31):
             feeds = {"x": x, "i": np.full(_shape_of_input(loaded, 1), index, np.int64)}
@@ -209,7 +206,7 @@ def weights_stay_as_they_are(context: CheckContext) -> None:
         operator: f"(float[2] x) => (float[2] y) <{weight}> {{ y = {operator} (x, w) }}"
         for operator, (weight, _) in WEIGHT_NETWORKS.items()
     }
-    for operator, loaded in _load_each(context, texts):
+    for operator, loaded in _load_texts(context, texts):
         for turn in range(RUNS):
             x = np.array([1.25, -7.5], np.float32) + np.float32(turn % 2)
             expected = WEIGHT_NETWORKS[operator][1](x.astype(np.float64)).tolist()
@@ -221,7 +218,7 @@ def weights_stay_as_they_are(context: CheckContext) -> None:
 def array_that_changes_in_place_is_read_again(context: CheckContext) -> None:
     """The same array with other numbers has other results: what an array holds, and not which one it is, decides."""
     sample = make_sample(context, "chain")
-    with context.core.load_network(sample.network, context.device) as loaded:
+    with context.load(sample.network) as loaded:
         array = sample.draw(context.seed)["x"]
         for turn in range(5):
             # At last one number alone, which a digest of a few of them would not see.

@@ -37,7 +37,7 @@ def list_model_checks() -> tuple[Check, ...]:
 def check_model(name: str, context: CheckContext) -> None:
     """The outputs of a network are those that two oracles agree on; one that is taken in part runs with CPU beside the device."""
     network = context.core.read_network(make_model(name))
-    result = context.core.query_network(network, context.device)
+    result = context.query(network)
     if result.refused:
         problem = find_broken_refusal(context.core, network, context.device, result)
         if problem is not None:
@@ -52,7 +52,7 @@ def check_model(name: str, context: CheckContext) -> None:
 def check_batches(name: str, context: CheckContext) -> None:
     """One loaded network with a symbolic batch takes several sizes, one after the other."""
     network = context.core.read_network(make_model(name))
-    with _load(context, network, context.core.query_network(network, context.device)) as loaded:
+    with _load(context, network, context.query(network)) as loaded:
         for batch in BATCHES:
             inputs, expected = find_expected(name, context.seed, batch)
             difference = describe_difference(loaded.infer(inputs), expected)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from hetero_core.conformance.check import CheckFailed
+from hetero_core.conformance.check import CheckContext, CheckFailed, Skip
 from hetero_core.errors import UnsupportedNodesError
 
 if TYPE_CHECKING:
@@ -42,3 +43,13 @@ def load_claimed(core: Core, network: Network, device: str) -> ExecutableNetwork
         return core.load_network(network, device)
     except UnsupportedNodesError as error:
         raise CheckFailed(f"claimed by query, refused by load: {error}") from error
+
+
+def load_each(context: CheckContext, networks: Mapping[str, Network]) -> Iterator[tuple[str, ExecutableNetwork]]:
+    """Yields each network that the device claims, loaded, with its name. Raises: Skip where it claims none."""
+    claimed = {name: network for name, network in networks.items() if not context.query(network).refused}
+    if not claimed:
+        raise Skip(f"the device takes none of {', '.join(networks)} in the networks of this check")
+    for name, network in claimed.items():
+        with load_claimed(context.core, network, context.device) as loaded:
+            yield name, loaded

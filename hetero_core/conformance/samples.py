@@ -6,7 +6,7 @@ A device may take one operator only. So a sample is a form, filled with the firs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from hetero_core.contract import QueryResult
 from hetero_core.network.graph import Network
 from hetero_core.records import record
 from hetero_core.testing.compare import describe_mismatch
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.executable import ExecutableNetwork
+    from hetero_core.runtime.request import InferRequest
 
 Arrays = dict[str, Any]
 Formula = Callable[..., Any]
@@ -31,6 +35,9 @@ UNARY: Mapping[str, Formula] = {
 }
 BINARY: Mapping[str, Formula] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Max": np.maximum, "MatMul": np.matmul}
 TYPES: Mapping[str, Any] = {"float": np.float32, "float16": np.float16, "double": np.float64, "int32": np.int32}
+
+WAIT_SECONDS = 120.0
+"""Seconds that a run of four numbers may take before the device counts as hanging."""
 
 UNKNOWN_OPERATOR = "com.acme.KnownToNobody"
 """An operator that no device has: what a network with it must be refused for."""
@@ -136,6 +143,22 @@ class Sample:
             mixed = f"; '{name}' holds what is expected of '{others[0]}': overwritten, or exchanged" if others else ""
             raise CheckFailed(f"{mismatch}{mixed}")
 
+    def require_run(self, runner: ExecutableNetwork | InferRequest, seed: int, *, what: str, **shapes: tuple[int, ...]) -> None:
+        """Runs the network, or its request, with drawn inputs. Raises: CheckFailed unless the outputs are right."""
+        inputs = self.draw(seed, **shapes)
+        self.require_right(runner.infer(inputs), inputs, what)
+
+    def require_started(self, request: InferRequest, inputs: Arrays, what: str) -> None:
+        """Runs a request asynchronously and waits for it. Raises: CheckFailed unless it ends and its outputs are right."""
+        request.start_async(inputs)
+        self.require_ended(request, inputs, what)
+
+    def require_ended(self, request: InferRequest, inputs: Arrays, what: str) -> None:
+        """Waits for a request that was started. Raises: CheckFailed unless it ends and its outputs are right."""
+        require(request.wait(WAIT_SECONDS), f"{what}: the run did not end within {WAIT_SECONDS:g} seconds")
+        outputs = {spec.name: request.get_tensor(spec.name) for spec in self.network.outputs}
+        self.require_right(outputs, inputs, what)
+
 
 def read_text(context: CheckContext, text: str, *, name: str = "sample") -> Network:
     """Returns the network of an ONNX text without its header: opset 17, and version 1 of com.acme."""
@@ -154,6 +177,18 @@ def make_sample(context: CheckContext, form: str) -> Sample:
     return sample
 
 
+def load_sample(context: CheckContext, form: str, config: Mapping[str, Any] | None = None) -> tuple[Sample, ExecutableNetwork]:
+    """Returns the sample of a form, and its network as the device has loaded it. Raises: Skip as `make_sample`."""
+    sample = make_sample(context, form)
+    return sample, context.load(sample.network, config)
+
+
+def open_request(context: CheckContext, form: str, config: Mapping[str, Any] | None = None) -> tuple[Sample, InferRequest]:
+    """Returns the sample of a form, and a request of its network on the device. Raises: Skip as `make_sample`."""
+    sample, loaded = load_sample(context, form, config)
+    return sample, loaded.create_infer_request()
+
+
 def make_samples(context: CheckContext, *forms: str) -> dict[str, Sample]:
     """Returns a sample of each form that the device takes, by form. Raises: Skip where it takes none of them."""
     samples = {form: next(iterate_samples(context, form), None) for form in forms}
@@ -169,7 +204,7 @@ def iterate_samples(context: CheckContext, form: str) -> Iterator[Sample]:
             if dtype == np.int32 and operator in ("Tanh", "Sigmoid", "Exp"):
                 continue
             network = read_text(context, _fill(chosen.text, operator, type_name), name=form)
-            if not context.core.query_network(network, context.device).refused:
+            if not context.query(network).refused:
                 yield Sample(network, dtype, chosen, formula, context.rtol)
 
 
@@ -183,4 +218,4 @@ def make_mixed(context: CheckContext) -> tuple[Network, QueryResult]:
     """Returns a network of which no device takes the last node, 'unknown', and the device's answer to it."""
     text = f"(float[4] x) => (float[4] y) {{ [known] a = Identity (x) [negate] b = Neg (a) [unknown] y = {UNKNOWN_OPERATOR} (b) }}"
     network = read_text(context, text, name="mixed")
-    return network, context.core.query_network(network, context.device)
+    return network, context.query(network)
