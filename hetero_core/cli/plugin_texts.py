@@ -60,15 +60,21 @@ class PluginName:
 def write_texts(name: PluginName, kind: str) -> dict[str, str]:
     """Returns the files of a plugin of this kind: path below its folder -> text."""
     return {
-        "pyproject.toml": _PROJECT.format(name=name),
-        "README.md": _README.format(name=name, about=KINDS[kind]),
+        "pyproject.toml": _fill("pyproject.toml", name),
+        "README.md": _fill("README.md", name, about=KINDS[kind]),
         f"{name.package}/__init__.py": _write_package(name, kind),
         f"{name.package}/device.py": _write_device(name, kind),
         f"{name.package}/py.typed": "",
-        "tests/test_conformance.py": _SUITE.format(name=name),
-        "docs/operators.md": _OPERATORS.format(name=name),
-        ".github/workflows/test.yml": _WORKFLOW.format(name=name),
+        "tests/test_conformance.py": _fill("test_conformance.py", name),
+        "docs/operators.md": _fill("operators.md", name),
+        ".github/workflows/test.yml": _fill("test.yml", name),
     }
+
+
+def _fill(file: str, name: PluginName, **words: str) -> str:
+    """Returns a file of `new_plugin_files` with the names of the plugin in their places."""
+    text = (Path(__file__).parent / "new_plugin_files" / f"{file}.txt").read_text(encoding="utf-8")
+    return text.format(name=name, **words)
 
 
 def _read_template(file: str) -> str:
@@ -153,83 +159,3 @@ def _cut_definitions(text: str, names: frozenset[str]) -> str:
         for index in range(first, node.end_lineno or first):
             lines[index] = ""
     return "".join(lines)
-
-
-_PROJECT = """\
-[build-system]
-requires = ["hatchling>=1.27"]
-build-backend = "hatchling.build"
-
-[project]
-name = "{name.distribution}"
-version = "0.1.0"
-description = "{name.device}, a device for hetero."
-readme = "README.md"
-requires-python = ">=3.11"
-dependencies = ["hetero-core>=0.1,<0.2"]
-
-[project.optional-dependencies]
-test = ["hetero-core[test]", "mypy>=2.4,<2.5"]
-
-[project.entry-points."hetero_core.devices"]
-{name.device} = "{name.package}"
-
-[tool.hatch.build.targets.wheel]
-packages = ["{name.package}"]
-
-[tool.mypy]
-strict = true
-"""
-
-_README = """\
-# {name.device}
-
-A device for hetero: {about}.
-
-```console
-$ pip install -e '.[test]'
-$ hetero devices
-$ hetero conformance {name.device} --level contract
-$ pytest
-$ mypy {name.package}
-```
-
-| file | what to do |
-|---|---|
-| `{name.package}/device.py` | go through it from top to bottom; each hook says what it is for |
-| `tests/test_conformance.py` | the checks of the conformance kit; add tests of your own beside it |
-| `docs/operators.md` | `hetero conformance {name.device} --level operators --matrix docs/operators.md` writes it |
-| `.github/workflows/test.yml` | runs the above for each change |
-"""
-
-_SUITE = '''\
-"""{name.device} keeps the contract of every device."""
-
-from hetero_core.conformance.suite import DeviceConformance
-
-
-class Test{name.prefix}(DeviceConformance):
-    device = "{name.device}"
-'''
-
-_OPERATORS = """\
-# Operators of {name.device}
-
-Not written yet: `hetero conformance {name.device} --level operators --matrix docs/operators.md` runs ONNX's cases and writes this page.
-"""
-
-_WORKFLOW = """\
-name: test
-on: [push, pull_request]
-jobs:
-  test:
-    runs-on: ubuntu-latest
-    steps:
-      - uses: actions/checkout@v4
-      - uses: actions/setup-python@v5
-        with:
-          python-version: "3.11"
-      - run: pip install -e '.[test]'
-      - run: mypy {name.package}
-      - run: pytest
-"""

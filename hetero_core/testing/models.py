@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,39 @@ LIGHT_MODELS: tuple[str, ...] = tuple(_LIGHT_FILES)
 
 SMALL_MODELS: tuple[str, ...] = ("if", "loop", "lstm", "dynamic_batch", "residual")
 """The names that `small_model` takes."""
+
+_RANDOM_WEIGHTS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "if": {"weight": (8, 8), "scale": (8,)},
+    "loop": {"weight": (8, 8)},
+    "lstm": {"weight": (2, 16, 6), "recurrence": (2, 16, 4), "bias": (2, 32), "projection": (8, 3), "projection_bias": (3,)},
+    "dynamic_batch": {
+        "conv1_weight": (8, 3, 3, 3),
+        "conv1_bias": (8,),
+        "conv2_weight": (12, 8, 3, 3),
+        "gemm_weight": (10, 192),
+        "gemm_bias": (10,),
+    },
+    "residual": {
+        "stem_weight": (6, 3, 3, 3),
+        "left_weight": (6, 6, 3, 3),
+        "right_weight": (6, 6, 3, 3),
+        "gemm_weight": (5, 12),
+        "gemm_bias": (5,),
+    },
+}
+"""Shapes of the random weights of each small model."""
+_CONSTANTS: Mapping[str, Mapping[str, Any]] = {
+    "loop": {"always": True, "last_axis": [1]},
+    "lstm": {"joined_shape": [5, 2, 8]},
+    "dynamic_batch": {"zero": [0], "one": [1], "rest": [-1]},
+    "residual": {
+        "scale": [0.5, 1.5, 1, 0.75, 1.25, 1],
+        "shift": [0.1, -0.1, 0, 0.2, -0.2, 0],
+        "mean": [0, 0.5, -0.5, 0.25, -0.25, 0],
+        "variance": [1, 0.5, 1.5, 1.25, 0.75, 1],
+    },
+}
+"""The other constants of small models."""
 
 SYMBOLIC_SIZE = 3
 """The size that `light_inputs` gives to a symbolic axis."""
@@ -106,173 +140,31 @@ def light_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]
 
 
 def small_model(name: str) -> onnx.ModelProto:
-    """Returns the small model of a name of `SMALL_MODELS`. Raises: ValueError for any other name."""
-    if name not in SMALL_MODELS:
-        raise ValueError(f"no small model '{name}'{suggest(name, SMALL_MODELS) or ';'} there are {enumerate_choices(SMALL_MODELS)}")
-    makers = (if_model, loop_model, lstm_model, dynamic_batch_model, residual_model)
-    return dict(zip(SMALL_MODELS, makers, strict=True))[name]()
+    """Returns the small model of a name of `SMALL_MODELS`; the text of `small_models/<name>.onnxtxt` says what is in it.
 
-
-def if_model() -> onnx.ModelProto:
-    """Returns If inside a chain: both branches capture a value that a node before it computed, and one a graph input as well."""
-    return _parse_with_weights(
-        """
-        <ir_version: 10, opset_import: ["": 21]>
-        if_model (bool condition, float[4, 8] x) => (float[4, 8] y) {
-            [matmul] product = MatMul (x, weight)
-            [leaky_relu] hidden = LeakyRelu <alpha = 0.1> (product)
-            [choose] chosen = If (condition) <
-                then_branch = when_true () => (float[4, 8] sum) { [then_add] sum = Add (hidden, x) },
-                else_branch = when_false () => (float[4, 8] quotient) {
-                    [else_scale] scaled = Mul (hidden, scale)
-                    [else_tanh] quotient = Tanh (scaled)
-                }
-            >
-            [sigmoid] y = Sigmoid (chosen)
-        }
-        """,
-        {"weight": (8, 8), "scale": (8,)},
-    )
-
-
-def loop_model() -> onnx.ModelProto:
-    """Returns Loop with a trip count that is an input, a carried state, a stacked output and a captured value.
-
-    Outputs: the last state (4, 8), and `means` (trip_count, 4), one row for each turn.
+    Raises: ValueError for any other name.
     """
-    return _parse_with_weights(
-        """
-        <ir_version: 10, opset_import: ["": 21]>
-        loop_model (int64 trip_count, float[4, 8] x) => (float[4, 8] y, float[turns, 4] doubled) {
-            [negate] shift = Neg (x)
-            [repeat] y, means = Loop (trip_count, always, x) <
-                body = turn (int64 index, bool go, float[4, 8] state) => (bool go_on, float[4, 8] next, float[4] mean) {
-                    [body_matmul] product = MatMul (state, weight)
-                    [body_add] moved = Add (product, shift)
-                    [body_tanh] next = Tanh (moved)
-                    [body_mean] mean = ReduceMean <keepdims = 0> (next, last_axis)
-                    [body_go] go_on = Identity (go)
-                }
-            >
-            [double] doubled = Add (means, means)
-        }
-        """,
-        {"weight": (8, 8)},
-        {"always": True, "last_axis": [1]},
-    )
-
-
-def lstm_model() -> onnx.ModelProto:
-    """Returns a bidirectional LSTM with an initial state, and a projection behind it.
-
-    Inputs: x (5 steps, batch 2, 6), the states (2 directions, batch 2, 4). Outputs: scores (5, 2, 3) and the last states.
-    """
-    return _parse_with_weights(
-        """
-        <ir_version: 10, opset_import: ["": 21]>
-        lstm_model (float[5, 2, 6] x, float[2, 2, 4] initial_h, float[2, 2, 4] initial_c)
-            => (float[5, 2, 3] scores, float[2, 2, 4] last_h, float[2, 2, 4] last_c)
-        {
-            [lstm] steps, last_h, last_c = LSTM <hidden_size = 4, direction = "bidirectional">
-                (x, weight, recurrence, bias, , initial_h, initial_c)
-            [transpose] together = Transpose <perm = [0, 2, 1, 3]> (steps)
-            [reshape] joined = Reshape (together, joined_shape)
-            [project] projected = MatMul (joined, projection)
-            [shift] scores = Add (projected, projection_bias)
-        }
-        """,
-        {"weight": (2, 16, 6), "recurrence": (2, 16, 4), "bias": (2, 32), "projection": (8, 3), "projection_bias": (3,)},
-        {"joined_shape": [5, 2, 8]},
-    )
-
-
-def dynamic_batch_model() -> onnx.ModelProto:
-    """Returns a small convolutional network whose batch size is symbolic: images (batch, 3, 16, 16) to scores (batch, 10).
-
-    Its Reshape computes the batch size from the input's shape, so that it holds a shape-only part.
-    """
-    return _parse_with_weights(
-        """
-        <ir_version: 10, opset_import: ["": 21]>
-        dynamic_batch_model (float[batch, 3, 16, 16] images) => (float[batch, 10] scores) {
-            [conv1] c1 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (images, conv1_weight, conv1_bias)
-            [relu1] r1 = Relu (c1)
-            [pool1] p1 = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r1)
-            [conv2] c2 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]> (p1, conv2_weight)
-            [relu2] r2 = Relu (c2)
-            [shape] sizes = Shape (images)
-            [batch] batch_size = Slice (sizes, zero, one)
-            [rows] rows = Concat <axis = 0> (batch_size, rest)
-            [reshape] flat = Reshape (r2, rows)
-            [gemm] scores = Gemm <transB = 1> (flat, gemm_weight, gemm_bias)
-        }
-        """,
-        {
-            "conv1_weight": (8, 3, 3, 3),
-            "conv1_bias": (8,),
-            "conv2_weight": (12, 8, 3, 3),
-            "gemm_weight": (10, 192),
-            "gemm_bias": (10,),
-        },
-        {"zero": [0], "one": [1], "rest": [-1]},
-    )
-
-
-def residual_model() -> onnx.ModelProto:
-    """Returns a block with a residual sum, a gated branch and a concatenation: images (batch, 3, 8, 8) to probabilities (batch, 5)."""
-    return _parse_with_weights(
-        """
-        <ir_version: 10, opset_import: ["": 21]>
-        residual_model (float[batch, 3, 8, 8] images) => (float[batch, 5] probabilities) {
-            [stem] s1 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (images, stem_weight)
-            [stem_relu] stem = Relu (s1)
-            [left] l1 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (stem, left_weight)
-            [normalize] l2 = BatchNormalization (l1, scale, shift, mean, variance)
-            [left_relu] l3 = Relu (l2)
-            [right] r1 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (stem, right_weight)
-            [gate] r2 = Sigmoid (r1)
-            [sum] l4 = Add (l3, stem)
-            [product] r3 = Mul (r2, stem)
-            [join] joined = Concat <axis = 1> (l4, r3)
-            [pool] pooled = GlobalAveragePool (joined)
-            [flatten] flat = Flatten (pooled)
-            [gemm] scores = Gemm <transB = 1> (flat, gemm_weight, gemm_bias)
-            [softmax] probabilities = Softmax (scores)
-        }
-        """,
-        {
-            "stem_weight": (6, 3, 3, 3),
-            "left_weight": (6, 6, 3, 3),
-            "right_weight": (6, 6, 3, 3),
-            "gemm_weight": (5, 12),
-            "gemm_bias": (5,),
-        },
-        {
-            "scale": [0.5, 1.5, 1, 0.75, 1.25, 1],
-            "shift": [0.1, -0.1, 0, 0.2, -0.2, 0],
-            "mean": [0, 0.5, -0.5, 0.25, -0.25, 0],
-            "variance": [1, 0.5, 1.5, 1.25, 0.75, 1],
-        },
-    )
-
-
-def _parse_with_weights(
-    text: str, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Any] | None = None
-) -> onnx.ModelProto:
-    """Returns the model of an ONNX text with a random initializer for each of `shapes` and the `constants` as they are."""
     import numpy as np
     import onnx.parser
 
+    if name not in SMALL_MODELS:
+        raise ValueError(f"no small model '{name}'{suggest(name, SMALL_MODELS) or ';'} there are {enumerate_choices(SMALL_MODELS)}")
+    text = (Path(__file__).parent / "small_models" / f"{name}.onnxtxt").read_text(encoding="utf-8")
     model = onnx.parser.parse_model(text)
-    for name, shape in shapes.items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(_draw(name, shape, "weight"), name))
-    for name, value in ({} if constants is None else constants).items():
-        array = np.array(value)
-        model.graph.initializer.append(
-            onnx.numpy_helper.from_array(array.astype(np.float32) if array.dtype.kind == "f" else array, name)
-        )
+    arrays = {key: _draw(key, shape, "weight") for key, shape in _RANDOM_WEIGHTS[name].items()}
+    arrays |= {key: np.array(value) for key, value in _CONSTANTS.get(name, {}).items()}
+    for key, array in arrays.items():
+        single = array.astype(np.float32) if array.dtype.kind == "f" else array
+        model.graph.initializer.append(onnx.numpy_helper.from_array(single, key))
     onnx.checker.check_model(model, full_check=True)
     return model
+
+
+if_model = partial(small_model, "if")
+loop_model = partial(small_model, "loop")
+lstm_model = partial(small_model, "lstm")
+dynamic_batch_model = partial(small_model, "dynamic_batch")
+residual_model = partial(small_model, "residual")
 
 
 def _drop_last_softmax(graph: onnx.GraphProto) -> None:
