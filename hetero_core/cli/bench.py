@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import INTERRUPTED, OK, Answer, UsageError
@@ -21,6 +20,8 @@ from hetero_core.cli.options import (
     read_config,
     read_pins,
     read_shapes,
+    whole_number,
+    write_target,
 )
 from hetero_core.cli.progress import follow
 from hetero_core.errors import suggest
@@ -60,34 +61,25 @@ def _add_timing_options(parser: Parser) -> None:
     length.add_argument(
         "--seconds", type=_read_seconds, metavar="S", help=f"how long each device is timed in each round ({_SECONDS:g})"
     )
-    length.add_argument("--iterations", type=_read_whole(1), metavar="N", help="how often each device runs in each round")
+    length.add_argument("--iterations", type=whole_number(1), metavar="N", help="how often each device runs in each round")
     timing.add_argument(
-        "--rounds", type=_read_whole(1), default=_ROUNDS, metavar="N", help=f"how often the devices take turns ({_ROUNDS})"
+        "--rounds", type=whole_number(1), default=_ROUNDS, metavar="N", help=f"how often the devices take turns ({_ROUNDS})"
     )
     timing.add_argument(
-        "--warmup", type=_read_whole(0), default=_WARMUP, metavar="N", help=f"runs of each request that are not timed ({_WARMUP})"
+        "--warmup", type=whole_number(0), default=_WARMUP, metavar="N", help=f"runs of each request that are not timed ({_WARMUP})"
     )
     timing.add_argument(
         "--api", choices=("sync", "async"), help="one request that runs again and again, or a queue of requests (sync)"
     )
     timing.add_argument(
         "--requests",
-        type=_read_whole(1),
+        type=whole_number(1),
         metavar="N",
         help="the number of requests in the queue, for --api async (what the device recommends)",
     )
     timing.add_argument(
         "--trace", metavar="FILE", help="write a trace of a few more runs with PERF_COUNT, which are not timed, for ui.perfetto.dev"
     )
-
-
-def _read_whole(least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not (text.isdecimal() and int(text) >= least):
-            raise argparse.ArgumentTypeError(f"expected a whole number of {least} or more, got {text}")
-        return int(text)
-
-    return read
 
 
 def _read_seconds(text: str) -> float:
@@ -107,6 +99,7 @@ def answer_bench(options: argparse.Namespace) -> Answer:
     """
     from hetero_core.cli.bench_rounds import Bench, clear_environment, count_processors
     from hetero_core.cli.bench_summary import find_common_error, format_rows, summarize
+    from hetero_core.reports.trace import format_events
 
     target = None if options.trace is None else find_target(options.trace)
     environment, cleared = clear_environment(os.environ)
@@ -132,7 +125,8 @@ def answer_bench(options: argparse.Namespace) -> Answer:
     }
     text = f"{_describe(options, fields)}\n\n{format_rows(rows)}"
     if target is not None and events is not None:
-        fields["trace"] = _write_trace(target, events)
+        write_target(target, format_events(events).encode())
+        fields["trace"] = str(target)
         text += f"\n\nwrote '{target}': a trace of a few more runs of each device with PERF_COUNT, which are not in the times above"
     remarks = _list_remarks(rows, cleared, is_interrupted=bench.is_interrupted)
     return Answer(text, fields, _find_exit_code(rows, bench), remarks)
@@ -228,17 +222,3 @@ def _find_exit_code(rows: Sequence[Mapping[str, Any]], bench: Bench) -> int:
     if bench.is_interrupted:
         return INTERRUPTED
     return max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
-
-
-def _write_trace(target: Path, events: list[dict[str, Any]]) -> str:
-    from hetero_core.reports.trace import format_events
-
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(format_events(events), encoding="utf-8")
-        partial.replace(target)
-    except OSError as error:
-        raise UsageError(f"cannot write '{target}': {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return str(target)

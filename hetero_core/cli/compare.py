@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
 from hetero_core.cli.divergences import advise_on_plan, describe_divergence, format_divergence
-from hetero_core.cli.options import Parser, add_command, add_input_options, add_repeated, read_config, read_model, read_shapes
+from hetero_core.cli.options import (
+    Parser,
+    add_command,
+    add_input_options,
+    add_repeated,
+    read_config,
+    read_model,
+    read_shapes,
+    whole_number,
+)
 from hetero_core.cli.progress import Step, follow
 from hetero_core.cli.run import read_tolerance, wait_for_kernels
 
@@ -39,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument(
         "--runs",
-        type=_read_runs,
+        type=whole_number(1),
         default=3,
         metavar="N",
         help="runs of the model as it is on the second device, the first included (3)",
@@ -90,12 +99,6 @@ def find_plain_kernels(core: Core, device: str) -> str | None:
     return next(
         (f"{name}=NUMPY" for name in sorted(keys) if name.endswith("_KERNELS") and "NUMPY" in (keys[name].choices or ())), None
     )
-
-
-def _read_runs(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of runs, 1 or more; got '{text}'")
-    return int(text)
 
 
 def _split_config(core: Core, options: argparse.Namespace) -> list[tuple[str, dict[str, str]]]:

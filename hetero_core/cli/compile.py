@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import MAGIC, read_blob
 from hetero_core.cli.answer import Answer, UsageError
-from hetero_core.cli.options import (
-    Parser,
-    add_command,
-    add_device_options,
-    add_shape_option,
-    find_target,
-    pin_network,
-    read_config,
-    read_model,
-    read_pins,
-    reshape,
-)
+from hetero_core.cli.options import Parser, add_command, add_device_options, add_shape_option, find_target, read_pinned
 from hetero_core.cli.progress import follow
 
 if TYPE_CHECKING:
@@ -52,10 +42,7 @@ def _compile(options: argparse.Namespace) -> Answer:
 
     target = find_target(options.output)
     with Core() as core, follow(options)(f"compiling '{options.model}' for {options.device}"):
-        config = read_config(options)
-        core.resolve_config(options.device, config)  # a wrong name is said before what is wrong with the model
-        reshaped = reshape(read_model(core, options.model), options.shape)
-        network = pin_network(core, reshaped, options.device, read_pins(options))
+        network, config = read_pinned(core, options)
         executable = core.load_network(network, options.device, config)
         executable.export_network(target)
         nbytes = target.stat().st_size
@@ -74,19 +61,8 @@ def _inspect(options: argparse.Namespace) -> Answer:
 
 def _describe_blob(header: BlobHeader, payload: Payload) -> dict[str, Any]:
     """Returns header and sections; a section that is a container itself is described in turn."""
-    return {
-        "device": header.device,
-        "distribution": header.distribution,
-        "plugin_version": header.plugin_version,
-        "core_version": header.core_version,
-        "payload_version": header.payload_version,
-        "network": header.network,
-        "fingerprint": header.fingerprint,
-        "inputs": header.inputs,
-        "outputs": header.outputs,
-        "config": header.config,
-        "sections": [_describe_section(name, view, is_code=name in payload.code) for name, view in payload.sections.items()],
-    }
+    sections = [_describe_section(name, view, is_code=name in payload.code) for name, view in payload.sections.items()]
+    return {**{field.name: getattr(header, field.name) for field in dataclasses.fields(header)}, "sections": sections}
 
 
 def _describe_section(name: str, view: Any, *, is_code: bool) -> dict[str, Any]:

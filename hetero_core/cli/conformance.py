@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
-from hetero_core.cli.options import Parser, add_command, add_repeated, read_config
+from hetero_core.cli.options import Parser, add_command, add_repeated, read_config, whole_number, write_target
 from hetero_core.cli.progress import follow
 from hetero_core.cli.tables import format_table
 
@@ -29,7 +29,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_repeated(parser, "--check", metavar="GLOB", help="only checks whose names match, as 'cancel.*'; may be repeated")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the seed of random inputs and cuts (default 0)")
     parser.add_argument(
-        "--cases", type=_read_count, metavar="N", help="how many graphs the level graphs draws, from --seed on (default 30)"
+        "--cases",
+        type=whole_number(1),
+        metavar="N",
+        help="how many graphs the level graphs draws, from --seed on (default 30)",
     )
     parser.add_argument("--reference", metavar="DEVICE", help="the other device in the level hetero (default TEMPLATE, or CPU)")
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the device; may be repeated")
@@ -66,13 +69,6 @@ def answer_conformance(options: argparse.Namespace) -> Answer:
     return _answer_outcomes(target, outcomes, options)
 
 
-def _read_count(text: str) -> int:
-    """Returns a number above 0."""
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a number of graphs above 0, as 300, got '{text}'")
-    return int(text)
-
-
 def _read_config(options: argparse.Namespace) -> dict[str, str]:
     """Returns the -c options. Raises: UsageError for a device that is composed of several."""
     config = read_config(options)
@@ -103,15 +99,8 @@ def _answer_outcomes(target: Target, outcomes: Sequence[Outcome], options: argpa
     )
     for path, write in pages:
         if path is not None:
-            _write(path, write(report))
+            write_target(Path(path), write(report).encode())
     return Answer(_describe(report, options), report, WRONG_RESULT if report["checks"]["failed"] else OK)
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write the report to '{path}': {error.strerror or error}") from error
 
 
 def _describe(report: Mapping[str, Any], options: argparse.Namespace) -> str:

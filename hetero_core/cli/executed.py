@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_core.cli.answer import UsageError
-from hetero_core.cli.options import find_target
-from hetero_core.files import replace_file
+from hetero_core.cli.options import find_target, write_target
 
 if TYPE_CHECKING:
     from hetero_core.network.graph import Network
@@ -28,9 +27,5 @@ def write_executed(path: str, executed: Network) -> Path:
 
     target = find_target(path)
     content = network_to_bytes(executed) if target.suffix.lower() == ".onnx" else executed_to_html(executed).encode()
-    try:
-        with replace_file(target) as stream:
-            stream.write(content)
-    except OSError as error:
-        raise UsageError(f"cannot write '{target}': {error.strerror}") from error
+    write_target(target, content)
     return target

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hetero_core.blobs.container import MAGIC
 from hetero_core.cli.answer import Answer, UsageError
 from hetero_core.cli.named_models import is_model_name
+from hetero_core.files import replace_file
 from hetero_core.network import affinity
 from hetero_core.plain_files import open_plain
 
@@ -101,7 +102,7 @@ def add_input_options(parser: Parser, title: str = "inputs") -> None:
     """Adds -i, --seed and --shape of the commands that draw what is not given."""
     inputs = parser.add_argument_group(title, "inputs that are not given are random")
     add_repeated(inputs, "-i", "--input", metavar="NAME=FILE", help="a file as for 'hetero run', or NAME=VALUE; may be repeated")
-    inputs.add_argument("--seed", type=read_seed, default=0, metavar="N", help="the seed of random inputs (0)")
+    inputs.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="the seed of random inputs (0)")
     add_repeated(
         inputs,
         "--shape",
@@ -110,11 +111,15 @@ def add_input_options(parser: Parser, title: str = "inputs") -> None:
     )
 
 
-def read_seed(text: str) -> int:
-    """Returns a seed. Raises: ArgumentTypeError unless it is a whole number of 0 or more."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a whole number of 0 or more, got {text}")
-    return int(text)
+def whole_number(least: int) -> Callable[[str], int]:
+    """Returns what reads a number of an option. It raises ArgumentTypeError unless that is whole and not below the least."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"expected a whole number of {least} or more, got {text}")
+        return int(text)
+
+    return read
 
 
 def find_target(path: str) -> Path:
@@ -123,6 +128,15 @@ def find_target(path: str) -> Path:
     if target.is_dir() or not target.parent.is_dir():
         raise UsageError(f"cannot write '{path}': {'it is a folder' if target.is_dir() else f'there is no folder {target.parent}'}")
     return target
+
+
+def write_target(target: Path, content: bytes) -> None:
+    """Writes a file, which appears complete or not at all. Raises: UsageError where it cannot be written."""
+    try:
+        with replace_file(target) as stream:
+            stream.write(content)
+    except OSError as error:
+        raise UsageError(f"cannot write '{target}': {error.strerror or error}") from error
 
 
 def read_config(options: argparse.Namespace) -> dict[str, str]:
@@ -227,3 +241,14 @@ def pin_network(core: Core, network: Network, device: str, pins: Mapping[str, st
             f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; {device} runs every node itself"
         )
     return network.with_affinity(pins)
+
+
+def read_pinned(core: Core, options: argparse.Namespace) -> tuple[Network, dict[str, str]]:
+    """Returns the model of a command with its shapes and pins, and the configuration of the device.
+
+    Raises: what is wrong with the configuration before what is wrong with the model.
+    """
+    config = read_config(options)
+    core.resolve_config(options.device, config)
+    network = reshape(read_model(core, options.model), options.shape)
+    return pin_network(core, network, options.device, read_pins(options)), config

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import UsageError
-from hetero_core.cli.options import Parser, add_repeated, reshape
+from hetero_core.cli.options import Parser, add_repeated, reshape, whole_number
 from hetero_core.network.border import InputInfo
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def add_preparation_options(parser: Parser) -> None:
         help="run the model for this shape of an input, or this value of a named size; for an exported network the shape "
         "of a random input with open dimensions",
     )
-    group.add_argument("--batch", type=_read_batch, metavar="N", help="run the model for this batch size")
+    group.add_argument("--batch", type=whole_number(1), metavar="N", help="run the model for this batch size")
     for name, summary in _DESCRIPTIONS.items():
         group.add_argument(f"--{name}", action="append", default=[], metavar="[NAME=]VALUE", help=summary)
     add_repeated(group, "--output", metavar="VALUE", help="only this output, or this inner value; may be repeated")
@@ -65,12 +65,6 @@ def prepare_network(network: EditableNetwork, options: argparse.Namespace) -> Ed
         network = network.with_batch(options.batch)
     described = _describe_inputs(network, options)
     return network.with_inputs(described) if described else network
-
-
-def _read_batch(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of 1 or more, got {text}")
-    return int(text)
 
 
 def _describe_inputs(network: Network, options: argparse.Namespace) -> dict[str, InputInfo]:

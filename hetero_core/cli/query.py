@@ -6,18 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
-from hetero_core.cli.options import (
-    Parser,
-    add_command,
-    add_device_options,
-    add_repeated,
-    add_shape_option,
-    pin_network,
-    read_config,
-    read_model,
-    read_pins,
-    reshape,
-)
+from hetero_core.cli.options import Parser, add_command, add_device_options, add_repeated, add_shape_option, read_pinned
 from hetero_core.cli.progress import follow
 from hetero_core.cli.tables import format_table
 from hetero_core.reports.dot import plan_to_dot
@@ -64,10 +53,7 @@ def answer_query(options: argparse.Namespace) -> Answer:
     if options.dot and options.explain:
         raise UsageError("--dot draws the split and --explain tells about nodes; give one of them")
     with Core() as core, follow(options)(f"asking {options.device} about '{options.model}'"):
-        config = read_config(options)
-        core.resolve_config(options.device, config)  # a wrong name is said before what is wrong with the model
-        reshaped = reshape(read_model(core, options.model), options.shape)
-        network = pin_network(core, reshaped, options.device, read_pins(options))
+        network, config = read_pinned(core, options)
         if options.trace_selection:
             config = {**config, **_ask_for_trace(core, options.device)}
         result = core.query_network(network, options.device, config)

@@ -20,8 +20,8 @@ from hetero_core.cli.options import (
     read_config,
     read_model,
     read_pins,
-    read_seed,
     read_shapes,
+    whole_number,
 )
 from hetero_core.cli.preparation import add_preparation_options, find_given, prepare_network
 from hetero_core.cli.progress import Step, follow
@@ -60,7 +60,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         "sr=16000 a number, ids=1,2,3 several; may be repeated",
     )
     inputs.add_argument("--random", action="store_true", help="random values for inputs that are not given")
-    inputs.add_argument("--seed", type=read_seed, metavar="N", help="the seed of --random (0)")
+    inputs.add_argument("--seed", type=whole_number(0), metavar="N", help="the seed of --random (0)")
     add_preparation_options(parser)
     outputs = parser.add_argument_group("outputs")
     outputs.add_argument(

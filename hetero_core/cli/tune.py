@@ -22,10 +22,10 @@ from hetero_core.cli.options import (
     read_model,
     read_pins,
     read_shapes,
+    write_target,
 )
 from hetero_core.cli.progress import follow
 from hetero_core.cli.tables import format_seconds, format_table
-from hetero_core.files import replace_file
 from hetero_core.reports.placement import describe_placement, placement_to_json
 
 if TYPE_CHECKING:
@@ -160,8 +160,4 @@ def _write_pins(target: Path, plan: Plan) -> None:
         return json.dumps(text, ensure_ascii=False)  # also how TOML writes a text
 
     lines: list[Any] = ["[affinity]", *(f"{quote(name)} = {quote(device)}" for name, device in plan.device_of_node.items())]
-    try:
-        with replace_file(target) as stream:
-            stream.write(("\n".join(lines) + "\n").encode())
-    except OSError as error:
-        raise UsageError(f"cannot write '{target}': {error.strerror or error}") from error
+    write_target(target, ("\n".join(lines) + "\n").encode())

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, to_json
 from hetero_core.cli.options import (
@@ -15,22 +15,23 @@ from hetero_core.cli.options import (
     add_device_options,
     add_shape_option,
     find_target,
-    pin_network,
-    read_config,
-    read_model,
-    read_pins,
-    reshape,
+    read_pinned,
+    write_target,
 )
 from hetero_core.cli.progress import follow
 from hetero_core.errors import enumerate_choices, suggest
-from hetero_core.files import replace_file
-from hetero_core.reports.text import count
+from hetero_core.plan import Plan
+from hetero_core.reports.dot import plan_to_dot
+from hetero_core.reports.fields import plan_to_json
+from hetero_core.reports.mermaid import plan_to_mermaid
+from hetero_core.reports.page import plan_to_html
+from hetero_core.reports.svg import plan_to_svg
+from hetero_core.reports.text import count, describe_plan
 
 if TYPE_CHECKING:
     from hetero_core.contract import QueryResult
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
-    from hetero_core.plan import Plan
 
 Times = Mapping[int, float]
 """Subgraph -> seconds."""
@@ -62,15 +63,10 @@ def answer_visualize(options: argparse.Namespace) -> Answer:
         raise UsageError(f"--timings has a meaning only for {', '.join(_DRAWINGS)}; '{options.output}' shows no times")
     target = find_target(options.output)
     with Core() as core, follow(options)(f"asking {options.device} about '{options.model}'"):
-        core.resolve_config(options.device, read_config(options))  # a wrong name is said before what is wrong with the model
-        reshaped = reshape(read_model(core, options.model), options.shape)
-        network = pin_network(core, reshaped, options.device, read_pins(options))
-        plan, result = _query(core, network, options)
+        network, config = read_pinned(core, options)
+        plan, result = _query(core, network, options.device, config)
     times = {} if options.timings is None else read_timings(options.timings, plan)
-    try:
-        _write(target, suffix, network, plan, times)
-    except OSError as error:
-        raise UsageError(f"cannot write '{target}': {error.strerror}") from error
+    _write(target, suffix, network, plan, times)
     nbytes = target.stat().st_size
     fields = {
         "network": network.name,
@@ -95,20 +91,19 @@ def _read_suffix(path: str) -> str:
     return suffix
 
 
-def _query(core: Core, network: Network, options: argparse.Namespace) -> tuple[Plan, QueryResult]:
-    from hetero_core.cli.plans import list_parts
+def _query(core: Core, network: Network, device: str, config: Mapping[str, str]) -> tuple[Plan, QueryResult]:
+    from hetero_core.cli.plans import list_parts  # imports the core
     from hetero_core.reports.single import plan_single_device
 
-    config = read_config(options)
-    result = core.query_network(network, options.device, config)
+    result = core.query_network(network, device, config)
     if result.plan is not None:
         return result.plan, result
-    if list_parts(core, options.device, config):
+    if list_parts(core, device, config):
         raise UsageError(
             f"there is no split to draw: {len(result.refused)} nodes have no device; 'hetero query' lists why, and with "
             "--explain NODE tells what every device says about one"
         )
-    return plan_single_device(network, options.device, result), result
+    return plan_single_device(network, device, result), result
 
 
 def read_timings(path: str, plan: Plan) -> dict[int, float]:
@@ -153,56 +148,24 @@ def _write(target: Path, suffix: str, network: Network, plan: Plan, times: Times
     if suffix == ".onnx":
         from hetero_core.reports.model import write_planned_network  # imports onnx
 
-        write_planned_network(network, plan, target)
-    else:
-        _write_text(target, {**_TEXTS, **_DRAWINGS}[suffix](plan, times))
+        try:
+            write_planned_network(network, plan, target)
+        except OSError as error:
+            raise UsageError(f"cannot write '{target}': {error.strerror}") from error
+        return
+    text = _DRAWINGS[suffix](plan, times) if suffix in _DRAWINGS else _TEXTS[suffix](plan)
+    # A name may hold half of a surrogate pair, which no encoding has.
+    write_target(target, (text if text.endswith("\n") else text + "\n").encode("utf-8", "replace"))
 
 
-def _write_text(target: Path, text: str) -> None:
-    """Writes the text as UTF-8; the file appears complete or not at all."""
-    with replace_file(target) as file:
-        # A name may hold half of a surrogate pair, which no encoding has.
-        file.write((text if text.endswith("\n") else text + "\n").encode("utf-8", "replace"))
+def _make_json(plan: Plan) -> str:
+    return json.dumps(to_json(plan_to_json(plan)), indent=2, ensure_ascii=False)
 
 
-def _make_page(plan: Plan, times: Times) -> str:
-    from hetero_core.reports.page import plan_to_html
-
-    return plan_to_html(plan, times)
-
-
-def _make_picture(plan: Plan, times: Times) -> str:
-    from hetero_core.reports.svg import plan_to_svg
-
-    return plan_to_svg(plan, times)
-
-
-def _make_mermaid(plan: Plan, times: Times) -> str:
-    from hetero_core.reports.mermaid import plan_to_mermaid
-
-    return plan_to_mermaid(plan, times)
-
-
-def _make_dot(plan: Plan, _: Times) -> str:
-    from hetero_core.reports.dot import plan_to_dot
-
-    return plan_to_dot(plan)
-
-
-def _make_json(plan: Plan, _: Times) -> str:
-    from hetero_core.reports.fields import plan_to_json
-
-    fields: dict[str, Any] = plan_to_json(plan)
-    return json.dumps(to_json(fields), indent=2, ensure_ascii=False)
-
-
-def _make_text(plan: Plan, _: Times) -> str:
-    from hetero_core.reports.text import describe_plan
-
+def _make_text(plan: Plan) -> str:
     return describe_plan(plan, refusal_limit=len(plan.operator_of_node))
 
 
-Make = Callable[["Plan", Times], str]
-_DRAWINGS: dict[str, Make] = {".html": _make_page, ".mmd": _make_mermaid, ".svg": _make_picture}
-_TEXTS: dict[str, Make] = {".dot": _make_dot, ".json": _make_json, ".txt": _make_text}
+_DRAWINGS: dict[str, Callable[[Plan, Times], str]] = {".html": plan_to_html, ".mmd": plan_to_mermaid, ".svg": plan_to_svg}
+_TEXTS: dict[str, Callable[[Plan], str]] = {".dot": plan_to_dot, ".json": _make_json, ".txt": _make_text}
 _SUFFIXES = tuple(sorted((*_DRAWINGS, *_TEXTS, ".onnx")))

@@ -113,7 +113,7 @@ def test_list_names_the_checks_and_runs_none(capsys: pytest.CaptureFixture[str])
             2,
             "-c configures one device, and 'HETERO:TEMPLATE,CPU' is composed of several",
         ),
-        (["CPU", "--check", "cancel.cancel_of_an*", "--html", "no/such/folder/x.html"], 2, "cannot write the report to"),
+        (["CPU", "--check", "cancel.cancel_of_an*", "--html", "no/such/folder/x.html"], 2, "cannot write 'no/such/folder/x.html'"),
     ],
 )
 def test_wrong_usage_is_told(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, complaint: str) -> None:
