@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _LEGEND = (
@@ -23,12 +23,12 @@ def format_matrix(report: Mapping[str, Any]) -> str:
     parts = [
         f"# Operators of {report['device']}",
         f"{versions}. {_LEGEND}",
-        _format_table(["operator", "version", *dtypes], rows),
+        format_markdown(["operator", "version", *dtypes], rows),
     ]
     refusals = report["operators"]["refusals"] if report["operators"] is not None else []
     if refusals:
-        reasons = [[f"`{refusal['case']}`", " ".join(refusal["reason"].split()).replace("|", "\\|")] for refusal in refusals]
-        parts += ["## Refused cases", _format_table(["case", "reason"], reasons)]
+        reasons = [[f"`{refusal['case']}`", refusal["reason"]] for refusal in refusals]
+        parts += ["## Refused cases", format_markdown(["case", "reason"], reasons)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -53,5 +53,7 @@ def _describe_cell(cell: Mapping[str, Any] | None) -> str:
     return ", ".join(counts)
 
 
-def _format_table(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+def format_markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table in Markdown; a cell is one line, whatever its text holds."""
+    lines = [["---"] * len(head), *([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, *lines])

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-_COUNTS = ("passed", "native", "refused", "wrong")
+from hetero_core.conformance.matrix import format_markdown
+from hetero_core.records import record
+
+_COUNTS, _STATUSES = ("passed", "native", "refused", "wrong"), ("passed", "failed", "skipped")
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -20,49 +23,73 @@ td.count { text-align: right; font-variant-numeric: tabular-nums; }
 """
 
 
+@record(frozen=True, slots=True)
+class _Table:
+    """A table of a page. Columns whose heads are counts or statuses hold numbers."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    note: str = ""
+
+
 def report_to_markdown(report: Mapping[str, Any]) -> str:
     """Returns the report as a page: counts, failures, what was skipped, and the support matrix."""
-    parts = [f"# Conformance of {report['device']}", _introduce(report), _list_levels(report)]
-    if report["operators"] is not None:
-        parts.append(describe_operators(report["operators"]))
-    parts += _format_tables(_list_failures(report))
-    if report["matrix"]:
-        rows = [
-            f"| `{operator}` | " + " | ".join(_list_dtypes(cells, count) for count in _COUNTS) + " |"
-            for operator, cells in _group(report).items()
-        ]
-        head = [
-            "## Support matrix",
-            "",
-            "Cases for each element type.",
-            "",
-            f"| operator | {' | '.join(_COUNTS)} |",
-            "|---" * 5 + "|",
-        ]
-        parts.append("\n".join([*head, *rows]))
-    parts += _format_tables(_list_refusals(report))
-    return "\n\n".join(parts) + "\n"
+    rows = [(operator, *(_list_dtypes(cells, count) for count in _COUNTS)) for operator, cells in _group(report).items()]
+    matrix = _Table("Support matrix", ("operator", *_COUNTS), rows, "Cases for each element type.")
+    parts = [part if isinstance(part, str) else _write_markdown(part) for part in _list_parts(report, matrix)]
+    return "\n\n".join([f"# Conformance of {report['device']}", *parts]) + "\n"
 
 
 def report_to_html(report: Mapping[str, Any]) -> str:
     """Returns the report as one HTML document without scripts."""
     title = escape(f"Conformance of {report['device']}")
-    parts = [f"<h1>{title}</h1>", f"<p>{escape(_introduce(report))}</p>", _levels_to_html(report)]
-    if report["operators"] is not None:
-        parts.append(f"<p>{escape(describe_operators(report['operators']))}</p>")
-    parts += _tables_to_html(_list_failures(report))
-    if report["matrix"]:
-        rows = "".join(
-            f"<tr><td><code>{escape(cell['operator'])}</code></td><td>{escape(cell['dtype'])}</td>"
-            + "".join(f'<td class="count{f" {count}" if cell[count] else ""}">{cell[count]}</td>' for count in _COUNTS)
-            + "</tr>"
-            for cell in report["matrix"]
-        )
-        names = "".join(f"<th>{count}</th>" for count in _COUNTS)
-        parts.append(f"<h2>Support matrix</h2><table><tr><th>operator</th><th>element type</th>{names}</tr>{rows}</table>")
-    parts += _tables_to_html(_list_refusals(report))
+    rows = [(cell["operator"], cell["dtype"], *(str(cell[count]) for count in _COUNTS)) for cell in report["matrix"]]
+    matrix = _Table("Support matrix", ("operator", "element type", *_COUNTS), rows)
+    parts = [f"<p>{escape(part)}</p>" if isinstance(part, str) else _write_html(part) for part in _list_parts(report, matrix)]
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title><style>{_STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
+    body = "\n".join([f"<h1>{title}</h1>", *parts])
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
+
+
+def _list_parts(report: Mapping[str, Any], matrix: _Table) -> list[str | _Table]:
+    """Returns sentences and tables of a page in their order; refused cases, hundreds of rows as a rule, are its end."""
+    operators = report["operators"]
+    levels = [(level, *(str(counts[status]) for status in _STATUSES)) for level, counts in report["levels"].items()]
+    parts: list[str | _Table] = [_introduce(report), _Table("", ("level", *_STATUSES), levels)]
+    if operators is not None:
+        parts.append(describe_operators(operators))
+    tables = [
+        _list_reasons("Failures", report["failures"], "name"),
+        _list_reasons("Skipped", report["skips"], "name"),
+        matrix,
+        _list_reasons("Refused cases", [] if operators is None else operators["refusals"], "case"),
+    ]
+    return [*parts, *(table for table in tables if table.rows)]
+
+
+def _list_reasons(title: str, entries: list[dict[str, str]], key: str) -> _Table:
+    return _Table(title, (key, "reason"), [(entry[key], entry["reason"]) for entry in entries])
+
+
+def _write_markdown(table: _Table) -> str:
+    if not table.title:
+        return format_markdown(table.head, table.rows)
+    parts = [f"## {table.title}", *([table.note] if table.note else [])]
+    return "\n\n".join([*parts, format_markdown(table.head, [[f"`{first}`", *cells] for first, *cells in table.rows])])
+
+
+def _write_html(table: _Table) -> str:
+    heads = "".join(f"<th>{name}</th>" for name in table.head)
+    rows = "".join(f"<tr>{''.join(map(_write_cell, table.head, row))}</tr>" for row in table.rows)
+    title = f"<h2>{escape(table.title)}</h2>" if table.title else ""
+    return f"{title}<table><tr>{heads}</tr>{rows}</table>"
+
+
+def _write_cell(head: str, text: str) -> str:
+    if head in (*_COUNTS, *_STATUSES):
+        return f'<td class="count{f" {head}" if text != "0" else ""}">{text}</td>'
+    return f"<td><code>{escape(text)}</code></td>" if head in ("name", "case", "operator") else f"<td>{escape(text)}</td>"
 
 
 def describe_operators(operators: Mapping[str, Any]) -> str:
@@ -80,56 +107,6 @@ def _introduce(report: Mapping[str, Any]) -> str:
     return f"{versions}; seed {report['seed']}{reference}."
 
 
-def _list_levels(report: Mapping[str, Any]) -> str:
-    rows = [
-        f"| {level} | {counts['passed']} | {counts['failed']} | {counts['skipped']} |" for level, counts in report["levels"].items()
-    ]
-    return "\n".join(["| level | passed | failed | skipped |", "|---|---|---|---|", *rows])
-
-
-def _levels_to_html(report: Mapping[str, Any]) -> str:
-    rows = "".join(
-        f"<tr><td>{level}</td>"
-        + "".join(f'<td class="count{f" {status}" if count else ""}">{count}</td>' for status, count in counts.items())
-        + "</tr>"
-        for level, counts in report["levels"].items()
-    )
-    return f"<table><tr><th>level</th><th>passed</th><th>failed</th><th>skipped</th></tr>{rows}</table>"
-
-
-_Table = tuple[str, list[dict[str, str]], str]
-"""Heading, rows and name of the first column."""
-
-
-def _list_failures(report: Mapping[str, Any]) -> list[_Table]:
-    tables = [("Failures", report["failures"], "name"), ("Skipped", report["skips"], "name")]
-    return [table for table in tables if table[1]]
-
-
-def _list_refusals(report: Mapping[str, Any]) -> list[_Table]:
-    """Returns the table of refused cases, hundreds of rows as a rule: the end of a page."""
-    refusals = [] if report["operators"] is None else report["operators"]["refusals"]
-    return [("Refused cases", refusals, "case")] if refusals else []
-
-
-def _format_tables(tables: list[_Table]) -> list[str]:
-    pages = []
-    for title, entries, key in tables:
-        rows = [f"| `{entry[key]}` | {_in_cell(entry['reason'])} |" for entry in entries]
-        pages.append("\n".join([f"## {title}", "", f"| {key} | reason |", "|---|---|", *rows]))
-    return pages
-
-
-def _tables_to_html(tables: list[_Table]) -> list[str]:
-    pages = []
-    for heading, entries, key in tables:
-        rows = "".join(
-            f"<tr><td><code>{escape(entry[key])}</code></td><td>{escape(entry['reason'])}</td></tr>" for entry in entries
-        )
-        pages.append(f"<h2>{escape(heading)}</h2><table><tr><th>{key}</th><th>reason</th></tr>{rows}</table>")
-    return pages
-
-
 def _group(report: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for cell in report["matrix"]:
@@ -139,7 +116,3 @@ def _group(report: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 def _list_dtypes(cells: list[dict[str, Any]], count: str) -> str:
     return ", ".join(f"{cell['dtype']} {cell[count]}" for cell in cells if cell[count])
-
-
-def _in_cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
