@@ -62,36 +62,32 @@ class Composer:
         """A composer is no physical device: it has no ids, and its architecture is that of its children."""
         # Asking which of them can be used creates them: only for a metric that is theirs.
         usable = cache(lambda: self.usable_children(device))
+
+        def ask(metric: str) -> list[Any]:
+            return [self._core.get_metric(child, metric) for child in usable()]
+
         return {
             "AVAILABLE_DEVICES": (),
             "FULL_DEVICE_NAME": self.title,
-            "OPTIMIZATION_CAPABILITIES": lambda: self._join_capabilities(usable()),
-            "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, self._count_requests(usable()), 1),
-            "RANGE_FOR_STREAMS": lambda: (
+            "OPTIMIZATION_CAPABILITIES": lambda: self._join_capabilities(ask("OPTIMIZATION_CAPABILITIES")),
+            # As many requests keep all children busy: each of them works on another one.
+            "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (
                 1,
-                max((self._core.get_metric(child, "RANGE_FOR_STREAMS")[1] for child in usable()), default=1),
+                max(sum(int(limits[1]) for limits in ask("RANGE_FOR_ASYNC_INFER_REQUESTS")), 1),
+                1,
             ),
-            "HOLDS_INTERPRETER_LOCK": lambda: (
-                bool(usable()) and all(self._core.get_metric(c, "HOLDS_INTERPRETER_LOCK") for c in usable())
-            ),
-            "VALUE_DEVIATIONS": lambda: tuple(
-                sorted({word for child in usable() for word in self._core.get_metric(child, "VALUE_DEVIATIONS")})
-            ),
+            "RANGE_FOR_STREAMS": lambda: (1, max((limits[1] for limits in ask("RANGE_FOR_STREAMS")), default=1)),
+            "HOLDS_INTERPRETER_LOCK": lambda: bool(usable()) and all(ask("HOLDS_INTERPRETER_LOCK")),
+            "VALUE_DEVIATIONS": lambda: tuple(sorted({word for words in ask("VALUE_DEVIATIONS") for word in words})),
             "DEVICE_TYPE": lambda: (
-                " ".join(sorted({word for child in usable() for word in self._core.get_metric(child, "DEVICE_TYPE").split(" ")}))
-                or "integrated"
+                " ".join(sorted({word for words in ask("DEVICE_TYPE") for word in words.split(" ")})) or "integrated"
             ),
-            "MAX_BATCH_SIZE": lambda: min(
-                (size for child in usable() if (size := self._core.get_metric(child, "MAX_BATCH_SIZE"))), default=0
-            ),
-            "DEVICE_ARCHITECTURE": lambda: (
-                " ".join(self._core.get_metric(child, "DEVICE_ARCHITECTURE") for child in usable()) or device.name
-            ),
+            "MAX_BATCH_SIZE": lambda: min(filter(None, ask("MAX_BATCH_SIZE")), default=0),
+            "DEVICE_ARCHITECTURE": lambda: " ".join(ask("DEVICE_ARCHITECTURE")) or device.name,
         }
 
-    def _join_capabilities(self, children: tuple[str, ...]) -> tuple[str, ...]:
+    def _join_capabilities(self, named: list[tuple[str, ...]]) -> tuple[str, ...]:
         """Returns the element types and abilities of the devices, each once, in their order; the core answers for EXPORT_IMPORT."""
-        named = [self._core.get_metric(child, "OPTIMIZATION_CAPABILITIES") for child in children]
         every = dict.fromkeys(word for words in named for word in words)
         return tuple(word for word in every if not self.names_common_abilities or all(word in words for words in named))
 
@@ -147,7 +143,3 @@ class Composer:
                 f"or in the configuration key {key}"
             )
         return children
-
-    def _count_requests(self, children: tuple[str, ...]) -> int:
-        """Returns how many requests keep all children busy: each of them works on another one."""
-        return max(sum(int(self._core.get_metric(child, "RANGE_FOR_ASYNC_INFER_REQUESTS")[1]) for child in children), 1)

@@ -44,11 +44,19 @@ CAPABILITIES: Mapping[str, str] = {
 
 
 class CheckFailed(AssertionError):
-    """A check found that the device violates the contract."""
+    """A check found that the device violates the contract; `finding` holds details for reports."""
+
+    def __init__(self, message: str, finding: object = None) -> None:
+        super().__init__(message)
+        self.finding = finding
 
 
 class Skip(Exception):  # not an error: the check says that it does not apply
-    """A check does not apply to this device; the text says why."""
+    """A check does not apply to this device; the text says why. `finding` holds details for reports."""
+
+    def __init__(self, message: str, finding: object = None) -> None:
+        super().__init__(message)
+        self.finding = finding
 
 
 @record(frozen=True, slots=True)

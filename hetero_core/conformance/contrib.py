@@ -38,22 +38,6 @@ class ContribOutcome:
     reason: str = ""
 
 
-class ContribRefused(Skip):
-    """The device refuses the case, in query and load alike."""
-
-    def __init__(self, finding: ContribOutcome) -> None:
-        super().__init__(finding.reason)
-        self.finding = finding
-
-
-class ContribWrong(CheckFailed):
-    """The device is wrong about the case."""
-
-    def __init__(self, finding: ContribOutcome) -> None:
-        super().__init__(finding.reason)
-        self.finding = finding
-
-
 @cache
 def list_contrib_checks() -> tuple[Check, ...]:
     """Returns the checks, named as "contrib.QLinearAdd_0"; each draws its case when it runs."""
@@ -78,7 +62,7 @@ def draw_case(operator: str, index: int, seed: int) -> ContribCase:
 def check_case(operator: str, index: int, context: CheckContext) -> ContribOutcome:
     """A drawn case of an operator of ONNX Runtime's own is computed as ONNX Runtime does, or it is refused by query and load alike.
 
-    Raises: ContribWrong, ContribRefused; Skip where ONNX Runtime is missing or of a version that does not run the case.
+    Raises: CheckFailed; Skip for a refusal, and where ONNX Runtime is missing or of a version that does not run the case.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         raise Skip("ONNX Runtime is not installed, whose kernels are the oracle")
@@ -86,9 +70,9 @@ def check_case(operator: str, index: int, context: CheckContext) -> ContribOutco
     expected = _ask_engine(case)
     outcome = judge_case(operator, case, expected, context.core, context.device)
     if outcome.status == WRONG:
-        raise ContribWrong(outcome)
+        raise CheckFailed(outcome.reason, outcome)
     if outcome.status == REFUSED:
-        raise ContribRefused(outcome)
+        raise Skip(outcome.reason, outcome)
     return outcome
 
 

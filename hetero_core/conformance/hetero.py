@@ -15,7 +15,7 @@ from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
 from hetero_core.conformance.free_values import draws_freely
 from hetero_core.conformance.models import BATCHES, DYNAMIC
 from hetero_core.conformance.operators import find_mismatch, list_cases
-from hetero_core.conformance.oracles import describe_difference, find_expected, make_model
+from hetero_core.conformance.oracles import make_model, require_expected
 from hetero_core.errors import UnsupportedNodesError
 from hetero_core.network.graph import Network
 from hetero_core.testing.backend_cases import BackendCase
@@ -121,23 +121,18 @@ def check_batches(name: str, context: CheckContext) -> None:
     loaded, _ = load_split(context, network, assign_nodes(context, network, chosen))
     with loaded:
         for batch in BATCHES:
-            inputs, expected = find_expected(name, context.seed, batch)
-            difference = describe_difference(loaded.infer(inputs), expected)
-            if difference is not None:
-                raise CheckFailed(f"seed {context.seed}, batch {batch}, with {', '.join(chosen)} on the reference: {difference}")
+            what = f"seed {context.seed}, batch {batch}, with {', '.join(chosen)} on the reference"
+            require_expected(loaded, name, context.seed, batch=batch, what=what)
 
 
 def _check_split(context: CheckContext, name: str, network: Network, pins: Mapping[str, str], what: str) -> None:
-    inputs, expected = find_expected(name, context.seed)
     loaded, pins = load_split(context, network, pins)
     with loaded:
         placed = {node: device for device, nodes in loaded.get_metric("HETERO_SUBGRAPHS") for node in nodes}
         if placed != pins:
             moved = [f"{node} on {placed.get(node)}" for node in pins if placed.get(node) != pins[node]]
             raise CheckFailed(f"{what}: pinned nodes are elsewhere: {', '.join(moved)}")
-        difference = describe_difference(loaded.infer(inputs), expected)
-    if difference is not None:
-        raise CheckFailed(f"{what}: {difference}")
+        require_expected(loaded, name, context.seed, what=what)
 
 
 def check_halves(case: BackendCase, context: CheckContext) -> None:

@@ -6,7 +6,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
-from hetero_core.conformance.oracles import describe_difference, find_expected, make_model
+from hetero_core.conformance.oracles import make_model, require_expected
 from hetero_core.conformance.refusals import find_broken_refusal, load_claimed
 from hetero_core.devices.names import parse_device_name
 from hetero_core.testing.models import SMALL_MODELS
@@ -42,11 +42,8 @@ def check_model(name: str, context: CheckContext) -> None:
         problem = find_broken_refusal(context.core, network, context.device, result)
         if problem is not None:
             raise CheckFailed(problem)
-    inputs, expected = find_expected(name, context.seed)
     with _load(context, network, result) as loaded:
-        difference = describe_difference(loaded.infer(inputs), expected)
-    if difference is not None:
-        raise CheckFailed(difference)
+        require_expected(loaded, name, context.seed)
 
 
 def check_batches(name: str, context: CheckContext) -> None:
@@ -54,10 +51,7 @@ def check_batches(name: str, context: CheckContext) -> None:
     network = context.core.read_network(make_model(name))
     with _load(context, network, context.query(network)) as loaded:
         for batch in BATCHES:
-            inputs, expected = find_expected(name, context.seed, batch)
-            difference = describe_difference(loaded.infer(inputs), expected)
-            if difference is not None:
-                raise CheckFailed(f"batch {batch}: {difference}")
+            require_expected(loaded, name, context.seed, batch=batch, what=f"batch {batch}")
 
 
 def _load(context: CheckContext, network: Network, result: QueryResult) -> ExecutableNetwork:

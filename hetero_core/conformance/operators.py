@@ -57,22 +57,6 @@ class CaseOutcome:
     is_free: bool = False
 
 
-class CaseRefused(Skip):
-    """The device refuses the case, in query and load alike."""
-
-    def __init__(self, finding: CaseOutcome) -> None:
-        super().__init__(finding.reason)
-        self.finding = finding
-
-
-class CaseWrong(CheckFailed):
-    """The device is wrong about the case."""
-
-    def __init__(self, finding: CaseOutcome) -> None:
-        super().__init__(finding.reason)
-        self.finding = finding
-
-
 @cache
 def list_cases() -> tuple[BackendCase, ...]:
     """Returns all cases of the suite; made once, in some seconds."""
@@ -88,13 +72,13 @@ def list_operator_checks() -> tuple[Check, ...]:
 def check_case(case: BackendCase, context: CheckContext) -> CaseOutcome:
     """A case of ONNX's backend suite is computed right, or it is refused by query and load alike, with one reason.
 
-    Raises: CaseWrong, CaseRefused.
+    Raises: CheckFailed; Skip for a refusal.
     """
     outcome = judge_case(case, context.core, context.device)
     if outcome.status == WRONG:
-        raise CaseWrong(outcome)
+        raise CheckFailed(outcome.reason, outcome)
     if outcome.status == REFUSED:
-        raise CaseRefused(outcome)
+        raise Skip(outcome.reason, outcome)
     return outcome
 
 

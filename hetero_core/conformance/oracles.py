@@ -22,6 +22,8 @@ from hetero_core.testing.reference_session import open_reference_session
 if TYPE_CHECKING:
     import onnx
 
+    from hetero_core.runtime.executable import ExecutableNetwork
+
 AGREEMENT = 1e-4
 """The largest relative difference between two oracles, and between the oracles and a device."""
 
@@ -57,6 +59,14 @@ def _ask_oracles(name: str, seed: int, batch: int | None) -> tuple[dict[str, Any
     if not any(_measure(answer, chosen[1]) <= AGREEMENT for _, answer in others):
         raise CheckFailed(f"the oracles for '{name}' do not agree; relative to {chosen[0]}, {', '.join(differences)}")
     return inputs, chosen[1]
+
+
+def require_expected(loaded: ExecutableNetwork, name: str, seed: int, *, batch: int | None = None, what: str = "") -> None:
+    """Runs a loaded model. Raises: CheckFailed, with `what` before it, unless the outputs are those of `find_expected`; as that."""
+    inputs, expected = find_expected(name, seed, batch)
+    difference = describe_difference(loaded.infer(inputs), expected)
+    if difference is not None:
+        raise CheckFailed(f"{what}: {difference}" if what else difference)
 
 
 def describe_difference(outputs: Mapping[str, Any], expected: list[Any]) -> str | None:

@@ -151,9 +151,9 @@ def _try_check(check: Check, target: Target, shared: SharedCore | None) -> Outco
                 CheckContext(core, target.device, target.facts, target.seed, target.reference, target.make_core, target.configured)
             )
     except Skip as skip:
-        return Outcome(check, SKIPPED, str(skip), finding=getattr(skip, "finding", None))
+        return Outcome(check, SKIPPED, str(skip), finding=skip.finding)
     except CheckFailed as failure:
-        return Outcome(check, FAILED, str(failure), failure, getattr(failure, "finding", None))
+        return Outcome(check, FAILED, str(failure), failure, failure.finding)
     except BaseException as error:  # noqa: BLE001  # a device may raise anything; it is the outcome of its check
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
         return Outcome(check, FAILED, f"{type(error).__name__}: {error}{notes}", error)

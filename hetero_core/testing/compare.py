@@ -33,10 +33,7 @@ def max_relative_difference(actual: Any, expected: Any) -> float:
     """
     import numpy as np
 
-    actual, expected = np.asarray(actual), np.asarray(expected)
-    if actual.shape != expected.shape:
-        raise ValueError(f"cannot compare arrays of two shapes: expected {expected.shape}, got {actual.shape}")
-    return _largest(_differences(actual, expected)) / _magnitude(expected)
+    return max_absolute_difference(actual, expected) / _magnitude(np.asarray(expected))
 
 
 def max_absolute_difference(actual: Any, expected: Any) -> float:
