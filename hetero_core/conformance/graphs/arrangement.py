@@ -26,7 +26,7 @@ def grow_reshape(b: GraphBuilder) -> None:
             if not isinstance(size, int) or x.rank > 4:
                 raise NotApplicable
             factor = b.choose(*[number for number in (1, 2, 3, 4, 8) if size % number == 0])
-            shape = (*x.shape[:axis], factor, size // factor, *x.shape[axis + 1 :])
+            shape = x.with_size(axis, factor, size // factor)
             open_after = [
                 index
                 for index, extent in enumerate(shape)
@@ -51,7 +51,7 @@ def grow_reshape(b: GraphBuilder) -> None:
             b.add("Unsqueeze", [x, b.numbers(axis)], (*x.shape[:axis], 1, *x.shape[axis:]), bound=x.bound)
         case "squeeze" if 1 in x.shape:
             axis = b.choose(*[index for index, extent in enumerate(x.shape) if extent == 1])
-            b.add("Squeeze", [x, b.numbers(axis)], (*x.shape[:axis], *x.shape[axis + 1 :]), bound=x.bound)
+            b.add("Squeeze", [x, b.numbers(axis)], x.with_size(axis), bound=x.bound)
         case "flatten" if all(isinstance(extent, int) for extent in x.shape[1:]):
             b.add("Flatten", [x], (x.shape[0], math.prod(int(extent) for extent in x.shape[1:])), bound=x.bound, axis=1)
         case _:
@@ -78,7 +78,7 @@ def grow_gather(b: GraphBuilder) -> None:
     size = int(x.shape[axis])
     shape = b.choose((), (1,), (3,), (2, 2), (size,))
     indices = b.random.integers(-size, size, shape)
-    result = (*x.shape[:axis], *shape, *x.shape[axis + 1 :])
+    result = x.with_size(axis, *shape)
     if len(result) > 5:
         raise NotApplicable
     b.add("Gather", [x, b.constant(indices.astype(b.choose(np.int64, np.int32)))], result, bound=x.bound, axis=axis)
@@ -99,32 +99,32 @@ def grow_pieces(b: GraphBuilder) -> None:
             if not partners or isinstance(size, str):
                 raise NotApplicable
             read = [x, *(b.choose(*partners) for _ in range(b.integer(1, 3)))]
-            total = sum(int(other.shape[axis]) for other in read)
-            b.add(
-                "Concat",
-                read,
-                (*x.shape[:axis], total, *x.shape[axis + 1 :]),
-                bound=max(other.bound for other in read),
-                axis=axis,
-            )
+            total, bound = sum(int(other.shape[axis]) for other in read), max(other.bound for other in read)
+            b.add("Concat", read, x.with_size(axis, total), bound=bound, axis=axis)
         case "slice" if isinstance(size, int):
             start = b.integer(0, size - 1)
             stop = b.integer(start + 1, size)
-            shape = (*x.shape[:axis], stop - start, *x.shape[axis + 1 :])
+            shape = x.with_size(axis, stop - start)
             b.add("Slice", [x, b.numbers(start), b.numbers(stop), b.numbers(axis)], shape, bound=x.bound)
         case "slice":
             # The whole of an open axis backwards, or its last row.
             if b.chance(0.5):
                 b.add("Slice", [x, b.numbers(-1), b.numbers(-(2**31)), b.numbers(axis), b.numbers(-1)], x.shape, bound=x.bound)
             else:
-                shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+                shape = x.with_size(axis, 1)
                 b.add("Slice", [x, b.numbers(-1), b.numbers(2**31 - 1), b.numbers(axis)], shape, bound=x.bound)
         case _:
             if not isinstance(size, int) or size < 2:
                 raise NotApplicable
             cut = b.integer(1, size - 1)
-            shapes = [(*x.shape[:axis], piece, *x.shape[axis + 1 :]) for piece in (cut, size - cut)]
+            shapes = [x.with_size(axis, piece) for piece in (cut, size - cut)]
             b.add_many("Split", [x, b.numbers(cut, size - cut)], shapes, bound=x.bound, axis=axis)
+
+
+_REDUCTIONS = (
+    *("ReduceMean", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare"),
+    "ReduceLogSumExp",
+)
 
 
 def grow_reduction(b: GraphBuilder) -> None:
@@ -133,17 +133,7 @@ def grow_reduction(b: GraphBuilder) -> None:
     if x.rank == 0:
         raise NotApplicable
     axes = sorted({b.integer(0, x.rank - 1) for _ in range(b.integer(1, 2))})
-    operator = b.choose(
-        "ReduceMean",
-        "ReduceMean",
-        "ReduceSum",
-        "ReduceMax",
-        "ReduceMin",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceSumSquare",
-        "ReduceLogSumExp",
-    )
+    operator = b.choose(*_REDUCTIONS)
     if operator == "ReduceLogSumExp" and x.bound > 30:
         raise NotApplicable
     reduce(b, operator, x, axes, keep=b.chance(0.6))
@@ -178,12 +168,7 @@ def grow_spread(b: GraphBuilder) -> None:
             b.add("Expand", [x, b.numbers(*sizes)], sizes, bound=x.bound)
         case "tile" if x.is_closed and x.rank:
             repeats = [b.integer(1, 2) for _ in x.shape]
-            b.add(
-                "Tile",
-                [x, b.numbers(*repeats)],
-                [int(size) * count for size, count in zip(x.shape, repeats, strict=True)],
-                bound=x.bound,
-            )
+            b.tile(x, repeats)
         case "cumsum" if x.rank:
             axis = b.integer(0, x.rank - 1)
             bound = x.bound * b.size(x.shape[axis])
@@ -204,15 +189,8 @@ def grow_selection(b: GraphBuilder) -> None:
             count = b.integer(1, width)
             shape = (*x.shape[:-1], count)
             read: list[DrawnValue | str] = [x, b.numbers(count)]
-            b.add_many(
-                "TopK",
-                read,
-                [shape, shape],
-                dtypes=[x.dtype, "int64"],
-                bound=max(x.bound, width),
-                axis=-1,
-                largest=int(b.chance(0.7)),
-            )
+            order = {"axis": -1, "largest": int(b.chance(0.7))}
+            b.add_many("TopK", read, [shape, shape], dtypes=[x.dtype, "int64"], bound=max(x.bound, width), **order)
         case "argmax":
             keep = int(b.chance(0.5))
             shape = (*x.shape[:-1], 1) if keep else x.shape[:-1]

@@ -52,7 +52,15 @@ class DrawnValue:
     @property
     def is_closed(self) -> bool:
         """Says whether every size is a number."""
-        return all(isinstance(size, int) for size in self.shape)
+        return self.is_closed_from(0)
+
+    def is_closed_from(self, axis: int) -> bool:
+        """Says whether the size of this axis and of all behind it are numbers."""
+        return all(isinstance(size, int) for size in self.shape[axis:])
+
+    def with_size(self, axis: int, *sizes: Size) -> Shape:
+        """Returns the shape with other sizes in place of this axis's: another one, several, or none."""
+        return (*self.shape[:axis], *sizes, *self.shape[axis + 1 :])
 
 
 class GraphBuilder:
@@ -146,6 +154,11 @@ class GraphBuilder:
         self.values += outputs
         return tuple(outputs)
 
+    def tile(self, x: DrawnValue, repeats: Sequence[int]) -> DrawnValue:
+        """Adds a Tile of a closed value."""
+        shape = [int(size) * count for size, count in zip(x.shape, repeats, strict=True)]
+        return self.add("Tile", [x, self.numbers(*repeats)], shape, bound=x.bound)
+
     # Choices
 
     def count(self, shape: Sequence[Size]) -> int:
@@ -184,6 +197,14 @@ class GraphBuilder:
     def pick_float(self, *, bound: float = 1e3) -> DrawnValue:
         """Returns a value of the graph's floating-point type. Raises: NotApplicable."""
         return self.pick(lambda value: value.dtype == self.dtype and value.bound <= bound)
+
+    def pick_ranked(self, *ranks: int, bound: float, closed_from: int) -> DrawnValue:
+        """Returns a floating-point value of one of these ranks, smaller than the bound, closed from an axis on. Raises: NotApplicable."""
+        return self.pick(
+            lambda value: (
+                value.dtype == self.dtype and value.rank in ranks and value.is_closed_from(closed_from) and value.bound < bound
+            )
+        )
 
     def pick_like(self, value: DrawnValue) -> DrawnValue:
         """Returns a value of the same type and shape, at times the very same. Raises: NotApplicable never."""

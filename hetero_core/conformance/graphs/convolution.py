@@ -31,18 +31,8 @@ def grow_conv(b: GraphBuilder) -> None:
     read: list[DrawnValue | str] = [x, weight]
     if b.chance(0.6):
         read.append(b.weight(outputs, deviation=0.3))
-    y = b.add(
-        "Conv",
-        read,
-        (batch, outputs, *spatial),
-        bound=x.bound + 1,
-        kernel_shape=kernel,
-        strides=stride,
-        dilations=dilation,
-        pads=pads,
-        group=group,
-    )
-    _follow(b, y)
+    windows = {"kernel_shape": kernel, "strides": stride, "dilations": dilation, "pads": pads}
+    _follow(b, b.add("Conv", read, (batch, outputs, *spatial), bound=x.bound + 1, group=group, **windows))
 
 
 def _follow(b: GraphBuilder, y: DrawnValue) -> None:
@@ -111,17 +101,8 @@ def grow_pool(b: GraphBuilder) -> None:
     ):
         raise NotApplicable
     include = int(b.chance(0.4)) if operator == "AveragePool" and not ceil_mode else None
-    b.add(
-        operator,
-        [x],
-        (batch, channels, *spatial),
-        bound=x.bound,
-        kernel_shape=kernel,
-        strides=stride,
-        pads=pads,
-        ceil_mode=ceil_mode,
-        count_include_pad=include,
-    )
+    windows = {"kernel_shape": kernel, "strides": stride, "pads": pads, "ceil_mode": ceil_mode, "count_include_pad": include}
+    b.add(operator, [x], (batch, channels, *spatial), bound=x.bound, **windows)
 
 
 def grow_excitation(b: GraphBuilder) -> None:

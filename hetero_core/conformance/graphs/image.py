@@ -28,14 +28,7 @@ def draw_image(b: GraphBuilder, batch: Size) -> tuple[Size, ...]:
 
 def pick_image(b: GraphBuilder) -> tuple[DrawnValue, Size, int, int, int]:
     """Returns an image and its four sizes, of which the batch alone may be open."""
-    x = b.pick(
-        lambda value: (
-            value.dtype == b.dtype
-            and value.rank == 4
-            and all(isinstance(size, int) for size in value.shape[1:])
-            and value.bound < 300
-        )
-    )
+    x = b.pick_ranked(4, bound=300, closed_from=1)
     batch, channels, height, width = x.shape
     return x, batch, int(channels), int(height), int(width)
 
@@ -53,20 +46,14 @@ def grow_concat(b: GraphBuilder) -> None:
         and isinstance(value.shape[axis], int)
     ]
     read = [x, *(b.choose(*partners) for _ in range(b.integer(1, 3)))]
-    if b.chance(0.15):
-        shape = [size if isinstance(size, int) else 1 for size in x.shape]
-        if isinstance(batch, int):
-            shape[axis] = b.integer(1, 3)
-            array = b.random.standard_normal(shape).astype(x.dtype)
-            joined: list[DrawnValue | str] = [*read, b.constant(array)]
-            sizes = list(x.shape)
-            sizes[axis] = sum(int(value.shape[axis]) for value in read) + shape[axis]
-            b.add("Concat", joined, sizes, bound=max(value.bound for value in read), axis=axis)
-            return
+    size, bound = sum(int(value.shape[axis]) for value in read), max(value.bound for value in read)
+    if b.chance(0.15) and isinstance(batch, int):
+        extra = b.integer(1, 3)
+        array = b.random.standard_normal([int(side) for side in x.with_size(axis, extra)]).astype(x.dtype)
+        b.add("Concat", [*read, b.constant(array)], x.with_size(axis, size + extra), bound=bound, axis=axis)
+        return
     order = [read[int(index)] for index in b.random.permutation(len(read))]
-    sizes = list(x.shape)
-    sizes[axis] = sum(int(value.shape[axis]) for value in read)
-    b.add("Concat", order, sizes, bound=max(value.bound for value in read), axis=axis if b.chance(0.8) else axis - 4)
+    b.add("Concat", order, x.with_size(axis, size), bound=bound, axis=axis if b.chance(0.8) else axis - 4)
 
 
 def grow_slice(b: GraphBuilder) -> None:
@@ -104,7 +91,7 @@ def grow_split(b: GraphBuilder) -> None:
     else:
         cuts = sorted(int(cut) + 1 for cut in b.random.choice(size - 1, count - 1, replace=False))
         pieces = [high - low for low, high in zip([0, *cuts], [*cuts, size], strict=True)]
-    shapes = [(*x.shape[:axis], piece, *x.shape[axis + 1 :]) for piece in pieces]
+    shapes = [x.with_size(axis, piece) for piece in pieces]
     b.add_many("Split", [x, b.numbers(*pieces)], shapes, bound=x.bound, axis=axis)
 
 
@@ -114,41 +101,24 @@ def grow_resize(b: GraphBuilder) -> None:
     mode = b.choose("nearest", "nearest", "linear")
     form = b.choose("asymmetric", "half_pixel", "align_corners" if mode == "linear" else "asymmetric")
     factors = [b.choose(1, 2, 2, 3), b.choose(1, 2, 2, 3)]
+    spatial = [height * factors[0], width * factors[1]]
     if b.chance(0.7) or form == "half_pixel":
-        scales = b.constant(np.array([1, 1, *factors], np.float32))
-        read: list[DrawnValue | str] = [x, "", scales]
-        spatial = [height * factors[0], width * factors[1]]
-    else:
-        if not isinstance(batch, int):
-            raise NotApplicable
-        spatial = [height * factors[0], width * factors[1]]
+        read: list[DrawnValue | str] = [x, "", b.constant(np.array([1, 1, *factors], np.float32))]
+    elif isinstance(batch, int):
         read = [x, "", "", b.numbers(batch, channels, *spatial)]
+    else:
+        raise NotApplicable
     nearest = b.choose("floor", "round_prefer_floor") if mode == "nearest" else None
-    b.add(
-        "Resize",
-        read,
-        (batch, channels, *spatial),
-        bound=x.bound,
-        mode=mode,
-        coordinate_transformation_mode=form,
-        nearest_mode=nearest,
-    )
+    modes = {"mode": mode, "coordinate_transformation_mode": form, "nearest_mode": nearest}
+    b.add("Resize", read, (batch, channels, *spatial), bound=x.bound, **modes)
 
 
 def grow_pad(b: GraphBuilder) -> None:
     """Adds a Pad; a convolution or pooling behind it may take it in."""
     x, batch, channels, height, width = pick_image(b)
     mode = b.choose("constant", "constant", "constant", "reflect", "edge")
-    pads = [
-        0,
-        0,
-        b.integer(0, 2),
-        b.integer(0, 2),
-        0,
-        b.choose(0, 0, 1) if mode == "constant" else 0,
-        b.integer(0, 2),
-        b.integer(0, 2),
-    ]
+    before = [0, 0, b.integer(0, 2), b.integer(0, 2)]
+    pads = [*before, 0, b.choose(0, 0, 1) if mode == "constant" else 0, b.integer(0, 2), b.integer(0, 2)]
     if mode == "reflect" and min(height, width) < 4:
         raise NotApplicable
     read: list[DrawnValue | str] = [x, b.numbers(*pads)]

@@ -136,28 +136,16 @@ def grow_index(b: GraphBuilder) -> None:
         case "onehot" if 1 <= x.rank <= 2:
             depth = b.choose(3, 8, 17)
             values = b.constant(np.array([0, 1], np.float32))
-            index = b.add(
-                "Mod", [b.add("Abs", [x], x.shape, bound=x.bound), b.constant(np.array(depth, x.dtype))], x.shape, bound=depth
-            )
-            b.add(
-                "OneHot",
-                [index, b.constant(np.array(depth, np.int64)), values],
-                (*x.shape, depth),
-                dtype="float32",
-                bound=1,
-                axis=-1,
-            )
+            positive = b.add("Abs", [x], x.shape, bound=x.bound)
+            index = b.add("Mod", [positive, b.constant(np.array(depth, x.dtype))], x.shape, bound=depth)
+            read: list[DrawnValue | str] = [index, b.constant(np.array(depth, np.int64)), values]
+            b.add("OneHot", read, (*x.shape, depth), dtype="float32", bound=1, axis=-1)
         case "concat" if x.rank and isinstance(x.shape[0], int):
             y = b.pick_like(x)
             b.add("Concat", [x, y], (2 * x.shape[0], *x.shape[1:]), bound=max(x.bound, y.bound), axis=0)
         case "tile" if x.rank and x.is_closed:
             repeats = [b.integer(1, 3) for _ in x.shape]
-            b.add(
-                "Tile",
-                [x, b.numbers(*repeats)],
-                [int(size) * count for size, count in zip(x.shape, repeats, strict=True)],
-                bound=x.bound,
-            )
+            b.tile(x, repeats)
         case _:
             raise NotApplicable
 

@@ -23,8 +23,15 @@ def _weights(b: GraphBuilder, *shape: int, dtype: str = "int8") -> str:
     return b.constant(b.random.integers(low, high, shape).astype(dtype))
 
 
+def _dequantized(b: GraphBuilder, *shape: int, scale: str, zero: str) -> DrawnValue:
+    """Adds weights in the QDQ form, which nothing else reads."""
+    weight = b.add("DequantizeLinear", [_weights(b, *shape), scale, zero], shape, dtype="float32")
+    b.values.remove(weight)
+    return weight
+
+
 def _is_byte(value: DrawnValue, rank: int) -> bool:
-    return value.dtype in ("uint8", "int8") and value.rank == rank and all(isinstance(size, int) for size in value.shape[1:])
+    return value.dtype in ("uint8", "int8") and value.rank == rank and value.is_closed_from(1)
 
 
 def grow_quantize(b: GraphBuilder) -> None:
@@ -82,21 +89,9 @@ def grow_integer_product(b: GraphBuilder) -> None:
         b.add("MatMulInteger", [x, _weights(b, width, outputs), zero], shape, dtype="int32", bound=1e6)
         return
     dtype = x.dtype
-    result_scale, result_zero = (
-        b.scalar(0.02 * math.sqrt(width), "float32"),
-        b.constant(np.array(128 if dtype == "uint8" else 0, dtype)),
-    )
-    weight_scale, weight_zero = b.scalar(0.01, "float32"), b.constant(np.array(0, "int8"))
-    read: list[DrawnValue | str] = [
-        x,
-        scale,
-        zero,
-        _weights(b, width, outputs),
-        weight_scale,
-        weight_zero,
-        result_scale,
-        result_zero,
-    ]
+    result = [b.scalar(0.02 * math.sqrt(width), "float32"), b.constant(np.array(128 if dtype == "uint8" else 0, dtype))]
+    quantization = [b.scalar(0.01, "float32"), b.constant(np.array(0, "int8"))]
+    read: list[DrawnValue | str] = [x, scale, zero, _weights(b, width, outputs), *quantization, *result]
     b.add("QLinearMatMul", read, shape, dtype=dtype, bound=127)
 
 
@@ -138,11 +133,7 @@ def grow_integer_conv(b: GraphBuilder) -> None:
 
 def grow_qdq_conv(b: GraphBuilder) -> None:
     """Adds a convolution or a product in the QDQ form: dequantized bytes and weights in, quantized result out."""
-    x = b.pick(
-        lambda value: (
-            value.dtype in ("uint8", "int8") and value.rank in (2, 3, 4) and all(isinstance(size, int) for size in value.shape[1:])
-        )
-    )
+    x = b.pick(lambda value: any(_is_byte(value, rank) for rank in (2, 3, 4)))
     scale, zero = _draw_scale(b, x.dtype)
     wide = b.add("DequantizeLinear", [x, scale, zero], x.shape, dtype="float32", bound=6)
     outputs = b.choose(1, 4, 8, 9, 16, 17, 32)
@@ -153,23 +144,14 @@ def grow_qdq_conv(b: GraphBuilder) -> None:
         kernel = b.choose(1, 3)
         if b.count((batch, outputs, height, width)) * channels * kernel**2 > LARGEST_WORK:
             raise NotApplicable
-        weight = b.add(
-            "DequantizeLinear",
-            [_weights(b, outputs, channels, kernel, kernel), weight_scale, weight_zero],
-            (outputs, channels, kernel, kernel),
-            dtype="float32",
-        )
-        b.values.remove(weight)
+        weight = _dequantized(b, outputs, channels, kernel, kernel, scale=weight_scale, zero=weight_zero)
         shape = (batch, outputs, height, width)
         y = b.add("Conv", [wide, weight], shape, bound=20, kernel_shape=[kernel] * 2, pads=[kernel // 2] * 4)
         if b.chance(0.5):
             y = b.add("Relu", [y], shape, bound=20)
     else:
         depth = int(x.shape[-1])
-        weight = b.add(
-            "DequantizeLinear", [_weights(b, depth, outputs), weight_scale, weight_zero], (depth, outputs), dtype="float32"
-        )
-        b.values.remove(weight)
+        weight = _dequantized(b, depth, outputs, scale=weight_scale, zero=weight_zero)
         y = b.add("MatMul", [wide, weight], (*x.shape[:-1], outputs), bound=20)
     if b.chance(0.8):
         dtype = b.choose("uint8", "int8")

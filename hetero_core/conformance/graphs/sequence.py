@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +16,7 @@ LENGTHS = (*range(1, 18), 20, 24, 27, 28, 29, 31, 32, 33, 40, 47, 48, 49, 63, 64
 
 def _pick(b: GraphBuilder, *, lowest: int = 1) -> tuple[DrawnValue, int]:
     """Returns a value whose last axis has a known size, and that size."""
-    x = b.pick(
-        lambda value: value.dtype == b.dtype and value.rank >= lowest and isinstance(value.shape[-1], int) and value.bound < 300
-    )
+    x = b.pick_ranked(*range(lowest, 7), bound=300, closed_from=-1)
     return x, int(x.shape[-1])
 
 
@@ -80,13 +79,8 @@ def grow_einsum(b: GraphBuilder) -> None:
     outputs = b.choose(*WIDTHS[:12])
     match b.choose("weight", "self", "sum"):
         case "weight":
-            b.add(
-                "Einsum",
-                [x, b.weight(outputs, width, deviation=width**-0.5)],
-                (*x.shape[:2], outputs),
-                bound=x.bound,
-                equation="bld,od->blo",
-            )
+            weight = b.weight(outputs, width, deviation=width**-0.5)
+            b.add("Einsum", [x, weight], (*x.shape[:2], outputs), bound=x.bound, equation="bld,od->blo")
         case "self":
             b.add(
                 "Einsum", [x, x], (x.shape[0], x.shape[1], x.shape[1]), bound=x.bound**2 * math.sqrt(width), equation="bid,bjd->bij"
@@ -176,11 +170,9 @@ def grow_attention(b: GraphBuilder) -> None:
 
 def grow_recurrent(b: GraphBuilder) -> None:
     """Adds an LSTM, GRU or RNN over (length, batch, width)."""
-    x = b.pick(
-        lambda value: (
-            value.dtype == b.dtype == "float32" and value.rank == 3 and isinstance(value.shape[2], int) and value.bound < 30
-        )
-    )
+    if b.dtype != "float32":
+        raise NotApplicable
+    x = b.pick_ranked(3, bound=30, closed_from=2)
     length, batch, width = x.shape[0], x.shape[1], int(x.shape[2])
     hidden = b.choose(1, 3, 4, 8, 9, 16, 17)
     directions = b.choose(1, 1, 2)
@@ -202,24 +194,14 @@ def grow_recurrent(b: GraphBuilder) -> None:
 
 def grow_convolution(b: GraphBuilder) -> None:
     """Adds a convolution or a pooling over (batch, channels, length)."""
-    x = b.pick(
-        lambda value: (
-            value.dtype == b.dtype
-            and value.rank == 3
-            and value.bound < 300
-            and isinstance(value.shape[1], int)
-            and isinstance(value.shape[2], int)
-        )
-    )
+    x = b.pick_ranked(3, bound=300, closed_from=1)
     batch, channels, length = x.shape[0], int(x.shape[1]), int(x.shape[2])
     kernel, stride = b.choose(1, 3, 3, 5), b.choose(1, 1, 2)
     pad = kernel // 2
     shape_length = (length + 2 * pad - kernel) // stride + 1
+    windows: dict[str, Any] = {"kernel_shape": [kernel], "strides": [stride], "pads": [pad, pad]}
     if b.chance(0.25):
-        operator = b.choose("MaxPool", "AveragePool")
-        b.add(
-            operator, [x], (batch, channels, shape_length), bound=x.bound, kernel_shape=[kernel], strides=[stride], pads=[pad, pad]
-        )
+        b.add(b.choose("MaxPool", "AveragePool"), [x], (batch, channels, shape_length), bound=x.bound, **windows)
         return
     outputs = b.choose(*WIDTHS[:16])
     group = channels if b.chance(0.25) else 1
@@ -228,16 +210,7 @@ def grow_convolution(b: GraphBuilder) -> None:
         raise NotApplicable
     weight = b.weight(outputs, channels // group, kernel, deviation=(channels * kernel / group) ** -0.5)
     read: list[DrawnValue | str] = [x, weight, b.weight(outputs)] if b.chance(0.6) else [x, weight]
-    y = b.add(
-        "Conv",
-        read,
-        (batch, outputs, shape_length),
-        bound=x.bound + 1,
-        kernel_shape=[kernel],
-        strides=[stride],
-        pads=[pad, pad],
-        group=group,
-    )
+    y = b.add("Conv", read, (batch, outputs, shape_length), bound=x.bound + 1, group=group, **windows)
     if b.chance(0.4):
         b.add(b.choose("Relu", "Sigmoid"), [y], y.shape, bound=y.bound)
 
