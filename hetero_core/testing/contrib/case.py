@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hetero_core.records import record
+from hetero_core.testing.contrib.drawing import Generator
 from hetero_core.testing.reference_session import open_reference_session
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class ContribCase:
         return {f"x{index}": x for index, x in enumerate(self.inputs) if x is not None and index not in self.constants}
 
 
-Draw = Callable[[np.random.Generator], ContribCase]
+Draw = Callable[[Generator], ContribCase]
 """Draws a case; equal states of the generator give equal cases."""
 
 

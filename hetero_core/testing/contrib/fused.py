@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.testing.contrib.case import ContribCase, Draw
-from hetero_core.testing.contrib.drawing import Generator, choose, draw_floats, draw_integers, draw_scale, draw_sizes, flip
+from hetero_core.testing.contrib.drawing import Generator
 from hetero_core.testing.contrib.quantized_products import draw_windows
 
 _EPSILON = 1e-5
@@ -16,53 +16,53 @@ _EPSILON = 1e-5
 
 def _skip(op_type: str) -> Draw:
     def draw(rng: Generator) -> ContribCase:
-        dtype = choose(rng, (np.float32, np.float32, np.float16))
-        batch, steps, hidden = draw_sizes(rng, 3)
-        hidden = choose(rng, (hidden, 16, 64))
+        dtype = rng.choose((np.float32, np.float32, np.float16))
+        batch, steps, hidden = rng.sizes(3)
+        hidden = rng.choose((hidden, 16, 64))
         shape = (batch, steps, hidden)
-        skip = choose(rng, (shape, (1, steps, hidden), (steps, hidden)))
-        optional = [draw_floats(rng, hidden, dtype=dtype) if flip(rng) else None for _ in range(2)]
+        skip = rng.choose((shape, (1, steps, hidden), (steps, hidden)))
+        optional = [rng.floats(hidden, dtype=dtype) if rng.flip() else None for _ in range(2)]
         inputs = (
-            draw_floats(rng, *shape, dtype=dtype),
-            draw_floats(rng, *skip, dtype=dtype),
-            draw_floats(rng, hidden, dtype=dtype),
+            rng.floats(*shape, dtype=dtype),
+            rng.floats(*skip, dtype=dtype),
+            rng.floats(hidden, dtype=dtype),
             *(optional if op_type == "SkipLayerNormalization" else optional[:1]),
         )
-        outputs = (True, False, False, True) if flip(rng) else (True,)
+        outputs = (True, False, False, True) if rng.flip() else (True,)
         return ContribCase(op_type, inputs, {"epsilon": _EPSILON}, outputs)
 
     return draw
 
 
 def _draw_simplified(rng: Generator) -> ContribCase:
-    dtype = choose(rng, (np.float32, np.float64, np.float16))
-    shape = draw_sizes(rng, 3)
-    axis = int(rng.integers(-3, 3))
-    inputs = (draw_floats(rng, *shape, dtype=dtype), draw_floats(rng, *shape[axis:], dtype=dtype))
-    return ContribCase("SimplifiedLayerNormalization", inputs, {"axis": axis, "epsilon": _EPSILON}, (True, flip(rng)), domain="")
+    dtype = rng.choose((np.float32, np.float64, np.float16))
+    shape = rng.sizes(3)
+    axis = rng.integer(-3, 3)
+    inputs = (rng.floats(*shape, dtype=dtype), rng.floats(*shape[axis:], dtype=dtype))
+    return ContribCase("SimplifiedLayerNormalization", inputs, {"axis": axis, "epsilon": _EPSILON}, (True, rng.flip()), domain="")
 
 
 def _draw_layer(rng: Generator) -> ContribCase:
     # Not float64, of which the standard takes the statistics in float32 and ONNX Runtime in float64.
-    dtype = choose(rng, (np.float32, np.float16))
-    shape = draw_sizes(rng, 3)
-    axis = int(rng.integers(-3, 3))
-    bias = draw_floats(rng, *shape[axis:], dtype=dtype) if flip(rng) else None
-    inputs = (draw_floats(rng, *shape, dtype=dtype), draw_floats(rng, *shape[axis:], dtype=dtype), bias)
+    dtype = rng.choose((np.float32, np.float16))
+    shape = rng.sizes(3)
+    axis = rng.integer(-3, 3)
+    bias = rng.floats(*shape[axis:], dtype=dtype) if rng.flip() else None
+    inputs = (rng.floats(*shape, dtype=dtype), rng.floats(*shape[axis:], dtype=dtype), bias)
     attributes = {"axis": axis, "epsilon": _EPSILON}
-    outputs = (True, flip(rng), flip(rng))
-    return ContribCase("LayerNormalization", inputs, attributes, outputs, domain="", opset=int(rng.integers(9, 17)))
+    outputs = (True, rng.flip(), rng.flip())
+    return ContribCase("LayerNormalization", inputs, attributes, outputs, domain="", opset=rng.integer(9, 17))
 
 
 def _draw_mean_variance(rng: Generator) -> ContribCase:
-    attributes = {name: int(flip(rng)) for name in ("across_channels", "normalize_variance")}
-    inputs = (draw_floats(rng, *draw_sizes(rng, 4)),)
+    attributes = {name: int(rng.flip()) for name in ("across_channels", "normalize_variance")}
+    inputs = (rng.floats(*rng.sizes(4)),)
     return ContribCase("MeanVarianceNormalization", inputs, attributes, domain="", opset=8)
 
 
 def _draw_thresholded(rng: Generator) -> ContribCase:
     attributes = {"alpha": float(np.float32(rng.uniform(0.2, 2)))}
-    return ContribCase("ThresholdedRelu", (draw_floats(rng, *draw_sizes(rng, 3)),), attributes, domain="", opset=9)
+    return ContribCase("ThresholdedRelu", (rng.floats(*rng.sizes(3)),), attributes, domain="", opset=9)
 
 
 def _draw_ids(rng: Generator, count: int, *sizes: int) -> Any:
@@ -70,61 +70,61 @@ def _draw_ids(rng: Generator, count: int, *sizes: int) -> Any:
 
 
 def _draw_embed(rng: Generator) -> ContribCase:
-    batch, steps = draw_sizes(rng, 2)
-    hidden, has_segments = choose(rng, (8, 16)), flip(rng)
-    positions = choose(rng, (None, _draw_ids(rng, 9, batch, steps), _draw_ids(rng, 9, 1, steps)))
+    batch, steps = rng.sizes(2)
+    hidden, has_segments = rng.choose((8, 16)), rng.flip()
+    positions = rng.choose((None, _draw_ids(rng, 9, batch, steps), _draw_ids(rng, 9, 1, steps)))
     inputs = (
         _draw_ids(rng, 20, batch, steps),
         _draw_ids(rng, 2, batch, steps) if has_segments else None,
-        draw_floats(rng, 20, hidden),
-        draw_floats(rng, 9, hidden),
-        draw_floats(rng, 2, hidden) if has_segments else None,
-        draw_floats(rng, hidden),
-        draw_floats(rng, hidden),
-        _draw_ids(rng, 2, batch, steps) if flip(rng) else None,
+        rng.floats(20, hidden),
+        rng.floats(9, hidden),
+        rng.floats(2, hidden) if has_segments else None,
+        rng.floats(hidden),
+        rng.floats(hidden),
+        _draw_ids(rng, 2, batch, steps) if rng.flip() else None,
         positions,
     )
-    return ContribCase("EmbedLayerNormalization", inputs, {"epsilon": _EPSILON}, choose(rng, ((True, True), (True, True, True))))
+    return ContribCase("EmbedLayerNormalization", inputs, {"epsilon": _EPSILON}, rng.choose(((True, True), (True, True, True))))
 
 
 def _draw_quantized_embed(rng: Generator) -> ContribCase:
-    batch, steps = draw_sizes(rng, 2)
-    hidden, has_segments, dtype = 16, flip(rng), choose(rng, (np.int8, np.uint8))
-    tables = [draw_integers(rng, dtype, *shape) for shape in ((20, hidden), (9, hidden), (2, hidden), (hidden,), (hidden,))]
-    scales, zeros = [draw_scale(rng) for _ in range(5)], [draw_integers(rng, dtype) for _ in range(5)]
+    batch, steps = rng.sizes(2)
+    hidden, has_segments, dtype = 16, rng.flip(), rng.choose((np.int8, np.uint8))
+    tables = [rng.numbers(dtype, *shape) for shape in ((20, hidden), (9, hidden), (2, hidden), (hidden,), (hidden,))]
+    scales, zeros = [rng.scales() for _ in range(5)], [rng.numbers(dtype) for _ in range(5)]
     segments = _draw_ids(rng, 2, batch, steps)
     if not has_segments:
         tables[2] = scales[2] = zeros[2] = segments = None
-    mask = _draw_ids(rng, 2, batch, steps) if flip(rng) else None
+    mask = _draw_ids(rng, 2, batch, steps) if rng.flip() else None
     inputs = (_draw_ids(rng, 20, batch, steps), segments, *tables, mask, *scales, *zeros)
     return ContribCase("QEmbedLayerNormalization", inputs, {"epsilon": _EPSILON}, (True, True))
 
 
 def _activation(op_type: str) -> Draw:
     def draw(rng: Generator) -> ContribCase:
-        shape = (*draw_sizes(rng, 2), 16)
-        inputs: tuple[Any, ...] = (draw_floats(rng, *shape, scale=3),)
-        if op_type == "BiasGelu" or (op_type == "FastGelu" and flip(rng)):
-            inputs = (*inputs, draw_floats(rng, 16))
-        attributes = {"alpha": float(np.float32(rng.uniform(0.5, 2)))} if op_type == "QuickGelu" and flip(rng) else {}
+        shape = (*rng.sizes(2), 16)
+        inputs: tuple[Any, ...] = (rng.floats(*shape, scale=3),)
+        if op_type == "BiasGelu" or (op_type == "FastGelu" and rng.flip()):
+            inputs = (*inputs, rng.floats(16))
+        attributes = {"alpha": float(np.float32(rng.uniform(0.5, 2)))} if op_type == "QuickGelu" and rng.flip() else {}
         return ContribCase(op_type, inputs, attributes)
 
     return draw
 
 
 def _draw_scaled_silu(rng: Generator) -> ContribCase:
-    dtype = choose(rng, (np.float32, np.float16))
-    scale = np.asarray(rng.uniform(0.5, 2), choose(rng, (np.float32, np.float16))) if flip(rng) else None
-    return ContribCase("ScaledSiLU", (draw_floats(rng, *draw_sizes(rng, 3), dtype=dtype), scale), {"alpha": 0.5})
+    dtype = rng.choose((np.float32, np.float16))
+    scale = np.asarray(rng.uniform(0.5, 2), rng.choose((np.float32, np.float16))) if rng.flip() else None
+    return ContribCase("ScaledSiLU", (rng.floats(*rng.sizes(3), dtype=dtype), scale), {"alpha": 0.5})
 
 
 def _product(op_type: str) -> Draw:
     def draw(rng: Generator) -> ContribCase:
         dtype = np.float64 if op_type == "FusedMatMul" and rng.integers(4) == 0 else np.float32
-        rows, depth, columns = draw_sizes(rng, 3, 9)
-        lead = choose(rng, ((), (2,), (2, 3)))
-        turns = [int(flip(rng)), int(flip(rng))]
-        moves = [int(flip(rng)), int(flip(rng))] if op_type == "FusedMatMul" and lead else [0, 0]
+        rows, depth, columns = rng.sizes(3, 9)
+        lead = rng.choose(((), (2,), (2, 3)))
+        turns = [int(rng.flip()), int(rng.flip())]
+        moves = [int(rng.flip()), int(rng.flip())] if op_type == "FusedMatMul" and lead else [0, 0]
         shapes = [
             _turned(lead, rows, depth, turns[0], moves[0]),
             _turned(lead, depth, columns, turns[1], moves[1]),
@@ -132,7 +132,7 @@ def _product(op_type: str) -> Draw:
         attributes: dict[str, Any] = {"transA": turns[0], "transB": turns[1], "alpha": float(np.float32(rng.uniform(0.1, 2)))}
         if any(moves):
             attributes |= {"transBatchA": moves[0], "transBatchB": moves[1]}
-        return ContribCase(op_type, tuple(draw_floats(rng, *shape, dtype=dtype) for shape in shapes), attributes)
+        return ContribCase(op_type, tuple(rng.floats(*shape, dtype=dtype) for shape in shapes), attributes)
 
     return draw
 
@@ -160,95 +160,92 @@ _GEMM: Mapping[str, dict[str, float]] = {
 
 
 def _draw_gemm(rng: Generator) -> ContribCase:
-    rows, depth, columns = draw_sizes(rng, 3, 9)
-    turns = (int(flip(rng)), int(flip(rng)))
-    name = choose(rng, tuple(_GEMM)[1:])
+    rows, depth, columns = rng.sizes(3, 9)
+    turns = (int(rng.flip()), int(rng.flip()))
+    name = rng.choose(tuple(_GEMM)[1:])
     shapes = ((depth, rows) if turns[0] else (rows, depth), (columns, depth) if turns[1] else (depth, columns))
-    c = draw_floats(rng, *choose(rng, ((columns,), (1, columns), (rows, columns), (rows, 1)))) if flip(rng) else None
+    c = rng.floats(*rng.choose(((columns,), (1, columns), (rows, columns), (rows, 1)))) if rng.flip() else None
     attributes = {"transA": turns[0], "transB": turns[1], "alpha": 0.5, "beta": 2.0, "activation": name, **_GEMM[name]}
-    return ContribCase("FusedGemm", (*(draw_floats(rng, *shape) for shape in shapes), c), attributes)
+    return ContribCase("FusedGemm", (*(rng.floats(*shape) for shape in shapes), c), attributes)
 
 
 def _draw_conv(rng: Generator) -> ContribCase:
-    rank = int(rng.integers(1, 3))
+    rank = rng.integer(1, 3)
     attributes = draw_windows(rng, rank, dilates=True)
     attributes.pop("auto_pad", None)
-    group, outputs, channels = choose(rng, ((1, 4, 3), (2, 4, 3), (3, 3, 1)))
-    name, parameters = choose(
-        rng,
+    group, outputs, channels = rng.choose(((1, 4, 3), (2, 4, 3), (3, 3, 1)))
+    name, parameters = rng.choose(
         (
             *(("Relu", ()), ("Tanh", ()), ("Sigmoid", ()), ("HardSwish", ())),
             *(("LeakyRelu", (0.25,)), ("Clip", (-0.5, 0.75)), ("HardSigmoid", (0.25, 0.5))),
         ),
     )
     attributes |= {"group": group, "activation": name} | ({"activation_params": list(parameters)} if parameters else {})
-    x = draw_floats(rng, 2, group * channels, *(int(size) for size in rng.integers(7, 10, rank)))
-    w = draw_floats(rng, outputs, channels, *attributes["kernel_shape"])
-    return ContribCase("FusedConv", (x, w, draw_floats(rng, outputs) if flip(rng) else None), attributes)
+    x = rng.floats(2, group * channels, *(int(size) for size in rng.integers(7, 10, rank)))
+    w = rng.floats(outputs, channels, *attributes["kernel_shape"])
+    return ContribCase("FusedConv", (x, w, rng.floats(outputs) if rng.flip() else None), attributes)
 
 
 def _draw_transposed(rng: Generator) -> ContribCase:
-    group, kernel = choose(rng, (1, 2)), [int(size) for size in rng.integers(2, 4, 2)]
+    group, kernel = rng.choose((1, 2)), [int(size) for size in rng.integers(2, 4, 2)]
     attributes = {"group": group, "kernel_shape": kernel, "strides": [int(size) for size in rng.integers(1, 3, 2)]}
     inputs = (
-        draw_floats(rng, 2, 2 * group, 5, 6),
-        draw_floats(rng, 2 * group, 3, *kernel),
+        rng.floats(2, 2 * group, 5, 6),
+        rng.floats(2 * group, 3, *kernel),
         np.asarray(rng.integers(0, 2, 4), np.int64),
-        draw_floats(rng, 3 * group) if flip(rng) else None,
+        rng.floats(3 * group) if rng.flip() else None,
     )
     return ContribCase("ConvTransposeWithDynamicPads", inputs, attributes)
 
 
 def _draw_branchwise(rng: Generator) -> ContribCase:
-    dtype, branches, size = choose(rng, (np.float32, np.float16)), int(rng.integers(1, 5)), choose(rng, (4, 8))
-    is_flat = flip(rng)
-    scale_shape = choose(rng, (None, (branches * size,), (branches, size), (size,)))
+    dtype, branches, size = rng.choose((np.float32, np.float16)), rng.integer(1, 5), rng.choose((4, 8))
+    is_flat = rng.flip()
+    scale_shape = rng.choose((None, (branches * size,), (branches, size), (size,)))
     shape = (2, 3, branches * size) if is_flat else (2, 3, branches, size)
-    scale = None if scale_shape is None else draw_floats(rng, *scale_shape, dtype=choose(rng, (np.float32, np.float16)))
-    return ContribCase(
-        "BranchwiseRMSNorm", (draw_floats(rng, *shape, dtype=dtype), scale), {"num_branches": branches} if is_flat else {}
-    )
+    scale = None if scale_shape is None else rng.floats(*scale_shape, dtype=rng.choose((np.float32, np.float16)))
+    return ContribCase("BranchwiseRMSNorm", (rng.floats(*shape, dtype=dtype), scale), {"num_branches": branches} if is_flat else {})
 
 
 def _draw_gated_norm(rng: Generator) -> ContribCase:
-    dtype, heads, size = choose(rng, (np.float32, np.float16)), int(rng.integers(1, 4)), choose(rng, (4, 8))
-    x, gate = (draw_floats(rng, 2, 3, heads * size, dtype=dtype) for _ in range(2))
-    attributes = {"activation": choose(rng, ("silu", "swish", "sigmoid")), "epsilon": _EPSILON}
-    return ContribCase("GatedRMSNorm", (x, draw_floats(rng, size, dtype=dtype), gate), attributes)
+    dtype, heads, size = rng.choose((np.float32, np.float16)), rng.integer(1, 4), rng.choose((4, 8))
+    x, gate = (rng.floats(2, 3, heads * size, dtype=dtype) for _ in range(2))
+    attributes = {"activation": rng.choose(("silu", "swish", "sigmoid")), "epsilon": _EPSILON}
+    return ContribCase("GatedRMSNorm", (x, rng.floats(size, dtype=dtype), gate), attributes)
 
 
 def _draw_engram(rng: Generator) -> ContribCase:
-    dtype, streams, size = choose(rng, (np.float32, np.float16)), int(rng.integers(1, 4)), choose(rng, (4, 8))
-    key, query = (draw_floats(rng, 2, 3, streams, size, dtype=dtype) for _ in range(2))
-    scales = [draw_floats(rng, streams, size, dtype=dtype) for _ in range(3)]
-    has_norm = flip(rng)
-    inputs = (key, query, draw_floats(rng, 2, 3, size, dtype=dtype), *scales[: 3 if has_norm else 2])
+    dtype, streams, size = rng.choose((np.float32, np.float16)), rng.integer(1, 4), rng.choose((4, 8))
+    key, query = (rng.floats(2, 3, streams, size, dtype=dtype) for _ in range(2))
+    scales = [rng.floats(streams, size, dtype=dtype) for _ in range(3)]
+    has_norm = rng.flip()
+    inputs = (key, query, rng.floats(2, 3, size, dtype=dtype), *scales[: 3 if has_norm else 2])
     return ContribCase("EngramGate", inputs, {}, (True, True) if has_norm else (True,))
 
 
 def _draw_pre_mix(rng: Generator) -> ContribCase:
-    dtype, branches, size, is_flat = choose(rng, (np.float32, np.float16)), int(rng.integers(1, 5)), 8, flip(rng)
+    dtype, branches, size, is_flat = rng.choose((np.float32, np.float16)), rng.integer(1, 5), 8, rng.flip()
     gates = [(2, 3, branches), (2, 3, branches, 1), (2, 3, branches, size), *([(2, 3, branches * size)] if is_flat else [])]
     shape = (2, 3, branches * size) if is_flat else (2, 3, branches, size)
     attributes: dict[str, Any] = {"reduction_scale": 0.5} | ({"num_branches": branches} if is_flat else {})
-    gate = draw_floats(rng, *choose(rng, gates), dtype=choose(rng, (np.float32, np.float16)))
-    return ContribCase("HyperConnectionPreMix", (draw_floats(rng, *shape, dtype=dtype), gate), attributes)
+    gate = rng.floats(*rng.choose(gates), dtype=rng.choose((np.float32, np.float16)))
+    return ContribCase("HyperConnectionPreMix", (rng.floats(*shape, dtype=dtype), gate), attributes)
 
 
 def _draw_post_mix(rng: Generator) -> ContribCase:
-    dtype, mixed, branches, size = choose(rng, (np.float32, np.float16)), choose(rng, (np.float32, np.float16)), 3, 8
-    is_flat = flip(rng)
+    dtype, mixed, branches, size = rng.choose((np.float32, np.float16)), rng.choose((np.float32, np.float16)), 3, 8
+    is_flat = rng.flip()
     shape = (2, 3, branches * size) if is_flat else (2, 3, branches, size)
-    gate = draw_floats(rng, *choose(rng, ((2, 3, branches), (2, 3, branches, 1), (2, 3, branches, size))), dtype=mixed)
-    mix = draw_floats(rng, 2, 3, branches, branches, dtype=mixed) if flip(rng) else None
-    inputs = (draw_floats(rng, *shape, dtype=dtype), draw_floats(rng, 2, 3, size, dtype=dtype), gate, mix)
+    gate = rng.floats(*rng.choose(((2, 3, branches), (2, 3, branches, 1), (2, 3, branches, size))), dtype=mixed)
+    mix = rng.floats(2, 3, branches, branches, dtype=mixed) if rng.flip() else None
+    inputs = (rng.floats(*shape, dtype=dtype), rng.floats(2, 3, size, dtype=dtype), gate, mix)
     return ContribCase("HyperConnectionPostMix", inputs, {"num_branches": branches} if is_flat else {})
 
 
 def _draw_gated_add(rng: Generator) -> ContribCase:
-    dtype, shape = choose(rng, (np.float32, np.float16)), draw_sizes(rng, 3)
-    x, y = (draw_floats(rng, *shape, dtype=dtype) for _ in range(2))
-    return ContribCase("GatedAdd", (x, y, draw_floats(rng, *shape[:-1], 1, dtype=dtype)))
+    dtype, shape = rng.choose((np.float32, np.float16)), rng.sizes(3)
+    x, y = (rng.floats(*shape, dtype=dtype) for _ in range(2))
+    return ContribCase("GatedAdd", (x, y, rng.floats(*shape[:-1], 1, dtype=dtype)))
 
 
 FUSED: Mapping[str, Draw] = {

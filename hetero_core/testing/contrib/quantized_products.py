@@ -8,30 +8,22 @@ from typing import Any
 import numpy as np
 
 from hetero_core.testing.contrib.case import ContribCase, Draw
-from hetero_core.testing.contrib.drawing import (
-    Generator,
-    choose,
-    draw_bytes_type,
-    draw_floats,
-    draw_integers,
-    draw_scale,
-    flip,
-)
+from hetero_core.testing.contrib.drawing import Generator
 
 
 def draw_windows(rng: Generator, rank: int, *, dilates: bool) -> dict[str, Any]:
     """Returns attributes of a convolution or a pooling over sizes of at least 7."""
     kernel = [int(size) for size in rng.integers(1, 4, rank)]
     attributes: dict[str, Any] = {"kernel_shape": kernel}
-    if flip(rng):
+    if rng.flip():
         attributes["strides"] = [int(size) for size in rng.integers(1, 4, rank)]
-    if dilates and flip(rng):
+    if dilates and rng.flip():
         attributes["dilations"] = [int(size) for size in rng.integers(1, 3, rank)]
     padding = rng.integers(3)
     if padding == 0:
-        attributes["pads"] = [int(rng.integers(0, size)) for size in kernel * 2]
+        attributes["pads"] = [rng.integer(0, size) for size in kernel * 2]
     elif padding == 1:
-        attributes["auto_pad"] = choose(rng, ("SAME_UPPER", "SAME_LOWER", "VALID"))
+        attributes["auto_pad"] = rng.choose(("SAME_UPPER", "SAME_LOWER", "VALID"))
     return attributes
 
 
@@ -40,137 +32,123 @@ def _lay(shape: tuple[int, ...], is_last: bool) -> tuple[int, ...]:
 
 
 def _draw_average_pool(rng: Generator) -> ContribCase:
-    dtype, rank, is_last = draw_bytes_type(rng), int(rng.integers(1, 4)), flip(rng)
+    dtype, rank, is_last = rng.byte_type(), rng.integer(1, 4), rng.flip()
     attributes = draw_windows(rng, rank, dilates=False)
-    attributes |= {"channels_last": int(is_last), "count_include_pad": int(flip(rng))}
-    if "auto_pad" not in attributes and flip(rng):
+    attributes |= {"channels_last": int(is_last), "count_include_pad": int(rng.flip())}
+    if "auto_pad" not in attributes and rng.flip():
         attributes["ceil_mode"] = 1
     shape = _lay((2, 3, *(int(size) for size in rng.integers(7, 10, rank))), is_last)
-    inputs = (
-        draw_integers(rng, dtype, *shape),
-        draw_scale(rng),
-        draw_integers(rng, dtype),
-        draw_scale(rng),
-        draw_integers(rng, dtype),
-    )
+    inputs = (*rng.quantized(dtype, *shape), rng.scales(), rng.numbers(dtype))
     return ContribCase("QLinearAveragePool", inputs, attributes)
 
 
 def _draw_global_pool(rng: Generator) -> ContribCase:
-    dtype, is_last = draw_bytes_type(rng), flip(rng)
-    shape = _lay((2, int(rng.integers(1, 20)), *(int(size) for size in rng.integers(1, 9, 2))), is_last)
-    inputs = (
-        draw_integers(rng, dtype, *shape),
-        draw_scale(rng),
-        draw_integers(rng, dtype),
-        draw_scale(rng),
-        draw_integers(rng, dtype),
-    )
+    dtype, is_last = rng.byte_type(), rng.flip()
+    shape = _lay((2, rng.integer(1, 20), *(int(size) for size in rng.integers(1, 9, 2))), is_last)
+    inputs = (*rng.quantized(dtype, *shape), rng.scales(), rng.numbers(dtype))
     return ContribCase("QLinearGlobalAveragePool", inputs, {"channels_last": int(is_last)})
 
 
 def _draw_conv(rng: Generator) -> ContribCase:
-    dtype, rank, is_last = draw_bytes_type(rng), int(rng.integers(1, 3)), flip(rng)
-    weights = np.int8 if dtype == np.int8 else draw_bytes_type(rng)
+    dtype, rank, is_last = rng.byte_type(), rng.integer(1, 3), rng.flip()
+    weights = np.int8 if dtype == np.int8 else rng.byte_type()
     attributes = draw_windows(rng, rank, dilates=True)
-    group, outputs, channels = choose(rng, ((1, 4, 3), (2, 4, 3), (3, 3, 1)))
+    group, outputs, channels = rng.choose(((1, 4, 3), (2, 4, 3), (3, 3, 1)))
     attributes |= {"group": group, "channels_last": int(is_last)}
-    sizes = (outputs,) if flip(rng) else ()
+    sizes = (outputs,) if rng.flip() else ()
     shape = _lay((2, group * channels, *(int(size) for size in rng.integers(7, 10, rank))), is_last)
-    w = draw_integers(rng, weights, outputs, channels, *attributes["kernel_shape"])
-    zero = np.zeros(sizes, weights) if weights == np.int8 or sizes else draw_integers(rng, weights)
-    bias = np.asarray(rng.integers(-9999, 9999, outputs), np.int32) if flip(rng) else None
+    w = rng.numbers(weights, outputs, channels, *attributes["kernel_shape"])
+    zero = np.zeros(sizes, weights) if weights == np.int8 or sizes else rng.numbers(weights)
+    bias = np.asarray(rng.integers(-9999, 9999, outputs), np.int32) if rng.flip() else None
     inputs = (
-        draw_integers(rng, dtype, *shape),
-        draw_scale(rng),
-        draw_integers(rng, dtype),
+        *rng.quantized(dtype, *shape),
         w,
-        draw_scale(rng, *sizes),
+        rng.scales(*sizes),
         zero,
-        np.asarray(draw_scale(rng) * 20, np.float32),
-        draw_integers(rng, dtype),
+        np.asarray(rng.scales() * 20, np.float32),
+        rng.numbers(dtype),
         bias,
     )
-    return ContribCase("QLinearConv", inputs, attributes, constants=frozenset({3, 4, 5, 8}) if flip(rng) else frozenset())
+    return ContribCase("QLinearConv", inputs, attributes, constants=rng.constants(3, 4, 5, 8))
 
 
 def _draw_max_pool(rng: Generator) -> ContribCase:
     attributes = draw_windows(rng, 2, dilates=True)
-    if "auto_pad" not in attributes and flip(rng):
+    if "auto_pad" not in attributes and rng.flip():
         attributes["ceil_mode"] = 1
-    return ContribCase("NhwcMaxPool", (draw_integers(rng, draw_bytes_type(rng), 2, 8, 9, 3),), attributes)
+    return ContribCase("NhwcMaxPool", (rng.numbers(rng.byte_type(), 2, 8, 9, 3),), attributes)
 
 
 def _draw_types(rng: Generator) -> tuple[Any, Any]:
-    bytes_type = draw_bytes_type(rng)
-    return bytes_type, np.int8 if bytes_type == np.int8 else draw_bytes_type(rng)
+    bytes_type = rng.byte_type()
+    return bytes_type, np.int8 if bytes_type == np.int8 else rng.byte_type()
 
 
 def _draw_matrices(rng: Generator) -> tuple[tuple[int, ...], tuple[int, ...]]:
     rows, depth, columns = (int(size) for size in rng.integers(1, 20, 3))
-    lead = choose(rng, ((), (2,), (2, 3)))
-    return (*lead, rows, depth), choose(rng, ((depth, columns), (*lead, depth, columns)))
+    lead = rng.choose(((), (2,), (2, 3)))
+    return (*lead, rows, depth), rng.choose(((depth, columns), (*lead, depth, columns)))
 
 
 def _draw_integer_to_float(rng: Generator) -> ContribCase:
     left, right = _draw_types(rng)
     a, b = _draw_matrices(rng)
-    sizes = (b[-1],) if flip(rng) and len(b) == 2 else ()
+    sizes = (b[-1],) if rng.flip() and len(b) == 2 else ()
     inputs = (
-        draw_integers(rng, left, *a),
-        draw_integers(rng, right, *b),
-        draw_scale(rng),
-        draw_scale(rng, *sizes),
-        draw_integers(rng, left) if flip(rng) else None,
-        draw_integers(rng, right, *sizes) if flip(rng) else None,
-        draw_floats(rng, b[-1]) if flip(rng) else None,
+        rng.numbers(left, *a),
+        rng.numbers(right, *b),
+        rng.scales(),
+        rng.scales(*sizes),
+        rng.numbers(left) if rng.flip() else None,
+        rng.numbers(right, *sizes) if rng.flip() else None,
+        rng.floats(b[-1]) if rng.flip() else None,
     )
-    return ContribCase("MatMulIntegerToFloat", inputs, constants=frozenset({1, 3}) if flip(rng) else frozenset())
+    return ContribCase("MatMulIntegerToFloat", inputs, constants=rng.constants(1, 3))
 
 
 def _draw_dynamic(rng: Generator) -> ContribCase:
-    right = draw_bytes_type(rng)
+    right = rng.byte_type()
     a, b = _draw_matrices(rng)
-    sizes = (b[-1],) if flip(rng) and len(b) == 2 else ()
-    x = draw_floats(rng, *a) if rng.integers(8) else np.zeros(a, np.float32)
+    sizes = (b[-1],) if rng.flip() and len(b) == 2 else ()
+    x = rng.floats(*a) if rng.integers(8) else np.zeros(a, np.float32)
     inputs = (
-        x + choose(rng, (0, 0, 3, -3)).__float__() if x.any() else x,
-        draw_integers(rng, right, *b),
-        draw_scale(rng, *sizes),
-        draw_integers(rng, right, *sizes) if flip(rng) else None,
-        draw_floats(rng, b[-1]) if flip(rng) else None,
+        x + rng.choose((0, 0, 3, -3)).__float__() if x.any() else x,
+        rng.numbers(right, *b),
+        rng.scales(*sizes),
+        rng.numbers(right, *sizes) if rng.flip() else None,
+        rng.floats(b[-1]) if rng.flip() else None,
     )
     inputs = (np.asarray(inputs[0], np.float32), *inputs[1:])
-    return ContribCase("DynamicQuantizeMatMul", inputs, constants=frozenset({1, 2}) if flip(rng) else frozenset())
+    return ContribCase("DynamicQuantizeMatMul", inputs, constants=rng.constants(1, 2))
 
 
 def _draw_integer_16(rng: Generator) -> ContribCase:
     a, b = _draw_matrices(rng)
-    return ContribCase("MatMulInteger16", (draw_integers(rng, np.int16, *a) // 64, draw_integers(rng, np.int16, *b) // 64))
+    return ContribCase("MatMulInteger16", (rng.numbers(np.int16, *a) // 64, rng.numbers(np.int16, *b) // 64))
 
 
 def _draw_gemm(rng: Generator) -> ContribCase:
     left, right = _draw_types(rng)
     rows, depth, columns = (int(size) for size in rng.integers(1, 20, 3))
-    turns = (int(flip(rng)), int(flip(rng)))
+    turns = (int(rng.flip()), int(rng.flip()))
     a = (depth, rows) if turns[0] else (rows, depth)
     b = (columns, depth) if turns[1] else (depth, columns)
-    sizes = (columns,) if flip(rng) else ()
-    c_shape = choose(rng, ((), (columns,), (1, columns), (rows, columns), (rows, 1)))
-    c = np.asarray(rng.integers(-9999, 9999, c_shape), np.int32) if flip(rng) else None
-    is_quantized = flip(rng)
+    sizes = (columns,) if rng.flip() else ()
+    c_shape = rng.choose(((), (columns,), (1, columns), (rows, columns), (rows, 1)))
+    c = np.asarray(rng.integers(-9999, 9999, c_shape), np.int32) if rng.flip() else None
+    is_quantized = rng.flip()
     inputs = (
-        draw_integers(rng, left, *a),
-        draw_scale(rng),
-        draw_integers(rng, left),
-        draw_integers(rng, right, *b),
-        draw_scale(rng, *sizes),
-        draw_integers(rng, right, *sizes),
+        rng.numbers(left, *a),
+        rng.scales(),
+        rng.numbers(left),
+        rng.numbers(right, *b),
+        rng.scales(*sizes),
+        rng.numbers(right, *sizes),
         c,
-        np.asarray(draw_scale(rng) * 20, np.float32) if is_quantized else None,
-        draw_integers(rng, left) if is_quantized else None,
+        np.asarray(rng.scales() * 20, np.float32) if is_quantized else None,
+        rng.numbers(left) if is_quantized else None,
     )
-    attributes = {"transA": turns[0], "transB": turns[1], "alpha": float(np.float32(choose(rng, (1.0, 0.7, 2.0))))}
+    attributes = {"transA": turns[0], "transB": turns[1], "alpha": float(np.float32(rng.choose((1.0, 0.7, 2.0))))}
     return ContribCase("QGemm", inputs, attributes)
 
 
