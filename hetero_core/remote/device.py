@@ -12,8 +12,8 @@ from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, Que
 from hetero_core.errors import DeviceNameError, HeteroError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
-from hetero_core.remote.mirror import RemoteExecutable, call_again, import_remote, load_remote, query_remote, select_config
-from hetero_core.remote.succession import Succession
+from hetero_core.remote.mirror import RemoteExecutable, import_remote, load_remote, query_remote, select_config
+from hetero_core.remote.succession import Succession, call_again
 
 _FORWARDED_METRICS = frozenset(
     (

@@ -12,110 +12,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from hetero_core import hookspecs
 from hetero_core.blobs.trust import are_imports_trusted
 from hetero_core.contract import CancelToken, ConfigKey, Executable, Payload, QueryResult, RunContext
 from hetero_core.devices.config import MEMORY_LIMIT_KEY, STANDARD_KEYS
-from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.processors import count_processors
 from hetero_core.devices.threads import unshare_threads
-from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
+from hetero_core.errors import DeviceCrashedError
 from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.network.writer import pack_network
-from hetero_core.records import record
 from hetero_core.remote.host import restore_steps
+from hetero_core.remote.succession import Session, Succession, call_again
 
-_TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, tuple, dict)}
-Result = TypeVar("Result")
 BLOB = "blob"
-
-
-class HostReplacedError(DeviceCrashedError):
-    """The host was ended for the sake of another request, which hung; what was asked for can be asked for again."""
-
-
-def call_again(call: Callable[[], Result]) -> Result:
-    """Returns what a call returns; makes it again as often as its host was ended for the sake of another request."""
-    while True:
-        # Each round ends with a host that somebody else's request has hung; the one after it is another.
-        with suppress(HostReplacedError):
-            return call()
-
-
-class Session(Protocol):
-    """The far end of one request. `copied_bytes`: of inputs and outputs that its last run copied on their way."""
-
-    copied_bytes: int
-
-    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs, valid until the next run of this session."""
-
-    def close(self) -> None:
-        """Lets the far end forget the request."""
-
-
-class Carrier(Protocol):
-    """A connection that carries operations and arrays to a host.
-
-    `memory` is where it takes and leaves arrays of numbers: HOST, or a memory of its own, which it then brings to_host and from_host for.
-    `copies_metric` names the metric of a network that counts what its runs have copied; it is empty where sessions count nothing.
-    """
-
-    memory: str
-    copies_metric: str
-
-    def prepare(self) -> int:
-        """Returns the number of the host that works, of all that there have been; starts one where there is none.
-
-        Raises: DeviceCrashedError where that is in vain.
-        """
-
-    def has_host(self, generation: int) -> bool:
-        """Says whether this host still works."""
-
-    def call(
-        self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
-    ) -> tuple[Any, Sequence[Any]]:
-        """Returns what the host answers. `token` is of the run that this belongs to.
-
-        Raises: the host's error; DeviceCrashedError where there is no host any more; DeadlineExceededError.
-        """
-
-    def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> Session:
-        """Returns the far end of a request on a network of the host."""
-
-
-@record(frozen=True, slots=True)
-class Description:
-    """The facts that a host tells of its device once: keys, names of metrics, and whether it exports."""
-
-    keys: Mapping[str, ConfigKey]
-    metrics: tuple[str, ...]
-    full_name: str
-    exports: bool
-
-
-def describe_remote(carrier: Carrier, where: str) -> Description:
-    """Asks a host for the description of its device; `where` names both in messages.
-
-    Raises: DeviceUnavailableError where the host has another hetero-core, before anything else of the answer is read.
-    """
-    fields, _ = call_again(lambda: carrier.call("describe"))
-    theirs, ours = (fields["core"], tuple(fields["api"])), (find_core_version(), hookspecs.API)
-    if theirs != ours:
-        raise DeviceUnavailableError(
-            f"{where} has hetero-core {theirs[0]} with API {theirs[1]}; here it is {ours[0]} with API {ours[1]}; install the same "
-            "version in both environments"
-        )
-    keys = {
-        name: ConfigKey(_TYPES[kind], default, doc, tuple(choices), runtime, False, least, tuple(words))
-        for name, (kind, default, doc, choices, runtime, least, words) in fields["keys"].items()
-    }
-    return Description(keys, fields["metrics"], fields["full_name"], fields["exports"])
 
 
 def select_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey]) -> dict[str, Any]:
@@ -127,7 +39,7 @@ def select_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey]) -> d
     return own | unshare_threads(config, count_processors()) | ({} if limit is None else {MEMORY_LIMIT_KEY: limit})
 
 
-def query_remote(carrier: Carrier, network: Network, config: Mapping[str, Any], device: str) -> QueryResult:
+def query_remote(carrier: Succession[Any], network: Network, config: Mapping[str, Any], device: str) -> QueryResult:
     """Returns what the host's device takes, under the name of the device here."""
     packed = pack_network(network)
     bulk = (packed["model"], packed["weights"])
@@ -135,14 +47,14 @@ def query_remote(carrier: Carrier, network: Network, config: Mapping[str, Any], 
     return QueryResult(dict.fromkeys(supported, device), refused)
 
 
-def load_remote(carrier: Carrier, network: Network, config: Mapping[str, Any]) -> RemoteExecutable:
+def load_remote(carrier: Succession[Any], network: Network, config: Mapping[str, Any]) -> RemoteExecutable:
     """Returns a network that the host has loaded from its packed form."""
     packed = pack_network(network)
     bulk = (packed["model"], packed["weights"])
     return RemoteExecutable(carrier, lambda token: carrier.call("load", dict(config), bulk=bulk, token=token)[0])
 
 
-def import_remote(carrier: Carrier, payload: Payload, config: Mapping[str, Any]) -> RemoteExecutable:
+def import_remote(carrier: Succession[Any], payload: Payload, config: Mapping[str, Any]) -> RemoteExecutable:
     """Returns a network that the host has imported from its device's own blob, with the trust of the import here."""
     blob, trust = payload.sections[BLOB], are_imports_trusted()
     return RemoteExecutable(carrier, lambda token: carrier.call("import", dict(config), trust, bulk=(blob,), token=token)[0])
@@ -151,7 +63,7 @@ def import_remote(carrier: Carrier, payload: Payload, config: Mapping[str, Any])
 class RemoteExecutable(Executable):
     """A network on a host. Loads it again where the host is another one than before."""
 
-    def __init__(self, carrier: Carrier, load: Callable[[CancelToken | None], dict[str, Any]]) -> None:
+    def __init__(self, carrier: Succession[Any], load: Callable[[CancelToken | None], dict[str, Any]]) -> None:
         self._carrier = carrier
         self._load = load
         self._lock = threading.Lock()

@@ -6,18 +6,78 @@ import logging
 import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
-from hetero_core.contract import CancelToken
-from hetero_core.errors import DeviceCrashedError
+from hetero_core import hookspecs
+from hetero_core.contract import CancelToken, ConfigKey, RunContext
+from hetero_core.devices.installed import find_core_version
+from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
 from hetero_core.network.types import ValueSpec
-from hetero_core.remote.mirror import Description, Session, describe_remote
+from hetero_core.records import record
 
 logger = logging.getLogger(__name__)
 
 _MOST_CRASHES = 2
 """Crashes with no run between them that succeeded; after so many the device is given up."""
+
+
+_TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, tuple, dict)}
+Result = TypeVar("Result")
+
+
+class HostReplacedError(DeviceCrashedError):
+    """The host was ended for the sake of another request, which hung; what was asked for can be asked for again."""
+
+
+def call_again(call: Callable[[], Result]) -> Result:
+    """Returns what a call returns; makes it again as often as its host was ended for the sake of another request."""
+    while True:
+        # Each round ends with a host that somebody else's request has hung; the one after it is another.
+        with suppress(HostReplacedError):
+            return call()
+
+
+class Session(Protocol):
+    """The far end of one request. `copied_bytes`: of inputs and outputs that its last run copied on their way."""
+
+    copied_bytes: int
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs, valid until the next run of this session."""
+
+    def close(self) -> None:
+        """Lets the far end forget the request."""
+
+
+@record(frozen=True, slots=True)
+class Description:
+    """The facts that a host tells of its device once: keys, names of metrics, and whether it exports."""
+
+    keys: Mapping[str, ConfigKey]
+    metrics: tuple[str, ...]
+    full_name: str
+    exports: bool
+
+
+def describe_remote(carrier: Succession[Any], where: str) -> Description:
+    """Asks a host for the description of its device; `where` names both in messages.
+
+    Raises: DeviceUnavailableError where the host has another hetero-core, before anything else of the answer is read.
+    """
+    fields, _ = call_again(lambda: carrier.call("describe"))
+    theirs, ours = (fields["core"], tuple(fields["api"])), (find_core_version(), hookspecs.API)
+    if theirs != ours:
+        raise DeviceUnavailableError(
+            f"{where} has hetero-core {theirs[0]} with API {theirs[1]}; here it is {ours[0]} with API {ours[1]}; install the same "
+            "version in both environments"
+        )
+    keys = {
+        name: ConfigKey(_TYPES[kind], default, doc, tuple(choices), runtime, False, least, tuple(words))
+        for name, (kind, default, doc, choices, runtime, least, words) in fields["keys"].items()
+    }
+    return Description(keys, fields["metrics"], fields["full_name"], fields["exports"])
 
 
 class Link(Protocol):
@@ -39,7 +99,11 @@ AnyLink = TypeVar("AnyLink", bound=Link)
 
 
 class Succession(Generic[AnyLink]):
-    """The hosts of one device, of which one works at a time: the half of a `Carrier` that knows nothing of how messages travel."""
+    """The hosts of one device, of which one works at a time; a subclass says how messages and arrays travel to them.
+
+    `memory` is where it takes and leaves arrays of numbers: HOST, or a memory of its own, which it then brings to_host and from_host for.
+    `copies_metric` names the metric of a network that counts what its runs have copied; it is empty where sessions count nothing.
+    """
 
     memory: str
     copies_metric: str = ""
@@ -66,11 +130,14 @@ class Succession(Generic[AnyLink]):
     def call(
         self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
     ) -> tuple[Any, Sequence[Any]]:
-        """Returns what the host answers, as the protocol of a carrier says."""
+        """Returns what the host answers. `token` is of the run that this belongs to.
+
+        Raises: the host's error; DeviceCrashedError where there is no host any more; DeadlineExceededError.
+        """
 
     @abstractmethod
     def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> Session:
-        """Returns the far end of a request, as the protocol says."""
+        """Returns the far end of a request on a network of the host."""
 
     def describe(self) -> Description:
         """Returns what the host tells of its device, asked once.

@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from hetero_core.contract import CancelToken
 from hetero_core.errors import DeadlineExceededError, DeviceCrashedError
-from hetero_core.remote.mirror import HostReplacedError
+from hetero_core.remote.succession import HostReplacedError
 from hetero_core.runtime.forks import call_in_child
 from hetero_process.channel import CANCEL, CONTROL, LANE, Channel, Message, open_lane
 

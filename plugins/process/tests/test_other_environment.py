@@ -12,7 +12,7 @@ import pytest
 
 from hetero_core import Core, Network
 from hetero_core.errors import ConfigKeyError, DeviceCrashedError, DeviceUnavailableError
-from hetero_core.remote.mirror import describe_remote
+from hetero_core.remote.succession import describe_remote
 
 
 def test_python_without_our_packages_is_named_with_what_it_needs(core: Core, negation: Network, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from hetero_core.contract import CancelToken
 from hetero_core.errors import DeadlineExceededError, DeviceCrashedError
 from hetero_core.remote.failures import restore_failure
-from hetero_core.remote.mirror import HostReplacedError
+from hetero_core.remote.succession import HostReplacedError
 from hetero_core.remote.values import load_value
 from hetero_ray.actor import THREADS, HostActor
 from hetero_ray.nodes import Fleet, RayNode, needs_gpu
