@@ -192,7 +192,7 @@ def closed_network_is_freed(context: CheckContext) -> None:
         gc.collect()
         if gone.wait(FREE_SECONDS / 10):
             return
-    held = [type(holder).__name__ for holder in gc.get_referrers(reference())]
+    holders = [type(holder).__name__ for holder in gc.get_referrers(reference())]
     raise CheckFailed(
-        f"the executable of a closed network is never freed; it is held by {', '.join(sorted(held)) or 'something unseen'}"
+        f"the executable of a closed network is never freed; it is held by {', '.join(sorted(holders)) or 'something unseen'}"
     )

@@ -8,19 +8,9 @@ from typing import Any
 
 from hetero_core.conformance.matrix import format_markdown
 from hetero_core.records import record
+from hetero_core.reports.tables import format_page
 
 _COUNTS, _STATUSES = ("passed", "native", "refused", "wrong"), ("passed", "failed", "skipped")
-
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { border-bottom: 1px solid #8886; padding: .2rem .7rem; text-align: left; vertical-align: top; }
-td.count { text-align: right; font-variant-numeric: tabular-nums; }
-.passed { color: #18794e; } .wrong, .failed { color: #c62a2f; font-weight: 600; } .refused, .skipped { color: #9a6700; }
-@media (prefers-color-scheme: dark) { .passed { color: #4cc38a; } .wrong, .failed { color: #ff9592; }
-  .refused, .skipped { color: #e2a336; } }
-"""
 
 
 @record(frozen=True, slots=True)
@@ -43,13 +33,10 @@ def report_to_markdown(report: Mapping[str, Any]) -> str:
 
 def report_to_html(report: Mapping[str, Any]) -> str:
     """Returns the report as one HTML document without scripts."""
-    title = escape(f"Conformance of {report['device']}")
     rows = [(cell["operator"], cell["dtype"], *(str(cell[count]) for count in _COUNTS)) for cell in report["matrix"]]
     matrix = _Table("Support matrix", ("operator", "element type", *_COUNTS), rows)
     parts = [f"<p>{escape(part)}</p>" if isinstance(part, str) else _write_html(part) for part in _list_parts(report, matrix)]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title><style>{_STYLE}</style>'
-    body = "\n".join([f"<h1>{title}</h1>", *parts])
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
+    return format_page(f"Conformance of {report['device']}", "\n".join(parts))
 
 
 def _list_parts(report: Mapping[str, Any], matrix: _Table) -> list[str | _Table]:

@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from itertools import pairwise
 from xml.sax.saxutils import escape, quoteattr
 
@@ -188,27 +189,24 @@ ARROW = (
 """The head of the lines; stands once in every document that shows a drawing."""
 
 
+def read_asset(name: str) -> str:
+    """Returns a file that lies beside this one: a style sheet, a page, its program."""
+    return (files("hetero_core.reports") / name).read_text(encoding="utf-8")
+
+
 def style_drawing() -> str:
     """Returns the style sheet of the elements, for light and dark backgrounds."""
     light = [f".device-{i} .box,.swatch.device-{i}{{fill:{c.fill};stroke:{c.line}}}" for i, c in enumerate(COLORS)]
     light += [f".device-{i} .time{{fill:{c.line}}}" for i, c in enumerate(COLORS)]
     dark = [f".device-{i} .box,.swatch.device-{i}{{fill:{c.dark_fill};stroke:{c.dark_line}}}" for i, c in enumerate(COLORS)]
     dark += [f".device-{i} .time{{fill:{c.dark_line}}}" for i, c in enumerate(COLORS)]
-    return "\n".join([_STYLE, *light, "@media (prefers-color-scheme: dark){", _DARK_STYLE, *dark, "}"])
-
-
-_STYLE = """text{font-family:system-ui,-apple-system,"Segoe UI",sans-serif;fill:#1c2024;text-anchor:middle}
-.name{font-size:13px;font-weight:600}
-.detail{font-size:11px;fill:#4a525a}
-.bytes{font-size:10px;fill:#5f6871;text-anchor:start}
-.before{text-anchor:end}
-.box,.swatch{stroke-width:1.3}
-.pill{fill:#fff;stroke:#79828b}
-.link path{fill:none;stroke:#79828b;stroke-width:1.2}
-.tip{fill:#79828b}"""
-_DARK_STYLE = """text{fill:#e8eaed}
-.detail{fill:#b6bec6}
-.bytes{fill:#98a2ac}
-.pill{fill:#1d2125;stroke:#8b949d}
-.link path{stroke:#8b949d}
-.tip{fill:#8b949d}"""
+    return "\n".join(
+        [
+            read_asset("drawing.css").rstrip(),
+            *light,
+            "@media (prefers-color-scheme: dark){",
+            read_asset("drawing_dark.css").rstrip(),
+            *dark,
+            "}",
+        ]
+    )

@@ -5,31 +5,20 @@ from __future__ import annotations
 from html import escape
 
 from hetero_core.network.graph import Network, Node
+from hetero_core.reports.tables import format_page
 from hetero_core.reports.text import count
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem; }
-table { border-collapse: collapse; }
-th, td { border-bottom: 1px solid #8886; padding: .2rem .7rem; text-align: left; vertical-align: top; overflow-wrap: anywhere; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-"""
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _COLUMNS = ("", "step", "operator", "device", "kernel", "stands for", "reads", "makes", "layouts", "microseconds")
 
 
 def executed_to_html(network: Network) -> str:
     """Returns the executed graph of `network.get_runtime_model()` as an HTML document."""
-    title = escape(f"{network.name}, as it runs: {count(network.nodes, 'step')}")
     times = [time for node in network.nodes if (time := node.attributes.get("microseconds")) is not None]
     total = f"<p>{sum(times):.1f} microseconds in {count(times, 'step')} that were measured</p>" if times else ""
     head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
     rows = "\n".join(_write_row(index, node, network) for index, node in enumerate(network.nodes))
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f"<title>{title}</title><style>{_STYLE}</style></head>\n<body><h1>{title}</h1>{total}<table><tr>{head}</tr>\n{rows}\n"
-        "</table></body></html>\n"
-    )
+    title = f"{network.name}, as it runs: {count(network.nodes, 'step')}"
+    return format_page(title, f"{total}<table><tr>{head}</tr>\n{rows}\n</table>")
 
 
 def _write_row(index: int, node: Node, network: Network) -> str:

@@ -10,12 +10,11 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from importlib.resources import files
 from string import Template
 from typing import Any
 
 from hetero_core.plan import Plan
-from hetero_core.reports.drawing import ARROW, draw_plan, escape_text, quote_text, style_drawing
+from hetero_core.reports.drawing import ARROW, draw_plan, escape_text, quote_text, read_asset, style_drawing
 from hetero_core.reports.legend import list_devices
 from hetero_core.reports.placement import describe_placement
 from hetero_core.reports.text import count, describe_bytes, describe_conflict
@@ -26,8 +25,8 @@ _MOST_UNEXPLAINED = "the network is large: {} nodes next to a subgraph of their 
 def plan_to_html(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
     """Returns the plan as an HTML document; `seconds_of_subgraph` may be empty or partial."""
     drawing = draw_plan(plan, seconds_of_subgraph)
-    style = f"{_read('page.css')}\n{style_drawing()}"
-    program = _read("page.js")
+    style = f"{read_asset('page.css')}\n{style_drawing()}"
+    program = read_asset("page.js")
     policy = f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:"
     legend = "".join(
         f'<li><svg width="14" height="14" aria-hidden="true"><rect class="swatch device-{device.color}" x="1" y="1" width="12" height="12" '
@@ -35,7 +34,7 @@ def plan_to_html(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
         for device in list_devices(plan, seconds_of_subgraph)
     )
     title = f"{plan.network}: {count(plan.operator_of_node, 'node')}, {count(plan.stages, 'subgraph')}"
-    return Template(_read("page.html")).substitute(
+    return Template(read_asset("page.html")).substitute(
         POLICY=quote_text(policy),
         TITLE=escape_text(title),
         STYLE=style,
@@ -45,10 +44,6 @@ def plan_to_html(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
         PLAN=_escape_json(_list_fields(plan, seconds_of_subgraph)),
         PROGRAM=program,
     )
-
-
-def _read(name: str) -> str:
-    return (files("hetero_core.reports") / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
