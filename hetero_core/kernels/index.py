@@ -11,11 +11,11 @@ from collections.abc import Mapping
 INDEX = """\
 activations: Celu Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Shrink Sigmoid Softplus Softsign Swish
     ThresholdedRelu
-arithmetic: Add BitShift Div Max Mean Min Mod Mul Pow Sub Sum
+arithmetic: BitShift Div Max Mean Min Mod Pow Sum
 attention: Attention CausalConvWithState RotaryEmbedding SwiGLU
+binary: Add And BitwiseAnd BitwiseOr BitwiseXor Greater GreaterOrEqual Less LessOrEqual Mul Or Sub Xor
 casts: BitCast Cast CastLike
-comparison: And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or
-    Where Xor
+comparison: BitwiseNot Equal IsInf IsNaN Not Where
 contrib_arrays: com.microsoft:CDist com.microsoft:DynamicTimeWarping com.microsoft:ExpandDims com.microsoft:GatherND
     com.microsoft:Inverse com.microsoft:Pad com.microsoft:Range com.microsoft:Trilu com.microsoft:UnfoldTensor
     com.microsoft:Unique

@@ -273,6 +273,11 @@ def test_label_encoder_with_two_values_for_one_key_is_refused() -> None:
     assert reason == "LabelEncoder-2 has two values for key 'a'"
 
 
+def test_label_encoder_2_with_a_nan_among_its_keys_is_refused() -> None:
+    reason = refuse("LabelEncoder", [X], version=2, keys_floats=[1.0, NAN], values_int64s=[1, 2])
+    assert reason == "LabelEncoder-2 has a NaN among its keys, which version 2 leaves open"
+
+
 def test_default_of_another_kind_than_any_value_is_refused() -> None:
     keys, values = (helper.make_tensor(name, kind, [1], [1]) for name, kind in (("k", TensorProto.INT64), ("v", TensorProto.BOOL)))
     node = Node("n", "LabelEncoder", ("x",), ("y",), domain="ai.onnx.ml", opset=4, since_version=4,

@@ -1,37 +1,16 @@
-"""Arithmetic with broadcasting: Add, Sub, Mul, Div, Mod, Pow, and the variadic Sum, Mean, Max, Min."""
+"""Arithmetic with broadcasting: Div, Mod, Pow, and the variadic Sum, Mean, Max, Min."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
-from hetero_core.kernels.registry import FLOATS, INTEGERS, NUMBERS, Dtypes, kernel
-
-Binary = Callable[[Namespace, Array, Array], Array]
-_BROADCAST = (7, 13, 14)
+from hetero_core.kernels.registry import FLOATS, INTEGERS, NUMBERS, kernel
 
 
-def declare_binary(op_type: str, function: str, since: tuple[int, ...], dtypes: Dtypes) -> Binary:
-    """Declares a kernel that is one function of the namespace, by its name, and returns it."""
-
-    @kernel(op_type, since=since, dtypes=dtypes)
-    def compute(xp: Namespace, a: Array, b: Array) -> Array:
-        return getattr(xp, function)(a, b)
-
-    compute.__doc__ = f"Returns {function}(a, b) of each pair of elements. Source: ONNX {op_type}-{since[-1]}."
-    return compute
-
-
-# Integers wrap.
-add = declare_binary("Add", "add", _BROADCAST, NUMBERS)
-sub = declare_binary("Sub", "subtract", _BROADCAST, NUMBERS)
-mul = declare_binary("Mul", "multiply", _BROADCAST, NUMBERS)
-
-
-@kernel("Div", since=_BROADCAST, dtypes=NUMBERS)
+@kernel("Div", since=(7, 13, 14), dtypes=NUMBERS)
 def div(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns a / b; integers truncate toward zero. Source: ONNX Div-14."""
     if a.dtype.kind not in "iu":

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.kernels.operators.arithmetic import declare_binary
 from hetero_core.kernels.precision import Array, Namespace, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, INTEGERS, NUMBERS, STRING, kernel
 
-_ORDERED = (7, 9, 13)
 _BOOL = np.dtype(bool)
 
 
@@ -17,18 +15,6 @@ def equal(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns a == b. Source: ONNX Equal-19."""
     # NumPy compares objects to objects; the element type of strings is object.
     return xp.asarray(xp.equal(a, b), dtype=_BOOL)
-
-
-greater = declare_binary("Greater", "greater", _ORDERED, NUMBERS)
-less = declare_binary("Less", "less", _ORDERED, NUMBERS)
-declare_binary("GreaterOrEqual", "greater_equal", (12, 16), NUMBERS)
-declare_binary("LessOrEqual", "less_equal", (12, 16), NUMBERS)
-and_ = declare_binary("And", "logical_and", (7,), BOOL)
-or_ = declare_binary("Or", "logical_or", (7,), BOOL)
-xor = declare_binary("Xor", "logical_xor", (7,), BOOL)
-declare_binary("BitwiseAnd", "bitwise_and", (18,), INTEGERS)
-declare_binary("BitwiseOr", "bitwise_or", (18,), INTEGERS)
-declare_binary("BitwiseXor", "bitwise_xor", (18,), INTEGERS)
 
 
 @kernel("Not", since=(1,), dtypes=BOOL)

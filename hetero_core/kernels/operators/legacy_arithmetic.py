@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hetero_core.kernels.operators.arithmetic import Binary, add, div, mul, power, sub
-from hetero_core.kernels.operators.comparison import and_, equal, greater, less, or_, xor
+from hetero_core.kernels.operators.arithmetic import div, power
+from hetero_core.kernels.operators.binary import Binary, add, and_, greater, less, mul, or_, sub, xor
+from hetero_core.kernels.operators.comparison import equal
 from hetero_core.kernels.precision import Array, Namespace, normalize_axis
 from hetero_core.kernels.registry import BOOL, FLOATS, NUMBERS, Dtypes, kernel
 

@@ -38,12 +38,12 @@ def zip_map(xp: Namespace, x: Array, *, prepared: tuple[int | str, ...]) -> list
     return [dict(zip(prepared, row, strict=True)) for row in rows.tolist()]
 
 
-_CASTS: Mapping[str, Any] = {"TOFLOAT32": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
+_CASTS: Mapping[str, Any] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
 
 
 def _refuse_texts(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
     """Refuses what only one engine defines: how numbers are spelled, and what fills a sparse vector of texts."""
-    if node.attributes.get("cast_to", "TOFLOAT32") != "TO_STRING":
+    if node.attributes.get("cast_to", "TO_FLOAT") != "TO_STRING":
         return None
     input_type = input_types[0]
     value = input_type.value if isinstance(input_type, MapType) else None
@@ -63,7 +63,7 @@ def _refuse_texts(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     takes_maps=True,
     refuse=_refuse_texts,
 )
-def cast_map(xp: Namespace, x: Map, *, cast_to: str = "TOFLOAT32", map_form: str = "DENSE", max_map: int = 1) -> Array:
+def cast_map(xp: Namespace, x: Map, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Array:
     """Returns the values (1, values) in order of their keys, or (1, max_map) with each at its key. Source: ONNX CastMap-1.
 
     Raises: ValueError for a key outside of max_map, or a text that is no number.
