@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hetero_core.errors import InvalidNetworkError
 from hetero_hetero.digraph import Digraph, OneOf, build_digraph
 from hetero_hetero.subgraphs import Subgraph
 
@@ -23,42 +22,14 @@ class KeptOut:
     path: tuple[int, ...]
 
 
-def find_conflict_path(
-    predecessors: OneOf[Sequence[int]], members: Sequence[int], node: int, subgraphs: Sequence[Sequence[int]] = ()
-) -> tuple[int, ...]:
-    """Returns a shortest path between the node and a member that passes nodes outside, or () where the node could join.
-
-    subgraphs: sets of nodes that run as one, each entered and left as a whole: the path names the node where it enters and the
-    one where it leaves, which need not be joined by an edge. Members and the node must be in none of them. Cost: O(V + E).
-    Raises: InvalidNetworkError for a node that is not in the graph.
-    """
-    graph = _build_bare(predecessors)
-    position = _locate(graph, (node, *members, *(index for part in subgraphs for index in part)))
-    units = _list_units([[position[index] for index in part] for part in subgraphs])
-    path, _ = _find_path(graph, frozenset(position[index] for index in members), position[node], units)
-    return tuple(graph.index_of_position[place] for place in path)
-
-
-def explain_splits(predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgraph], device: Hashable) -> Iterator[KeptOut]:
-    """Yields, for every subgraph of the device and every node of the device next to it, the path that keeps the node out.
-
-    Where no path in the graph does, the other subgraphs count as single nodes. What no path keeps out is not yielded: a larger
-    subgraph had it first, and then its own members are named; a rollback of LARGEST_FIRST in a small part of the graph rejected it;
-    or the policy is another one. Cost: O(V + E) for each node looked at; `explain_within` has a bound.
-    """
-    split = _place_split(predecessors, subgraphs)
-    for number, part in enumerate(subgraphs):
-        if part.device == device:
-            for node in _list_border(split, number):
-                kept_out, _ = _explain_node(split, number, node)
-                if kept_out is not None:
-                    yield kept_out
-
-
 def explain_within(
     predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgraph], *, steps: int
 ) -> tuple[tuple[KeptOut, ...], int]:
     """Returns what keeps neighbouring subgraphs of one device apart, and the number of nodes that were not looked at.
+
+    That is a path in the graph; where there is none, one in which the other subgraphs count as single nodes. What no path keeps out is
+    not among it: a larger subgraph had it first, and then its own members are named; a rollback of LARGEST_FIRST in a small part of the
+    graph rejected it; or the policy is another one.
 
     Nodes next to the largest subgraphs come first; a pair of subgraphs that is explained from the smaller one's side is not looked
     at from the other. Cost: O(V + E), and searches that end once they have entered `steps` nodes together.
@@ -84,7 +55,7 @@ def explain_within(
 
 @dataclass(frozen=True)
 class _Split:
-    """A graph and its subgraphs by position."""
+    """A graph and its subgraphs by position. `units` maps each node to the nodes that run with it, if there are any."""
 
     graph: Digraph
     subgraphs: Sequence[Subgraph]
@@ -94,13 +65,14 @@ class _Split:
 
     @cached_property
     def units(self) -> Mapping[int, Sequence[int]]:
-        """Node -> the nodes that run with it."""
-        return _list_units(self.parts)
+        return {place: part for part in self.parts if len(part) > 1 for place in part}
 
 
 def _place_split(predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgraph]) -> _Split:
-    graph = _build_bare(predecessors)
-    position = _locate(graph, [index for part in subgraphs for index in part.nodes])
+    # All nodes on one device: only the edges count here.
+    indices = predecessors if isinstance(predecessors, Mapping) else range(len(predecessors))
+    graph = build_digraph(predecessors, dict.fromkeys(indices, 0), [0])
+    position = {index: place for place, index in enumerate(graph.index_of_position)}
     parts = [[position[index] for index in part.nodes] for part in subgraphs]
     part_of_position = {place: number for number, part in enumerate(parts) for place in part}
     return _Split(graph, subgraphs, parts, [frozenset(part) for part in parts], part_of_position)
@@ -125,28 +97,6 @@ def _explain_node(split: _Split, number: int, node: int) -> tuple[KeptOut | None
         return None, entered
     names = graph.index_of_position
     return KeptOut(names[node], split.subgraphs[number], tuple(names[place] for place in path)), entered
-
-
-def _build_bare(predecessors: OneOf[Sequence[int]]) -> Digraph:
-    """Returns the graph with all nodes on one device."""
-    indices = predecessors if isinstance(predecessors, Mapping) else range(len(predecessors))
-    return build_digraph(predecessors, dict.fromkeys(indices, 0), [0])
-
-
-def _locate(graph: Digraph, indices: Sequence[int]) -> dict[int, int]:
-    """Returns node -> position. Raises: InvalidNetworkError where one of `indices` is no node."""
-    position = {index: place for place, index in enumerate(graph.index_of_position)}
-    for index in indices:
-        if index not in position:
-            raise InvalidNetworkError(
-                f"cannot look for a conflict path: {index!r} is not among the {len(graph)} nodes of the graph"
-            )
-    return position
-
-
-def _list_units(parts: Sequence[Sequence[int]]) -> dict[int, Sequence[int]]:
-    """Returns node -> the nodes that run with it."""
-    return {place: part for part in parts if len(part) > 1 for place in sorted(part)}
 
 
 def _find_path(

@@ -39,8 +39,6 @@ def find_waves(producers: Adjacency, consumers: Adjacency, devices: Sequence[int
     """
     if not devices:
         return []
-    if len(set(devices)) <= 2:
-        return _alternate(producers, consumers, devices)
     width = max(2, min(WIDEST_BEAM, BEAM_WORK // len(devices)))
     heights = _measure_heights(consumers, devices)
     beginnings = [_begin(producers, devices)]
@@ -52,37 +50,6 @@ def find_waves(producers: Adjacency, consumers: Adjacency, devices: Sequence[int
                     return longer.unroll()
                 extended.setdefault(longer.frontier(), longer)
         beginnings = sorted(extended.values(), key=lambda longer: longer.rate(heights))[:width]
-
-
-def _alternate(producers: Adjacency, consumers: Adjacency, devices: Sequence[int]) -> list[list[int]]:
-    """Returns the waves of two devices in turns, begun so that they are fewer; of two as few, with the lower first node."""
-    both = sorted(set(devices))
-    is_second = [device != both[0] for device in devices]
-    plans = [_alternate_from(first, producers, consumers, is_second) for first in (False, True)]
-    return min(plans, key=lambda plan: (len(plan), min(plan[0])))
-
-
-def _alternate_from(second: bool, producers: Adjacency, consumers: Adjacency, is_second: Sequence[bool]) -> list[list[int]]:
-    """Returns the waves in turns, begun with the second device or the first; a device with nothing to begin with is passed over."""
-    missing = list(map(len, producers))
-    ready: tuple[list[int], list[int]] = ([], [])
-    for node, count in enumerate(missing):
-        if not count:
-            ready[is_second[node]].append(node)
-    waves, left = [], len(missing)
-    while left:
-        wave = ready[second].copy()
-        ready[second].clear()
-        for node in wave:  # grows while it is walked
-            for consumer in consumers[node]:
-                missing[consumer] -= 1
-                if not missing[consumer]:
-                    (wave if is_second[consumer] == second else ready[not second]).append(consumer)
-        left -= len(wave)
-        if wave:
-            waves.append(wave)
-        second = not second
-    return waves
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hetero_hetero.digraph import Adjacency, Digraph, label_components, sort_topologically
+from hetero_hetero.digraph import Adjacency, Digraph, label_components, reverse_edges, sort_topologically
 
 
 def select_by_levels(graph: Digraph) -> list[list[int]]:
@@ -17,7 +17,8 @@ def select_by_levels(graph: Digraph) -> list[list[int]]:
     """
     component_of_position = label_components((graph.producers, graph.consumers), len(graph))
     units = [[position] for position in range(len(graph))]
-    producers, consumers = list(map(list, graph.producers)), list(map(list, graph.consumers))
+    producers: Adjacency = graph.producers
+    consumers: Adjacency = graph.consumers
     for device in range(len(graph.priorities)):
         is_free = [graph.device_of_position[unit[0]] == device for unit in units]
         if not any(is_free):
@@ -106,7 +107,7 @@ def _rate_groups(first: Sequence[int], is_free: Sequence[bool], component_of_uni
 
 def _fuse(
     units: list[list[int]], producers: Adjacency, group_of_unit: Sequence[int]
-) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+) -> tuple[list[list[int]], Adjacency, Adjacency]:
     """Returns the units after fusion, in topological order, with their producers and consumers."""
     nodes_of_group: dict[int, list[int]] = {}
     sources_of_group: dict[int, set[int]] = {}
@@ -116,8 +117,4 @@ def _fuse(
     order = sort_topologically({group: tuple(sources - {group}) for group, sources in sources_of_group.items()})
     place = {group: i for i, group in enumerate(order)}
     fused = [sorted({place[source] for source in sources_of_group[group]} - {place[group]}) for group in order]
-    consumers: list[list[int]] = [[] for _ in order]
-    for unit, sources in enumerate(fused):
-        for source in sources:
-            consumers[source].append(unit)
-    return [nodes_of_group[group] for group in order], fused, consumers
+    return [nodes_of_group[group] for group in order], fused, reverse_edges(fused)

@@ -17,6 +17,7 @@ from functools import partial
 from hetero_core.contract import CancelToken
 from hetero_core.errors import ClosedError
 from hetero_core.records import record
+from hetero_hetero.digraph import reverse_edges
 from hetero_hetero.shares import find_concurrent_stages
 
 
@@ -39,13 +40,9 @@ def plan_schedule(
 
     `threads` says what each stage takes of the `budget`; no stage takes more than that.
     """
-    successors: list[list[int]] = [[] for _ in predecessors]
-    for index, before in enumerate(predecessors):
-        for predecessor in before:
-            successors[predecessor].append(index)
     beside = find_concurrent_stages(predecessors, lanes)
     is_parallel = sum(sorted(threads[index] for index in beside)[:2]) <= budget if beside else False
-    return Schedule(tuple(predecessors), tuple(map(tuple, successors)), tuple(lanes), tuple(threads), budget, is_parallel)
+    return Schedule(tuple(predecessors), reverse_edges(predecessors), tuple(lanes), tuple(threads), budget, is_parallel)
 
 
 class Progress:

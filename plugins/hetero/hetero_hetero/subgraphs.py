@@ -6,12 +6,11 @@ come out the same on every run.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Hashable, Sequence
-from graphlib import CycleError, TopologicalSorter
 
 from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.errors import AffinityError, ConfigValueError, enumerate_choices, suggest
+from hetero_core.network.topology import find_cycle, order_by_producers
 from hetero_core.records import record
 from hetero_hetero.digraph import Digraph, OneOf, build_digraph
 from hetero_hetero.fewest import select_fewest
@@ -73,19 +72,23 @@ def select_subgraphs(
 
 def _refuse_circle(graph: Digraph, parts: Sequence[Sequence[int]], names: OneOf[str] | None) -> None:
     """Raises AffinityError where parts depend on each other; the message names the nodes of each part of one circle."""
-    part_of_position = {position: number for number, part in enumerate(parts) for position in part}
-    sources = {
-        number: {part_of_position[source] for position in part for source in graph.producers[position]} - {number}
-        for number, part in enumerate(parts)
-    }
-    try:
-        tuple(TopologicalSorter({number: sorted(fed_by) for number, fed_by in sources.items()}).static_order())
-    except CycleError as error:
-        circle = " -> ".join(_show_part(graph, parts[number], names) for number in error.args[1])
+    sources = _find_sources(graph, parts)
+    order = order_by_producers(sources)
+    if len(order) < len(parts):
+        circle = " -> ".join(_show_part(graph, parts[number], names) for number in find_cycle(sources, order))
         raise AffinityError(
             f"the policy LITERAL gives subgraphs that wait for each other: {circle}. The procedure looks at each subgraph alone; "
             "LARGEST_FIRST, the default, follows it and keeps the whole plan without circles"
-        ) from None
+        )
+
+
+def _find_sources(graph: Digraph, parts: Sequence[Sequence[int]]) -> dict[int, set[int]]:
+    """Returns for each part, by its index, the other parts that feed it."""
+    part_of_position = {position: number for number, part in enumerate(parts) for position in part}
+    return {
+        number: {part_of_position[source] for position in part for source in graph.producers[position]} - {number}
+        for number, part in enumerate(parts)
+    }
 
 
 _MOST_NODES_SHOWN = 6
@@ -101,31 +104,10 @@ def _show_part(graph: Digraph, part: Sequence[int], names: OneOf[str] | None) ->
 
 def order_parts(graph: Digraph, parts: Sequence[Sequence[int]]) -> list[int]:
     """Returns the indices of the parts so that each comes after those that feed it; among the ready ones, by first position."""
-    part_of_position = [0] * len(graph)
-    for i, part in enumerate(parts):
-        for position in part:
-            part_of_position[position] = i
-    sources = [
-        {part_of_position[source] for position in part for source in graph.producers[position]} - {i}
-        for i, part in enumerate(parts)
-    ]
-    consumers: list[list[int]] = [[] for _ in parts]
-    for i, fed_by in enumerate(sources):
-        for source in fed_by:
-            consumers[source].append(i)
-    missing = [len(fed_by) for fed_by in sources]
-    ready = [(part[0], i) for i, part in enumerate(parts) if not missing[i]]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, i = heapq.heappop(ready)
-        order.append(i)
-        for consumer in consumers[i]:
-            missing[consumer] -= 1
-            if not missing[consumer]:
-                heapq.heappush(ready, (parts[consumer][0], consumer))
+    rising = sorted(range(len(parts)), key=lambda number: parts[number][0])
+    order = order_by_producers(_find_sources(graph, [parts[number] for number in rising]))
     assert len(order) == len(parts), "a policy gave parts that depend on each other in a circle"
-    return order
+    return [rising[rank] for rank in order]
 
 
 def _name_nodes(graph: Digraph, part: Sequence[int]) -> Subgraph:
