@@ -7,13 +7,16 @@ Sections: `prefix` (a container that the child's device wrote), or, where that d
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+from hetero_core.composing.properties import MEASURING_KEY
+from hetero_core.contract import Payload
 from hetero_core.core import Core
 from hetero_core.devices.config import LIMIT_KEYS
 from hetero_core.devices.threads import THREAD_KEYS
-from hetero_core.errors import BlobMismatchError, NotImplementedByDeviceError
+from hetero_core.errors import BlobDamagedError, BlobMismatchError, NotImplementedByDeviceError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
@@ -24,6 +27,34 @@ _OF_THE_PLACE = ("DEVICE_ID", *THREAD_KEYS)
 
 Loaded = tuple[ExecutableNetwork, Network | None]
 """A loaded part with the network that it runs; None where it came from its device's own blob."""
+
+
+T = TypeVar("T")
+Border = tuple[ValueSpec, ...]
+
+
+def pack_index(inputs: Border, outputs: Border, fields: Mapping[str, Any], sections: Mapping[str, Any]) -> Payload:
+    """Returns the payload of a composer: its inputs, outputs and further fields as an index in JSON, and the sections of its parts."""
+    borders = {"inputs": [spec_to_json(spec) for spec in inputs], "outputs": [spec_to_json(spec) for spec in outputs]}
+    return Payload({"index": json.dumps({**borders, **fields}).encode(), **sections})
+
+
+def read_index(payload: Payload, read: Callable[[Mapping[str, Any]], T], *, owner: str) -> tuple[Border, Border, T]:
+    """Returns inputs, outputs, and what `read` makes of the fields; it may raise ValueError, KeyError, TypeError and AttributeError.
+
+    Raises: BlobDamagedError.
+    """
+    try:
+        fields = json.loads(bytes(payload.sections["index"]))
+        inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
+        return inputs, outputs, read(fields)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BlobDamagedError(f"the blob of {owner} has an index that cannot be read: {type(error).__name__}: {error}") from error
+
+
+def select_steering(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of the whole that steer the runs of its parts: limits that are set, and whether runs are measured."""
+    return {name: config[name] for name in LIMIT_KEYS if config[name] is not None} | {MEASURING_KEY: config[MEASURING_KEY]}
 
 
 def export_part(loaded: ExecutableNetwork, network: Network | None, prefix: str, sections: dict[str, Any]) -> dict[str, Any]:

@@ -23,10 +23,7 @@ def run_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunC
 
 
 def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
-    """Begins a run of a child and returns; `done` is called once, from any thread, with what `run_child` returns or raises.
-
-    Raises: ClosedError where the Core was closed; `done` is not called then.
-    """
+    """Begins a run of a child and returns; `done` is called once, from any thread, with what `run_child` returns or raises."""
 
     def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         if error is not None:
@@ -48,10 +45,7 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
 
 
 def submit_run(submit: Callable[[Callable[[], None]], Any], compute: Callable[[], Any], done: Done, *, device: object) -> None:
-    """Has a thread compute a run; `done` is called once, also where the Core is closed before the thread comes to it.
-
-    Raises: ClosedError where the Core was closed already; `done` is not called then.
-    """
+    """Has a thread compute a run; `done` is called once, also where the Core is closed before the thread comes to it."""
 
     def run() -> None:
         try:
@@ -62,7 +56,12 @@ def submit_run(submit: Callable[[Callable[[], None]], Any], compute: Callable[[]
         done(outputs, None)
 
     dropped = f"the Core was closed before a run on {device} began"
-    submit(run).add_done_callback(lambda ended: done(None, RequestCancelledError(dropped)) if ended.cancelled() else None)
+    try:
+        future = submit(run)
+    except ClosedError as error:
+        done(None, error)
+        return
+    future.add_done_callback(lambda ended: done(None, RequestCancelledError(dropped)) if ended.cancelled() else None)
 
 
 def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:

@@ -22,7 +22,6 @@ from typing import Any
 
 from hetero_cpu.passes import join_network, strip_network, transform_network
 from hetero_cpu.planning.call_verifier import verify_calls
-from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.plan import Plan
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.planner import build_plan
@@ -33,6 +32,7 @@ from hetero_cpu.providers import JIT, NUMPY
 
 from hetero_core.errors import HeteroError
 from hetero_core.kernels.registry import find_refusals
+from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))

@@ -8,8 +8,8 @@ from weakref import ref
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.planning.foreign import evaluate_node
 
+from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.reader import read_network

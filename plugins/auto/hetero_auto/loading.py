@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from hetero_auto.members import Member
-from hetero_core.composing.blobs import export_part, import_part, spec_of_json, spec_to_json
-from hetero_core.composing.properties import MEASURING_KEY
+from hetero_core.composing.blobs import export_part, import_part, pack_index, read_index, select_steering
 from hetero_core.composing.threads import computes_on_host, share_processors
 from hetero_core.contract import Payload
 from hetero_core.core import Core
-from hetero_core.devices.config import LIMIT_KEYS
 from hetero_core.devices.names import ListedDevice
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import BlobDamagedError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 from hetero_core.records import record
@@ -71,13 +68,11 @@ class MemberSource:
     def load_all(self, names: Sequence[str]) -> list[Member]:
         """Returns a member for each device; where one fails, those before it are closed."""
         members: list[Member] = []
-        try:
+        with ExitStack() as opened:
             for name in names:
-                members.append(self.load(name))  # noqa: PERF401  # kept one by one, to be closed
-        except BaseException:
-            for member in members:
-                member.loaded.close()
-            raise
+                members.append(self.load(name))
+                opened.callback(members[-1].loaded.close)
+            opened.pop_all()
         return members
 
 
@@ -104,12 +99,7 @@ def export_members(
         }
         for place, member in enumerate(members)
     ]
-    fields = {
-        "inputs": [spec_to_json(spec) for spec in inputs],
-        "outputs": [spec_to_json(spec) for spec in outputs],
-        "devices": rows,
-    }
-    return Payload({"index": json.dumps(fields).encode(), **sections})
+    return pack_index(inputs, outputs, {"devices": rows}, sections)
 
 
 def import_members(
@@ -118,35 +108,27 @@ def import_members(
     """Returns inputs, outputs, the members of a payload, and how many processors those share that share some.
 
     Raises: BlobDamagedError, BlobMismatchError, what a device raises."""
-    try:
-        fields = json.loads(bytes(payload.sections["index"]))
-        inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
+
+    def read(fields: Mapping[str, Any]) -> list[tuple[dict[str, Any], str, int, int]]:
         rows = [(dict(row), str(row["device"]), int(row["slots"]), int(row["index"])) for row in fields["devices"]]
         if not rows or any(slots < 1 or device not in configs for _, device, slots, _ in rows):
             raise ValueError("no devices, devices that are not in the list, or a device without requests")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BlobDamagedError(f"the blob of {owner} has an index that cannot be read: {type(error).__name__}: {error}") from error
-    steered = {name: config[name] for name in LIMIT_KEYS if config[name] is not None} | {MEASURING_KEY: config[MEASURING_KEY]}
+        return rows
+
+    inputs, outputs, rows = read_index(payload, read, owner=owner)
     members: list[Member] = []
     sharing = sum(bool(row.get("shares")) for row, *_ in rows)
     sharers = len(rows) - max(sharing - 1, 0)
     processors = max(config[THREADS_KEY] * config[STREAMS_KEY] // sharers, 1)
-    try:
+    with ExitStack() as opened:
         for place, (row, device, slots, index) in enumerate(rows):
             shares = sharing > 1 and bool(row.get("shares"))
             requests = processors if shares else slots
             threads = share_processors(core, device, config, configs[device], sharers=sharers, requests=requests)
-            loaded, _ = import_part(core, row, f"device/{place}", payload.sections, {**threads, **steered}, owner=owner)
+            steered = {**threads, **select_steering(config)}
+            loaded, _ = import_part(core, row, f"device/{place}", payload.sections, steered, owner=owner)
+            opened.callback(loaded.close)
             own = min(max(threads[THREADS_KEY] // threads[STREAMS_KEY], 1), processors) if shares else 0
             members.append(Member(loaded, threads[STREAMS_KEY] if shares else slots, index, processors=own))
-    except BaseException:
-        close_all(member.loaded for member in members)
-        raise
+        opened.pop_all()
     return inputs, outputs, members, processors
-
-
-def close_all(networks: Any) -> None:
-    """Closes loaded networks."""
-    for loaded in networks:
-        assert isinstance(loaded, ExecutableNetwork)
-        loaded.close()

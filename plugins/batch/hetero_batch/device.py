@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from hetero_batch.axes import BatchAxes, find_batch_axes
 from hetero_batch.executable import BatchExecutable
-from hetero_core.composing.blobs import export_part, import_part, spec_of_json, spec_to_json
+from hetero_core.composing.blobs import export_part, import_part, pack_index, read_index, select_steering
 from hetero_core.composing.composer import Composer
-from hetero_core.composing.properties import MEASURING_KEY, PROPERTIES_KEY, configure_children
+from hetero_core.composing.properties import PROPERTIES_KEY, configure_children
 from hetero_core.composing.threads import share_processors
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
-from hetero_core.devices.config import LIMIT_KEYS
 from hetero_core.devices.names import ListedDevice
 from hetero_core.devices.query import require_all_supported
-from hetero_core.errors import BlobDamagedError, DeviceNameError, InvalidNetworkError, NotImplementedByDeviceError
+from hetero_core.errors import DeviceNameError, InvalidNetworkError, NotImplementedByDeviceError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.transforms.reshaping import rebatch_network
@@ -72,35 +70,27 @@ class BatchDevice(Composer):
         """The blob of the device, and where the images lie."""
         sections: dict[str, Any] = {}
         row = export_part(executable.child, None, "device", sections)
-        fields = {
-            "inputs": [spec_to_json(spec) for spec in executable.inputs],
-            "outputs": [spec_to_json(spec) for spec in executable.outputs],
-            "axes": [executable.axes.inputs, executable.axes.outputs],
-            "size": executable.size,
-            "device": row,
-        }
-        return Payload({"index": json.dumps(fields).encode(), **sections})
+        fields = {"axes": [executable.axes.inputs, executable.axes.outputs], "size": executable.size, "device": row}
+        return pack_index(executable.inputs, executable.outputs, fields, sections)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Imports the network on the device of the list."""
         _, name = self._require_entry(device)
-        try:
-            fields = json.loads(bytes(payload.sections["index"]))
-            inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
+
+        def read(fields: Mapping[str, Any]) -> tuple[BatchAxes, int, dict[str, Any]]:
             axes_in, axes_out = (tuple(None if axis is None else int(axis) for axis in side) for side in fields["axes"])
-            axes = BatchAxes(axes_in, axes_out, {})
             size, row = int(fields["size"]), dict(fields["device"])
-            if (len(axes.inputs), len(axes.outputs)) != (len(inputs), len(outputs)) or size < 1 or row["device"] != name:
+            counts = len(fields["inputs"]), len(fields["outputs"])
+            if (len(axes_in), len(axes_out)) != counts or size < 1 or row["device"] != name:
                 raise ValueError("numbers or a device that do not fit together")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BlobDamagedError(
-                f"the blob of BATCH has an index that cannot be read: {type(error).__name__}: {error}"
-            ) from error
+            return BatchAxes(axes_in, axes_out, {}), size, row
+
+        inputs, outputs, (axes, size, row) = read_index(payload, read, owner="BATCH")
         own = configure_children(self._core, device, [name], config)[name]
         threads = share_processors(self._core, name, config, own, sharers=1, requests=None)
-        steered = {key: config[key] for key in LIMIT_KEYS if config[key] is not None} | {MEASURING_KEY: config[MEASURING_KEY]}
-        child, _ = import_part(self._core, row, "device", payload.sections, {**threads, **steered}, owner=device.name)
+        steered = {**threads, **select_steering(config)}
+        child, _ = import_part(self._core, row, "device", payload.sections, steered, owner=device.name)
         return BatchExecutable(inputs, outputs, child, axes, size=size, seconds=config[TIMEOUT_KEY] / 1000)
 
     @hookimpl

@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.graph import Network
 from hetero_core.transforms.constants import fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.rewrite import run_passes
-from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.specialization import is_turned_for_products
 
 if TYPE_CHECKING:

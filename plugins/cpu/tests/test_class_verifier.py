@@ -21,7 +21,6 @@ from hetero_cpu.open.plan import OpenPlan
 from hetero_cpu.open.sizes import Scope, is_open, value_of
 from hetero_cpu.open.terms import evaluate
 from hetero_cpu.passes import transform_network
-from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.plan import Block, Joined, PlannedStep
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.recipe import Halo
@@ -30,6 +29,7 @@ from hetero_cpu.planning.weights import PackedWeights
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core.kernels.arena import Lifetime
+from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
 
 pytest.importorskip("llvmlite", reason="plans of classes are of machine code")

@@ -16,13 +16,13 @@ from hetero_cpu.open.size_class import ClassForm, write_guards
 from hetero_cpu.open.sizes import Scope, is_open, largest, least, terms_of
 from hetero_cpu.open.terms import NotOpenError, evaluate
 from hetero_cpu.passes import transform_network
-from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.specialization import specialize_network
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_tests.open_models import make_encoder
 
 from hetero_core.kernels.arena import Lifetime
+from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
 
 

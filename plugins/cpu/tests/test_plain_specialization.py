@@ -12,13 +12,13 @@ import onnx.shape_inference
 import pytest
 from hetero_cpu.passes import transform_network
 from hetero_cpu.planning import plain_specialization
-from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.plain_specialization import _RULES, specialize_plainly
 from hetero_cpu.planning.specialization import specialize_network
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core import Core
 from hetero_core.errors import HeteroError
+from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.graph import Network
 from hetero_core.network.type_protos import read_type
 

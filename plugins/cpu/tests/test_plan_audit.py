@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import pytest
 from hetero_cpu.passes import join_network, transform_network
-from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.plan import Plan
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.planner import build_plan
@@ -22,6 +21,7 @@ from hetero_cpu.providers import JIT, NUMPY
 from hetero_tests.larger_models import bert_model, u_net_model
 from hetero_tests.plan_audit import audit_plan
 
+from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
 from hetero_core.testing.models import light_inputs
 

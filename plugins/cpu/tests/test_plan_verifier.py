@@ -14,7 +14,6 @@ import pytest
 from hetero_cpu import executable
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.planning import arena_layout, planner
-from hetero_cpu.planning.foreign import evaluate_node
 from hetero_cpu.planning.plan import Derived, Joined, Outside, Plan, PlannedStep
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.recipe import Recipe
@@ -25,6 +24,7 @@ from hetero_cpu.providers import JIT, NUMPY
 
 from hetero_core import Core
 from hetero_core.kernels.arena import Lifetime, place_blocks
+from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
 
 

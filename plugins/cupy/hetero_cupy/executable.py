@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from hetero_core.contract import Executable, Extension, RunContext
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.errors import DeviceMemoryError
 from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
+from hetero_core.kernels.host_operators import HostOperator
 from hetero_core.kernels.program import compile_program, find_host_inputs
 from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.types import HOST, TensorType, ValueSpec
@@ -38,28 +37,6 @@ from hetero_cupy.traffic import CopyCounts
 from hetero_cupy.uploads import Uploads
 
 GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the network to another device, as in HETERO:GPU,CPU"
-
-
-class HostOperator:
-    """A custom operator: a function on host arrays, between counted copies."""
-
-    def __init__(self, extension: Extension, read: Callable[[Any], Any], write: Callable[[Any], Any]) -> None:
-        self._extension = extension
-        self._read = read
-        self._write = write
-
-    def function(self, *inputs: Any, **attributes: Any) -> Any:
-        """Returns what the operator makes, on the card."""
-        results = self._extension.function(*(_map_tensors(self._read, value) for value in inputs), **attributes)
-        if isinstance(results, tuple):
-            return tuple(_map_tensors(self._write, value) for value in results)
-        return _map_tensors(self._write, results)
-
-
-def _map_tensors(copy: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, list):
-        return [_map_tensors(copy, element) for element in value]
-    return copy(np.asarray(value) if isinstance(value, np.generic) else value) if hasattr(value, "dtype") else value
 
 
 class GpuState:

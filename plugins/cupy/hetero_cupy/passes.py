@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
-from hetero_core.errors import HeteroError
-from hetero_core.kernels.program import compile_program
-from hetero_core.kernels.registry import find_kernel
-from hetero_core.limits import RunLimits
-from hetero_core.network.graph import EMPTY, Graph, Network, Node
+from hetero_core.kernels.single_nodes import evaluate_node
+from hetero_core.network.graph import EMPTY, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.network.types import TensorType
 from hetero_core.transforms.activations import fuse_gelu
 from hetero_core.transforms.affine import fold_affines
 from hetero_core.transforms.attention import fuse_attention, pack_heads
-from hetero_core.transforms.constants import LARGEST_GROWTH, drop_unread, fold_constants
+from hetero_core.transforms.constants import drop_unread, fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.normalizations import fuse_layer_normalization
 from hetero_core.transforms.rewrite import Pass, Replacement, replace_nodes, run_passes
@@ -87,22 +83,6 @@ def choose_kernels(network: Network, *, fuses: bool, attends: bool, has_epilogue
     passes += [split_biases] if fuses or has_epilogues else []
     passes += [fuse_epilogues] if has_epilogues else []
     return run_passes(network, (*passes, *((fuse_elementwise,) if fuses else ())))
-
-
-def evaluate_node(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Returns the outputs of a node on host arrays, None where it has no kernel, makes too much or fails: the run will say why."""
-    if find_kernel(node) is None:
-        return None
-    constants = {name: Initializer.of_array(np.asarray(array)) for name, array in zip(node.inputs, inputs, strict=True) if name}
-    outputs = tuple(ValueSpec(name, TensorType(None, None)) for name in node.writes)
-    limits = RunLimits(node.label, memory_limit=sum(constant.nbytes for constant in constants.values()) + LARGEST_GROWTH)
-    types = {name: constant.type for name, constant in constants.items()}
-    try:
-        results = compile_program(Graph(node.name, (), outputs, (node,), constants, types)).run((), limits=limits)
-    except (HeteroError, ArithmeticError, LookupError, TypeError, ValueError):
-        return None
-    value_of_name = dict(zip(node.writes, results, strict=True))
-    return tuple(value_of_name.get(name) for name in node.outputs)
 
 
 def bound_clips(network: Network) -> Network:

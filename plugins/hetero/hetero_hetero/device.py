@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,6 @@ from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Plan
-from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.affinity import SplitTask, begin_assignment, complete_assignment, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.drawing import write_drawing
@@ -207,15 +207,13 @@ class HeteroDevice(Composer):
     def _load_branches(self, task: SplitTask, plan: Plan) -> BranchExecutable:
         """Loads the branches of a network of one If, each as a network of its own."""
         (node,) = task.network.nodes
-        loaded: list[ExecutableNetwork] = []
-        try:
-            for branch in cut_branches(task.network, node):
-                loaded.append(self._core.load_network(branch, task.itself, task.own_config))  # noqa: PERF401  # kept one by one, to be closed
-        except BaseException:
-            for branch_network in loaded:
-                branch_network.close()
-            raise
-        return BranchExecutable(task.network, plan, *loaded)
+        with ExitStack() as opened:
+            then_branch, else_branch = (
+                opened.enter_context(closing(self._core.load_network(branch, task.itself, task.own_config)))
+                for branch in cut_branches(task.network, node)
+            )
+            opened.pop_all()
+        return BranchExecutable(task.network, plan, then_branch, else_branch)
 
 
 def _find_constants(network: Network) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from hetero_core.composing.properties import PROPERTIES_KEY
-from hetero_core.composing.runs import run_child
+from hetero_core.composing.runs import run_child, submit_run
 from hetero_core.contract import Array, Done, Executable, RunContext, freeze_mapping
 from hetero_core.core import Core
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
@@ -148,25 +148,6 @@ class GuardedExecutable(Executable):
                 raise
             return outputs
 
-    def _submit_run(self, run: Callable[[], tuple[Array, ...]], done: Done) -> None:
-        """Computes on a thread of the core; `done` is called once."""
-
-        def work() -> None:
-            try:
-                outputs = run()
-            except BaseException as error:  # noqa: BLE001  # whoever waits is told
-                done(None, error)
-                return
-            done(outputs, None)
-
-        dropped = RequestCancelledError(f"the Core was closed before a run on {self._device} went on")
-        try:
-            future = self._submit(work)
-        except ClosedError as error:
-            done(None, error)
-            return
-        future.add_done_callback(lambda ended: done(None, dropped) if ended.cancelled() else None)
-
     def _take_over(self, inputs: tuple[Array, ...], context: RunContext, error: Exception) -> tuple[Array, ...] | None:
         """Returns the outputs that the substitute computes; None where there is none, or it fails, too, as the error then notes."""
         if isinstance(error, _FINAL) or context.cancelled():
@@ -251,7 +232,7 @@ class StartingGuard(GuardedExecutable):
     def start(self, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
         """Begins a run on the stage's own device; after a failure it is run again on a thread of the core."""
         if self._serving is not None:
-            self._submit_run(lambda: self.run(inputs, context), done)
+            submit_run(self._submit, lambda: self.run(inputs, context), done, device=self._device)
             return
 
         def end(outputs: tuple[Array, ...] | None, error: BaseException | None) -> None:
@@ -267,7 +248,7 @@ class StartingGuard(GuardedExecutable):
                 return results
 
             # Loading takes its time: not on the thread of the device.
-            self._submit_run(run_again, done)
+            submit_run(self._submit, run_again, done, device=self._device)
 
         start = self._own.start
         assert start is not None, "only a device that starts runs has such a guard"

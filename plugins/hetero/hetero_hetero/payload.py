@@ -7,17 +7,24 @@ and `stage/i/weights` (the part itself, loaded again at import), and with HETERO
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hetero_core.composing.blobs import Loaded, add_prefix, export_part, import_part, spec_of_json, spec_to_json, take_prefix
-from hetero_core.composing.properties import MEASURING_KEY
+from hetero_core.composing.blobs import (
+    Loaded,
+    add_prefix,
+    export_part,
+    import_part,
+    pack_index,
+    read_index,
+    select_steering,
+    take_prefix,
+)
 from hetero_core.contract import Payload, freeze_mapping
 from hetero_core.core import Core
-from hetero_core.devices.config import LIMIT_KEYS, STRICT_KEY
+from hetero_core.devices.config import STRICT_KEY
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.graph import Network
@@ -42,13 +49,10 @@ def export_stages(executable: HeteroExecutable) -> Payload:
         sections |= add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
     if is_guarded(executable):
         sections |= _pack_parts(executable, stages)
-    fields = {
-        "inputs": [spec_to_json(ValueSpec(spec.name, spec.type)) for spec in executable.inputs],
-        "outputs": [spec_to_json(ValueSpec(spec.name, spec.type)) for spec in executable.outputs],
-        "stages": stages,
-        "plan": _plan_to_json(executable.plan),
-    }
-    return Payload({"index": json.dumps(fields).encode(), **sections})
+    inputs, outputs = (
+        tuple(ValueSpec(spec.name, spec.type) for spec in side) for side in (executable.inputs, executable.outputs)
+    )
+    return pack_index(inputs, outputs, {"stages": stages, "plan": _plan_to_json(executable.plan)}, sections)
 
 
 def import_stages(
@@ -59,19 +63,16 @@ def import_stages(
     Raises: BlobDamagedError, BlobMismatchError; what a device raises for its part, with a note that names the stage.
     """
     sections = payload.sections
-    try:
-        fields = json.loads(bytes(sections["index"]))
-        rows = list(fields["stages"])
-        inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
-        plan = _plan_of_json(fields["plan"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BlobDamagedError(f"the blob of HETERO has an index that cannot be read: {type(error).__name__}: {error}") from error
+
+    def read(fields: Mapping[str, Any]) -> tuple[list[Any], Plan]:
+        return list(fields["stages"]), _plan_of_json(fields["plan"])
+
+    inputs, outputs, (rows, plan) = read_index(payload, read, owner="HETERO")
     if len(rows) != len(plan.stages):
         raise BlobDamagedError(f"the blob of HETERO has {len(rows)} parts and a plan of {len(plan.stages)} stages")
     borders = [(stage.device, stage.inputs, stage.outputs) for stage in plan.stages]
     shares = configure_stages(core, borders, config[THREADS_KEY], configs)
-    limits = {name: config[name] for name in LIMIT_KEYS if config[name] is not None}
-    steered = {**limits, MEASURING_KEY: config[MEASURING_KEY], STRICT_KEY: config[STRICT_KEY]}
+    steered = {**select_steering(config), STRICT_KEY: config[STRICT_KEY]}
     loaded = [
         import_part(core, row, f"stage/{index}", sections, {**shares[index], **steered}, owner="HETERO")
         for index, row in enumerate(rows)

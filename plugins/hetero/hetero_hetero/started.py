@@ -14,7 +14,6 @@ from typing import Any
 from hetero_core.composing.runs import start_stage, submit_run
 from hetero_core.contract import CancelToken, Done, RunContext
 from hetero_core.core import Core
-from hetero_core.errors import ClosedError
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.schedule import End, Flow, Progress, Schedule
 
@@ -111,10 +110,7 @@ class StartingExecutable(HeteroExecutable):
         if index in self._starters:
             start_stage(stage, values, inner, finish)
             return
-        try:
-            submit_run(self._compute, lambda: stage.run(values, inner), finish, device=stage.device)
-        except ClosedError as error:
-            finish(None, error)
+        submit_run(self._compute, lambda: stage.run(values, inner), finish, device=stage.device)
 
     def _run_spread(self, slots: list[Any], context: RunContext) -> None:
         """As the base does; devices that start runs by themselves take no thread."""

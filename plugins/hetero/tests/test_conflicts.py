@@ -40,7 +40,8 @@ def test_paths_of_splits_leave_the_subgraph_and_return(seed: int) -> None:
     for split in splits:
         first, *between, last = split.path
         assert {split.node} == {first, last} - set(split.subgraph.nodes)
-        assert between and not set(between) & {split.node, *split.subgraph.nodes}
+        assert between
+        assert not set(between) & {split.node, *split.subgraph.nodes}
         assert all(step in edges or home[step[0]] == home[step[1]] for step in pairwise(split.path))
 
 

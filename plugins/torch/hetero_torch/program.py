@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hetero_core.contract import Extension
 from hetero_core.kernels.execution import Program, Step
+from hetero_core.kernels.host_operators import HostOperator
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.types import TensorType
@@ -67,11 +68,15 @@ def compile_torch(
         xp=namespace,
         to_host=to_array,
         from_host=namespace.asarray,
-        extensions={key: _HostOperator(extension, place) for key, extension in extensions.items()},
+        extensions={key: HostOperator(extension, _read, partial(to_tensor, place=place)) for key, extension in extensions.items()},
         dtypes=DTYPES,
         host_inputs=host_inputs,
     )
     return _bind_program(program, namespace, place, has_halves=_has_halves(network))
+
+
+def _read(value: Any) -> Any:
+    return to_array(value) if isinstance(value, Tensor) else value
 
 
 def wait_for_steps(program: Program, place: torch.device) -> Program:
@@ -143,18 +148,3 @@ def _widen(function: Callable[..., Any]) -> Callable[..., Any]:
         return results.to(half) if results.dtype == torch.float32 else results
 
     return compute
-
-
-class _HostOperator:
-    """A custom operator: a function on arrays of the host."""
-
-    def __init__(self, extension: Extension, place: torch.device) -> None:
-        self._extension = extension
-        self._place = place
-
-    def function(self, *inputs: Any, **attributes: Any) -> Any:
-        """Returns what the operator makes, at the place."""
-        results = self._extension.function(*(to_array(x) if isinstance(x, Tensor) else x for x in inputs), **attributes)
-        if isinstance(results, tuple):
-            return tuple(to_tensor(x, self._place) for x in results)
-        return to_tensor(results, self._place)

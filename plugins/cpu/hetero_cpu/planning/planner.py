@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any
 
+from hetero_core.kernels.single_nodes import compile_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
 from hetero_core.records import record
 from hetero_cpu.open.sizes import Scope
 from hetero_cpu.planning.alike import AlikeGroups
 from hetero_cpu.planning.arena_layout import lay_arena
-from hetero_cpu.planning.foreign import compile_node
 from hetero_cpu.planning.fusion import Group, form_groups
 from hetero_cpu.planning.halos import make_halo_table
 from hetero_cpu.planning.outside import find_outside

@@ -124,7 +124,7 @@ def _list_constants(work: Foreign, inputs: set[str]) -> list[tuple[str, Any]]:
 
 
 def _read_foreign(fields: Any, network: Network | None, reader: ValueReader) -> tuple[Node, Foreign]:
-    from hetero_cpu.planning.foreign import compile_node  # the toolkit
+    from hetero_core.kernels.single_nodes import compile_node  # the toolkit
 
     name, dtypes, constants, placed = fields
     (node,) = (node for node in _list_nodes(network) if node.name == name)

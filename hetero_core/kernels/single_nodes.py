@@ -1,4 +1,4 @@
-"""Nodes that have no step of their own: one call of the toolkit's kernel each, bodies and extensions included."""
+"""Programs of single nodes, bodies and extensions included: a node that a device has no step for, or a constant that is folded."""
 
 from __future__ import annotations
 
