@@ -82,7 +82,7 @@ def attention(
     present_value = v if past_value is None else xp.concatenate([past_value, v], axis=2)
     queries, keys = q.shape[2], present_key.shape[2]
     past = 0 if past_key is None else past_key.shape[2]
-    allowed = _allow_positions(
+    allowed = allow_positions(
         queries, keys, past, integers_of(nonpad_kv_seqlen), is_causal=bool(is_causal), windows=(left_window_size, right_window_size)
     )
     bias = _bias(xp, attn_mask, allowed, keys, q.dtype)
@@ -114,10 +114,10 @@ def _scale(x: Array, factor: float) -> Array:
     return x * x.dtype.type(factor)
 
 
-def _allow_positions(
+def allow_positions(
     queries: int, keys: int, past: int, valid: tuple[int, ...], *, is_causal: bool, windows: tuple[int, int]
-) -> list[Any] | None:
-    """Returns which key each query may see, (1 or batch, 1, queries, keys) as nested lists; None when it is all.
+) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    """Returns which key each query may see, (1 or batch, 1, queries, keys); None when it is all.
 
     A query stands `past` keys in, or at the end of its valid ones where those are counted.
     """
@@ -136,11 +136,10 @@ def _allow_positions(
         allowed &= columns <= positions + right
     if valid:
         allowed &= columns < np.asarray(valid)[:, None, None]
-    nested: list[Any] = allowed[:, None].tolist()
-    return nested
+    return allowed[:, None]
 
 
-def _bias(xp: Namespace, mask: Array | None, allowed: list[Any] | None, keys: int, dtype: Any) -> Array:
+def _bias(xp: Namespace, mask: Array | None, allowed: Any, keys: int, dtype: Any) -> Array:
     """Returns what is added to the products: the mask, 0 or minus infinity, in the type of the products."""
     zero, never = (xp.full((), value, dtype=dtype) for value in (0.0, -np.inf))
     bias = xp.zeros((1, 1, 1, keys), dtype=dtype)
@@ -153,7 +152,7 @@ def _bias(xp: Namespace, mask: Array | None, allowed: list[Any] | None, keys: in
             mask = xp.concatenate([mask, filler], axis=-1)
         bias = xp.where(mask, zero, never) if mask.dtype.kind == "b" else mask
     if allowed is not None:
-        bias = xp.where(xp.asarray(allowed), bias, never)
+        bias = xp.where(xp.asarray(allowed.tolist()), bias, never)
     return bias
 
 

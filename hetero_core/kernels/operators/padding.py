@@ -80,7 +80,7 @@ def _pad(xp: Namespace, x: Array, pads: list[tuple[int, int]], value: Array | No
         return _surround(xp, y, grown, value)
     for axis, (begin, end) in enumerate(grown):
         if begin or end:
-            sources = _find_sources(y.shape[axis], begin, end, mode)
+            sources = find_sources(y.shape[axis], begin, end, mode)
             y = xp.take(y, xp.asarray(sources, dtype=np.int64), axis=axis)
     return y
 
@@ -97,7 +97,7 @@ def _surround(xp: Namespace, x: Array, pads: list[tuple[int, int]], value: Array
     return y
 
 
-def _find_sources(size: int, begin: int, end: int, mode: str) -> list[int]:
+def find_sources(size: int, begin: int, end: int, mode: str) -> list[int]:
     """Returns for each element of the padded axis the position that it is read from."""
     if size == 0:
         raise ValueError(f"an empty axis cannot be padded in mode {mode}")

@@ -82,7 +82,7 @@ def _count_resized(
     """Returns the bytes of the result, and 40 for each position of an axis, which stand in a list."""
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
     outputs = list(x.shape)
-    for axis in _lay_axes(x.shape, named, None, scales, sizes, keep_aspect_ratio_policy):
+    for axis in lay_axes(x.shape, named, None, scales, sizes, keep_aspect_ratio_policy):
         outputs[axis.axis] = axis.output
     return product(outputs) * int(x.itemsize) + max(outputs, default=0) * 40
 
@@ -128,7 +128,7 @@ def resize(
     exact = bool(exclude_outside), bool(antialias)
     sampling = Sampling(mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, *exact, extrapolation_value)
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
-    return _resample(xp, x, _lay_axes(x.shape, named, roi, scales, sizes, keep_aspect_ratio_policy), sampling)
+    return _resample(xp, x, lay_axes(x.shape, named, roi, scales, sizes, keep_aspect_ratio_policy), sampling)
 
 
 _LEGACY = {"mode": ("nearest", "linear")}
@@ -142,7 +142,7 @@ def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nea
     Source: ONNX Resize-10; it leaves the rounding open, ONNX Runtime and the official case of that version agree on this one.
     """
     y = x
-    for axis in _lay_axes(x.shape, tuple(range(x.ndim)), None, scales, None, "stretch"):
+    for axis in lay_axes(x.shape, tuple(range(x.ndim)), None, scales, None, "stretch"):
         y = _resample(xp, y, [axis], Sampling(mode, "asymmetric", "ceil" if axis.scale < 1 else "floor"))
     return y
 
@@ -167,7 +167,7 @@ def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = 
     return resize_by_scales(xp, x, scales, mode="linear" if mode == "bilinear" else mode)
 
 
-def _lay_axes(
+def lay_axes(
     shape: tuple[int, ...], named: tuple[int, ...], roi: Array | None, scales: Array | None, sizes: Array | None, policy: str
 ) -> list[Axis]:
     """Returns the axes with their output sizes: floor(size * scale) from scales, the nearest integer where the ratio is kept."""

@@ -29,11 +29,11 @@ def _slice(x: Array, begins: tuple[int, ...], stops: tuple[int, ...], axes: tupl
     picked = [slice(None)] * x.ndim
     for begin, stop, axis, stride in zip(begins, stops, axes, strides, strict=True):
         resolved = normalize_axis(axis, x.ndim)
-        picked[resolved] = _clamp(begin, stop, stride, x.shape[resolved])
+        picked[resolved] = clamp(begin, stop, stride, x.shape[resolved])
     return x[tuple(picked)]
 
 
-def _clamp(begin: int, stop: int, stride: int, size: int) -> slice:
+def clamp(begin: int, stop: int, stride: int, size: int) -> slice:
     """Returns Python's slice of ONNX's bounds: negative ones count from the end once, then both are clamped to the axis."""
     if stride == 0:
         raise ValueError("a step of a slice is 0")

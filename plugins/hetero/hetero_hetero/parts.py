@@ -1,13 +1,18 @@
-"""Parts of a network as their devices get them."""
+"""Parts of a network as their devices get them, and constants as a network of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from hetero_core.contract import freeze_mapping
 from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.subnetwork import cut_subnetwork
+from hetero_core.network.types import ValueSpec
 
 
 def cut_part(network: Network, names: Sequence[str], *, name: str | None = None) -> Network:
@@ -18,6 +23,14 @@ def cut_part(network: Network, names: Sequence[str], *, name: str | None = None)
     Raises: InvalidNetworkError where a value at a border has no known element type.
     """
     return without_pins(cut_subnetwork(network, names, name=name))
+
+
+def hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:
+    """Returns a network without nodes whose outputs are these arrays, so that they are stored as weights are."""
+    initializers = {name: Initializer.of_array(array) for name, array in constants.items()}
+    outputs = tuple(ValueSpec(name, constant.type) for name, constant in initializers.items())
+    types = freeze_mapping((name, constant.type) for name, constant in initializers.items())
+    return Network("constants", (), outputs, (), freeze_mapping(initializers), types, freeze_mapping({"": 17}))
 
 
 def without_pins(network: Network) -> Network:

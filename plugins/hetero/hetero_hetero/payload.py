@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from hetero_core.composing.blobs import (
     Loaded,
     add_prefix,
@@ -27,13 +25,12 @@ from hetero_core.core import Core
 from hetero_core.devices.config import STRICT_KEY
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import BlobDamagedError
-from hetero_core.network.graph import Network
-from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.fallback import is_guarded
+from hetero_hetero.parts import hold_constants
 from hetero_hetero.shares import configure_stages
 from hetero_hetero.started import assemble_stages
 
@@ -46,12 +43,10 @@ def export_stages(executable: HeteroExecutable) -> Payload:
     sections: dict[str, Any] = {}
     stages = [export_part(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())]
     if executable.constants:
-        sections |= add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
+        sections |= add_prefix(_CONSTANTS, pack_network(hold_constants(executable.constants)))
     if is_guarded(executable):
         sections |= _pack_parts(executable, stages)
-    inputs, outputs = (
-        tuple(ValueSpec(spec.name, spec.type) for spec in side) for side in (executable.inputs, executable.outputs)
-    )
+    inputs, outputs = (tuple(ValueSpec(spec.name, spec.type) for spec in side) for side in (executable.inputs, executable.outputs))
     return pack_index(inputs, outputs, {"stages": stages, "plan": _plan_to_json(executable.plan)}, sections)
 
 
@@ -100,14 +95,6 @@ def _with_part(loaded: Loaded, prefix: str, sections: Mapping[str, Any]) -> Load
     executable, network = loaded
     packed = take_prefix(prefix, sections) if network is None else {}
     return (executable, unpack_network(packed)) if packed else loaded
-
-
-def _hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:
-    """Returns a network without nodes whose outputs are the constants; the way that weights are stored serves them, too."""
-    initializers = {name: Initializer.of_array(array) for name, array in constants.items()}
-    outputs = tuple(ValueSpec(name, constant.type) for name, constant in initializers.items())
-    types = freeze_mapping((name, constant.type) for name, constant in initializers.items())
-    return Network(_CONSTANTS, (), outputs, (), freeze_mapping(initializers), types, freeze_mapping({"": 17}))
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:

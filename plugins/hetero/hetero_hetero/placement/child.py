@@ -19,12 +19,14 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
-from hetero_core.network.graph import Network
-from hetero_core.network.writer import pack_network
+import numpy as np
 
-VALUES = "values"
-_SECTIONS = ("model", "weights")
-_TYPES = "types.json"
+from hetero_core.network.graph import Network
+from hetero_core.network.writer import pack_network, unpack_network
+from hetero_hetero.parts import hold_constants
+
+_MODEL, _INPUTS, _SAMPLE = "model", "inputs", "sample"
+"""Folders of the network, of its inputs, and of the values between segments, which the first child that runs the whole writes."""
 
 
 class StopwatchProcess:
@@ -81,43 +83,30 @@ class StopwatchProcess:
 
 
 def write_task(folder: Path, network: Network, inputs: Mapping[str, Any]) -> None:
-    """Writes what a child needs: the network as its sections, and its inputs."""
-    for name, section in pack_network(network).items():
-        (folder / name).write_bytes(section)
-    write_values(folder, inputs)
+    """Writes what a child needs: the network, and its inputs."""
+    _write(folder / _MODEL, network)
+    write_values(folder / _INPUTS, inputs)
 
 
 def write_values(folder: Path, values: Mapping[str, Any]) -> None:
-    """Writes tensors, each to a file of its own: texts as JSON, all others as plain bytes, with the element type beside their name."""
-    import numpy as np  # not needed to start a child
-
-    from hetero_core.dtypes import dtype_of_numpy
-
-    path = folder / _TYPES
-    rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    for name, array in values.items():
-        dtype, target = dtype_of_numpy(array.dtype), folder / f"{VALUES}{len(rows)}"
-        if dtype == "string":
-            target.write_text(json.dumps(array.reshape(-1).tolist()), encoding="utf-8")
-        else:
-            np.ascontiguousarray(array).reshape(-1).view(np.uint8).tofile(target)
-        rows.append([name, dtype, list(array.shape)])
-    path.write_text(json.dumps(rows), encoding="utf-8")
+    """Writes tensors to a folder, as constants of a network."""
+    _write(folder, hold_constants(values))
 
 
 def read_values(folder: Path) -> dict[str, Any]:
-    """Returns the tensors that were written until now."""
-    import numpy as np
+    """Returns the tensors of a folder, in arrays of their own."""
+    # Copies: engines are told anew in each run where an array lies that is read-only.
+    return {name: np.array(constant.array) for name, constant in _read(folder).initializers.items()}
 
-    from hetero_core.dtypes import numpy_dtype
 
-    def read(path: Path, dtype: str) -> Any:
-        if dtype == "string":
-            return np.array(json.loads(path.read_text(encoding="utf-8")), object)
-        return np.fromfile(path, np.uint8).view(numpy_dtype(dtype))
+def _write(folder: Path, network: Network) -> None:
+    folder.mkdir()
+    for name, section in pack_network(network).items():
+        (folder / name).write_bytes(section)
 
-    rows = json.loads((folder / _TYPES).read_text(encoding="utf-8"))
-    return {name: read(folder / f"{VALUES}{index}", dtype).reshape(shape) for index, (name, dtype, shape) in enumerate(rows)}
+
+def _read(folder: Path) -> Network:
+    return unpack_network({path.name: _map(path) for path in folder.iterdir()})
 
 
 def _map(path: Path) -> Any:
@@ -132,29 +121,23 @@ def main(folder: Path) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     from hetero_core.core import Core  # reads the installed distributions
-    from hetero_core.network.writer import unpack_network
     from hetero_hetero.placement.stopwatch import Stopwatch
 
-    network = unpack_network({name: _map(folder / name) for name in _SECTIONS})
     with Core() as core:
-        watch = Stopwatch(core, network, read_values(folder))
+        watch = Stopwatch(core, _read(folder / _MODEL), read_values(folder / _INPUTS))
+        has_sample = False
         for line in sys.stdin:
             command = json.loads(line)
-            if command["do"] == "sample":
-                answer = watch.answer(command)
-                if "error" not in answer:
-                    write_values(folder, {name: watch.values[name] for name in command["names"]})
-            else:
-                if command["do"] in ("time_part", "load_plan"):
-                    watch.values |= read_values(folder) if len(watch.values) < _count_values(folder) else {}
-                answer = watch.answer(command)
+            if not has_sample and command["do"] != "sample" and (folder / _SAMPLE).exists():
+                watch.values |= read_values(folder / _SAMPLE)
+                has_sample = True
+            answer = watch.answer(command)
+            if command["do"] == "sample" and "error" not in answer:
+                write_values(folder / _SAMPLE, {name: watch.values[name] for name in command["names"]})
+                has_sample = True
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
         watch.close()
-
-
-def _count_values(folder: Path) -> int:
-    return len(json.loads((folder / _TYPES).read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

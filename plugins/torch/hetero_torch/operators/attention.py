@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hetero_core.kernels.operators.attention import allow_positions
 from hetero_core.kernels.precision import integers_of
 from hetero_torch.table import FLOATS, SINGLE, operator, refuse_any, refuse_attributes, refuse_outputs
 
@@ -47,7 +47,7 @@ def attention(
     value = v if past_value is None else torch.cat([past_value, v], 2)
     repeats = q.shape[1] // key.shape[1]
     keys, values = (x if repeats == 1 else x.repeat_interleave(repeats, 1) for x in (key, value))
-    allowed = _allow_positions(
+    allowed = allow_positions(
         q.shape[2],
         key.shape[2],
         0 if past_key is None else past_key.shape[2],
@@ -68,29 +68,6 @@ def _split_heads(x: Tensor, heads: int | None) -> Tensor:
     if heads is None:
         raise ValueError("q_num_heads and kv_num_heads are needed for inputs of rank 3")
     return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
-
-
-def _allow_positions(
-    queries: int, keys: int, past: int, valid: tuple[int, ...], *, is_causal: bool, windows: tuple[int, int]
-) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-    """Returns which key each query may see, (1 or batch, 1, queries, keys); None when it is all.
-
-    A query stands `past` keys in, or at the end of its valid ones where those are counted.
-    """
-    left, right = windows
-    if not valid and not is_causal and left < 0 and right < 0:
-        return None
-    offsets = np.asarray([count - queries for count in valid] or [past])
-    positions = np.arange(queries)[None, :, None] + offsets[:, None, None]
-    columns = np.arange(keys)[None, None, :]
-    last = positions if is_causal else positions + right if right >= 0 else np.asarray(keys)
-    allowed = columns <= (np.minimum(last, positions + right) if right >= 0 else last)
-    allowed = np.broadcast_to(allowed, (len(offsets), queries, keys))
-    if left >= 0:
-        allowed = allowed & (columns >= positions - left)
-    if valid:
-        allowed = allowed & (columns < np.asarray(valid)[:, None, None])
-    return np.ascontiguousarray(allowed[:, None])
 
 
 def _join_masks(q: Tensor, mask: Tensor | None, allowed: Any, keys: int) -> Tensor | None:

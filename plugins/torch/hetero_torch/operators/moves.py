@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from hetero_core.dtypes import dtype_of_onnx
+from hetero_core.kernels.operators.padding import find_sources
+from hetero_core.kernels.operators.slicing import clamp
 from hetero_core.kernels.precision import integers_of, normalize_axes, normalize_axis
 from hetero_core.network.graph import Node
 from hetero_torch.arrays import torch_dtype
@@ -56,7 +58,11 @@ def slice_(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = Non
     resolved = tuple(range(len(begins))) if axes is None else integers_of(axes)
     strides = (1,) * len(begins) if steps is None else integers_of(steps)
     for begin, stop, axis, stride in zip(begins, stops, normalize_axes(resolved, x.ndim), strides, strict=True):
-        x = _slice_axis(x, axis, _clamp(begin, stop, stride, x.shape[axis]))
+        part = clamp(begin, stop, stride, x.shape[axis])
+        if stride > 0:
+            x = x[(slice(None),) * axis + (part,)]
+        else:
+            x = x.index_select(axis, torch.tensor(range(x.shape[axis])[part], dtype=torch.int64, device=x.device))
     return x
 
 
@@ -64,21 +70,6 @@ def slice_(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = Non
 def slice_by_attributes(x: Tensor, *, axes: Sizes | None = None, ends: Sizes, starts: Sizes) -> Tensor:
     """Returns x[start:end] along the axes. Source: ONNX Slice-1."""
     return slice_(x, np.asarray(starts), np.asarray(ends), None if axes is None else np.asarray(axes))
-
-
-def _clamp(begin: int, stop: int, stride: int, size: int) -> range:
-    """Returns the positions that ONNX's bounds name: negative ones count from the end once, then both are clamped to the axis."""
-    if stride == 0:
-        raise ValueError("a step of a slice is 0")
-    begin, stop = (bound + size if bound < 0 else bound for bound in (begin, stop))
-    low, high = (0, size) if stride > 0 else (-1, size - 1)
-    return range(min(max(begin, 0), high), min(max(stop, low), high), stride)
-
-
-def _slice_axis(x: Tensor, axis: int, positions: range) -> Tensor:
-    if positions.step > 0:
-        return x[(slice(None),) * axis + (slice(positions.start, max(positions.stop, positions.start), positions.step),)]
-    return x.index_select(axis, torch.tensor(list(positions), dtype=torch.int64, device=x.device))
 
 
 @operator("Pad", 18, 19, 21, 23, 24, 25)
@@ -98,8 +89,8 @@ def pad(x: Tensor, pads: Any, constant_value: Tensor | None = None, axes: Any = 
         if begin or end:
             # Cutting comes first: what was cut off is not mirrored or repeated.
             x = x.narrow(axis, max(-begin, 0), x.shape[axis] - max(-begin, 0) - max(-end, 0))
-            sources = _find_sources(x.shape[axis], max(begin, 0), max(end, 0), mode)
-            x = x.index_select(axis, torch.from_numpy(sources).to(x.device))
+            sources = find_sources(x.shape[axis], max(begin, 0), max(end, 0), mode)
+            x = x.index_select(axis, torch.tensor(sources, dtype=torch.int64, device=x.device))
     return x
 
 
@@ -113,20 +104,6 @@ def pad_all(x: Tensor, pads: Any, constant_value: Tensor | None = None, *, mode:
 def pad_by_attributes(x: Tensor, *, mode: str = "constant", pads: Sizes, value: float = 0.0) -> Tensor:
     """Returns x with a border on every axis. Source: ONNX Pad-2."""
     return pad(x, np.asarray(pads), torch.tensor(value, dtype=x.dtype), mode=mode)
-
-
-def _find_sources(size: int, begin: int, end: int, mode: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns for each element of the padded axis the position that it is read from."""
-    if size == 0:
-        raise ValueError(f"an empty axis cannot be padded in mode {mode}")
-    positions = np.arange(-begin, size + end, dtype=np.int64)
-    if mode == "edge":
-        return np.clip(positions, 0, size - 1)
-    if mode == "wrap":
-        return positions % size
-    # Reflection has the period 2 (size - 1); the border elements are not repeated.
-    period = max(2 * (size - 1), 1)
-    return np.minimum(positions % period, period - positions % period) if size > 1 else np.zeros_like(positions)
 
 
 def _refuse_two_roundings(node: Node, types: Types) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import floor
 from typing import Any
 
 import numpy as np
@@ -10,18 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hetero_core.kernels.operators.resize import Axis, Sampling, find_taps
-from hetero_core.kernels.precision import integers_of, normalize_axes
-from hetero_core.network.graph import Node
-from hetero_torch.table import FLOATS, Types, dtype_of, operator, refuse_any, refuse_attributes
-
-
-def _refuse_integers(node: Node, types: Types) -> str | None:
-    dtype = dtype_of(types, 0)
-    if node.attributes.get("mode", "nearest") != "nearest" and dtype not in FLOATS:
-        return f"mode '{node.attributes['mode']}' of {node.operator} is implemented for floats, not for {dtype}"
-    return None
-
+from hetero_core.kernels.operators.resize import Axis, Sampling, find_taps, lay_axes
+from hetero_core.kernels.precision import normalize_axes
+from hetero_torch.table import operator, refuse_attributes
 
 _TRANSFORMATIONS = (
     "half_pixel",
@@ -40,10 +30,7 @@ _TRANSFORMATIONS = (
     18,
     19,
     widens=True,
-    refuse=refuse_any(
-        refuse_attributes(coordinate_transformation_mode=_TRANSFORMATIONS, keep_aspect_ratio_policy=("stretch",)),
-        _refuse_integers,
-    ),
+    refuse=refuse_attributes(coordinate_transformation_mode=_TRANSFORMATIONS, keep_aspect_ratio_policy=("stretch",)),
 )
 def resize(
     x: Tensor,
@@ -64,29 +51,19 @@ def resize(
     """Returns x resampled to the sizes, or by the scales. Source: ONNX Resize-19."""
     sampling = Sampling(mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, bool(exclude_outside), bool(antialias))
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
-    return _resample(x, _lay_axes(x, named, scales, integers_of(sizes)), sampling)
+    return _resample(x, lay_axes(x.shape, named, None, scales, sizes, keep_aspect_ratio_policy), sampling)
 
 
-@operator("Resize", 10, widens=True, refuse=_refuse_integers)
-@operator("Upsample", 9, widens=True, refuse=_refuse_integers)
+@operator("Resize", 10, widens=True)
+@operator("Upsample", 9, widens=True)
 def resize_by_scales(x: Tensor, scales: Any, *, mode: str = "nearest") -> Tensor:
     """Returns x resampled from coordinates x / scale; nearest rounds down where the axis grows and up where it shrinks.
 
     Source: ONNX Resize-10.
     """
-    for axis in _lay_axes(x, tuple(range(x.ndim)), scales, ()):
+    for axis in lay_axes(x.shape, tuple(range(x.ndim)), None, scales, None, "stretch"):
         x = _resample(x, [axis], Sampling(mode, "asymmetric", "ceil" if axis.scale < 1 else "floor"))
     return x
-
-
-def _lay_axes(x: Tensor, named: tuple[int, ...], scales: Any, sizes: tuple[int, ...]) -> list[Axis]:
-    """Returns the axes with their output sizes: floor(size * scale) from scales."""
-    if sizes:
-        return [Axis(axis, x.shape[axis], size, size / x.shape[axis]) for axis, size in zip(named, sizes, strict=True)]
-    return [
-        Axis(axis, x.shape[axis], floor(x.shape[axis] * float(scale)), float(scale))
-        for axis, scale in zip(named, scales, strict=True)
-    ]
 
 
 def _resample(x: Tensor, axes: list[Axis], sampling: Sampling) -> Tensor:
