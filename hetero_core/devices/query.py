@@ -37,6 +37,11 @@ def query_by_transform(
             if origin in network.index_of_node:
                 came_from = "" if origin == node.name else f" (it becomes part of {node.label})"
                 reasons.setdefault(origin, reason + came_from)
+    return answer_query(device, network, reasons)
+
+
+def answer_query(device: DeviceName, network: Network, reasons: Mapping[str, str]) -> QueryResult:
+    """Returns the answer of a device that refuses the nodes with a reason, by name, and takes the others."""
     label = str(device)
     return QueryResult(
         supported=freeze_mapping((node.name, label) for node in network.nodes if node.name not in reasons),

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from hetero_core.contract import DeviceName, Executable, Payload, QueryResult, freeze_mapping
-from hetero_core.devices.query import require_all_supported
+from hetero_core.contract import DeviceName, Executable, Payload, QueryResult
+from hetero_core.devices.query import answer_query, require_all_supported
 from hetero_core.engines.stamping import apply_stamps, choose_stamps
 from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
@@ -72,10 +72,7 @@ class EngineDevice:
         reasons = {**self.find_known_errors(device, network, config), **stamps.refusals}
         asked = [node for node in stamped.nodes if node.name not in reasons]
         reasons.update(self.find_refusals(device, asked, stamped))
-        return QueryResult(
-            supported=freeze_mapping((node.name, str(device)) for node in network.nodes if node.name not in reasons),
-            refused=freeze_mapping((node.name, reasons[node.name]) for node in network.nodes if node.name in reasons),
-        )
+        return answer_query(device, network, reasons)
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:

@@ -14,6 +14,7 @@ from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.names import normalise_arguments
+from hetero_core.devices.query import answer_query
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 
@@ -54,16 +55,11 @@ class MultiDevice(Composer):
         children = self.require_children(device)
         configs = configure_children(self._core, device, children, config)
         answers = {child: self._core.query_network(network, child, configs[child]) for child in children}
-        reasons = {
-            node.name: "; ".join(
-                f"{child}: {answer.refused[node.name]}" for child, answer in answers.items() if node.name in answer.refused
-            )
-            for node in network.nodes
-        }
-        return QueryResult(
-            supported=freeze_mapping((name, str(device)) for name, reason in reasons.items() if not reason),
-            refused=freeze_mapping((name, reason) for name, reason in reasons.items() if reason),
-        )
+        reasons: dict[str, list[str]] = {}
+        for child, answer in answers.items():
+            for name, reason in answer.refused.items():
+                reasons.setdefault(name, []).append(f"{child}: {reason}")
+        return answer_query(device, network, {name: "; ".join(texts) for name, texts in reasons.items()})
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:

@@ -14,7 +14,7 @@ from hetero_core.composing.properties import PROPERTIES_KEY, configure_children
 from hetero_core.composing.threads import share_processors
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.names import ListedDevice
-from hetero_core.devices.query import require_all_supported
+from hetero_core.devices.query import answer_query, require_all_supported
 from hetero_core.errors import DeviceNameError, InvalidNetworkError, NotImplementedByDeviceError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
@@ -142,20 +142,9 @@ class BatchDevice(Composer):
             answer_fixed = self._core.query_network(fixed, name, own)
             if len(answer_fixed.refused) < len(answer.refused):
                 opened, answer = fixed, answer_fixed
-        refused = {
-            node.name: f"it mixes the images of a batch: {axes.refused[node.name]}"
-            if node.name in axes.refused
-            else answer.refused.get(node.name, reason)
-            for node in network.nodes
-        }
-        return (
-            QueryResult(
-                freeze_mapping((node, str(device)) for node, why in refused.items() if not why),
-                freeze_mapping((node, why) for node, why in refused.items() if why),
-            ),
-            opened,
-            axes,
-        )
+        others = dict.fromkeys(network.index_of_node, reason) if reason else {}
+        mixing = {node: f"it mixes the images of a batch: {why}" for node, why in axes.refused.items()}
+        return answer_query(device, network, {**others, **answer.refused, **mixing}), opened, axes
 
 
 def _is_open(network: Network, axes: BatchAxes) -> bool:

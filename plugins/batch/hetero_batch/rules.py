@@ -7,6 +7,7 @@ operator specifications.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from hetero_batch.views import Axis, MixedImages, NodeView, refuse
@@ -58,11 +59,6 @@ def resize(view: NodeView) -> Axis:
     if "axes" in view.node.attributes or not scales or scales[axis] != 1:
         refuse("it resizes the batch axis, or to sizes that are not relative to it")
     return axis
-
-
-def keep_any(view: NodeView) -> Axis:
-    """Operators that leave every axis as it is, with numbers beside."""
-    return view.only_first()
 
 
 def multiply(view: NodeView) -> Axis:
@@ -219,7 +215,7 @@ def reshape(view: NodeView) -> Axis:
     if not target:
         refuse("it drops the batch axis")
     rest, known = [size for size in target[1:] if size > 0], [size for size in before[1:] if isinstance(size, int)]
-    is_same = len(rest) == len(target) - 1 and len(known) == len(before) - 1 and _product(rest) == _product(known)
+    is_same = len(rest) == len(target) - 1 and len(known) == len(before) - 1 and prod(rest) == prod(known)
     if (target[0] == 0 and not view.node.attributes.get("allowzero", 0)) or target[0] == before[0]:
         return 0
     if target[0] == -1 and is_same:
@@ -288,13 +284,6 @@ def keep_rows(view: NodeView) -> Axis:
     return 0
 
 
-def _product(sizes: Sequence[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
-
-
 _ALIGNED = """Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu Clip
 Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less
 LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus
@@ -322,7 +311,7 @@ RULES: Mapping[tuple[str, str], Callable[[NodeView], Axis | list[Axis]]] = {
     ("", "Concat"): concat,
     ("", "CumSum"): keep_except(0, index=1, attribute=""),
     ("", "DequantizeLinear"): quantize,
-    ("", "Dropout"): keep_any,
+    ("", "Dropout"): NodeView.only_first,
     ("", "Expand"): expand,
     ("", "Flatten"): flatten,
     ("", "GRU"): recur,

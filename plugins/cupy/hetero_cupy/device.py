@@ -12,7 +12,7 @@ from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.host_memory import FREE_MEMORY, TOTAL_MEMORY
-from hetero_core.devices.query import query_by_transform, require_all_supported
+from hetero_core.devices.query import answer_query, require_all_supported
 from hetero_core.errors import BlobMismatchError, ConfigValueError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
@@ -119,14 +119,12 @@ class GpuDevice:
 
         Asks about the network as it is: the passes of loading only take nodes away, and what they take away here may stay in a part.
         """
-        reasons = find_card_refusals(network, self._extensions)
-        return query_by_transform(device, network, lambda same: same, lambda node, _: reasons.get(node.name))
+        return answer_query(device, network, find_card_refusals(network, self._extensions))
 
     def _require_taken(self, device: DeviceName, prepared: Network) -> None:
         """Raises UnsupportedNodesError for a prepared network with nodes that the card does not run; its values may be bfloat16."""
         reasons = find_card_refusals(prepared, self._extensions, dtypes=DTYPES | SMALL)
-        refused = query_by_transform(device, prepared, lambda same: same, lambda node, _: reasons.get(node.name))
-        require_all_supported(device, prepared, refused)
+        require_all_supported(device, prepared, answer_query(device, prepared, reasons))
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:

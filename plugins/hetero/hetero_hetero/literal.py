@@ -23,19 +23,9 @@ def select_literally(graph: Digraph, positions: Sequence[int]) -> list[list[int]
 
     positions: a connected part of the graph without edges to the rest, rising. Cost: rounds times roots times nodes.
     """
-    devices = sorted({graph.device_of_position[position] for position in positions})
-    if len(devices) == 1:
+    if len({graph.device_of_position[position] for position in positions}) == 1:
         return [list(positions)]
-    units = read_units(graph, positions)
-    parts = []
-    for device in devices:
-        free = sum(1 << bit for bit, position in enumerate(positions) if graph.device_of_position[position] == device)
-        while free:
-            members = max(_grow_candidates(units, free), key=len)
-            contract(units, members)
-            free &= ~join_bits(members)
-            parts.append([positions[bit] for bit in members])
-    return parts
+    return _select(graph, positions, contract)
 
 
 def select_uncontracted(graph: Digraph) -> list[list[int]]:
@@ -44,14 +34,20 @@ def select_uncontracted(graph: Digraph) -> list[list[int]]:
     Each subgraph is sound alone; several may depend on each other in a circle. Cost: rounds times roots times nodes, each step on
     integers of one bit per node.
     """
-    units = read_units(graph, range(len(graph)))
+    return _select(graph, range(len(graph)), lambda units, members: None)
+
+
+def _select(graph: Digraph, positions: Sequence[int], settle: Callable[[Units, Sequence[int]], None]) -> list[list[int]]:
+    """Returns the largest candidates, device after device; `settle` is told of each one that was taken."""
+    units = read_units(graph, positions)
     subgraphs = []
     for device in range(len(graph.priorities)):
-        free = sum(1 << position for position, rank in enumerate(graph.device_of_position) if rank == device)
+        free = join_bits([bit for bit, position in enumerate(positions) if graph.device_of_position[position] == device])
         while free:
             members = max(_grow_candidates(units, free), key=len)
+            settle(units, members)
             free &= ~join_bits(members)
-            subgraphs.append(members)
+            subgraphs.append([positions[bit] for bit in members])
     return subgraphs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 
 from hetero_core.engines.inspection import find_shape
@@ -26,18 +27,10 @@ def _check_average_pool(node: Node, graph: Graph) -> str | None:
     if not node.attributes.get("ceil_mode", 0):
         return None
     error = _check_window(node, graph)
-    if error is not None or not node.attributes.get("count_include_pad", 0):
+    if error is not None or not node.attributes.get("count_include_pad", 0) or not any(node.attributes.get("pads", ())):
         return error
-    shape, kernel = find_shape(node, graph), node.attributes["kernel_shape"]
-    rank = len(kernel)
-    strides, dilations = (node.attributes.get(name, (1,) * rank) for name in ("strides", "dilations"))
-    pads = node.attributes.get("pads", (0,) * (2 * rank))
-    for axis in range(rank):
-        size = None if shape is None else shape[axis + 2]
-        reach = (kernel[axis] - 1) * dilations[axis] + 1
-        if any(pads) and not (isinstance(size, int) and (size + pads[axis] + pads[axis + rank] - reach) % strides[axis] == 0):
-            return "OpenVINO counts elements behind the padding, under ceil_mode and count_include_pad"
-    return None
+    is_whole = all(rest is not None and rest % stride == 0 for _, rest, stride in _list_ends(node, graph))
+    return None if is_whole else "OpenVINO counts elements behind the padding, under ceil_mode and count_include_pad"
 
 
 def _check_max_pool(node: Node, graph: Graph) -> str | None:
@@ -49,20 +42,26 @@ def _check_max_pool(node: Node, graph: Graph) -> str | None:
     error = _check_window(node, graph)
     if error is not None:
         return error
+    is_inside = all(
+        end is not None and rest is not None and ceil(rest / stride) * stride < end for end, rest, stride in _list_ends(node, graph)
+    )
+    return None if is_inside else "OpenVINO counts a window that begins behind the end of the input, under ceil_mode"
+
+
+def _list_ends(node: Node, graph: Graph) -> Iterator[tuple[int | None, int | None, int]]:
+    """Yields for each axis the end of the input behind the padding before it, the elements beyond the first window, and the stride.
+
+    The first two are None where the size is not known.
+    """
     shape, kernel = find_shape(node, graph), node.attributes["kernel_shape"]
     rank = len(kernel)
-    strides = node.attributes.get("strides", (1,) * rank)
-    dilations = node.attributes.get("dilations", (1,) * rank)
+    strides, dilations = (node.attributes.get(name, (1,) * rank) for name in ("strides", "dilations"))
     pads = node.attributes.get("pads", (0,) * (2 * rank))
     for axis in range(rank):
         size = None if shape is None else shape[axis + 2]
-        if isinstance(size, int):
-            reach = (kernel[axis] - 1) * dilations[axis] + 1
-            windows = ceil((size + pads[axis] + pads[axis + rank] - reach) / strides[axis]) + 1
-            if (windows - 1) * strides[axis] < size + pads[axis]:
-                continue
-        return "OpenVINO counts a window that begins behind the end of the input, under ceil_mode"
-    return None
+        end = size + pads[axis] if isinstance(size, int) else None
+        reach = (kernel[axis] - 1) * dilations[axis] + 1
+        yield end, None if end is None else end + pads[axis + rank] - reach, strides[axis]
 
 
 POOLING_ERRORS: dict[str, Check] = {"AveragePool": _check_average_pool, "LpPool": _check_window, "MaxPool": _check_max_pool}

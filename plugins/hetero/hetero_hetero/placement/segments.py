@@ -17,6 +17,7 @@ from hetero_core.network.arrays import digest_array
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
 from hetero_core.records import record
+from hetero_hetero.digraph import label_components, reverse_edges
 
 MOST_SEGMENTS = 48
 _WIDEST = 8
@@ -255,22 +256,17 @@ def _split_branches(network: Network, block: range, work: Sequence[float], least
 
 def _find_components(network: Network, stretch: range) -> list[tuple[int, ...]]:
     """Returns the sets of nodes that share values with each other and not with the rest of the stretch, by first node."""
-    root = {index: index for index in stretch}
-
-    def find(index: int) -> int:
-        while root[index] != index:
-            index = root[index]
-        return index
-
-    for index in stretch:
-        for value in network.nodes[index].reads:
-            maker = network.index_of_producer.get(value, -1)
-            if maker in root:
-                first, second = sorted((find(maker), find(index)))
-                root[second] = first
+    makers = [
+        [
+            maker - stretch.start
+            for value in network.nodes[index].reads
+            if (maker := network.index_of_producer.get(value, -1)) in stretch
+        ]
+        for index in stretch
+    ]
     members: dict[int, list[int]] = {}
-    for index in stretch:
-        members.setdefault(find(index), []).append(index)
+    for index, component in zip(stretch, label_components((makers, reverse_edges(makers)), len(stretch)), strict=True):
+        members.setdefault(component, []).append(index)
     return [tuple(nodes) for nodes in members.values()]
 
 
