@@ -16,7 +16,7 @@ from hetero_core.dtypes import dtype_of_onnx
 from hetero_core.network.arrays import array_of_bytes
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
-from hetero_onnxruntime.engine import Engine, find_turn, open_session
+from hetero_onnxruntime.engine import OrtEngine, find_turn, open_session
 from hetero_onnxruntime.session import Loaded, Settings, build_session, make_session_options, refer
 
 MODEL, _WEIGHTS = "model", "weights"
@@ -24,7 +24,7 @@ _SMALLEST_OUTSIDE = 1024
 """Bytes; smaller constants stay in the model."""
 
 
-def store_session(engine: Engine, stamped: Network, settings: Settings) -> Mapping[str, bytes]:
+def store_session(engine: OrtEngine, stamped: Network, settings: Settings) -> Mapping[str, bytes]:
     """Returns the optimized model and its weights; costs a load."""
     with find_turn(settings.provider), tempfile.TemporaryDirectory(prefix="hetero-ort-") as folder:
         path = os.path.join(folder, MODEL)
@@ -41,7 +41,7 @@ def store_session(engine: Engine, stamped: Network, settings: Settings) -> Mappi
         return stored
 
 
-def restore_session(engine: Engine, stored: Mapping[str, memoryview], settings: Settings) -> Loaded:
+def restore_session(engine: OrtEngine, stored: Mapping[str, memoryview], settings: Settings) -> Loaded:
     """Returns a session of an optimized model. Raises: what the engine raises."""
     import onnx  # heavy, and loaded already where there is a network
 

@@ -12,10 +12,10 @@ from hetero_core.engines.device import EngineDevice
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
 from hetero_onnxruntime.compiled import restore_session, store_session
-from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, Engine, describe_rivalry, make_id
+from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, OrtEngine, describe_rivalry, make_id
 from hetero_onnxruntime.executable import OrtExecutable
 from hetero_onnxruntime.known_errors import find_known_error
-from hetero_onnxruntime.probing import Prober
+from hetero_onnxruntime.probing import OrtProber
 from hetero_onnxruntime.provider_errors import find_provider_error
 from hetero_onnxruntime.session import CONFIG_KEYS, Settings, build_session
 
@@ -29,12 +29,12 @@ class OrtDevice(EngineDevice):
 
     title = "ONNX Runtime"
 
-    def __init__(self, name: str, engine: Engine) -> None:
+    def __init__(self, name: str, engine: OrtEngine) -> None:
         self._name = name
         self._engine = engine
         self.version = engine.version
         self._lock = threading.Lock()
-        self._probers: dict[str, Prober] = {}
+        self._probers: dict[str, OrtProber] = {}
 
     @property
     def newest_ir_version(self) -> int:  # type: ignore[override]  # asked of the engine when it is first needed
@@ -92,7 +92,7 @@ class OrtDevice(EngineDevice):
         """Returns why the engine makes no session of a node, by name."""
         provider = self._provider(device)
         with self._lock:
-            prober = self._probers.setdefault(provider, Prober(self._engine, provider))
+            prober = self._probers.setdefault(provider, OrtProber(self._engine, provider))
         return prober.find_refusals(nodes, stamped)
 
     def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> Executable:

@@ -59,7 +59,7 @@ NO_DEVICES = frozenset({"AzureExecutionProvider"})
 
 
 @dataclass(frozen=True, eq=False)
-class Engine:
+class OrtEngine:
     """ONNX Runtime, imported. `distributions` are the installed ones that own its folder, with their versions."""
 
     module: ModuleType
@@ -124,7 +124,7 @@ def make_id(provider: str) -> str:
     return provider.removesuffix(_SUFFIX).upper()
 
 
-def open_engine() -> Engine:
+def open_engine() -> OrtEngine:
     """Returns the engine after it ran one node.
 
     Raises: DeviceUnavailableError that says what is missing, broken or too old, and the cure.
@@ -141,7 +141,7 @@ def open_engine() -> Engine:
     fault = find_fault(module, CPU_PROVIDER)
     if fault is not None:
         raise DeviceUnavailableError(f"ONNX Runtime {module.__version__} cannot run one node: {fault}; {cure}")
-    return Engine(module, distributions)
+    return OrtEngine(module, distributions)
 
 
 def find_distributions() -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.profile import Profile
-from hetero_onnxruntime.engine import Engine, find_turn
+from hetero_onnxruntime.engine import OrtEngine, find_turn
 from hetero_onnxruntime.executed import list_optimized
 from hetero_onnxruntime.session import Loaded, Settings, build_session
 
@@ -53,7 +53,9 @@ class Bindings:
 class OrtExecutable(Executable):
     """One session, shared by threads: runs share nothing, so results are the caller's own."""
 
-    def __init__(self, engine: Engine, network: Network, stamp: Callable[[], Network], settings: Settings, loaded: Loaded) -> None:
+    def __init__(
+        self, engine: OrtEngine, network: Network, stamp: Callable[[], Network], settings: Settings, loaded: Loaded
+    ) -> None:
         """`stamp` returns the network in opsets that the engine knows, which an import needs for an export and for times alone."""
         self._turn = find_turn(settings.provider)
         self.inputs = network.inputs

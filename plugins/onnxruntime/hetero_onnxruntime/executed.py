@@ -5,11 +5,11 @@ from __future__ import annotations
 from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network
 from hetero_onnxruntime.compiled import MODEL, store_session
-from hetero_onnxruntime.engine import Engine
+from hetero_onnxruntime.engine import OrtEngine
 from hetero_onnxruntime.session import Settings
 
 
-def list_optimized(engine: Engine, stamped: Network, settings: Settings, network: Network) -> tuple[ExecutedNode, ...]:
+def list_optimized(engine: OrtEngine, stamped: Network, settings: Settings, network: Network) -> tuple[ExecutedNode, ...]:
     """Returns the nodes in order. A fused one stands for the node of its name and for those whose outputs it makes; costs a load."""
     import onnx  # heavy, and loaded already where there is a network
 

@@ -14,7 +14,7 @@ from hetero_core.network.contrib_types import knows_contrib
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.writer import network_to_bytes
 from hetero_onnxruntime.custom_operators import LIBRARY_VARIABLE, find_libraries
-from hetero_onnxruntime.engine import CPU_PROVIDER, NO_DEVICES, Engine, find_turn, make_options, open_session
+from hetero_onnxruntime.engine import CPU_PROVIDER, NO_DEVICES, OrtEngine, find_turn, make_options, open_session
 
 _ELSEWHERE = "assigned to the default CPU EP"
 """The engine's words where another provider than its own leaves a node to that one, which its options forbid."""
@@ -23,10 +23,10 @@ _PACKED = frozenset({"int4", "uint4", "float4e2m1", "int2", "uint2"})
 """Types that the engine packs, several elements to a byte; arrays at its border have one element a byte."""
 
 
-class Prober:
+class OrtProber:
     """Answers for one execution provider: `find_refusals` is that of `NodeProber`. Safe for threads."""
 
-    def __init__(self, engine: Engine, provider: str) -> None:
+    def __init__(self, engine: OrtEngine, provider: str) -> None:
         self._engine = engine
         self._provider = provider
         self.find_refusals = NodeProber(self._ask, _refuse_type, keeps_weights=False).find_refusals

@@ -21,7 +21,7 @@ from hetero_core.transforms.constants import limit_folding
 from hetero_core.transforms.folding import measure_folding
 from hetero_core.transforms.work import READING_OPERATORS
 from hetero_onnxruntime.custom_operators import find_libraries
-from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, make_options, open_session
+from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, make_options, open_session
 from hetero_onnxruntime.probing import shorten_message
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Loaded:
 
 
 def build_session(
-    engine: Engine, network: Network, settings: Settings, *, entries: Mapping[str, str] = EMPTY, **more: Any
+    engine: OrtEngine, network: Network, settings: Settings, *, entries: Mapping[str, str] = EMPTY, **more: Any
 ) -> Loaded:
     """Returns a session on a stamped network; `entries` and `more` are further ones of its options, as `enable_profiling`.
 
@@ -123,7 +123,7 @@ def _folds_without_limit(network: Network, folded: Mapping[str, int]) -> bool:
     return any(node.op_type == "StringConcat" or node.op_type in READING_OPERATORS for node in exceeding)
 
 
-def make_session_options(engine: Engine, settings: Settings, entries: Mapping[str, str] = EMPTY, **more: Any) -> Any:
+def make_session_options(engine: OrtEngine, settings: Settings, entries: Mapping[str, str] = EMPTY, **more: Any) -> Any:
     """Returns the options of a session with these settings; `entries` are texts that the engine knows, `more` attributes."""
     options = make_options(engine.module, settings.provider, spins=settings.spins, libraries=settings.libraries)
     options.graph_optimization_level = getattr(engine.module.GraphOptimizationLevel, LEVELS[settings.level])
@@ -136,7 +136,7 @@ def make_session_options(engine: Engine, settings: Settings, entries: Mapping[st
     return options
 
 
-def _word_failure(engine: Engine, network: Network, settings: Settings, error: Exception) -> LoadError:
+def _word_failure(engine: OrtEngine, network: Network, settings: Settings, error: Exception) -> LoadError:
     return LoadError(
         f"ONNX Runtime {engine.version} cannot load network '{network.name}' on {settings.provider}: {shorten_message(str(error))}"
     )
@@ -194,7 +194,7 @@ def _may_turn_halves(network: Network) -> bool:
     return has_halves and any(node.op_type == "Transpose" for node in network.nodes)
 
 
-def _write_model(engine: Engine, network: Network, options: Any) -> tuple[bytes, tuple[Any, ...]]:
+def _write_model(engine: OrtEngine, network: Network, options: Any) -> tuple[bytes, tuple[Any, ...]]:
     """Returns the model for the engine, and the weights that it is given by reference; models above 2 GB have no other way."""
     skeleton, left_out = network_to_skeleton(network)
     values = [refer(engine.module, constant) for constant in left_out.values()]

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hetero_onnxruntime.engine import Engine
+from hetero_onnxruntime.engine import OrtEngine
 
 from hetero_core import Core, Extension, Network
 from hetero_core.conformance.oracles import run_evaluator
@@ -118,7 +118,7 @@ def test_versions_that_mean_the_same_are_stamped_into_an_opset_of_the_engine(cor
 
 def test_operator_that_changed_its_meaning_after_the_newest_opset_is_refused(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     # Which opset is the newest depends on the engine's version; this is a lower one, as older versions have.
-    monkeypatch.setattr(Engine, "newest_opset", lambda _, domain: 26 if domain == "" else 0)
+    monkeypatch.setattr(OrtEngine, "newest_opset", lambda _, domain: 26 if domain == "" else 0)
     model = onnx.parser.parse_model(
         '<ir_version: 11, opset_import: ["": 28]> g (uint8[2] x, uint8[2] s) => (uint8[2] y, uint8[2] z) '
         '{ y = BitShift <direction = "LEFT"> (x, s) z = Identity(x) }'

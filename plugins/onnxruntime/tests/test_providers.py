@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 from hetero_onnxruntime import probing
 from hetero_onnxruntime.device import OrtDevice
-from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, make_options, open_session
+from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, make_options, open_session
 from hetero_onnxruntime.libraries import LIBRARY_VARIABLE, register_libraries
 from hetero_onnxruntime.provider_errors import find_provider_error
 
@@ -29,7 +29,7 @@ SECOND = "OpenVINOExecutionProvider"
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> OrtDevice:
     """A device whose engine says that it has a second provider; what is asked of that one, the CPU provider answers."""
-    engine = Engine(onnxruntime, {"onnxruntime": onnxruntime.__version__})
+    engine = OrtEngine(onnxruntime, {"onnxruntime": onnxruntime.__version__})
     monkeypatch.setitem(vars(engine), "_fault_of_provider", {SECOND: None})
     monkeypatch.setattr(probing, "make_options", lambda module, provider, **more: make_options(module, CPU_PROVIDER, **more))
     monkeypatch.setattr(probing, "open_session", lambda module, model, options, provider: _open(module, model, options))

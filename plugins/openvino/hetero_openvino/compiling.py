@@ -9,14 +9,14 @@ from hetero_core.devices.threads import STREAMS_KEY
 from hetero_core.errors import LoadError
 from hetero_core.network.graph import Network
 from hetero_openvino.conversion import read_model
-from hetero_openvino.engine import Engine
+from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executable import OpenvinoExecutable
 from hetero_openvino.ports import Ports, assign_ports, take_out_copies
 from hetero_openvino.probing import shorten_message
 
 
 def compile_network(
-    engine: Engine,
+    engine: OpenvinoEngine,
     network: Network,
     stamped: Network,
     device: str,
@@ -37,7 +37,7 @@ def compile_network(
     return OpenvinoExecutable(engine, network, compiled, ports, streams=properties[STREAMS_KEY], compile_measured=compile_measured)
 
 
-def _compile(engine: Engine, model: Any, ports: Ports, device: str, properties: Mapping[str, Any]) -> tuple[Any, Ports]:
+def _compile(engine: OpenvinoEngine, model: Any, ports: Ports, device: str, properties: Mapping[str, Any]) -> tuple[Any, Ports]:
     """Returns the compiled model, None where all outputs are inputs, and its ports."""
     while any(port is not None for port in ports.outputs):
         compiled = engine.core.compile_model(model, device, dict(properties))

@@ -19,12 +19,12 @@ from hetero_core.transforms.folding import find_excess_folding
 from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_limits
 from hetero_openvino.compiling import compile_network
 from hetero_openvino.conversion import find_border_fault
-from hetero_openvino.engine import Engine
+from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executable import OpenvinoExecutable, open_tensor
 from hetero_openvino.known_errors import QUANTIZED_KEY, find_known_error
 from hetero_openvino.loops import find_endless_loops
 from hetero_openvino.ports import Ports
-from hetero_openvino.probing import Prober
+from hetero_openvino.probing import OpenvinoProber
 from hetero_openvino.roundings import find_lost_rounding
 
 PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
@@ -41,12 +41,12 @@ class OpenvinoDevice(EngineDevice):
     title = "OpenVINO"
     newest_ir_version = 13
 
-    def __init__(self, name: str, engine: Engine) -> None:
+    def __init__(self, name: str, engine: OpenvinoEngine) -> None:
         self._name = name
         self._engine = engine
         self.version = engine.version
         self._lock = threading.Lock()
-        self._probers: dict[str, Prober] = {}
+        self._probers: dict[str, OpenvinoProber] = {}
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
@@ -118,7 +118,7 @@ class OpenvinoDevice(EngineDevice):
         """Returns what the engine says against nodes when it is asked about all distinct ones at once."""
         own = device.id or "CPU"
         with self._lock:
-            prober = self._probers.setdefault(own, Prober(self._engine, own))
+            prober = self._probers.setdefault(own, OpenvinoProber(self._engine, own))
         return prober.find_refusals(nodes, stamped)
 
     def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> OpenvinoExecutable:

@@ -17,7 +17,7 @@ OLDEST = (2025, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class Engine:
+class OpenvinoEngine:
     """OpenVINO, imported, with a core of its own."""
 
     module: ModuleType
@@ -31,7 +31,7 @@ class Engine:
         return ("CPU", *(name for name in others if find_fault(self.module, self.core, name) is None))
 
 
-def open_engine() -> Engine:
+def open_engine() -> OpenvinoEngine:
     """Returns the engine after it ran one node on the processor.
 
     Raises: DeviceUnavailableError that says what is missing, broken or too old, and the cure.
@@ -45,7 +45,7 @@ def open_engine() -> Engine:
     fault = find_fault(openvino, core, "CPU")
     if fault is not None:
         raise DeviceUnavailableError(f"OpenVINO {version} cannot run one node: {fault}; reinstall openvino")
-    return Engine(openvino, core, version)
+    return OpenvinoEngine(openvino, core, version)
 
 
 def find_fault(module: Any, core: Any, device: str) -> str | None:

@@ -29,7 +29,7 @@ from hetero_core.profile import Profile
 from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
 from hetero_openvino.conversion import CARRIERS, TYPE_NAMES
 from hetero_openvino.emptiness import list_multiplied_axes
-from hetero_openvino.engine import Engine
+from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executed import list_layers
 from hetero_openvino.packing import PACKED, pack_array, unpack_array
 from hetero_openvino.ports import Ports
@@ -76,7 +76,7 @@ class OpenvinoExecutable(Executable):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: OpenvinoEngine,
         network: Network,
         compiled: Any,
         ports: Ports,

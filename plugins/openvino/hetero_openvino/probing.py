@@ -15,7 +15,7 @@ from hetero_core.engines.probing import NodeProber
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
 from hetero_openvino.conversion import TYPE_NAMES, find_type_fault, join_networks, read_model
-from hetero_openvino.engine import Engine, exact_precision
+from hetero_openvino.engine import OpenvinoEngine, exact_precision
 
 
 class EngineRefusal(str):
@@ -24,10 +24,10 @@ class EngineRefusal(str):
     __slots__ = ()
 
 
-class Prober:
+class OpenvinoProber:
     """Answers for one device of the engine. Safe for threads."""
 
-    def __init__(self, engine: Engine, device: str) -> None:
+    def __init__(self, engine: OpenvinoEngine, device: str) -> None:
         self._engine = engine
         self._device = device
         self._nodes = NodeProber(self._ask, find_type_fault, keeps_weights=True)

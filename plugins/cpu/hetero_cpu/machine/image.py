@@ -32,7 +32,7 @@ class ImageError(Exception):
 
 
 @record(frozen=True, slots=True)
-class _Section:
+class _ElfSection:
     name: int
     kind: int
     flags: int
@@ -100,7 +100,7 @@ def _cut(image: bytes, offset: int, size: int) -> bytes:
     return image[offset : offset + size]
 
 
-def _read_sections(image: bytes) -> list[_Section]:
+def _read_sections(image: bytes) -> list[_ElfSection]:
     # 64 bits, little-endian, relocatable, x86-64.
     if image[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", image, 16) != (1, 62):
         raise ImageError("this is no object file for x86-64")
@@ -112,11 +112,11 @@ def _read_sections(image: bytes) -> list[_Section]:
         )
         if flags & _ALLOCATED and flags & _WRITABLE:
             raise ImageError("the object file has variables; kernels have none")
-        sections.append(_Section(name, kind, flags, offset, size, link, about, alignment))
+        sections.append(_ElfSection(name, kind, flags, offset, size, link, about, alignment))
     return sections
 
 
-def _place_sections(sections: list[_Section]) -> tuple[dict[int, int], int, int]:
+def _place_sections(sections: list[_ElfSection]) -> tuple[dict[int, int], int, int]:
     """Returns the offset of each section that is loaded, where code begins, and the end. Constants come first, code on pages of its own."""
     places: dict[int, int] = {}
     end = code_begin = 0
@@ -133,7 +133,7 @@ def _place_sections(sections: list[_Section]) -> tuple[dict[int, int], int, int]
     return places, code_begin, -(-end // _JUMP_BYTES) * _JUMP_BYTES
 
 
-def _read_symbols(image: bytes, sections: list[_Section]) -> list[_Symbol]:
+def _read_symbols(image: bytes, sections: list[_ElfSection]) -> list[_Symbol]:
     symbols = []
     for table in sections:
         if table.kind != _SYMBOLS:
