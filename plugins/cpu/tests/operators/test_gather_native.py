@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hetero_core.network.graph import Node
 
-from .trial import WIDTHS, run_calls
+from ..trial import WIDTHS, run_calls
 
 pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
 

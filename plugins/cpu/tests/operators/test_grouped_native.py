@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hetero_core.network.graph import Node
 
-from .conftest import Lay, NativeRun
+from ..conftest import Lay, NativeRun
 
 SETTINGS = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 HALF_ULP = 2.0**-24

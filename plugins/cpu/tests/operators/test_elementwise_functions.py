@@ -13,7 +13,7 @@ from hetero_cpu.machine.code import Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.native import NativeCall, address_of
 
-from .trial import WIDTHS, run_calls
+from ..trial import WIDTHS, run_calls
 
 pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
 Array = np.ndarray[Any, Any]

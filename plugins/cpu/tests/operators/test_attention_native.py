@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hetero_core.network.graph import Node
 
-from .conftest import NativeRun
+from ..conftest import NativeRun
 
 SETTINGS = settings(max_examples=14, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MASKS = ("", "key", "query", "head")

@@ -1,4 +1,4 @@
-"""The step of Attention, and those of Swish and RMSNormalization, against formulas in float64, with random sizes."""
+"""The step of Attention by NumPy, against a formula in float64, with random sizes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import numpy as np
 import onnx.helper as oh
 import pytest
 from hetero_cpu.operators.attention import numpy_steps as steps_attention
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_core import Core
 
-RELATIVE = 2e-5
-SETTINGS = settings(max_examples=24, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+from .single_nodes import SETTINGS, check, draw_array, make_model
 
 
 @pytest.fixture(scope="module")
@@ -23,29 +22,6 @@ def core(kernels: str) -> Iterator[Core]:
     with Core() as opened:
         opened.set_config({"CPU_KERNELS": kernels}, "CPU")
         yield opened
-
-
-def draw_array(seed: int, *shape: int) -> Any:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
-
-
-def make_model(node: Any, inputs: dict[str, Any], opset: int = 24) -> Any:
-    graph = oh.make_graph(
-        [node],
-        "g",
-        [oh.make_tensor_value_info(name, 1, array.shape) for name, array in inputs.items()],
-        [oh.make_tensor_value_info("y", 1, None)],
-    )
-    return oh.make_model(graph, opset_imports=[oh.make_opsetid("", opset)], ir_version=11)
-
-
-def check(core: Core, model: Any, inputs: dict[str, Any], wanted: Any) -> None:
-    loaded = core.load_network(model, "CPU")
-    assert loaded.get_metric("CPU_FOREIGN_STEPS") == 0
-    for _ in range(2):
-        found = loaded.infer(inputs)["y"]
-        assert found.shape == wanted.shape
-        np.testing.assert_allclose(found, wanted, rtol=RELATIVE, atol=RELATIVE)
 
 
 def attend(q: Any, k: Any, v: Any, mask: Any, scale: float) -> Any:
@@ -126,28 +102,3 @@ def test_attention_of_other_forms_is_the_toolkits(
     inputs = {name: draw_array(index, *shape) for index, (name, shape) in enumerate(zip(names, shapes, strict=True))}
     model = make_model(oh.make_node("Attention", names, ["y", "k2", "v2"][:outputs], **attributes), inputs)
     assert core.load_network(model, "CPU").get_metric("CPU_FOREIGN_STEPS") == 1
-
-
-@SETTINGS
-@given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=4), alpha=st.sampled_from([0.5, 1.0, 1.702, -2.0]))
-def test_swish_equals_the_formula(core: Core, shape: list[int], alpha: float) -> None:
-    x = 20 * draw_array(1, *shape)
-    wide = x.astype(np.float64)
-    model = make_model(oh.make_node("Swish", ["x"], ["y"], alpha=alpha), {"x": x})
-    check(core, model, {"x": x}, wide / (1 + np.exp(-alpha * wide)))
-
-
-def test_swish_of_huge_numbers_is_the_number_or_zero(core: Core) -> None:
-    x = np.array([-1e4, 1e4, -np.inf, np.inf], np.float32)[:3]
-    model = make_model(oh.make_node("Swish", ["x"], ["y"]), {"x": x})
-    found = core.load_network(model, "CPU").infer({"x": x})["y"]
-    np.testing.assert_array_equal(found[:2], np.array([0, 1e4], np.float32))
-
-
-@SETTINGS
-@given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=4), epsilon=st.sampled_from([1e-6, 0.5]))
-def test_rms_normalization_equals_the_formula(core: Core, shape: list[int], epsilon: float) -> None:
-    inputs = {"x": draw_array(1, *shape), "w": draw_array(2, shape[-1])}
-    wide = inputs["x"].astype(np.float64)
-    wanted = wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + epsilon) * inputs["w"]
-    check(core, make_model(oh.make_node("RMSNormalization", ["x", "w"], ["y"], epsilon=epsilon), inputs), inputs, wanted)

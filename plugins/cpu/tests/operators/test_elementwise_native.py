@@ -24,7 +24,7 @@ from hetero_core.network.graph import Node
 from hetero_core.network.reader import read_network
 from hetero_core.network.types import TensorType
 
-from .trial import WIDTHS, run_calls
+from ..trial import WIDTHS, run_calls
 
 pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
 Array = np.ndarray[Any, Any]

@@ -1,0 +1,151 @@
+"""Machine code for poolings and for reductions of whole images, against formulas in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hetero_cpu.planning.recipe import Halo
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hetero_core.network.graph import Node
+
+from ..conftest import Lay, NativeRun
+from .windows import (
+    HALF_ULP,
+    SETTINGS,
+    check,
+    count_outputs,
+    draw_array,
+    name_geometry,
+    places,
+    walk_windows,
+)
+
+
+def pool_windows(op_type: str, x: Any, geometry: Any, outputs: tuple[int, int], *, counts_pads: bool) -> Any:
+    y = np.zeros((*x.shape[:2], *outputs))
+    kernel, strides, dilations, pads = geometry
+    for r, c, _, elements in walk_windows(x.astype(np.float64), geometry, outputs):
+        if op_type == "MaxPool":
+            y[:, :, r, c] = elements.max(axis=2, initial=-np.inf)
+            continue
+        count = elements.shape[2]
+        if counts_pads:
+            count = 1
+            for axis, output in ((0, r), (1, c)):
+                places = output * strides[axis] - pads[axis] + np.arange(kernel[axis]) * dilations[axis]
+                count *= int((places < x.shape[axis + 2] + pads[axis + 2]).sum())
+        y[:, :, r, c] = elements.sum(axis=2) / max(count, 1)
+    return y
+
+
+PADDING_ALONE: dict[str, Any] = {"geometry": ((3, 2), (2, 1), (2, 3), (3, 1, 2, 4)), "batch": 1, "channels": 2, "size": (5, 5)}
+
+
+@SETTINGS
+@example(place={**PADDING_ALONE, "x": Lay(), "y": Lay(), "has_halo": False}, op_type="MaxPool", ceil=False, counts_pads=False)
+@given(places, st.sampled_from(["MaxPool", "AveragePool"]), st.booleans(), st.booleans())
+def test_pooling_of_any_geometry_equals_the_formula(
+    native: NativeRun,
+    monkeypatch: pytest.MonkeyPatch,
+    place: dict[str, Any],
+    op_type: str,
+    ceil: bool,
+    counts_pads: bool,
+) -> None:
+    from hetero_cpu.operators.pooling.native_steps import plan_average_pool, plan_max_pool
+    from hetero_cpu.operators.windows import window_plan
+
+    monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
+    geometry, channels, size = place["geometry"], place["channels"], place["size"]
+    outputs = count_outputs(size, geometry, ceil=ceil)
+    # Elements are negative, so that a halo's zero would be a maximum.
+    x = -np.abs(draw_array(1, place["batch"], channels, *size))
+    halo = Halo(4, 4, 8, 8) if place["has_halo"] else Halo()
+    images = {"x": Lay(place["x"].before, place["x"].after, halo, place["x"].gap).place(x)[1]}
+    attributes = {**name_geometry(geometry), "ceil_mode": int(ceil)}
+    if op_type == "AveragePool":
+        attributes["count_include_pad"] = int(counts_pads)
+    node = Node("pool", op_type, ("x",), ("y",), since_version=22, attributes=attributes)
+    expected = pool_windows(op_type, x, geometry, outputs, counts_pads=counts_pads)
+    site = native.make_site([node], images, {}, expected.shape, halos={"x": halo} if place["has_halo"] else {}, workers=64)
+    recipe = plan_max_pool(site) if op_type == "MaxPool" else plan_average_pool(site)
+    limit = 0 if op_type == "MaxPool" else (np.prod(geometry[0]) + 3) * HALF_ULP * np.abs(expected)
+    chunks = check(native, recipe, images, place["y"], expected, limit)
+    assert chunks >= place["batch"] * outputs[0] // 2
+
+
+def test_max_pool_keeps_what_is_not_a_number(native: NativeRun) -> None:
+    from hetero_cpu.operators.pooling.native_steps import plan_max_pool
+
+    x = draw_array(1, 1, 5, 8, 8)
+    x[0, 0, 2, 3], x[0, 1, 0, 0], x[0, 2], x[0, 3, 7, 7] = np.nan, np.inf, -np.inf, np.nan
+    geometry = ((3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
+    node = Node("pool", "MaxPool", ("x",), ("y",), since_version=22, attributes=name_geometry(geometry))
+    images = {"x": Lay().place(x)[1]}
+    recipe = plan_max_pool(native.make_site([node], images, {}, x.shape))
+    assert recipe is not None
+    y = np.zeros((1, 8, 8, 5), np.float32).transpose(0, 3, 1, 2)
+    native.run(recipe, images, y)
+    np.testing.assert_array_equal(y, pool_windows("MaxPool", x, geometry, (8, 8), counts_pads=False))
+
+
+@pytest.mark.parametrize("change", ["indices", "C order", "large window"])
+def test_max_pool_leaves_to_others_what_it_does_not_compute(native: NativeRun, change: str) -> None:
+    from hetero_cpu.operators.pooling.native_steps import plan_max_pool
+
+    x = draw_array(1, 1, 4, 16, 16)
+    images = {"x": x if change == "C order" else Lay().place(x)[1]}
+    kernel = (16, 15) if change == "large window" else (2, 2)
+    outputs = ("y", "places") if change == "indices" else ("y",)
+    node = Node("pool", "MaxPool", ("x",), outputs, since_version=22, attributes={"kernel_shape": kernel})
+    site = native.make_site([node], images, {}, (1, 4, 17 - kernel[0], 17 - kernel[1]))
+    assert plan_max_pool(site) is None
+
+
+@pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax", "AveragePool"])
+@pytest.mark.parametrize(("channels", "size"), [(3, (1, 1)), (64, (7, 7)), (150, (5, 9)), (70, (30, 41))])
+def test_reduction_of_whole_images_equals_the_formula(
+    native: NativeRun, monkeypatch: pytest.MonkeyPatch, operator: str, channels: int, size: tuple[int, int]
+) -> None:
+    from hetero_cpu.operators.pooling import native_steps as steps_pooling
+    from hetero_cpu.operators.windows import window_plan
+
+    monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
+    x = draw_array(1, 2, channels, *size) + np.float32(0.5)
+    images = {"x": Lay(before=3, after=2, halo=Halo(1, 2, 3, 1), gap=1).place(x)[1]}
+    constants = {"axes": np.array([-1, 2])}
+    inputs, attributes = ("x",), {}
+    if operator.startswith("Reduce"):
+        inputs, attributes = ("x", "axes"), {"keepdims": 0}
+    elif operator == "AveragePool":
+        attributes = {"kernel_shape": size}
+    node = Node("pool", operator, inputs, ("y",), since_version=20, attributes=attributes)
+    shape = (2, channels) if operator.startswith("Reduce") else (2, channels, 1, 1)
+    site = native.make_site([node], images, constants, shape, halos={"x": Halo(1, 2, 3, 1)}, workers=64)
+    plans = {"AveragePool": steps_pooling.plan_average_pool}
+    is_max = operator.endswith(("MaxPool", "Max"))
+    recipe = plans.get(operator, steps_pooling.plan_global_max if is_max else steps_pooling.plan_global_mean)(site)
+    assert recipe is not None
+    y = np.full((2, channels + 4), np.nan, np.float32)
+    laid = y[:, 1 : 1 + channels].reshape(shape) if operator.startswith("Reduce") else y[:, 1 : 1 + channels, None, None]
+    chunks = native.run(recipe, images, laid)
+    wide = x.astype(np.float64)
+    expected = wide.max(axis=(2, 3)) if is_max else wide.mean(axis=(2, 3))
+    # Rows are summed apart in four sums, then added up: what is lost grows with both.
+    lost = 0 if is_max else (size[0] + size[1] / 4 + 6) * HALF_ULP * np.abs(wide).mean(axis=(2, 3))
+    assert np.all(np.abs(y[:, 1 : 1 + channels] - expected) <= lost)
+    assert np.isnan(y[:, [0, -3, -2, -1]]).all()
+    assert chunks == 2 * -(-channels // (4 * native.width))
+
+
+def test_reduction_over_other_axes_is_left_to_others(native: NativeRun) -> None:
+    from hetero_cpu.operators.pooling.native_steps import plan_global_mean
+
+    images = {"x": Lay().place(draw_array(1, 1, 4, 6, 6))[1]}
+    node = Node("mean", "ReduceMean", ("x", "axes"), ("y",), since_version=18)
+    for axes in ([1], [1, 2, 3], [2]):
+        assert plan_global_mean(native.make_site([node], images, {"axes": np.array(axes)}, (1, 1, 1, 1))) is None
