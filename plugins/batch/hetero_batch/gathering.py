@@ -38,7 +38,6 @@ class _Group:
     def __init__(self, expires: float) -> None:
         self.tickets: list[BatchTicket] = []
         self.expires = expires
-        self.is_due = False
 
     @property
     def rows(self) -> int:
@@ -142,7 +141,7 @@ class Gatherer:
         for key, group in self._groups.items():
             if not (nobody_else or group.rows >= self.size or group.expires <= now):
                 continue
-            batch, rows = [group.tickets.pop(0)], 0
+            batch = [group.tickets.pop(0)]
             rows = batch[0].rows
             while group.tickets and rows + group.tickets[0].rows <= self.size:
                 rows += group.tickets[0].rows

@@ -6,7 +6,6 @@ Each is right for inputs of the shapes that it was made for. What is not listed 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from operator import methodcaller
 from typing import Any
 
@@ -44,12 +43,9 @@ def shorten_call(call: Call, arguments: Sequence[Any], results: Any) -> Call:
 _Shortcut = tuple[Function, tuple[int, ...]] | None
 
 
-def _reshape(call: Call, arguments: Sequence[Any], result: Any) -> _Shortcut:
-    return methodcaller("reshape", tuple(result.shape)), call.sources[:1]
-
-
-def _expand(call: Call, arguments: Sequence[Any], result: Any) -> _Shortcut:
-    return methodcaller("expand", tuple(result.shape)), call.sources[:1]
+def _call_with_shape(method: str) -> Callable[[Call, Sequence[Any], Any], _Shortcut]:
+    """Returns a rule for what only gives the first tensor the shape of the result."""
+    return lambda call, arguments, result: (methodcaller(method, tuple(result.shape)), call.sources[:1])
 
 
 def _transpose(call: Call, arguments: Sequence[Any], result: Any) -> _Shortcut:
@@ -58,11 +54,8 @@ def _transpose(call: Call, arguments: Sequence[Any], result: Any) -> _Shortcut:
 
 
 def _concatenate(call: Call, arguments: Sequence[Any], result: Any) -> _Shortcut:
-    return partial(_join, call.node.attributes.get("axis", 1)), call.sources
-
-
-def _join(axis: int, *tensors: Tensor) -> Tensor:
-    return torch.cat(tensors, axis)
+    axis = call.node.attributes.get("axis", 1)
+    return lambda *tensors: torch.cat(tensors, axis), call.sources
 
 
 def _split(call: Call, arguments: Sequence[Any], results: Any) -> _Shortcut:
@@ -86,9 +79,9 @@ def _normalize_layer(call: Call, arguments: Sequence[Any], results: Any) -> _Sho
 
 
 _SHORTCUTS: Mapping[str, Callable[[Call, Sequence[Any], Any], _Shortcut]] = {
-    **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reshape),
+    **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _call_with_shape("reshape")),
     "Concat": _concatenate,
-    "Expand": _expand,
+    "Expand": _call_with_shape("expand"),
     "LayerNormalization": _normalize_layer,
     "Split": _split,
     "Transpose": _transpose,
