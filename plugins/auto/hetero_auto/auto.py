@@ -14,8 +14,10 @@ from typing import Any
 from hetero_auto.candidates import Candidates, ChildConfigs
 from hetero_auto.choosing import find_precision, list_installed
 from hetero_auto.loading import MemberSource, export_members, import_members
-from hetero_auto.multi import POLICY, POLICY_KEY, PROPERTIES
-from hetero_auto.startup import AutoExecutable, Wishes
+from hetero_auto.members import POLICIES, POLICY_KEY
+from hetero_auto.multi import POLICY, PROPERTIES
+from hetero_auto.pool import Pool
+from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
@@ -28,10 +30,7 @@ from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 
 PRIORITIES_KEY = "MULTI_DEVICE_PRIORITIES"
-MEASURE_KEY = "AUTO_MEASURE"
 STARTUP_KEY = "ENABLE_STARTUP_FALLBACK"
-RUNTIME_KEY = "ENABLE_RUNTIME_FALLBACK"
-CUMULATIVE = "CUMULATIVE_THROUGHPUT"
 HINTS = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT")
 """Keys of several devices that AUTO takes without a list, too, and hands to those that know them."""
 
@@ -116,14 +115,7 @@ class AutoDevice(Composer):
             streams = max(1, processors // sharers)
             whole = freeze_mapping({**config, THREADS_KEY: max(1, processors // streams), STREAMS_KEY: streams})
             source = replace(source, config=whole, sharers=sharers)
-        wishes = Wishes(
-            measure=config[MEASURE_KEY],
-            quick=quick if starts_early else None,
-            falls_back=config[RUNTIME_KEY],
-            is_cumulative=is_cumulative,
-            policy=config[POLICY_KEY],
-        )
-        return AutoExecutable.load(source, candidates, wishes, self.load_seconds)
+        return AutoExecutable.load(source, candidates, quick if starts_early else None, self.load_seconds)
 
     @hookimpl
     def export_network(self, executable: AutoExecutable) -> Payload:
@@ -137,7 +129,9 @@ class AutoDevice(Composer):
         """Imports the network on the device that was chosen when it was exported."""
         configs = ChildConfigs(self._core, device, self.list_children(device), config)
         inputs, outputs, members, _ = import_members(self._core, payload, config, configs, owner=device.name)
-        return AutoExecutable.of_members(str(device), inputs, outputs, members)
+        pool = Pool(str(device), POLICIES["DEVICE_PRIORITY"]())
+        pool.set_members(members)
+        return AutoExecutable(inputs, outputs, pool)
 
     def _find_candidates(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[Candidates, MemberSource]:
         """Returns the devices that take the whole network, and where members come from. Raises: as `configure_children`, for a list."""

@@ -167,6 +167,7 @@ def choose_soonest(free: Sequence[Member], able: Sequence[Member], place: int) -
     return soonest if soonest in free else None
 
 
+POLICY_KEY = "SCHEDULE_POLICY"
 POLICIES: dict[str, Callable[[], Policy]] = {
     "DEVICE_PRIORITY": lambda: choose_first,
     "ROUND_ROBIN": RoundRobin,

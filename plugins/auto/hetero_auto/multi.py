@@ -8,7 +8,7 @@ from typing import Any
 
 from hetero_auto.executable import PoolExecutable
 from hetero_auto.loading import MemberSource, export_members, find_shared, import_members
-from hetero_auto.members import POLICIES
+from hetero_auto.members import POLICIES, POLICY_KEY
 from hetero_auto.pool import Pool
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children
@@ -19,7 +19,6 @@ from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 
 PRIORITIES_KEY = "MULTI_DEVICE_PRIORITIES"
-POLICY_KEY = "SCHEDULE_POLICY"
 
 PROPERTIES = ConfigKey(dict, None, "Keys for one device of the list alone: {device: {key: value}}.")
 POLICY = ConfigKey(

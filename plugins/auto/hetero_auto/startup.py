@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future
 from itertools import chain, takewhile
 from time import perf_counter
@@ -16,28 +16,19 @@ from hetero_auto.candidates import Candidates
 from hetero_auto.choosing import measure_members
 from hetero_auto.executable import PoolExecutable
 from hetero_auto.loading import MemberSource
-from hetero_auto.members import POLICIES, Member
+from hetero_auto.members import POLICIES, POLICY_KEY, Member
 from hetero_auto.pool import Pool
+from hetero_core.devices.threads import HINT_KEY
 from hetero_core.errors import ClosedError, HeteroError
 from hetero_core.network.types import ValueSpec
-from hetero_core.records import record
 from hetero_core.runtime.executors import Executor
 
 logger = logging.getLogger(__name__)
 
+MEASURE_KEY, RUNTIME_KEY = "AUTO_MEASURE", "ENABLE_RUNTIME_FALLBACK"
+CUMULATIVE = "CUMULATIVE_THROUGHPUT"
 _UNASKED_SECONDS, _FIRST_SECONDS = 0.2, 5.0
 """Seconds that the chosen device waits for a first request, and for its answer."""
-
-
-@record(frozen=True, slots=True)
-class Wishes:
-    """The user's settings for AUTO's choice: configuration keys, and the device that serves until another one is chosen, None for none."""
-
-    measure: bool
-    quick: str | None
-    falls_back: bool
-    is_cumulative: bool
-    policy: str
 
 
 class AutoExecutable(PoolExecutable):
@@ -51,37 +42,31 @@ class AutoExecutable(PoolExecutable):
         self._settled: Future[None] | None = None
 
     @staticmethod
-    def of_members(
-        title: str, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...], members: Sequence[Member]
+    def load(
+        source: MemberSource, candidates: Candidates, quick: str | None, seconds_of_device: dict[str, float]
     ) -> AutoExecutable:
-        """Returns the executable of what a blob holds."""
-        pool = Pool(title, POLICIES["DEVICE_PRIORITY"]())
-        pool.set_members(members)
-        return AutoExecutable(inputs, outputs, pool)
-
-    @staticmethod
-    def load(source: MemberSource, candidates: Candidates, wishes: Wishes, seconds_of_device: dict[str, float]) -> AutoExecutable:
-        """Returns the executable, ready for its first request.
+        """Returns the executable, ready for its first request; `quick` serves until another device is chosen, None where none does.
 
         Raises: what the last device raises where none can load the network.
         """
         loader = _Loader(source, candidates, seconds_of_device)
-        pool = Pool(source.owner, POLICIES[wishes.policy](), loader.replace_failed if wishes.falls_back else lambda _: None)
+        measures, falls_back = source.config[MEASURE_KEY], source.config[RUNTIME_KEY]
+        pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), loader.replace_failed if falls_back else lambda _: None)
         loader.pool = pool
-        if wishes.is_cumulative:
+        if source.config[HINT_KEY] == CUMULATIVE:
             pool.set_members(loader.load_all())
-        elif wishes.quick is not None:
-            others = (name for name in candidates if name != wishes.quick)
-            pool.set_members([loader.load_first(chain([wishes.quick], others))])
-        elif wishes.measure:
+        elif quick is not None:
+            others = (name for name in candidates if name != quick)
+            pool.set_members([loader.load_first(chain([quick], others))])
+        elif measures:
             loader.settle(measures=True)
         else:
             pool.set_members([loader.load_first(candidates)])
         executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
-        if wishes.quick is not None and (wishes.measure or pool.members[0].name != candidates.names[0]):
+        if quick is not None and (measures or pool.members[0].name != candidates.names[0]):
             # Held by what runs on it: the Core waits for the threads of executors that somebody holds.
             loader.executor = source.core.create_executor(source.owner, workers=1)
-            executable._settled = loader.executor.submit(lambda: loader.settle_meanwhile(measures=wishes.measure))
+            executable._settled = loader.executor.submit(lambda: loader.settle_meanwhile(measures=measures))
         return executable
 
     def wait_until_settled(self) -> None:
