@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
-from hetero_core.cli.executed import require_suffix, write_executed
 from hetero_core.cli.options import (
     Parser,
     add_command,
     add_device_options,
     add_repeated,
+    find_target,
     is_blob,
     pin_network,
     read_config,
@@ -22,6 +23,7 @@ from hetero_core.cli.options import (
     read_pins,
     read_shapes,
     whole_number,
+    write_target,
 )
 from hetero_core.cli.preparation import add_preparation_options, find_given, prepare_network
 from hetero_core.cli.progress import Step, follow
@@ -41,6 +43,7 @@ _MOST_RUNS = 100
 _COMPILING_SECONDS = 5.0
 _SLOW_SECONDS = 10.0
 """A first inference that took longer is not followed by others."""
+_EXECUTED_SUFFIXES = (".html", ".onnx")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
@@ -97,7 +100,6 @@ def answer_run(options: argparse.Namespace) -> Answer:
     from hetero_core.runtime.replaced import list_replaceable
 
     _check_options(options)
-    require_suffix(options.executed)
     with Core() as core:
         if is_blob(options.model):
             return _run_blob(core, options)
@@ -129,6 +131,8 @@ def _check_options(options: argparse.Namespace) -> None:
         is_given = getattr(options, name) not in (None, [])
         if is_given and not getattr(options, needed):
             raise UsageError(f"--{name} has a meaning only with --{needed}")
+    if options.executed is not None and Path(options.executed).suffix.lower() not in _EXECUTED_SUFFIXES:
+        raise UsageError(f"--executed {options.executed}: expected a name that ends with {' or '.join(_EXECUTED_SUFFIXES)}")
 
 
 def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
@@ -188,9 +192,20 @@ def _infer(
         fields["subgraphs"] = sums
         parts.append(format_times(sums))
     if executed is not None:
-        fields["executed"] = str(write_executed(executed, executable.get_runtime_model(request.profile)))
+        fields["executed"] = str(_write_executed(executed, executable.get_runtime_model(request.profile)))
         parts.append(f"executed graph: {fields['executed']}")
     return outputs, fields, "\n\n".join(parts)
+
+
+def _write_executed(path: str, executed: Network) -> Path:
+    """Writes the executed graph as a page or as a model; returns where. Raises: UsageError."""
+    from hetero_core.network.writer import network_to_bytes  # imports onnx
+    from hetero_core.reports.executed import executed_to_html
+
+    target = find_target(path)
+    is_model = target.suffix.lower() == ".onnx"
+    write_target(target, network_to_bytes(executed) if is_model else executed_to_html(executed).encode())
+    return target
 
 
 def _describe_times(fields: Mapping[str, Any], executable: ExecutableNetwork) -> str:

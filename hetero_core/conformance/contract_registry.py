@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error
 from hetero_core.conformance.samples import load_sample, make_mixed, make_sample
 from hetero_core.devices.names import parse_device_name, split_device_list
@@ -68,20 +70,16 @@ def unknown_id_is_refused(context: CheckContext) -> None:
     network, _ = make_mixed(context)
     require_error(DeviceNotFoundError, lambda: core.get_metric(f"{name}.NO_SUCH_ID", "FULL_DEVICE_NAME"), "an unknown id")
     require_error(DeviceNotFoundError, lambda: core.query_network(network, f"{name}.L0"), "an unknown id in a query")
-    require_error(
-        DeviceNotFoundError,
-        # Without the id of the device under test, which the key would contradict.
-        lambda: core.query_network(network, context.device if ":" in context.device else name, {"DEVICE_ID": "NO_SUCH_ID"}),
-        "an unknown DEVICE_ID",
-    )
+    # Without the id of the device under test, which the key would contradict.
+    device = context.device if ":" in context.device else name
+    require_error(DeviceNotFoundError, core.query_network, "an unknown DEVICE_ID", network, device, {"DEVICE_ID": "NO_SUCH_ID"})
 
 
 @check("contract", needs=["single"])
 def text_behind_a_colon_is_refused(context: CheckContext) -> None:
     """A device that is not made of others takes nothing behind a colon."""
-    require_error(
-        DeviceNameError, lambda: context.core.get_metric(f"{context.facts.name}:OTHER", "FULL_DEVICE_NAME"), "text behind a colon"
-    )
+    name = f"{context.facts.name}:OTHER"
+    require_error(DeviceNameError, context.core.get_metric, "text behind a colon", name, "FULL_DEVICE_NAME")
 
 
 @check("contract")
@@ -90,12 +88,16 @@ def name_that_is_taken_is_refused(context: CheckContext) -> None:
     require_error(PluginError, lambda: context.core.register_plugin(context.facts.name, object()), "a name that is taken")
 
 
+def _require_plugin(context: CheckContext) -> Any:
+    if context.facts.plugin is None:
+        raise Skip("the plugin object is not known")
+    return context.facts.plugin
+
+
 @check("contract", needs=["plugin"])
 def plugin_serves_two_names(context: CheckContext) -> None:
     """One plugin that is registered under a second name is a device of its own there: it answers, and signs with that name."""
-    if context.facts.plugin is None:
-        raise Skip("the plugin object is not known")
-    context.core.register_plugin(SECOND_NAME, context.facts.plugin)
+    context.core.register_plugin(SECOND_NAME, _require_plugin(context))
     sample = make_sample(context, "chain")
     result = context.core.query_network(sample.network, SECOND_NAME)
     signed = {device.partition(".")[0] for device in result.supported.values()}
@@ -110,22 +112,19 @@ def unregistered_name_is_unknown_and_its_networks_go_on(context: CheckContext) -
     """After `unregister_plugin` the name is unknown; a network that was loaded before still runs."""
     sample, loaded = load_sample(context, "chain")
     context.core.unregister_plugin(context.facts.name)
-    require_error(
-        DeviceNotFoundError, lambda: context.core.get_metric(context.facts.name, "FULL_DEVICE_NAME"), "a name that was unregistered"
-    )
+    name = context.facts.name
+    require_error(DeviceNotFoundError, context.core.get_metric, "a name that was unregistered", name, "FULL_DEVICE_NAME")
     sample.require_run(loaded, context.seed, what="after its name was unregistered")
 
 
 @check("contract", needs=["plugin"])
 def name_may_be_registered_again(context: CheckContext) -> None:
     """A name that was unregistered may be given to the plugin again; the device is made anew and works."""
-    if context.facts.plugin is None:
-        raise Skip("the plugin object is not known")
-    sample = make_sample(context, "chain")
+    plugin, sample = _require_plugin(context), make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     for turn in range(3):
         context.core.unregister_plugin(context.facts.name)
-        context.core.register_plugin(context.facts.name, context.facts.plugin)
+        context.core.register_plugin(context.facts.name, plugin)
         outputs = context.load(sample.network).infer(inputs)
         sample.require_right(outputs, inputs, f"registered again, time {turn + 1}")
 

@@ -8,11 +8,16 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from hetero_core.blobs.trust import are_imports_trusted
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult
+from hetero_core.devices.config import MEMORY_LIMIT_KEY, STANDARD_KEYS
+from hetero_core.devices.processors import count_processors
+from hetero_core.devices.threads import unshare_threads
 from hetero_core.errors import DeviceNameError, HeteroError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
-from hetero_core.remote.mirror import RemoteExecutable, import_remote, load_remote, query_remote, select_config
+from hetero_core.network.writer import pack_network
+from hetero_core.remote.mirror import BLOB, RemoteExecutable
 from hetero_core.remote.succession import Succession, call_again
 
 _FORWARDED_METRICS = frozenset(
@@ -92,15 +97,18 @@ class RemoteDevice(Generic[AnyCarrier]):
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
-        """Returns the nodes that the device behind the colon takes."""
-        carrier = self._find_carrier(device, config)
-        return query_remote(carrier, network, self._select(carrier, config), str(device))
+        """Returns the nodes that the device behind the colon takes, under the name of the device here."""
+        carrier, settings = self._reach(device, config)
+        bulk = _pack(network)
+        (supported, refused), _ = call_again(lambda: carrier.call("query", settings, bulk=bulk))
+        return QueryResult(dict.fromkeys(supported, str(device)), refused)
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        """The network, loaded at the host."""
-        carrier = self._find_carrier(device, config)
-        return load_remote(carrier, network, self._select(carrier, config))
+        """The network, loaded at the host from its packed form."""
+        carrier, settings = self._reach(device, config)
+        bulk = _pack(network)
+        return RemoteExecutable(carrier, lambda token: carrier.call("load", settings, bulk=bulk, token=token)[0])
 
     @hookimpl
     def export_network(self, executable: RemoteExecutable) -> Payload:
@@ -109,9 +117,10 @@ class RemoteDevice(Generic[AnyCarrier]):
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """The network of a blob, imported at the host."""
-        carrier = self._find_carrier(device, config)
-        return import_remote(carrier, payload, self._select(carrier, config))
+        """The network of a blob of the host's device, imported there with the trust of the import here."""
+        carrier, settings = self._reach(device, config)
+        blob, trust = payload.sections[BLOB], are_imports_trusted()
+        return RemoteExecutable(carrier, lambda token: carrier.call("import", settings, trust, bulk=(blob,), token=token)[0])
 
     @hookimpl
     def close_device(self) -> bool:
@@ -124,8 +133,16 @@ class RemoteDevice(Generic[AnyCarrier]):
             carrier.close()
         return True
 
-    def _select(self, carrier: AnyCarrier, config: Mapping[str, Any]) -> dict[str, Any]:
-        return select_config(config, carrier.describe().keys)
+    def _reach(self, device: DeviceName, config: Mapping[str, Any]) -> tuple[AnyCarrier, dict[str, Any]]:
+        """Returns the carrier, and what of a hook's configuration the host's Core is given: keys of the device that are set, and the
+        budget of threads and memory. The core's other keys, as CACHE_DIR and DEADLINE, are answered for here.
+        """
+        carrier = self._find_carrier(device, config)
+        keys = carrier.describe().keys
+        own = {name: value for name, value in config.items() if name in keys and name not in STANDARD_KEYS and value is not None}
+        limit = config[MEMORY_LIMIT_KEY]
+        settings = own | unshare_threads(config, count_processors()) | ({} if limit is None else {MEMORY_LIMIT_KEY: limit})
+        return carrier, settings
 
     def _find_carrier(self, device: DeviceName, config: Mapping[str, Any] | None = None) -> AnyCarrier:
         """Returns the carrier to the host of a device. Raises: DeviceNameError where no device is named."""
@@ -139,3 +156,8 @@ class RemoteDevice(Generic[AnyCarrier]):
             if config is not None:
                 self._carrier_in_use[str(device)] = carrier
             return carrier
+
+
+def _pack(network: Network) -> tuple[Any, Any]:
+    packed = pack_network(network)
+    return packed["model"], packed["weights"]

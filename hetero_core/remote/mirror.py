@@ -14,50 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from hetero_core.blobs.trust import are_imports_trusted
-from hetero_core.contract import CancelToken, ConfigKey, Executable, Payload, QueryResult, RunContext
-from hetero_core.devices.config import MEMORY_LIMIT_KEY, STANDARD_KEYS
-from hetero_core.devices.processors import count_processors
-from hetero_core.devices.threads import unshare_threads
+from hetero_core.contract import CancelToken, Executable, Payload, RunContext
 from hetero_core.errors import DeviceCrashedError
 from hetero_core.executed import ExecutedNode
-from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_core.network.writer import pack_network
 from hetero_core.remote.host import restore_steps
 from hetero_core.remote.succession import Session, Succession, call_again
 
 BLOB = "blob"
-
-
-def select_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey]) -> dict[str, Any]:
-    """Returns what of a hook's configuration the host's Core is given: keys of the device that are set, and the budget of threads and
-    memory. The core's other keys, as CACHE_DIR and DEADLINE, are answered for here.
-    """
-    own = {name: value for name, value in config.items() if name in keys and name not in STANDARD_KEYS and value is not None}
-    limit = config[MEMORY_LIMIT_KEY]
-    return own | unshare_threads(config, count_processors()) | ({} if limit is None else {MEMORY_LIMIT_KEY: limit})
-
-
-def query_remote(carrier: Succession[Any], network: Network, config: Mapping[str, Any], device: str) -> QueryResult:
-    """Returns what the host's device takes, under the name of the device here."""
-    packed = pack_network(network)
-    bulk = (packed["model"], packed["weights"])
-    (supported, refused), _ = call_again(lambda: carrier.call("query", dict(config), bulk=bulk))
-    return QueryResult(dict.fromkeys(supported, device), refused)
-
-
-def load_remote(carrier: Succession[Any], network: Network, config: Mapping[str, Any]) -> RemoteExecutable:
-    """Returns a network that the host has loaded from its packed form."""
-    packed = pack_network(network)
-    bulk = (packed["model"], packed["weights"])
-    return RemoteExecutable(carrier, lambda token: carrier.call("load", dict(config), bulk=bulk, token=token)[0])
-
-
-def import_remote(carrier: Succession[Any], payload: Payload, config: Mapping[str, Any]) -> RemoteExecutable:
-    """Returns a network that the host has imported from its device's own blob, with the trust of the import here."""
-    blob, trust = payload.sections[BLOB], are_imports_trusted()
-    return RemoteExecutable(carrier, lambda token: carrier.call("import", dict(config), trust, bulk=(blob,), token=token)[0])
+"""The section of a payload that holds the blob of the device elsewhere."""
 
 
 class RemoteExecutable(Executable):
