@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,9 @@ FREE_SECONDS = 10.0
 """Seconds within which threads of a device have to let go of what was closed and forgotten."""
 
 
+MOST_WARNINGS = 100_000
+"""Warnings that a check may gather; no check causes so many."""
+
 MISFITS = {
     "Add": (((2, 2), (3, 3)), 2),
     "Mul": (((2, 2), (3, 3)), 1),
@@ -36,24 +40,15 @@ MISFITS = {
 """Operator of two inputs -> shapes that do not fit together, and what each element is for two of (2, 2) that hold ones."""
 
 
-class _Warnings(logging.Handler):
-    """Gathers the texts of warnings of the core."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
-
-
 @contextmanager
-def _gather_warnings() -> Iterator[list[str]]:
-    handler = _Warnings()
+def _gather_warnings() -> Iterator[list[logging.LogRecord]]:
+    """Gives the list of warnings of the core, which grows as long as the context lasts."""
+    handler = BufferingHandler(MOST_WARNINGS)
+    handler.setLevel(logging.WARNING)
     logger = logging.getLogger("hetero_core.runtime")
     logger.addHandler(handler)
     try:
-        yield handler.texts
+        yield handler.buffer
     finally:
         logger.removeHandler(handler)
 
@@ -62,14 +57,14 @@ def _gather_warnings() -> Iterator[list[str]]:
 def done_is_called_once_for_each_run(context: CheckContext) -> None:
     """Each run that is started ends once: `done` is neither left out nor called a second time."""
     sample = make_sample(context, "chain")
-    with _gather_warnings() as texts, context.load(sample.network) as loaded:
+    with _gather_warnings() as warnings, context.load(sample.network) as loaded:
         request = loaded.create_infer_request()
         for turn in range(10):
             inputs = sample.draw(context.seed + turn)
             request.start_async(inputs)
             require(request.wait(END_SECONDS), f"run {turn + 1} has not ended: the device has not called `done`")
             sample.require_right({"y": request.get_tensor("y")}, inputs, f"run {turn + 1}")
-    repeated = [text for text in texts if "called `done` a second time" in text]
+    repeated = [text for text in map(logging.LogRecord.getMessage, warnings) if "called `done` a second time" in text]
     require(not repeated, f"`done` was called twice: {repeated[:1]}")
 
 
@@ -164,15 +159,15 @@ def closing_ends_what_was_started(context: CheckContext) -> None:
 def cancelled_run_ends_on_the_device_too(context: CheckContext) -> None:
     """`done` is called for a run that was cancelled, too: while it is not, the network cannot be closed, and nothing of it is freed."""
     sample = make_sample(context, "chain")
-    with _gather_warnings() as texts:
+    with _gather_warnings() as warnings:
         loaded = context.load(sample.network)
         requests = [loaded.create_infer_request() for _ in range(8)]
         for request in requests:
             request.start_async(sample.draw(context.seed))
             request.cancel()
         loaded.close()
-    warnings_of_runs = [text for text in texts if "have not returned after they were cancelled" in text]
-    require(not warnings_of_runs, f"`done` is not called for a run that was cancelled: {warnings_of_runs[:1]}")
+    texts = [text for text in map(logging.LogRecord.getMessage, warnings) if "have not returned after they were cancelled" in text]
+    require(not texts, f"`done` is not called for a run that was cancelled: {texts[:1]}")
 
 
 @check("contract")
