@@ -45,18 +45,15 @@ def check_gpu(driver: str | None, fault: str | None) -> list[Finding]:
     if driver is None and fault is not None:
         return [Finding("gpu", "no NVIDIA driver")]
     if driver is None:
-        return [
-            Finding(
-                "gpu",
-                "libcuda can be loaded, and the kernel has no NVIDIA driver",
-                "install the driver, or start the container with the GPU",
-            )
-        ]
-    if fault is not None:
-        return [
-            Finding("gpu", f"{driver}, but libcuda cannot be loaded: {fault}", "install the driver's libraries of the same version")
-        ]
-    return [Finding("gpu", driver)]
+        text, cure = (
+            "libcuda can be loaded, and the kernel has no NVIDIA driver",
+            "install the driver, or start the container with the GPU",
+        )
+    elif fault is not None:
+        text, cure = f"{driver}, but libcuda cannot be loaded: {fault}", "install the driver's libraries of the same version"
+    else:
+        text, cure = driver, ""
+    return [Finding("gpu", text, cure)]
 
 
 def read_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | None:

@@ -9,6 +9,9 @@ from hetero_core import errors
 from hetero_core.devices.query import GENERAL_CURE
 from hetero_core.errors import HeteroError, InferenceError, UnsupportedNodesError
 
+_RESTORED = (HeteroError, RuntimeError, ValueError, TypeError, LookupError, MemoryError, ArithmeticError, AssertionError)
+"""Classes whose errors come back as themselves."""
+
 
 def describe_failure(error: BaseException) -> dict[str, Any]:
     """Returns an error as plain values: the name of its type, its message, its notes, and what refused which node."""
@@ -33,9 +36,7 @@ def restore_failure(fields: dict[str, Any], where: str) -> Exception:
     error: Exception
     if name == "UnsupportedNodesError":
         error = UnsupportedNodesError(message, fields["refusals"] or {}, GENERAL_CURE)
-    elif (
-        isinstance(kind, type) and issubclass(kind, HeteroError | RuntimeError | ValueError | TypeError | LookupError | MemoryError)
-    ) or (isinstance(kind, type) and issubclass(kind, ArithmeticError | NotImplementedError | AssertionError)):
+    elif isinstance(kind, type) and issubclass(kind, _RESTORED):
         error = kind(message)
     else:
         error = InferenceError(f"{name}: {message}")

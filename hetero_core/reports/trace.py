@@ -126,15 +126,8 @@ def _draw_request(profile: Profile, request: int) -> SliceStack:
         parts.append(_make_slice("run", "run", began, end, {"request": request}))
     for fallback in profile.fallbacks:
         reason = {"request": request, "subgraph": "/".join(map(str, fallback.path)), "reason": fallback.reason}
-        parts.append(
-            _make_slice(
-                f"{fallback.device} failed: load on {fallback.target}",
-                "fallback",
-                fallback.begin,
-                fallback.begin + fallback.seconds,
-                reason,
-            )
-        )
+        title, end_of_load = f"{fallback.device} failed: load on {fallback.target}", fallback.begin + fallback.seconds
+        parts.append(_make_slice(title, "fallback", fallback.begin, end_of_load, reason))
     return SliceStack.make(_REQUESTS, _make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
 
 
