@@ -173,10 +173,9 @@ def _find_clashes(places: tuple[int, ...], sizes: tuple[int, ...], replaces: tup
 class Arena:
     """The places of one request for one signature, in a block of memory on the card. Used by one run at a time."""
 
-    def __init__(self, plan: ArenaPlan, block: Any, address: int) -> None:
+    def __init__(self, plan: ArenaPlan, block: Any) -> None:
         self.plan = plan
         self.block = block
-        self._address = address
         self._states = bytearray(len(plan.sizes))
         self._next = 0
         self._generation = 0
@@ -217,7 +216,3 @@ class Arena:
 
     def allow_in_place(self, target: int, read: int) -> None:
         """Does nothing: the plan has already decided which results are computed in place."""
-
-    def holds(self, address: int) -> bool:
-        """Says whether an address lies in the arena."""
-        return self._address <= address < self._address + max(self.plan.nbytes, 1)

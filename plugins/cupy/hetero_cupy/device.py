@@ -23,7 +23,7 @@ from hetero_cupy.conversions import SMALL
 from hetero_cupy.executable import GpuExecutable
 from hetero_cupy.operators import CardOperators
 from hetero_cupy.passes import LOWERED, choose_kernels, prepare_network
-from hetero_cupy.payload import VERSION, WEIGHTS, pack_prepared, unpack_prepared
+from hetero_cupy.payload import VERSION, WEIGHTS, describe_mapping, pack_prepared, unpack_prepared
 from hetero_cupy.refusals import DTYPES, find_card_refusals
 from hetero_cupy.request_memory import Signature, read_plans
 from hetero_cupy.runtime import Card, Runtime
@@ -202,8 +202,8 @@ class GpuDevice:
         here = self._identify(self._card(device))
         if identity != here:
             raise BlobMismatchError(
-                f"cannot import the blob on {device}: it was exported with {_show(identity)}, here is {_show(here)}; load the model again "
-                "and export it"
+                f"cannot import the blob on {device}: it was exported with {describe_mapping(identity)}, here is "
+                f"{describe_mapping(here)}; load the model again and export it"
             )
         section = bytes(sections.pop(_PLANS, b"[]"))
         try:
@@ -277,7 +277,3 @@ def find_capabilities(capability: str) -> tuple[str, ...]:
 def _find_utilisation(card: Card) -> int:
     utilisation = card.read_utilisation()
     return -1 if utilisation is None else utilisation
-
-
-def _show(identity: Mapping[str, Any]) -> str:
-    return ", ".join(f"{subject} {value}" for subject, value in identity.items()) if isinstance(identity, dict) else repr(identity)

@@ -37,14 +37,6 @@ LOWERED = {"f16": "float16", "bf16": "bfloat16"}
 _CLIP_BY_ATTRIBUTES = 6
 
 
-def transform_network(
-    network: Network, *, precision: str, fuses: bool, attends: bool = False, has_epilogues: bool = False
-) -> Network:
-    """Returns the network as it is compiled; attention is one node with `attends`, a product with its bias with `has_epilogues`."""
-    prepared = prepare_network(network, precision=precision, attends=attends)
-    return choose_kernels(prepared, fuses=fuses, attends=attends, has_epilogues=has_epilogues)
-
-
 def prepare_network(network: Network, *, precision: str, attends: bool) -> Network:
     """Returns the network of ONNX's operators with its weights as the card gets them."""
     network = run_passes(

@@ -58,8 +58,8 @@ def unpack_prepared(sections: Mapping[str, Any], recipe: Mapping[str, Any], wher
     index = _read_index(sections[WEIGHTS], where)
     if index.recipe != recipe:
         raise BlobMismatchError(
-            f"cannot import the blob on {where}: its weights were prepared for {_show(index.recipe)}, here they are needed for "
-            f"{_show(recipe)}; load the model again and export it"
+            f"cannot import the blob on {where}: its weights were prepared for {describe_mapping(index.recipe)}, here they are needed for "
+            f"{describe_mapping(recipe)}; load the model again and export it"
         )
     for row in index.rows.values():
         _check_row(row, sections, where)
@@ -128,8 +128,9 @@ def _describe_damage(where: str, what: str) -> BlobDamagedError:
     return BlobDamagedError(f"cannot import the blob on {where}: {what}; export the network again")
 
 
-def _show(recipe: Mapping[str, Any]) -> str:
-    return ", ".join(f"{subject} {value}" for subject, value in recipe.items())
+def describe_mapping(fields: Any) -> str:
+    """Returns the fields of a blob as text; what is no mapping as Python writes it."""
+    return ", ".join(f"{subject} {value}" for subject, value in fields.items()) if isinstance(fields, dict) else repr(fields)
 
 
 class SectionWeights:

@@ -101,7 +101,7 @@ class RequestMemory:
         arena = self._arenas.get(signature)
         if arena is None or arena.plan is not plan:
             self.reserve(plan.nbytes)
-            arena = self._arenas[signature] = Arena(plan, self._block, self._card.address_of(self._block))
+            arena = self._arenas[signature] = Arena(plan, self._block)
         return arena
 
     def run(self, run: Work, inputs: tuple[Any, ...], signature: Signature) -> tuple[Any, ...]:

@@ -89,7 +89,7 @@ def test_arrays_that_live_together_share_no_byte_but_those_in_place(seed: int) -
 def test_run_as_planned_misses_nothing_and_array_that_is_kept_too_long_is_never_written_over(seed: int) -> None:
     lifetimes, sources = draw_lifetimes(seed)
     plan = plan_arena(lifetimes, sources)
-    arena = Arena(plan, None, 0)
+    arena = Arena(plan, None)
     for kept in (None, 0, len(lifetimes) // 2):
         arena.begin()
         misses = arena.misses
@@ -107,7 +107,7 @@ def test_run_as_planned_misses_nothing_and_array_that_is_kept_too_long_is_never_
 
 
 def test_other_sizes_than_planned_come_from_the_pool() -> None:
-    arena = Arena(plan_arena([Lifetime(8, 0, 1), Lifetime(8, 1, 1)], {}), None, 0)
+    arena = Arena(plan_arena([Lifetime(8, 0, 1), Lifetime(8, 1, 1)], {}), None)
     arena.begin()
     tickets = [arena.take(nbytes) for nbytes in (8, 16, 8)]
     assert [ticket.offset for ticket in tickets] == [0, None, None]
@@ -355,7 +355,7 @@ def test_memory_of_cupy_keeps_its_ticket_as_long_as_an_array_or_a_view_of_it() -
     assert plan is not None
     assert plan.nbytes == 2 * 256
     pool.clear()
-    arena = Arena(plan, None, 0x80000)
+    arena = Arena(plan, None)
     arena.begin()
     first, second, third = make(arena, SimpleNamespace(data=SimpleNamespace(ptr=0x80000)))
     assert (first - 4, pool, arena.misses) == (third, [], 0)

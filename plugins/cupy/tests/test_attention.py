@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hetero_cupy.passes import transform_network
 
 from hetero_core import Core, Network
+
+from .compiled import transform_network
 
 SCORES = "float[2,3,4,5] x"
 

@@ -11,7 +11,6 @@ import pytest
 from hetero_cupy.attention_operator import AttentionOperator
 from hetero_cupy.attention_text import AttentionForm, choose_tile, write_attention
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.passes import transform_network
 from hetero_tests.larger_models import bert_model
 
 from hetero_core import Core, Network
@@ -20,6 +19,7 @@ from hetero_core.testing.backend_cases import iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch, max_relative_difference
 
 from . import cuda_compiler, host_compiler
+from .compiled import transform_network
 from .host_compiler import HostCompiledCard, HostCompilingRuntime
 
 TYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}

@@ -17,7 +17,6 @@ from hetero_cupy import cublaslt_library
 from hetero_cupy.cublaslt_library import CublasLt, HeuristicResult, MatrixLayout, ProductForm, load_cublaslt
 from hetero_cupy.cublaslt_products import LtProducts
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.passes import transform_network
 from hetero_tests.fake_runtime import FakeRuntime
 from hetero_tests.larger_models import bert_model
 
@@ -25,6 +24,7 @@ from hetero_core import Core, Network
 from hetero_core.errors import ConfigValueError
 from hetero_core.testing.compare import max_relative_difference
 
+from .compiled import transform_network
 from .test_gemm import DTYPES, ELEMENTS, LIBRARY, HostArray, draw, read_matrix
 
 ON = {"GPU_CUBLASLT": True}

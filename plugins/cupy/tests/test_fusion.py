@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cupy.fusion import write_kernel, write_number
-from hetero_cupy.passes import transform_network
 
 from hetero_core import Core, Network
 
 from . import cuda_compiler
+from .compiled import transform_network
 
 needs_cuda_compiler = pytest.mark.skipif(not cuda_compiler.has_compiler(), reason=cuda_compiler.MISSING)
 X = np.array([[-4, -0.5, 0, 0.25], [1, 3.5, math.nan, math.inf]], np.float32)

@@ -9,7 +9,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hetero_cupy.device import GpuDevice, find_capabilities
-from hetero_cupy.passes import transform_network
 from hetero_cupy.precision import NEUTRAL, NORMALIZED, PRODUCTS
 from hetero_tests.fake_runtime import FakeRuntime
 
@@ -18,6 +17,8 @@ from hetero_core.errors import ConfigValueError
 from hetero_core.kernels.registry import read_table
 from hetero_core.network.types import TensorType
 from hetero_core.testing.models import light_inputs, light_model
+
+from .compiled import transform_network
 
 HINT, MODE = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 SMALL = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}

@@ -128,7 +128,9 @@ class HeteroDevice(Composer):
         refusals = assignment.refusals
         return QueryResult(
             supported=freeze_mapping(assignment.device_of_node),
-            refused=freeze_mapping((name, _join_reasons(refusals[name])) for name in assignment.refused),
+            refused=freeze_mapping(
+                (name, "; ".join(f"{child}: {reason}" for child, reason in refusals[name].items())) for name in assignment.refused
+            ),
             plan=plan,
         )
 
@@ -219,7 +221,3 @@ class HeteroDevice(Composer):
 def _find_constants(network: Network) -> dict[str, Any]:
     """Returns the outputs of the network that no node makes because they are constants."""
     return {spec.name: network.initializers[spec.name].array for spec in network.outputs if spec.name in network.initializers}
-
-
-def _join_reasons(reason_of_device: Mapping[str, str]) -> str:
-    return "; ".join(f"{device}: {reason}" for device, reason in reason_of_device.items())

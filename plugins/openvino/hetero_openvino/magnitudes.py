@@ -207,10 +207,6 @@ def _map(operation: Callable[[Bound], tuple[float, float]]) -> Rule:
     return rule
 
 
-def _count(node: Node, network: Network, operands: list[Bound | None]) -> Bound | None:
-    return _SIZE
-
-
 def _fill(node: Node, network: Network, operands: list[Bound | None]) -> Bound | None:
     value = node.attributes.get("value")
     if value is None:
@@ -228,11 +224,6 @@ def _accumulate(node: Node, network: Network, operands: list[Bound | None]) -> B
     sizes = [_UNKNOWN_COUNT] if shape is None else [size if isinstance(size, int) else _UNKNOWN_COUNT for size in shape]
     count = max(1, prod(sizes))
     return Bound(min(bound.low * count, bound.low), max(bound.high * count, bound.high), bound.is_size)
-
-
-def _run_through(node: Node, network: Network, operands: list[Bound | None]) -> Bound | None:
-    """A Range lies between its first two operands."""
-    return _join(operands[:2])
 
 
 def _cast(node: Node, network: Network, operands: list[Bound | None]) -> Bound | None:
@@ -271,7 +262,7 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), _select(0, 2)),
     **dict.fromkeys(("Relu", "Trilu"), _with_zero(0)),
     **dict.fromkeys(("Add", "Sum"), _combine(lambda a, b: (a.low + b.low, a.high + b.high))),
-    **dict.fromkeys(("ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"), _count),
+    **dict.fromkeys(("ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"), lambda node, network, operands: _SIZE),
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), _combine(_mask)),
     **dict.fromkeys(("Cast", "CastLike"), _cast),
     **dict.fromkeys(("Ceil", "Floor", "Round"), _map(lambda a: (a.low - 1, a.high + 1))),
@@ -286,7 +277,7 @@ _RULES: Mapping[str, Rule] = {
     "Neg": _map(lambda a: (-a.high, -a.low)),
     "OneHot": _select(2),
     "Pad": _with_zero(0, 2),
-    "Range": _run_through,
+    "Range": lambda node, network, operands: _join(operands[:2]),
     "ReduceProd": lambda node, network, operands: _SIZE if operands[0] is not None and operands[0].is_size else None,
     "Sign": _map(lambda a: (-1, 1)),
     "Sub": _combine(lambda a, b: (a.low - b.high, a.high - b.low)),

@@ -61,7 +61,8 @@ def assign_ports(model: Any, network: Network) -> Ports:
         tuple(port_of_input.get(index) for index in range(len(network.inputs))), tuple(range(count)), {}, index_of_parameter
     )
     sources = [result.input_value(0).get_node() for result in model.get_results()]
-    return _take_out(model, ports, [_name_parameter(source) for source in sources])
+    names = [source.get_friendly_name() if source.get_type_name() == "Parameter" else None for source in sources]
+    return _take_out(model, ports, names)
 
 
 def take_out_copies(model: Any, ports: Ports, compiled: Any) -> Ports:
@@ -95,10 +96,6 @@ def _take_out(model: Any, ports: Ports, parameters: list[str | None]) -> Ports:
             outputs[index] = None
             model.remove_result(results[port])
     return replace(ports, outputs=tuple(outputs), passed=passed)
-
-
-def _name_parameter(operation: Any) -> str | None:
-    return operation.get_friendly_name() if operation.get_type_name() == "Parameter" else None
 
 
 def _name_input(operation: Any) -> str | None:

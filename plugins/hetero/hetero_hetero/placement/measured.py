@@ -104,17 +104,14 @@ class _Search:
         for candidate in basics:
             self._load(candidate)
         # Before anything else, so that the best of them is known however short the search is.
-        was_timed = self._take_turns()
-        if len(self.task.configs) == 1 or len(self.segments) == 1:
-            self._settle()
-            self.winner = decide(self.candidates, self._time_candidate)
-            return was_timed
-        has_all = not answer.get("error") and self._measure_segments()
-        self._propose()
-        was_timed = self._take_turns() and was_timed
+        is_complete = self._take_turns()
+        if len(self.task.configs) > 1 and len(self.segments) > 1:
+            has_all = not answer.get("error") and self._measure_segments()
+            self._propose()
+            is_complete = self._take_turns() and has_all and is_complete
         self._settle()
         self.winner = decide(self.candidates, self._time_candidate)
-        return has_all and was_timed
+        return is_complete
 
     def _limit(self) -> float:
         """The seconds after which a process that does not answer is given up."""
