@@ -7,10 +7,9 @@ passes that case.
 from __future__ import annotations
 
 from hetero_core.dtypes import FLOAT_DTYPES
-from hetero_core.engines.inspection import find_shape, has_input, scales_are_whole
+from hetero_core.engines.inspection import dtype_of_input, find_shape, has_input, scales_are_whole
 from hetero_core.engines.known_errors import Check, find_error, refuse_empty_axes
 from hetero_core.network.graph import Graph, Node
-from hetero_core.network.types import TensorType
 from hetero_onnxruntime.division import find_fatal_division
 
 
@@ -29,23 +28,16 @@ def _check_attention(node: Node, graph: Graph) -> str | None:
     if len(node.outputs) > 3 and node.outputs[3] and node.attributes.get("is_causal", 0):
         return "ONNX Runtime returns the lowest float where the standard has -inf in the scores of causal attention"
     # ONNX Runtime 1.32, no case: of a mask of uint8, or of int32 beside the lengths of the caches, it adds something else than the mask.
-    if len(node.inputs) > 3 and node.inputs[3]:
-        dtype = getattr(graph.type_of(node.inputs[3]), "dtype", None)
-        if dtype is None or dtype not in (*FLOAT_DTYPES, "bool"):
-            return f"ONNX Runtime adds a mask of integers wrongly; this one is {dtype or 'of a type that is not known'}"
-    # ONNX Runtime 1.31: attention_4d_diff_heads_mask4d_padded_kv; the standard pads such a mask with -inf.
-    if len(node.inputs) > 3 and node.inputs[3] and not (len(node.inputs) > 4 and node.inputs[4]):
-        keys, mask = graph.type_of(node.inputs[1]), graph.type_of(node.inputs[3])
-        if _find_size(keys, -2) != _find_size(mask, -1) or _find_size(mask, -1) is None:
-            return "ONNX Runtime fails at run time on a mask that is shorter than the keys, and its size here is not known to be theirs"
-    return None
-
-
-def _find_size(value_type: object, axis: int) -> object:
-    """Returns the size or the name of an axis, None where nothing is known of it."""
-    if not isinstance(value_type, TensorType) or value_type.shape is None or len(value_type.shape) < -axis:
+    if not has_input(node, 3):
         return None
-    return value_type.shape[axis]
+    dtype = dtype_of_input(node, graph, 3)
+    if dtype is None or dtype not in (*FLOAT_DTYPES, "bool"):
+        return f"ONNX Runtime adds a mask of integers wrongly; this one is {dtype or 'of a type that is not known'}"
+    # ONNX Runtime 1.31: attention_4d_diff_heads_mask4d_padded_kv; the standard pads such a mask with -inf.
+    keys, columns = (find_shape(node, graph, 1) or ())[-2:-1], (find_shape(node, graph, 3) or ())[-1:]
+    if not has_input(node, 4) and (keys != columns or columns in ((), (None,))):
+        return "ONNX Runtime fails at run time on a mask that is shorter than the keys, and its size here is not known to be theirs"
+    return None
 
 
 def _check_cast(node: Node, graph: Graph) -> str | None:
@@ -60,10 +52,7 @@ def _check_cast(node: Node, graph: Graph) -> str | None:
 
 def _check_conv_integer(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32: convinteger_with_padding; padded or not, a zero point of the filter has to be one number.
-    if len(node.inputs) < 4 or not node.inputs[3]:
-        return None
-    points = graph.type_of(node.inputs[3])
-    if isinstance(points, TensorType) and points.shape in ((), (1,)):
+    if not has_input(node, 3) or find_shape(node, graph, 3) in ((), (1,)):
         return None
     return "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number"
 
@@ -75,21 +64,11 @@ def _check_max_unpool(node: Node, graph: Graph) -> str | None:
 
 def _check_reduce_max(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.31: reduce_max_empty_set_bool.
-    input_type = graph.type_of(node.inputs[0])
-    is_bool = isinstance(input_type, TensorType) and input_type.dtype == "bool"
-    return (
-        f"ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor"
-        if is_bool and _may_be_empty(input_type)
-        else None
-    )
-
-
-def _may_be_empty(value_type: object) -> bool:
-    return (
-        not isinstance(value_type, TensorType)
-        or value_type.shape is None
-        or any(size == 0 or not isinstance(size, int) for size in value_type.shape)
-    )
+    shape = find_shape(node, graph)
+    is_full = shape is not None and all(isinstance(size, int) and size > 0 for size in shape)
+    if is_full or dtype_of_input(node, graph) != "bool":
+        return None
+    return f"ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor"
 
 
 def _check_resize(node: Node, graph: Graph) -> str | None:
@@ -102,8 +81,7 @@ def _check_resize(node: Node, graph: Graph) -> str | None:
 
 def _check_dequantized(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32, no case: it moves a Transpose through the pair, and makes a QuantizeLinear of int32.
-    source = graph.type_of(node.inputs[0])
-    is_int32 = getattr(source, "dtype", None) == "int32" and node.inputs[0] not in graph.initializers
+    is_int32 = dtype_of_input(node, graph) == "int32" and node.inputs[0] not in graph.initializers
     if not is_int32 or len(node.inputs) < 3 or not node.inputs[2] or all(other.op_type != "Transpose" for other in graph.nodes):
         return None
     return "ONNX Runtime fails to load a DequantizeLinear of int32 with a zero point in a network that has a Transpose"
@@ -121,17 +99,14 @@ def _check_dropout(node: Node, graph: Graph) -> str | None:
 
 def _check_non_zero(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32, no case: the standard has no coordinates for the element of a scalar.
-    source = graph.type_of(node.inputs[0])
-    is_scalar = isinstance(source, TensorType) and source.shape == ()
-    return "ONNX Runtime gives the element of a scalar one coordinate in NonZero" if is_scalar else None
+    return "ONNX Runtime gives the element of a scalar one coordinate in NonZero" if find_shape(node, graph) == () else None
 
 
 def _check_log_sum_exp(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32, no case: the exponentials are cut to integers before they are added.
-    source = graph.type_of(node.inputs[0])
-    if not isinstance(source, TensorType) or source.dtype not in ("int32", "int64"):
-        return None
-    return f"ONNX Runtime adds exponentials that are cut to integers in ReduceLogSumExp of {source.dtype}"
+    dtype = dtype_of_input(node, graph)
+    is_cut = dtype in ("int32", "int64")
+    return f"ONNX Runtime adds exponentials that are cut to integers in ReduceLogSumExp of {dtype}" if is_cut else None
 
 
 def _check_drawn(node: Node, graph: Graph) -> str | None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.engines.inspection import dtype_of_input, dtype_of_value
+from hetero_core.engines.inspection import dtype_of_input, dtype_of_value, find_shape
 from hetero_core.engines.known_errors import Check, find_error, refuse, refuse_unless
 from hetero_core.network.graph import Graph, Node
-from hetero_core.network.types import TensorType
 from hetero_onnxruntime.engine import WEBGPU_PROVIDER
 from hetero_onnxruntime.webgpu_errors import check_webgpu
 
@@ -130,12 +129,8 @@ def _check_softmax(node: Node, graph: Graph) -> str | None:
     # Before version 13 the input is flattened to two dimensions.
     if node.since_version >= 13:
         return None
-    source_type, axis = graph.type_of(node.inputs[0]), node.attributes.get("axis", 1)
-    if (
-        isinstance(source_type, TensorType)
-        and source_type.shape is not None
-        and all(size == 1 for size in source_type.shape[axis % len(source_type.shape) + 1 :])
-    ):
+    shape, axis = find_shape(node, graph), node.attributes.get("axis", 1)
+    if shape and all(size == 1 for size in shape[axis % len(shape) + 1 :]):
         return None
     return f"OpenVINO's provider computes {node.op_type}-{node.since_version} along one axis; the standard flattens all from that axis on"
 
