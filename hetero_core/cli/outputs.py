@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
@@ -69,10 +70,7 @@ def _format_row(fields: Mapping[str, Any]) -> tuple[str, ...]:
     kind = f"{fields['dtype']}[{','.join(map(str, fields['shape']))}]"
     numbers = ["-" if fields[field] is None else f"{fields[field]:.6g}" for field in ("min", "max", "mean")]
     values = " ".join(f"{item:.6g}" if isinstance(item, float) else str(item) for item in fields["values"][:_SHOWN_IN_TEXT])
-    count = 1
-    for size in fields["shape"]:
-        count *= size
-    return fields["name"], kind, *numbers, values + (" ..." if count > _SHOWN_IN_TEXT else "")
+    return fields["name"], kind, *numbers, values + (" ..." if prod(fields["shape"]) > _SHOWN_IN_TEXT else "")
 
 
 def save_outputs(outputs: Mapping[str, Any], target: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""The number of processors that this process may use: its affinity mask, and the share of time that control groups leave it.
+"""The number of processors that this process may use (its affinity mask, and the share of time that control groups leave it), and what
+they can do.
 
 A container usually sees every processor of its machine and is stopped by the kernel when it has used its quota; threads beyond that
 only take time from each other. Source: Linux, cgroup-v2 (cpu.max) and sched-bwc (cpu.cfs_quota_us, cpu.cfs_period_us).
@@ -10,6 +11,7 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from math import ceil
+from pathlib import Path
 
 
 def count_processors() -> int:
@@ -20,6 +22,15 @@ def count_processors() -> int:
     quota = _read_quota()
     mask = count_affinity()
     return mask if quota is None else max(1, min(mask, ceil(quota)))
+
+
+def read_processor_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
+    """Returns what the first processor can do, in the kernel's words; nothing where the system does not say."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    return next((tuple(line.partition(":")[2].split()) for line in lines if line.startswith(("flags", "Features"))), ())
 
 
 def count_affinity() -> int:

@@ -77,12 +77,3 @@ def read_blas() -> list[Mapping[str, object]]:
     except ImportError:
         return []
     return [each for each in threadpool_info() if each.get("user_api") == "blas"]
-
-
-def read_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
-    """Returns what the first processor can do, in the kernel's words; nothing where the system does not say."""
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ()
-    return next((tuple(line.partition(":")[2].split()) for line in lines if line.startswith(("flags", "Features"))), ())

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from hetero_core.devices.processors import read_processor_flags
 from hetero_core.diagnosis.findings import Finding
 from hetero_core.diagnosis.folders import CURE, check_code_folders
 from hetero_core.diagnosis.hardware import check_gpu, check_threads, find_cuda_fault, read_driver
-from hetero_core.diagnosis.libraries import check_blas, check_libraries, read_flags, read_libraries
+from hetero_core.diagnosis.libraries import check_blas, check_libraries, read_libraries
 from hetero_core.diagnosis.packages import check_distributions
 
 RIVALS = [
@@ -174,7 +175,7 @@ def test_what_the_system_says_is_read_from_its_files(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("processor : 0\nflags : sse2 avx512f\nflags : none\n")
     assert read_driver(tmp_path / "version") == "NVRM version: 570.1"
     assert read_driver(tmp_path / "nothing") is None
-    assert read_flags(tmp_path / "cpuinfo") == ("sse2", "avx512f")
+    assert read_processor_flags(tmp_path / "cpuinfo") == ("sse2", "avx512f")
     assert "libnothing.so.1" in str(find_cuda_fault("libnothing.so.1"))
 
 

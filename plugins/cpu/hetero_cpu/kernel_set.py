@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hetero_core.devices.processors import read_processor_flags
 from hetero_cpu.blas import import_threadpoolctl
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def warn_of_slow_kernels() -> None:
     """Logs a warning when the processor has AVX-512 and OpenBLAS does not use it; once in a process."""
     # Takes some 5 ms, so it is asked for only where NumPy computes something.
     message = describe_slow_kernels(
-        import_threadpoolctl().threadpool_info(), read_processor_flags(), os.environ.get("OPENBLAS_CORETYPE")
+        import_threadpoolctl().threadpool_info(), frozenset(read_processor_flags()), os.environ.get("OPENBLAS_CORETYPE")
     )
     if message is not None:
         logger.warning("%s", message)
@@ -51,14 +51,3 @@ def describe_slow_kernels(libraries: list[dict[str, Any]], flags: frozenset[str]
         )
         return f"OpenBLAS runs its kernels for {architecture}, and the processor has AVX-512, which is about twice as fast: {cause}"
     return None
-
-
-def read_processor_flags() -> frozenset[str]:
-    """Returns the abilities that Linux lists of the first processor; nothing elsewhere."""
-    path = Path("/proc/cpuinfo")
-    if not path.exists():
-        return frozenset()
-    for line in path.read_text(errors="replace").splitlines():
-        if line.startswith("flags"):
-            return frozenset(line.partition(":")[2].split())
-    return frozenset()

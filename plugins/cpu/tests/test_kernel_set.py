@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from hetero_cpu.kernel_set import describe_slow_kernels, read_processor_flags
+from hetero_cpu.kernel_set import describe_slow_kernels
 from hetero_cpu.machine.compiler import find_width
+
+from hetero_core.devices.processors import read_processor_flags
 
 AVX512 = frozenset({"avx2", "avx512f"})
 
