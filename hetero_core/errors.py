@@ -180,6 +180,12 @@ class NetworkDeclarationWarning(UserWarning):
     """
 
 
+def word_missing(owner: str, kind: str, name: object, known: Iterable[str]) -> str:
+    """Returns "X has no KIND 'name'", with the near misses and all the names there are."""
+    names = list(known)
+    return f"{owner} has no {kind} '{name}'{suggest(str(name), names) or ';'} its {kind}s are {enumerate_choices(names)}"
+
+
 def suggest(wrong: str, choices: Iterable[str]) -> str:
     """Returns ", did you mean 'X'?" for the nearest of `choices`, or an empty text when none is near."""
     known = sorted(set(choices))

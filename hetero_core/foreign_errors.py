@@ -27,7 +27,7 @@ def own_errors(what: str) -> Callable[[Callable[Arguments, Result]], Callable[Ar
                 return function(*arguments, **named)
             except (HeteroError, Warning):  # a Warning is raised where the program turns warnings into errors
                 raise
-            except Exception as error:
+            except Exception as error:  # whatever a defect raises is reported as one
                 raise InternalError(_describe(what, error)) from error
 
         return call

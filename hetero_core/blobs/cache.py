@@ -223,8 +223,7 @@ def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[
     try:
         with trust_imports(folder.is_own):
             loaded = take(header, payload if folder.is_own else payload.without_spare_code())
-    except Exception as error:
-        # A plugin may raise anything for what it cannot import.
+    except Exception as error:  # a plugin may raise anything for what it cannot import
         raise _UnusableEntryError(f"{type(error).__name__}: {error}") from error
     logger.info("network '%s' was loaded from the cache entry '%s'", header.network, path)
     return loaded

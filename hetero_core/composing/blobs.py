@@ -91,7 +91,7 @@ def import_part(
             network = unpack_network(take_prefix(prefix, sections))
             stored = {name: value for name, value in row["config"].items() if value is not None and name not in LIMIT_KEYS}
             loaded = core.load_network(network, device, {**stored, **config})
-    except Exception as error:
+    except Exception as error:  # whatever a plugin raises, the part is named in it
         error.add_note(f"while {prefix} of a blob of {owner} was imported on {device}")
         raise
     if loaded.fingerprint != fingerprint:

@@ -43,7 +43,7 @@ def call_named(call: Callable[[], Result], *, blame: object, where: str) -> Resu
     """Returns what a call of a plugin returns. Raises: as `call_plugin`; a note to the plugin's own error names the plugin."""
     try:
         return call_plugin(call, blame=blame, where=where)
-    except Exception as error:
+    except Exception as error:  # whatever a plugin raises, it is named in it
         error.add_note(f"raised by {blame} in {where}")
         raise
 

@@ -160,7 +160,7 @@ def _check_fields(name: str, key: ConfigKey, blame: str) -> None:
             )
 
 
-def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str, where: str = "") -> str:
+def resolve_key(name: str, keys: Mapping[str, Any], *, device: str, where: str = "") -> str:
     """Returns the declared name of a key, given by that name in any case, or by its old one.
 
     `where` is what messages name in place of the device: "network 'net' on CPU".

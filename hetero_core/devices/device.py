@@ -16,7 +16,7 @@ from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, P
 from hetero_core.devices.blame import call_plugin, read_mapping
 from hetero_core.devices.config import CACHE_KEYS, convert_config, convert_value, declare_keys, merge_config, resolve_key, take_back
 from hetero_core.devices.log_level import LOG_KEY, set_log_level
-from hetero_core.devices.metrics import collect_metrics
+from hetero_core.devices.metrics import collect_metrics, find_metric
 from hetero_core.devices.names import normalise_arguments
 from hetero_core.devices.patience import Patience
 from hetero_core.devices.processors import count_processors
@@ -30,11 +30,9 @@ from hetero_core.errors import (
     DeviceNotFoundError,
     DeviceUnavailableError,
     HeteroError,
-    MetricNotFoundError,
     NotImplementedByDeviceError,
     PluginError,
     enumerate_choices,
-    suggest,
 )
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
@@ -88,7 +86,7 @@ class Device:
                 device,
                 lambda: call_plugin(lambda: caller(device=device, **arguments), blame=self.provenance, where=hook),
             )
-        except Exception as error:
+        except Exception as error:  # whatever a plugin raises, it is named in it
             error.add_note(f"raised by {self.provenance} in {hook} for device {device}")
             raise
         if result is None and self.implements(hook):
@@ -245,17 +243,12 @@ class Device:
         Raises: MetricNotFoundError with the near misses and all names.
         """
         metrics = self.metrics(device)
-        folded = name.strip().upper()
-        if folded not in metrics:
-            raise MetricNotFoundError(
-                f"device {device} has no metric '{name}'{suggest(folded, metrics) or ';'} its metrics are {enumerate_choices(metrics)}"
-            )
-        value, question = metrics[folded], f"the metric {folded}"
+        value, question = find_metric(name, metrics, f"device {device}")
         if not callable(value):
             return value
         try:
             return self.patience.ask(question, device, lambda: call_plugin(value, blame=self.provenance, where=question))
-        except Exception as error:
+        except Exception as error:  # whatever a plugin raises, it is named in it
             error.add_note(f"raised by {self.provenance} in {question} of device {device}")
             raise
 
@@ -281,7 +274,7 @@ class Device:
             executable = self.call("import_network", device, payload=payload, config=share_threads(config))
         except (HeteroError, MemoryError):
             raise
-        except Exception as error:
+        except Exception as error:  # a plugin may raise anything for what it cannot import
             raise BlobError(
                 f"cannot import the blob on {device}: {self.provenance} failed with {type(error).__name__}: {error}; "
                 "export the network again, or load the model"

@@ -8,7 +8,7 @@ from typing import Any
 from hetero_core.contract import ConfigKey, DeviceName, freeze_mapping
 from hetero_core.devices.host_memory import FREE_MEMORY, TOTAL_MEMORY
 from hetero_core.devices.processors import count_processors
-from hetero_core.errors import PluginError
+from hetero_core.errors import MetricNotFoundError, PluginError, word_missing
 
 DEVICE_TYPES = ("integrated", "discrete")
 
@@ -112,6 +112,14 @@ def collect_metrics(
     metrics["SUPPORTED_CONFIG_KEYS"] = tuple(sorted(keys))
     metrics["SUPPORTED_METRICS"] = tuple(sorted((*metrics, "SUPPORTED_METRICS")))
     return freeze_mapping((name, metrics[name]) for name in sorted(metrics))
+
+
+def find_metric(name: str, metrics: Mapping[str, Any], owner: str) -> tuple[Any, str]:
+    """Returns a metric by its name in any case, and what a call of it is named. Raises: MetricNotFoundError."""
+    folded = name.strip().upper()
+    if folded not in metrics:
+        raise MetricNotFoundError(word_missing(owner, "metric", name, metrics))
+    return metrics[folded], f"the metric {folded}"
 
 
 def _make_uuid(device: DeviceName, metrics: Mapping[str, Any]) -> str:

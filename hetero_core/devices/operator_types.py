@@ -73,7 +73,7 @@ def _ask(blame: str, function: InferTypes, node: Node, input_types: tuple[ValueT
         return call_plugin(lambda: function(node, input_types), blame=blame, where=f"its answer about node {node.label}")
     except HeteroError:
         raise
-    except Exception as error:
+    except Exception as error:  # a plugin's rule may raise anything
         raise PluginError(
             f"{blame} fails at node {node.label} with {type(error).__name__}: {error}; mend or uninstall it"
         ) from error

@@ -274,7 +274,7 @@ class Registry:
         except HeteroError as error:
             error.add_note(f"raised by {provenance} while it created device {name}")
             raise
-        except Exception as error:
+        except Exception as error:  # a plugin may raise anything where its device is not there
             raise DeviceUnavailableError(
                 f"device {name} is not available: {provenance} failed in create_device with {type(error).__name__}: {error}"
             ) from error

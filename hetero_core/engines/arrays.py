@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from hetero_core.dtypes import numpy_dtype
 from hetero_core.network.types import TensorType, ValueSpec
 
 SMALL = 16384
@@ -31,7 +29,4 @@ def find_place(array: np.ndarray[Any, Any]) -> Place | None:
 
 def count_bytes(spec: ValueSpec) -> int | None:
     """Returns the bytes of a numeric tensor; None for an unknown element type, for strings, and for an open size."""
-    if not isinstance(spec.type, TensorType) or spec.dtype in (None, "string") or spec.shape is None:
-        return None
-    sizes = [size for size in spec.shape if isinstance(size, int)]
-    return prod(sizes) * numpy_dtype(str(spec.dtype)).itemsize if len(sizes) == len(spec.shape) else None
+    return spec.type.nbytes if isinstance(spec.type, TensorType) else None

@@ -33,7 +33,7 @@ def import_engine(module: str, attribute: str, title: str, *, cure: str) -> Modu
     """Returns an engine's module. Raises: DeviceUnavailableError where it cannot be imported, or lacks `attribute`."""
     try:
         imported = importlib.import_module(module)  # native libraries; the reason why engines are imported late
-    except Exception as error:
+    except Exception as error:  # an engine may raise anything while it loads its libraries
         raise DeviceUnavailableError(
             f"{title} is installed and cannot be imported: {type(error).__name__}: {error}; {cure}"
         ) from error

@@ -182,7 +182,7 @@ def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | 
     }
     try:
         results = step.function(*[values[slot] for slot in step.sources], **bodies)
-    except Exception as error:
+    except Exception as error:  # whatever is raised, the node is named in it
         error.add_note(f"while running node {step.node.label}")
         raise
     if not isinstance(results, tuple):

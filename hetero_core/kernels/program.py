@@ -25,7 +25,7 @@ from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, TOOLKIT, Dtypes, Ke
 from hetero_core.kernels.tables import KernelTable
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType, ValueType, sizes_of
 
 # Arithmetic on shapes works on a few numbers; a result of more elements, or one that may have more, is data.
 _LARGEST_SHAPE_VALUE = 1024
@@ -216,12 +216,8 @@ class _Compiler:
 
     def _stays_small(self, node: Node, record: KernelRecord) -> bool:
         for value in node.writes:
-            value_type = self._type_of(value)
-            sizes = value_type.shape if isinstance(value_type, TensorType) else None
-            if sizes is None or any(not isinstance(size, int) for size in sizes):
-                if record.count_bytes is not None:
-                    return False
-            elif prod(size for size in sizes if isinstance(size, int)) > _LARGEST_SHAPE_VALUE:
+            sizes = sizes_of(self._type_of(value))
+            if record.count_bytes is not None if sizes is None else prod(sizes) > _LARGEST_SHAPE_VALUE:
                 return False
         return True
 

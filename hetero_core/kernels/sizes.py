@@ -19,7 +19,7 @@ from hetero_core.kernels.registry import TOOLKIT
 from hetero_core.kernels.tables import KernelTable
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType, ValueType, sizes_of
 
 _MISFITS = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
 
@@ -86,10 +86,10 @@ def _infer_outputs(node: Node, input_types: tuple[TensorType | None, ...]) -> di
 
 
 def _count_bytes(value_type: ValueType | None) -> int:
-    if not isinstance(value_type, TensorType) or value_type.shape is None or value_type.dtype is None:
+    sizes = sizes_of(value_type)
+    if sizes is None or not isinstance(value_type, TensorType) or value_type.dtype is None:
         return 0
-    sizes = [size for size in value_type.shape if isinstance(size, int)]
-    return product(sizes) * numpy_dtype(value_type.dtype).itemsize if len(sizes) == len(value_type.shape) else 0
+    return product(sizes) * numpy_dtype(value_type.dtype).itemsize
 
 
 def require_room(limits: RunLimits, node: Node, inputs: Sequence[Any], *, table: KernelTable = TOOLKIT) -> None:

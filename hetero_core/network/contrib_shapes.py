@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType, ValueType, shape_of
 from hetero_core.records import record
 
 Size = int | str | None
@@ -31,8 +31,7 @@ class TypedNode:
 
     def shape(self, index: int) -> Shape:
         """Returns the shape of an input; None where its rank is not known."""
-        value_type = self.type(index)
-        return value_type.shape if isinstance(value_type, TensorType) else None
+        return shape_of(self.type(index))
 
     def size(self, index: int, axis: int) -> Size:
         """Returns one size of an input; None where it is not known."""

@@ -14,7 +14,7 @@ from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.late_imports import np
 from hetero_core.network.graph import Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import ValueType, sizes_of
 
 LARGEST_VALUE = 1024
 """Bytes; shapes, axes and the like are small."""
@@ -47,10 +47,8 @@ def _read_shape(node: Node, types: Mapping[str, ValueType], constants: Mapping[s
         return None
     constant = constants.get(node.inputs[0])
     value_type = types.get(node.inputs[0]) if constant is None else constant.type
-    if not isinstance(value_type, TensorType) or value_type.shape is None:
-        return None
-    sizes = [size for size in value_type.shape if isinstance(size, int)]
-    return (np.array(sizes, np.int64),) if len(sizes) == len(value_type.shape) else None
+    sizes = sizes_of(value_type)
+    return None if sizes is None else (np.array(sizes, np.int64),)
 
 
 def _read_inputs(node: Node, constants: Mapping[str, Initializer]) -> Arrays | None:

@@ -11,7 +11,7 @@ from operator import add, sub
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.contrib_shapes import TypedNode
 from hetero_core.network.graph import Node
-from hetero_core.network.types import LARGEST_RANK, TensorType, ValueType
+from hetero_core.network.types import LARGEST_RANK, TensorType, ValueType, rank_of
 
 
 def infer_ranks(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, ValueType]:
@@ -30,8 +30,7 @@ def infer_ranks(node: Node, input_types: Sequence[ValueType | None]) -> dict[str
 
 
 def _rank_of(node: TypedNode, index: int) -> int | None:
-    shape = node.shape(index)
-    return None if shape is None else len(shape)
+    return rank_of(node.type(index))
 
 
 def _length_of(node: TypedNode, index: int) -> int | None:

@@ -5,6 +5,7 @@ Imports no array library and no onnx.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -34,11 +35,9 @@ class TensorType:
     @property
     def nbytes(self) -> int | None:
         """The bytes of such an array; None where a dimension is open or the elements are strings."""
-        if self.shape is None or self.dtype is None or any(not isinstance(d, int) for d in self.shape):
-            return None
-        bits = bits_of_dtype(self.dtype)
+        sizes, bits = fixed_sizes(self.shape), None if self.dtype is None else bits_of_dtype(self.dtype)
         # Small types travel unpacked, one element a byte.
-        return None if bits is None else prod(d for d in self.shape if isinstance(d, int)) * max(bits // 8, 1)
+        return None if sizes is None or bits is None else prod(sizes) * max(bits // 8, 1)
 
 
 @record(frozen=True, slots=True)
@@ -75,6 +74,30 @@ class MapType:
 ValueType = TensorType | SequenceType | OptionalType | MapType
 
 
+def shape_of(value_type: ValueType | None) -> tuple[Dimension, ...] | None:
+    """Returns the shape of a tensor; None for other values and for an unknown rank."""
+    return value_type.shape if isinstance(value_type, TensorType) else None
+
+
+def rank_of(value_type: ValueType | None) -> int | None:
+    """Returns the number of axes of a tensor; None as `shape_of`."""
+    shape = shape_of(value_type)
+    return None if shape is None else len(shape)
+
+
+def sizes_of(value_type: ValueType | None) -> tuple[int, ...] | None:
+    """Returns the shape of a tensor whose sizes are all known; None for any other value."""
+    return fixed_sizes(shape_of(value_type))
+
+
+def fixed_sizes(shape: Sequence[Dimension] | None) -> tuple[int, ...] | None:
+    """Returns a shape whose sizes are all known; None for any other."""
+    if shape is None:
+        return None
+    sizes = tuple([size for size in shape if isinstance(size, int)])
+    return sizes if len(sizes) == len(shape) else None
+
+
 def has_known_element(value_type: ValueType | None) -> bool:
     """Says whether the element type is known down to the tensor, which is what a cut through the value needs."""
     if value_type is None:
@@ -103,7 +126,7 @@ class ValueSpec:
     @property
     def shape(self) -> tuple[Dimension, ...] | None:
         """The shape of a tensor; None for other values and for an unknown rank."""
-        return self.type.shape if isinstance(self.type, TensorType) else None
+        return shape_of(self.type)
 
 
 def type_to_json(value_type: ValueType) -> list[object]:

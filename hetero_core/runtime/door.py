@@ -13,7 +13,15 @@ import numpy as np
 
 from hetero_core.contract import OwnOutputs
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
-from hetero_core.errors import InferenceError, InputNameError, InputShapeError, InputTypeError, enumerate_choices, suggest
+from hetero_core.errors import (
+    InferenceError,
+    InputNameError,
+    InputShapeError,
+    InputTypeError,
+    enumerate_choices,
+    suggest,
+    word_missing,
+)
 from hetero_core.network.border import EMPTY_BORDER, LAYOUT_OF_RANK, Border, precision_of_dtype
 from hetero_core.network.types import HOST, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
 from hetero_core.runtime.device_tensor import DeviceTensor
@@ -38,8 +46,7 @@ def order_inputs(
     names = [spec.name for spec in specs]
     for name in inputs:
         if name not in names:
-            hint = suggest(str(name), names) or ";"
-            raise InputNameError(f"network '{network}' has no input '{name}'{hint} its inputs are {enumerate_choices(names)}")
+            raise InputNameError(word_missing(f"network '{network}'", "input", name, names))
     missing = [
         spec
         for spec in specs

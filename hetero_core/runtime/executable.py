@@ -13,6 +13,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.contract import Done, Executable, Payload, RunContext
 from hetero_core.devices.blame import call_named, call_plugin, describe_exit, is_interrupt, read_mapping
+from hetero_core.devices.config import resolve_key
+from hetero_core.devices.metrics import find_metric
 from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
 from hetero_core.devices.threads_per_stream import read_value
 from hetero_core.dtypes import numpy_dtype
@@ -20,10 +22,7 @@ from hetero_core.errors import (
     ClosedError,
     HeteroError,
     InferenceError,
-    MetricNotFoundError,
     PluginError,
-    enumerate_choices,
-    suggest,
 )
 from hetero_core.limits import RunLimits
 from hetero_core.network.border import InputInfo, OutputInfo, describe_inputs, describe_outputs
@@ -40,7 +39,7 @@ from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, keep_states
 from hetero_core.runtime.plain_inputs import open_plain_door
 from hetero_core.runtime.positions import is_by_name, name_inputs
-from hetero_core.runtime.reconfiguration import MEASURING_KEY, change_config, find_key
+from hetero_core.runtime.reconfiguration import MEASURING_KEY, change_config
 from hetero_core.runtime.replaced import CheckedOutputs, ReplacedConstants
 from hetero_core.runtime.request import InferRequest
 from hetero_core.runtime.run import NO_STATE, Start, end_once, measure_start
@@ -313,14 +312,8 @@ class ExecutableNetwork:
         """Returns a metric of the loaded network. Raises: MetricNotFoundError with the near misses and all names."""
         self.require_process()
         metrics = self._metrics()
-        folded = name.strip().upper()
-        if folded not in metrics:
-            raise MetricNotFoundError(
-                f"network '{self.name}' on {self.device} has no metric '{name}'{suggest(folded, metrics) or ';'} "
-                f"its metrics are {enumerate_choices(metrics)}"
-            )
-        value = metrics[folded]
-        return call_plugin(value, blame=self._binding.provenance, where=f"the metric {folded}") if callable(value) else value
+        value, question = find_metric(name, metrics, self.where)
+        return call_plugin(value, blame=self._binding.provenance, where=question) if callable(value) else value
 
     def _metrics(self) -> dict[str, Any]:
         blame = str(self._binding.provenance)
@@ -339,7 +332,7 @@ class ExecutableNetwork:
 
     def get_config(self, name: str) -> Any:
         """Returns the value of a key that the network was loaded with. Raises: ConfigKeyError with the near misses and all keys."""
-        return read_value(name, find_key(name, self.config, self.device, where=self.where), self.config)
+        return read_value(name, resolve_key(name, self.config, device=str(self.device), where=self.where), self.config)
 
     def set_config(self, config: Mapping[str, Any]) -> None:
         """Changes PERF_COUNT, DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, LOG_LEVEL, and keys that the device lets change, for the runs that

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hetero_core.contract import DeviceName, Executable, freeze_mapping
+from hetero_core.contract import Executable, freeze_mapping
 from hetero_core.devices.blame import call_named
-from hetero_core.devices.config import LIMIT_KEYS, convert_config, find_new_name, take_back
+from hetero_core.devices.config import LIMIT_KEYS, convert_config, take_back
 from hetero_core.devices.log_level import LOG_KEY
 from hetero_core.devices.threads import PRIORITY_KEY
-from hetero_core.errors import ConfigKeyError, enumerate_choices, suggest
+from hetero_core.errors import ConfigKeyError, enumerate_choices
 from hetero_core.runtime.binding import Binding
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.ranked_tasks import Turns
@@ -58,14 +58,3 @@ def _convert_settings(config: Mapping[str, Any], executable: Executable, binding
                 f"{enumerate_choices(allowed)}. Load the network again with it"
             )
     return {name: None if name in LIMIT_KEYS else binding.config[name] for name in unset} | converted
-
-
-def find_key(name: str, config: Mapping[str, Any], device: DeviceName, *, where: str) -> str:
-    """Returns the declared name of a key, given in any case or by its old name. Raises: ConfigKeyError with near misses and all keys."""
-    folded = str(name).strip().upper()
-    folded = folded if folded in config else find_new_name(folded, str(device))
-    if folded not in config:
-        raise ConfigKeyError(
-            f"{where} has no configuration key '{name}'{suggest(folded, config) or ';'} its keys are {enumerate_choices(config)}"
-        )
-    return folded

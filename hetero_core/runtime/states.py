@@ -14,10 +14,10 @@ from weakref import WeakMethod
 import numpy as np
 
 from hetero_core.contract import OwnOutputs
-from hetero_core.errors import InferenceError, InputNameError, enumerate_choices, suggest
+from hetero_core.errors import InferenceError, InputNameError, word_missing
 from hetero_core.network.border import State
 from hetero_core.network.types import HOST, TensorType, ValueSpec
-from hetero_core.runtime.door import convert_value
+from hetero_core.runtime.door import convert_value, fits_shape
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -90,7 +90,7 @@ class RequestState:
             return result
         declared_type = self.spec.type
         assert isinstance(declared_type, TensorType)
-        if not _fits(result.shape, declared_type):
+        if not fits_shape(result.shape, result.shape if declared_type.shape is None else declared_type.shape):
             raise InferenceError(
                 f"output '{self.output}' of network '{self._network.name}' has shape {list(result.shape)}, and as state '{self.name}' the "
                 f"next run takes {declared_type}; open the size with with_shapes before with_state"
@@ -103,13 +103,6 @@ class RequestState:
     def keep(self, array: Any) -> None:
         """Makes an array the value that the next run reads."""
         self._array = array
-
-
-def _fits(shape: tuple[int, ...], declared: TensorType) -> bool:
-    sizes = shape if declared.shape is None else declared.shape
-    return len(shape) == len(sizes) and all(
-        not isinstance(size, int) or size == actual for actual, size in zip(shape, sizes, strict=True)
-    )
 
 
 def _find_shared(values: tuple[Any, ...]) -> set[int]:
@@ -202,10 +195,7 @@ class RequestStates(Mapping[str, RequestState]):
 
     def __getitem__(self, name: str) -> RequestState:
         if name not in self._states:
-            raise InputNameError(
-                f"network '{self._network.name}' has no state '{name}'{suggest(name, self._states) or ';'} its states are "
-                f"{enumerate_choices(self._states)}"
-            )
+            raise InputNameError(word_missing(f"network '{self._network.name}'", "state", name, self._states))
         return self._states[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from hetero_core.late_imports import np
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import Dimension, TensorType
+from hetero_core.network.types import Dimension, TensorType, fixed_sizes
 from hetero_core.transforms.matching import (
     AnyValue,
     ConstantNumber,
@@ -124,9 +124,7 @@ def _build_attention(network: Network, match: Found, node: Node) -> Replacement 
 
 
 def _read_sizes(network: Network, value: str) -> tuple[int, ...] | None:
-    shape = read_shape(network, value)
-    sizes = tuple(size for size in shape or () if isinstance(size, int))
-    return sizes if shape is not None and len(sizes) == len(shape) else None
+    return fixed_sizes(read_shape(network, value))
 
 
 def _is_mask(network: Network, mask: str, scores: Sequence[int]) -> bool:

@@ -15,7 +15,7 @@ from hetero_core.late_imports import np
 from hetero_core.limits import FOLDED_FLOOR, FOLDED_TIMES
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import shape_of, sizes_of
 from hetero_core.transforms.work import READS_OF_A_BYTE, bound_reads
 
 Evaluate = Callable[[Node, tuple[Any, ...]], tuple[Any, ...] | None]
@@ -109,8 +109,7 @@ def _reads_too_much(node: Node, type_of: Callable[[str], Any], constants: Mappin
         return False
     shapes = [constants[name].shape if name else None for name in node.inputs]
     output_type = type_of(node.outputs[0]) if node.outputs and node.outputs[0] else None
-    shape = output_type.shape if isinstance(output_type, TensorType) else None
-    element_count = prod(size for size in shape or () if isinstance(size, int))
+    element_count = prod(size for size in shape_of(output_type) or () if isinstance(size, int))
     return bound_reads(node, shapes, element_count) // READS_OF_A_BYTE > room
 
 
@@ -162,10 +161,8 @@ def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Ini
 
 def _read_sizes(node: Node, value_type: Any) -> Any:
     """Returns what a Shape or a Size makes of a value by its type, None where the shape is not known."""
-    if not isinstance(value_type, TensorType) or value_type.shape is None:
-        return None
-    sizes = [size for size in value_type.shape if isinstance(size, int)]
-    if len(sizes) != len(value_type.shape) or prod(sizes) > _MOST_ELEMENTS:
+    sizes = sizes_of(value_type)
+    if sizes is None or prod(sizes) > _MOST_ELEMENTS:
         return None
     if node.op_type == "Size":
         return np.array(prod(sizes), np.int64)

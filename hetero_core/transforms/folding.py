@@ -12,7 +12,7 @@ from math import ceil, prod
 from hetero_core.dtypes import bits_of_dtype
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType, ValueType, sizes_of
 from hetero_core.transforms.constants import RANDOM_OPERATORS, limit_folding
 from hetero_core.transforms.work import READS_OF_A_BYTE, bound_reads
 
@@ -87,10 +87,7 @@ class _Measurement:
     def _read_shape(self, value: str, graph: Graph) -> tuple[int, ...] | None:
         if value in self._constants:
             return self._constants[value].shape
-        value_type = graph.type_of(value) if value else None
-        shape = value_type.shape if isinstance(value_type, TensorType) else None
-        sizes = tuple(size for size in shape or () if isinstance(size, int))
-        return sizes if shape is not None and len(sizes) == len(shape) else None
+        return sizes_of(graph.type_of(value)) if value else None
 
     def _bound_letters(self, node: Node) -> int:
         """Returns how many letters a text that the node makes may have."""
@@ -119,8 +116,7 @@ class _Measurement:
 def _measure_value(value_type: ValueType | None, bound: int, letters: int) -> tuple[int, int]:
     """Returns the elements and the bytes of a value, at most those of the bound where its shape is not known."""
     dtype = value_type.dtype if isinstance(value_type, TensorType) else None
-    shape = value_type.shape if isinstance(value_type, TensorType) else None
-    sizes = [size for size in shape or () if isinstance(size, int)]
-    count = prod(sizes) if shape is not None and len(sizes) == len(shape) else bound
+    sizes = sizes_of(value_type)
+    count = bound if sizes is None else prod(sizes)
     bits = 8 * max(letters, 8) if dtype == "string" else 64 if dtype is None else bits_of_dtype(dtype) or 64
     return count, min(ceil(count * bits / 8), _HUGE)

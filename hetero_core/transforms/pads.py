@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import rank_of, sizes_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_integers
 from hetero_core.transforms.rewrite import fuse_pairs
@@ -67,10 +67,8 @@ def _read_kernel(network: Network, window: Node) -> tuple[int, ...] | None:
         return tuple(window.attributes.get("kernel_shape", ())) or None
     if window.op_type != "Conv" or len(window.inputs) < 2:
         return None
-    weight = network.type_of(window.inputs[1])
-    shape = weight.shape if isinstance(weight, TensorType) else None
-    sizes = tuple(size for size in shape or () if isinstance(size, int))
-    return sizes[2:] if shape is not None and len(sizes) == len(shape) and len(shape) > 2 else None
+    sizes = sizes_of(network.type_of(window.inputs[1]))
+    return sizes[2:] if sizes is not None and len(sizes) > 2 else None
 
 
 def _read_pads(network: Network, pad: Node) -> tuple[tuple[int, ...], float] | None:
@@ -91,10 +89,9 @@ def _read_pads(network: Network, pad: Node) -> tuple[tuple[int, ...], float] | N
     if len(pad.inputs) < 4 or not pad.inputs[3]:
         return pads, number
     axes = read_integers(network, pad.inputs[3])
-    input_type = network.type_of(pad.inputs[0])
-    if axes is None or not isinstance(input_type, TensorType) or input_type.shape is None or len(pads) != 2 * len(axes):
+    rank = rank_of(network.type_of(pad.inputs[0]))
+    if axes is None or rank is None or len(pads) != 2 * len(axes):
         return None
-    rank = len(input_type.shape)
     whole = [0] * 2 * rank
     for position, axis in enumerate(axes):
         whole[axis % rank], whole[axis % rank + rank] = pads[position], pads[position + len(axes)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
 from hetero_core.network.border import OutputInfo, dtype_of_precision
 from hetero_core.network.graph import EMPTY, Network
 from hetero_core.network.hints import drop_hints, drop_shape
@@ -94,9 +94,7 @@ def _require_outputs(network: Network, names: Sequence[str]) -> None:
     known = [spec.name for spec in network.outputs]
     for name in names:
         if name not in known:
-            raise InvalidNetworkError(
-                f"network '{network.name}' has no output '{name}'{suggest(name, known) or ';'} its outputs are {enumerate_choices(known)}"
-            )
+            raise InvalidNetworkError(word_missing(f"network '{network.name}'", "output", name, known))
 
 
 def _convert_outputs(network: Network, outputs: Mapping[str, OutputInfo]) -> Network:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
-from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
 from hetero_core.late_imports import np
 from hetero_core.network.border import InputInfo, dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import Network
@@ -54,9 +54,7 @@ def add_preprocessing(network: Network, inputs: Mapping[str, InputInfo]) -> Netw
     layouts = dict(network.border.layouts)
     for name, info in inputs.items():
         if name not in specs:
-            raise InvalidNetworkError(
-                f"network '{network.name}' has no input '{name}'{suggest(name, specs) or ';'} its inputs are {enumerate_choices(specs)}"
-            )
+            raise InvalidNetworkError(word_missing(f"network '{network.name}'", "input", name, specs))
         chain, layouts[name] = _describe_steps(network, specs[name], info, names)
         specs[name] = ValueSpec(name, chain.types[name])
         if chain.nodes:

@@ -11,7 +11,7 @@ from hetero_core.late_imports import np
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType, ValueType, rank_of
 from hetero_core.records import record
 from hetero_core.transforms.matching import read_axes
 
@@ -88,8 +88,7 @@ def _make_region(network: Network, nodes: list[Node]) -> Region:
 
 
 def _rank_of(network: Network, value: str) -> int | None:
-    value_type = network.type_of(value)
-    return len(value_type.shape) if isinstance(value_type, TensorType) and value_type.shape is not None else None
+    return rank_of(network.type_of(value))
 
 
 def _rank_if_turnable(network: Network, node: Node) -> int | None:

@@ -10,7 +10,7 @@ from hetero_core.late_imports import np
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import TensorType, sizes_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_core.transforms.matching import AnyValue, Found, Op, Rule, fuse_patterns, read_integers
@@ -59,10 +59,7 @@ def _is_idle(network: Network, node: Node) -> bool:
 
 
 def _read_sizes(network: Network, value: str) -> tuple[int, ...] | None:
-    value_type = network.type_of(value)
-    shape = value_type.shape if isinstance(value_type, TensorType) else None
-    sizes = tuple(size for size in shape or () if isinstance(size, int))
-    return sizes if shape is not None and len(sizes) == len(shape) else None
+    return sizes_of(network.type_of(value))
 
 
 def merge_reshapes(network: Network) -> Network:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.encoding import GraphWriter, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
@@ -122,9 +122,7 @@ def _reshape_input(network: Network, name: str, shape: tuple[Any, ...], bounds: 
     spec = next((spec for spec in network.inputs if spec.name == name), None)
     if spec is None:
         names = [spec.name for spec in network.inputs]
-        raise InvalidNetworkError(
-            f"network '{network.name}' has no input '{name}'{suggest(name, names) or ';'} its inputs are {enumerate_choices(names)}"
-        )
+        raise InvalidNetworkError(word_missing(f"network '{network.name}'", "input", name, names))
     where = f"input '{name}' of network '{network.name}'"
     if not isinstance(spec.type, TensorType) or (spec.shape is not None and len(spec.shape) != len(shape)):
         raise InvalidNetworkError(f"{where} is {spec.type}; a shape of {len(shape)} axes cannot be given to it")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from hetero_core.late_imports import np
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import TensorType, fixed_sizes
 from hetero_core.transforms.matching import AnyValue, Found, Op, Pattern, Rule, fuse_patterns, read_shape
 from hetero_core.transforms.rewrite import Replacement
 
 _RESHAPE_OPSET = 21
 _MOST_GROUPS = 16
 """Queries of one head beyond which kernels compute them in several blocks, none of which can append keys for all."""
-Sizes = tuple[Any, ...]
+Sizes = tuple[int, ...]
 
 
 def share_heads(network: Network) -> Network:
@@ -52,10 +51,8 @@ def _is_plain(network: Network, node: Node) -> bool:
 
 
 def _read_sizes(network: Network, value: str, rank: int) -> Sizes | None:
-    shape = read_shape(network, value)
-    if shape is None or len(shape) != rank or not all(isinstance(size, int) for size in shape):
-        return None
-    return tuple(shape)
+    sizes = fixed_sizes(read_shape(network, value))
+    return sizes if sizes is not None and len(sizes) == rank else None
 
 
 def _adds_groups(network: Network, node: Node) -> bool:

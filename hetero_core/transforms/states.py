@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
 from hetero_core.late_imports import np
 from hetero_core.network.border import State
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.merging import merge_types
-from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.network.types import TensorType, ValueSpec, fixed_sizes
 
 
 def tie_states(network: Network, ties: Mapping[str, str], initial: Mapping[str, Any]) -> Network:
@@ -33,10 +33,7 @@ def tie_states(network: Network, ties: Mapping[str, str], initial: Mapping[str, 
     for output, name in ties.items():
         for kind, value, known in (("output", output, outputs), ("input", name, inputs)):
             if value not in known:
-                raise InvalidNetworkError(
-                    f"network '{network.name}' has no {kind} '{value}'{suggest(value, known) or ';'} "
-                    f"its {kind}s are {enumerate_choices(known)}"
-                )
+                raise InvalidNetworkError(word_missing(f"network '{network.name}'", kind, value, known))
         where = f"output '{output}' of network '{network.name}' cannot be the state of input '{name}'"
         earlier = [state for state in states if state.output == output or state.input == name]
         if earlier:
@@ -72,8 +69,8 @@ def _read_initial(spec: ValueSpec, value: Any, network: Network) -> Initializer:
     where = f"state '{spec.name}' of network '{network.name}'"
     dtype, shape = numpy_dtype(spec.dtype), spec.shape
     if value is None:
-        sizes = None if shape is None else tuple(size for size in shape if isinstance(size, int))
-        if shape is None or sizes is None or len(sizes) < len(shape):
+        sizes = fixed_sizes(shape)
+        if sizes is None:
             example = "(...)" if shape is None else tuple(size if isinstance(size, int) else 0 for size in shape)
             raise InvalidNetworkError(
                 f"{where} is {spec.type}, which has open sizes; say what the first run reads, as in "

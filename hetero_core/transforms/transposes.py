@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import rank_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_core.transforms.regions import Region, find_regions, turn_region
@@ -24,8 +24,7 @@ def read_perm(network: Network, node: Node) -> Perm | None:
     if "perm" in node.attributes:
         perm = tuple(int(axis) for axis in node.attributes["perm"])
         return perm if sorted(perm) == list(range(len(perm))) else None
-    input_type = network.type_of(node.inputs[0])
-    rank = len(input_type.shape) if isinstance(input_type, TensorType) and input_type.shape is not None else None
+    rank = rank_of(network.type_of(node.inputs[0]))
     return None if rank is None else tuple(reversed(range(rank)))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import Dimension, TensorType
+from hetero_core.network.types import Dimension, shape_of
 
 _NORMS = frozenset({"BatchNormalization", "InstanceNormalization"})
 _RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
@@ -19,7 +19,7 @@ def find_misfit(node: Node, network: Network) -> str | None:
     """Returns why the node cannot take its inputs by their types, or None where nothing speaks against it."""
     if node.domain or not node.inputs:
         return None
-    data = _shape_of(network, node.inputs[0])
+    data = shape_of(network.type_of(node.inputs[0]))
     if data is None:
         return None
     if node.op_type == "Reshape":
@@ -30,7 +30,7 @@ def find_misfit(node: Node, network: Network) -> str | None:
 
 
 def _compare_channels(node: Node, network: Network, data: Sequence[Dimension]) -> str | None:
-    weight = _shape_of(network, node.inputs[1]) if len(node.inputs) > 1 else None
+    weight = shape_of(network.type_of(node.inputs[1])) if len(node.inputs) > 1 else None
     if not weight or len(data) < 2:
         return None
     expected: Dimension = None
@@ -47,7 +47,7 @@ def _compare_windows(node: Node, network: Network, data: Sequence[Dimension]) ->
     """A window that is larger than its padded input fits nowhere."""
     kernel: Sequence[Dimension] | None = node.attributes.get("kernel_shape")
     if kernel is None and node.op_type == "Conv" and len(node.inputs) > 1:
-        kernel = (_shape_of(network, node.inputs[1]) or ())[2:]
+        kernel = (shape_of(network.type_of(node.inputs[1])) or ())[2:]
     if not kernel or node.op_type == "ConvTranspose" or node.op_type == "MaxUnpool" or len(data) != len(kernel) + 2:
         return None
     if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
@@ -87,16 +87,16 @@ def _compare_counts(node: Node, network: Network, data: Sequence[Dimension]) -> 
 
 
 def _compare_recurrence(node: Node, network: Network, data: Sequence[Dimension]) -> str | None:
-    weight = _shape_of(network, node.inputs[1]) if len(node.inputs) > 1 else None
+    weight = shape_of(network.type_of(node.inputs[1])) if len(node.inputs) > 1 else None
     if weight and len(data) == 3 and _differ(data[2], weight[-1]):
         return f"its input '{node.inputs[0]}' has {data[2]} features, its weights '{node.inputs[1]}' are for {weight[-1]}"
-    recurrence = _shape_of(network, node.inputs[2]) if len(node.inputs) > 2 else None
+    recurrence = shape_of(network.type_of(node.inputs[2])) if len(node.inputs) > 2 else None
     if not weight or not recurrence or len(data) != 3:
         return None
     is_batch_first = bool(node.attributes.get("layout", 0))
     expected = (data[0], weight[0], recurrence[-1]) if is_batch_first else (weight[0], data[1], recurrence[-1])
     for value in node.inputs[5:7]:
-        state = _shape_of(network, value) if value else None
+        state = shape_of(network.type_of(value)) if value else None
         if state and (len(state) != 3 or any(map(_differ, state, expected))):
             return f"its state '{value}' has the shape {list(state)}, its other inputs are for {list(expected)}"
     return None
@@ -104,8 +104,3 @@ def _compare_recurrence(node: Node, network: Network, data: Sequence[Dimension])
 
 def _differ(size: Dimension, other: Dimension) -> bool:
     return isinstance(size, int) and isinstance(other, int) and size != other
-
-
-def _shape_of(network: Network, value: str) -> tuple[Dimension, ...] | None:
-    value_type = network.type_of(value)
-    return value_type.shape if isinstance(value_type, TensorType) else None
