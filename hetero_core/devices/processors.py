@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from math import ceil
-from pathlib import Path
 
 
 def count_processors() -> int:
@@ -24,12 +23,9 @@ def count_processors() -> int:
     return mask if quota is None else max(1, min(mask, ceil(quota)))
 
 
-def read_processor_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
+def read_processor_flags(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> tuple[str, ...]:
     """Returns what the first processor can do, in the kernel's words; nothing where the system does not say."""
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ()
+    lines = _read_lines(cpuinfo)
     return next((tuple(line.partition(":")[2].split()) for line in lines if line.startswith(("flags", "Features"))), ())
 
 
@@ -111,7 +107,7 @@ def _divide(quota: str, period: str) -> float | None:
     return int(quota) / int(period)
 
 
-def _read_lines(path: str) -> list[str]:
+def _read_lines(path: str | os.PathLike[str]) -> list[str]:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read().splitlines()

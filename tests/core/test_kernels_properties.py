@@ -34,7 +34,7 @@ INTEGERS = st.integers(-(2**31), 2**31 - 1)
 @given(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4))
 def test_add_broadcasts_as_numpy_does(shapes: hnp.BroadcastableShapes) -> None:
     a, b = (np.arange(math.prod(shape), dtype=np.float32).reshape(shape) for shape in shapes.input_shapes)
-    result = np.asarray(arithmetic.add(np, a, b))
+    result = np.asarray(arithmetic.add_all(np, a, b))
     assert result.shape == shapes.result_shape
     assert np.array_equal(result, a + b)
 
