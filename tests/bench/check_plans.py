@@ -22,7 +22,7 @@ from typing import Any
 
 from hetero_cpu.passes import join_network, strip_network, transform_network
 from hetero_cpu.planning.call_verifier import verify_calls
-from hetero_cpu.planning.plan import Plan
+from hetero_cpu.planning.plan import ExecutionPlan
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.planner import build_plan
 from hetero_cpu.planning.signature import Signature
@@ -75,7 +75,7 @@ def list_graphs(begin: int, end: int) -> Iterator[Subject]:
         yield f"graph {seed}", drawn.model, [drawn.feeds[0][value.name] for value in drawn.model.graph.input]
 
 
-def make_plans(model: Any, inputs: Sequence[Any], workers: int) -> Mapping[str, Plan]:
+def make_plans(model: Any, inputs: Sequence[Any], workers: int) -> Mapping[str, ExecutionPlan]:
     """Returns the plan of each provider. Raises: HeteroError for a model that CPU does not take."""
     network = transform_network(read_network(model))
     signature: Signature = tuple(getattr(array, "shape", None) for array in inputs)

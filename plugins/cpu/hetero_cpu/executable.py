@@ -17,7 +17,7 @@ from hetero_cpu.kernel_set import warn_where_numpy_computes
 from hetero_cpu.open_plans import OpenPlans, has_interpreters, load_kernels, make_plan_in_use, order_kernels, warn_of_error
 from hetero_cpu.planning.instance import WrongTypeError, lay_inputs
 from hetero_cpu.planning.later import build_plan, compile_toolkit, join, specialize
-from hetero_cpu.planning.plan import Plan
+from hetero_cpu.planning.plan import ExecutionPlan
 from hetero_cpu.planning.plan_check import is_faulty
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
 from hetero_cpu.planning.signature import read_static_signature
@@ -172,7 +172,7 @@ class CpuExecutable(TellingExecutable):
         """The network after the passes that do not ask for sizes."""
         return self.source.open()
 
-    def find_native_plan(self) -> tuple[Signature, Plan, str] | None:
+    def find_native_plan(self) -> tuple[Signature, ExecutionPlan, str] | None:
         """Returns a plan of machine code alone, with its input shapes and its name: made for the last sizes where a class has them."""
         with self._lock:
             for signature, in_use in reversed(self._plans.items()):
@@ -319,7 +319,7 @@ class CpuExecutable(TellingExecutable):
             self._orders += 1
         order_kernels(prepare, finish, is_wanted=is_wanted, begin=self._has_run, workers=self.workers)
 
-    def _enter(self, plan: Plan, special: Network, *, kind: str = "") -> PlanInUse:
+    def _enter(self, plan: ExecutionPlan, special: Network, *, kind: str = "") -> PlanInUse:
         """Returns the plan of a network for runs, to be verified where that is asked for and nobody has."""
         name = ""
         if plan.kernels and self._verifies != NO:
@@ -337,7 +337,7 @@ class CpuExecutable(TellingExecutable):
             for constant in (*self.transformed.initializers.values(), *special.initializers.values()):
                 constant.release()
 
-    def _build_plan(self, special: Network, *, is_interim: bool) -> tuple[Plan, bool]:
+    def _build_plan(self, special: Network, *, is_interim: bool) -> tuple[ExecutionPlan, bool]:
         """Returns the plan to run, NumPy's until a class takes over where `is_interim`, and whether one of machine code takes its place."""
         if self._kernels == NUMPY:
             return build_plan(special, self._weights, self._extensions), False
@@ -359,7 +359,7 @@ class CpuExecutable(TellingExecutable):
                 return native, False
         return build_plan(special, self._weights, self._extensions, is_interim=True), True
 
-    def _build_native_plan(self, special: Network) -> Plan:
+    def _build_native_plan(self, special: Network) -> ExecutionPlan:
         """Returns the plan of machine code, nothing of it compiled or packed."""
         return build_plan(special, self.native_weights, self._extensions, provider=JIT, workers=self.workers)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.contract import Executable
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueType
-from hetero_cpu.planning.plan import Foreign, Plan, PlannedStep, count_constant_bytes
+from hetero_cpu.planning.plan import ExecutionPlan, Foreign, PlannedStep, count_constant_bytes
 from hetero_cpu.planning.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class TellingExecutable(Executable):
             isinstance(step.work, Recipe) and step.work.kernels and not step.work.calls_functions for step in in_use.plan.steps
         )
 
-    def _list_plans(self) -> list[Plan]:
+    def _list_plans(self) -> list[ExecutionPlan]:
         return [in_use.plan for in_use in (*self._plans.copy().values(), *self._open_plans.plans)]
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ class TellingExecutable(Executable):
         return list_steps(used.plan, network.types)
 
 
-def list_steps(plan: Plan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:
+def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:
     """Returns the steps of a plan in order. Layouts are those in the arena, a layout of four axes in channels last is "acdb"."""
     return tuple(
         ExecutedNode(

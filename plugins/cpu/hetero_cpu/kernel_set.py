@@ -11,7 +11,7 @@ from hetero_core.devices.processors import read_processor_flags
 from hetero_cpu.blas import import_threadpoolctl
 
 if TYPE_CHECKING:
-    from hetero_cpu.planning.plan import Plan
+    from hetero_cpu.planning.plan import ExecutionPlan
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ _WITHOUT_AVX512 = frozenset(
 )
 
 
-def warn_where_numpy_computes(plan: Plan) -> None:
+def warn_where_numpy_computes(plan: ExecutionPlan) -> None:
     """Warns of slow kernels where a plan that no other one will take over has steps of NumPy."""
     if plan.native_count < len(plan.steps):
         warn_of_slow_kernels()

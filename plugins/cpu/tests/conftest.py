@@ -17,7 +17,7 @@ from hetero_cpu.open_plans import OpenPlans
 from hetero_cpu.planning import plans_in_use
 from hetero_cpu.planning.fusion import Extra, Group
 from hetero_cpu.planning.instance import Instance
-from hetero_cpu.planning.plan import Plan
+from hetero_cpu.planning.plan import ExecutionPlan
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.planner import build_plan
 from hetero_cpu.planning.recipe import NO_HALO, Halo, Recipe, Site
@@ -31,15 +31,15 @@ from hetero_core.network.types import TensorType
 def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks every plan that a test makes before it runs, one of a class for all sizes, and the calls that it is bound to."""
 
-    def build_verified_plan(*arguments: Any, **settings: Any) -> Plan:
+    def build_verified_plan(*arguments: Any, **settings: Any) -> ExecutionPlan:
         plan = build_plan(*arguments, **settings)
         faults = verify_plan(plan)
         assert not faults, "\n".join(map(str, faults))
         return plan
 
-    checked: list[Plan] = []
+    checked: list[ExecutionPlan] = []
 
-    def open_verified_instance(plan: Plan) -> Instance:
+    def open_verified_instance(plan: ExecutionPlan) -> Instance:
         if plan.native_count and not any(plan is other for other in checked):
             from hetero_cpu.planning.call_verifier import verify_calls  # LLVM
 

@@ -18,7 +18,7 @@ from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine.native import NativeCall
 from hetero_cpu.planning.alike_calls import AlikeCalls
 from hetero_cpu.planning.instance import allocate_arena, lay_arrays
-from hetero_cpu.planning.plan import Plan
+from hetero_cpu.planning.plan import ExecutionPlan
 from hetero_cpu.planning.recipe import Bind, Recipe
 
 from hetero_core import Core
@@ -78,7 +78,7 @@ def test_names_that_repeat_otherwise_are_another_group() -> None:
         np.testing.assert_allclose(network.infer({"x": x})["y"], (d @ w) * d, rtol=1e-4, atol=1e-5)
 
 
-def make_plan(model: onnx.ModelProto, inputs: dict[str, Array]) -> Plan:
+def make_plan(model: onnx.ModelProto, inputs: dict[str, Array]) -> ExecutionPlan:
     with Core() as core:
         network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
         network.infer(inputs)

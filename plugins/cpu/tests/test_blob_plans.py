@@ -20,7 +20,7 @@ from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.native import NativeCall, address_of
 from hetero_cpu.open.tabulating import tabulate_fixed_plan
 from hetero_cpu.open.terms import NotOpenError
-from hetero_cpu.planning.plan import Block, Plan, PlannedStep
+from hetero_cpu.planning.plan import Block, ExecutionPlan, PlannedStep
 from hetero_cpu.planning.recipe import Recipe
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.stored.blob_network import BlobNetwork
@@ -45,12 +45,12 @@ KERNEL = Kernel("kernel_of_the_test", refuse)
 FLOATS, NUMBERS = np.arange(5000, dtype=np.float32), np.arange(4000, dtype=np.int64)
 
 
-def make_plan(bind: Bind) -> Plan:
+def make_plan(bind: Bind) -> ExecutionPlan:
     """Returns a plan of one step that reads x and writes y, both of 16 numbers, with 64 bytes to work in."""
     block = Block((2, 8), np.dtype(np.float32), (1, 0))
     node = Node("n", "Neg", ("x",), ("y",), origins=("a", "b"))
     step = PlannedStep(node, Recipe(("x",), bind, 64, kernels=(KERNEL,)), ("y",), 128)
-    return Plan((step,), {"x": block, "y": block}, {"x": 0, "y": 64}, {}, ("x",), ("y",), 192)
+    return ExecutionPlan((step,), {"x": block, "y": block}, {"x": 0, "y": 64}, {}, ("x",), ("y",), 192)
 
 
 def write(bind: Bind) -> tuple[Form, list[Any]]:

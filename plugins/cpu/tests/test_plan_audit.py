@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from hetero_cpu.passes import join_network, transform_network
-from hetero_cpu.planning.plan import Plan
+from hetero_cpu.planning.plan import ExecutionPlan
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.planner import build_plan
 from hetero_cpu.planning.recipe import Recipe
@@ -63,7 +63,7 @@ def make_operators() -> onnx.ModelProto:
     return parse(OPERATORS, **filters)
 
 
-def make_plan(model: onnx.ModelProto, provider: str) -> tuple[Plan, list[Any]]:
+def make_plan(model: onnx.ModelProto, provider: str) -> tuple[ExecutionPlan, list[Any]]:
     """Returns the plan of a model whose shapes are all known, and inputs for it."""
     if provider == JIT:
         pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
@@ -100,7 +100,9 @@ def test_steps_read_and_write_what_they_state(name: str, provider: str) -> None:
     assert audit_plan(plan, inputs) == ()
 
 
-def bind_lie(plan: Plan, index: int, change: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]]) -> Plan:
+def bind_lie(
+    plan: ExecutionPlan, index: int, change: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]]
+) -> ExecutionPlan:
     """Returns the plan with other calls of a step: `change` gets its calls, and the arrays that it reads and writes."""
     step = plan.steps[index]
     work = step.work

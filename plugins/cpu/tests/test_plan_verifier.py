@@ -14,7 +14,7 @@ import pytest
 from hetero_cpu import executable
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.planning import arena_layout, planner
-from hetero_cpu.planning.plan import Derived, Joined, Outside, Plan, PlannedStep
+from hetero_cpu.planning.plan import Derived, ExecutionPlan, Joined, Outside, PlannedStep
 from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.recipe import Recipe
 from hetero_cpu.planning.signature import read_static_signature
@@ -28,7 +28,7 @@ from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
 
 
-def make_plan(text: str, provider: str = NUMPY, **constants: Any) -> Plan:
+def make_plan(text: str, provider: str = NUMPY, **constants: Any) -> ExecutionPlan:
     """Returns the plan of a graph whose shapes are all known."""
     if provider == JIT:
         pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
@@ -50,12 +50,12 @@ def draw_array(*shape: int) -> Any:
     return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
-def list_problems(plan: Plan) -> str:
+def list_problems(plan: ExecutionPlan) -> str:
     """Returns all faults, a line for each."""
     return "\n".join(map(str, verify_plan(plan)))
 
 
-def change_steps(plan: Plan, change: Callable[[list[PlannedStep]], object]) -> Plan:
+def change_steps(plan: ExecutionPlan, change: Callable[[list[PlannedStep]], object]) -> ExecutionPlan:
     """Returns the plan with its list of steps changed."""
     steps = list(plan.steps)
     change(steps)
@@ -67,7 +67,7 @@ def change_recipe(step: PlannedStep, **changes: Any) -> PlannedStep:
     return replace(step, work=replace(step.work, **changes))
 
 
-def find_step(plan: Plan, value: str) -> int:
+def find_step(plan: ExecutionPlan, value: str) -> int:
     """Returns the position of the step that writes a value."""
     return next(index for index, step in enumerate(plan.steps) if value in step.writes)
 
@@ -273,7 +273,7 @@ def test_plan_that_is_refused_goes_node_by_node_with_a_warning(
     if kernels != "NUMPY":
         pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
-    def build_wrong_plan(*arguments: Any, **settings: Any) -> Plan:
+    def build_wrong_plan(*arguments: Any, **settings: Any) -> ExecutionPlan:
         plan = planner.build_plan(*arguments, **settings)
         return replace(plan, offsets={**plan.offsets, "c": plan.offsets["a"]})
 

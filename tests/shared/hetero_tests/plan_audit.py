@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from hetero_cpu.planning.byte_runs import Runs, join_all, join_runs
 from hetero_cpu.planning.instance import allocate_arena, bind_halo, lay_arrays
-from hetero_cpu.planning.plan import Foreign, Plan, PlannedStep
+from hetero_cpu.planning.plan import ExecutionPlan, Foreign, PlannedStep
 from hetero_cpu.planning.plan_layout import Access, PlanLayout
 from hetero_cpu.planning.recipe import Array, Recipe
 
@@ -29,7 +29,7 @@ from hetero_core.records import record
 _POISONS = (0x55, 0xFF)
 
 
-def audit_plan(plan: Plan, inputs: Sequence[Array]) -> tuple[str, ...]:
+def audit_plan(plan: ExecutionPlan, inputs: Sequence[Array]) -> tuple[str, ...]:
     """Returns in which steps what is read or written is not what is stated; nothing for a plan that states the truth.
 
     The plan is run with `inputs`, in the order of the network.
@@ -55,7 +55,7 @@ class _Trace:
 class _Audit:
     """The run of a plan: the arena as it is before the next step, and values without a place."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ExecutionPlan) -> None:
         self._plan, self._layout = plan, PlanLayout(plan)
         self._memory = allocate_arena(plan.arena_bytes)
         self._memory[:] = 0

@@ -91,7 +91,7 @@ class Module:
         return "\n".join([f'; ModuleID = "{self.name}"', *functions, "!0 = !{i32 1}", ""])
 
 
-class Block:
+class BasicBlock:
     """Instructions that follow one another, as lines."""
 
     __slots__ = ("is_ended", "label", "lines")
@@ -106,13 +106,13 @@ class Function:
     def __init__(self, module: Module, name: str, result: Type, parameters: Sequence[Type], *, is_internal: bool = False) -> None:
         self.name, self.result, self.is_internal = name, result, is_internal
         self.args = [Value(kind, f"%p{place}") for place, kind in enumerate(parameters)]
-        self.blocks: list[Block] = []
+        self.blocks: list[BasicBlock] = []
         self._names = 0
         module.globals[name] = self
 
-    def append_block(self) -> Block:
+    def append_block(self) -> BasicBlock:
         """Returns a new last block."""
-        block = Block(f"b{len(self.blocks)}")
+        block = BasicBlock(f"b{len(self.blocks)}")
         self.blocks.append(block)
         return block
 
@@ -140,10 +140,10 @@ def _list_operands(values: Sequence[Value]) -> str:
 class Builder:
     """Writes instructions at the end of a block of a function."""
 
-    def __init__(self, function: Function, block: Block) -> None:
+    def __init__(self, function: Function, block: BasicBlock) -> None:
         self._function, self._block, self._write = function, block, block.lines.append
 
-    def go_to(self, block: Block) -> None:
+    def go_to(self, block: BasicBlock) -> None:
         """Writes at the end of another block from now on."""
         self._block, self._write = block, block.lines.append
 
@@ -255,11 +255,11 @@ class Builder:
 
     # Control.
 
-    def branch(self, block: Block) -> None:
+    def branch(self, block: BasicBlock) -> None:
         """Goes on in another block."""
         self._end(f"br label %{block.label}")
 
-    def branch_if(self, condition: Value, yes: Block, no: Block) -> None:
+    def branch_if(self, condition: Value, yes: BasicBlock, no: BasicBlock) -> None:
         """Goes on in one of two blocks."""
         self._end(f"br i1 {condition.text}, label %{yes.label}, label %{no.label}")
 
@@ -271,7 +271,7 @@ class Builder:
         self._write(text)
         self._block.is_ended = True
 
-    def either(self, condition: Value) -> tuple[AbstractContextManager[None], AbstractContextManager[None], Block]:
+    def either(self, condition: Value) -> tuple[AbstractContextManager[None], AbstractContextManager[None], BasicBlock]:
         """Branches, and returns two contexts, in which the branches are written, and the block in which they meet."""
         yes, no, after = (self._function.append_block() for _ in range(3))
         self.branch_if(condition, yes, no)
@@ -287,7 +287,7 @@ class Builder:
         self.go_to(after)
 
     @contextmanager
-    def _inside(self, block: Block, after: Block) -> Iterator[None]:
+    def _inside(self, block: BasicBlock, after: BasicBlock) -> Iterator[None]:
         self.go_to(block)
         yield
         if not self._block.is_ended:

@@ -14,7 +14,7 @@ from hetero_cpu.open.plan import OpenPlan, OpenStep, map_action
 from hetero_cpu.open.sizes import is_open, terms_of
 from hetero_cpu.open.tabulating import Origin
 from hetero_cpu.open.terms import evaluate
-from hetero_cpu.planning.plan import Block, Derived, Joined, Plan, PlannedStep
+from hetero_cpu.planning.plan import Block, Derived, ExecutionPlan, Joined, PlannedStep
 from hetero_cpu.planning.recipe import Cut, Recipe
 from hetero_cpu.planning.signature import Signature
 
@@ -22,7 +22,7 @@ Array = Any
 Fix = Callable[[Any], int]
 
 
-def fix_plan(opened: OpenPlan, signature: Signature) -> Plan:
+def fix_plan(opened: OpenPlan, signature: Signature) -> ExecutionPlan:
     """Returns the plan as it is bound for a set of input shapes of its class; it was made here, not read from a file."""
     plan, origin = opened.plan, opened.origin
     assert origin is not None, "a plan that was stored has no symbols"

@@ -1,7 +1,7 @@
 """A plan for a class of sizes as data: calls whose numbers are sums of symbols, bound to sizes without planning.
 
 ```text
-OpenNetwork ── build_plan ──> Plan with symbols ── tabulating.py ──> OpenPlan <── stored_form.py ──> file
+OpenNetwork ── build_plan ──> ExecutionPlan with symbols ── tabulating.py ──> OpenPlan <── stored_form.py ──> file
 sizes ── match: do the guards hold? ──> products of atoms ── bind: all numbers, all arrays ──> OpenInstance
 ```
 """
@@ -20,7 +20,7 @@ from hetero_core.records import record
 from hetero_cpu.open.evaluation import Table, write_function, write_tuple
 from hetero_cpu.open.late import write_late
 from hetero_cpu.open.size_class import Products, SizeClass
-from hetero_cpu.planning.plan import Foreign, Plan
+from hetero_cpu.planning.plan import ExecutionPlan, Foreign
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
@@ -114,7 +114,7 @@ class OpenPlan:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ExecutionPlan,
         sizes: SizeClass,
         numbers: NumberForm,
         late: LateConstants,

@@ -19,7 +19,7 @@ from hetero_cpu.open.size_class import ClassForm, SizeClass, Symbol
 from hetero_cpu.open.sizes import Scope, is_open, terms_of
 from hetero_cpu.open.terms import NotOpenError, Terms
 from hetero_cpu.planning.calls import list_actions
-from hetero_cpu.planning.plan import Block, Derived, Foreign, Plan, PlannedStep
+from hetero_cpu.planning.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep
 from hetero_cpu.planning.signature import Signature
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Origin:
         return names[0] if names else None
 
 
-def tabulate_plan(plan: Plan, opened: OpenNetwork, late_names: Sequence[str]) -> OpenPlan:
+def tabulate_plan(plan: ExecutionPlan, opened: OpenNetwork, late_names: Sequence[str]) -> OpenPlan:
     """Returns the plan of a class. `plan` has symbols; `late_names` are the constants that are inputs behind those of the network.
 
     Raises: NotOpenError.
@@ -63,7 +63,7 @@ def tabulate_plan(plan: Plan, opened: OpenNetwork, late_names: Sequence[str]) ->
     )
 
 
-def tabulate_fixed_plan(plan: Plan, signature: Signature) -> OpenPlan:
+def tabulate_fixed_plan(plan: ExecutionPlan, signature: Signature) -> OpenPlan:
     """Returns a plan of machine code for one set of input shapes as that of a class without symbols. Raises: NotOpenError."""
     if plan.foreign_count or None in signature:
         raise NotOpenError("a node of the toolkit, or an input that is no array")
@@ -81,7 +81,7 @@ class _Sizes:
     symbols: Mapping[int, tuple[tuple[int, int], ...]]
 
 
-def _tabulate_bound(plan: Plan, origin: Origin, sizes: _Sizes, late: LateConstants, elements: Sequence[Any]) -> OpenPlan:
+def _tabulate_bound(plan: ExecutionPlan, origin: Origin, sizes: _Sizes, late: LateConstants, elements: Sequence[Any]) -> OpenPlan:
     touched = _list_touched(origin, (*sizes.inputs, *late.names, *plan.outputs))
     laid = _list_laid(origin, touched)
     index_of_array = {id(array): index for index, array in enumerate(laid)}
@@ -104,7 +104,7 @@ def _tabulate_bound(plan: Plan, origin: Origin, sizes: _Sizes, late: LateConstan
     )
 
 
-def _bind_plan(plan: Plan, scope: Scope) -> Origin:
+def _bind_plan(plan: ExecutionPlan, scope: Scope) -> Origin:
     bases = {"": scope.open_base("")} | {root: scope.open_base(root) for root in plan.outside.roots}
     arrays = _lay_arrays(plan, bases)
     calls: list[NativeCall] = []
@@ -112,7 +112,7 @@ def _bind_plan(plan: Plan, scope: Scope) -> Origin:
     return Origin(scope, bases, arrays, tuple(calls), steps)
 
 
-def _bind_step(plan: Plan, step: PlannedStep, base: Any, arrays: Mapping[str, Any], calls: list[NativeCall]) -> OpenStep:
+def _bind_step(plan: ExecutionPlan, step: PlannedStep, base: Any, arrays: Mapping[str, Any], calls: list[NativeCall]) -> OpenStep:
     """Returns a step; its calls of machine code are appended to those of the steps before."""
     if isinstance(step.work, Foreign):
         return OpenStep(step.node, (), step.work, step.writes)
@@ -125,7 +125,7 @@ def _bind_step(plan: Plan, step: PlannedStep, base: Any, arrays: Mapping[str, An
     return OpenStep(step.node, tuple(list_actions(bound, calls)))
 
 
-def _lay_arrays(plan: Plan, bases: Mapping[str, Any]) -> dict[str, Any]:
+def _lay_arrays(plan: ExecutionPlan, bases: Mapping[str, Any]) -> dict[str, Any]:
     arrays: dict[str, Any] = dict(plan.constants)
     outside = set(plan.outside.roots)
 
@@ -144,7 +144,7 @@ def _lay_arrays(plan: Plan, bases: Mapping[str, Any]) -> dict[str, Any]:
     return arrays
 
 
-def _bind_halo(plan: Plan, value: str, base: Any) -> Any:
+def _bind_halo(plan: ExecutionPlan, value: str, base: Any) -> Any:
     from hetero_cpu.operators.convolution.staging import bind_clear  # LLVM
 
     block = plan.places[value]
@@ -153,7 +153,7 @@ def _bind_halo(plan: Plan, value: str, base: Any) -> Any:
 
 
 def _tabulate(
-    plan: Plan, sizes: _Sizes, origin: Origin, laid: Sequence[OpenArray], elements: Sequence[Any]
+    plan: ExecutionPlan, sizes: _Sizes, origin: Origin, laid: Sequence[OpenArray], elements: Sequence[Any]
 ) -> tuple[SizeClass, NumberForm]:
     """Returns the class, and its numbers without those by name."""
     scope = origin.scope

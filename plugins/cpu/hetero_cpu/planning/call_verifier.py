@@ -14,13 +14,13 @@ from hetero_cpu.machine.footprints import Spans
 from hetero_cpu.machine.native import NativeCall
 from hetero_cpu.planning.byte_runs import NO_BYTES, Runs, join_all, join_runs, subtract
 from hetero_cpu.planning.instance import bind_halo
-from hetero_cpu.planning.plan import Plan, PlannedStep
+from hetero_cpu.planning.plan import ExecutionPlan, PlannedStep
 from hetero_cpu.planning.plan_layout import Access, PlanLayout
 from hetero_cpu.planning.plan_verifier import PlanFault
 from hetero_cpu.planning.recipe import Array, Recipe
 
 
-def verify_calls(plan: Plan) -> tuple[PlanFault, ...]:
+def verify_calls(plan: ExecutionPlan) -> tuple[PlanFault, ...]:
     """Returns what is wrong with the calls of a plan that is right itself. Packs its weights, whose addresses calls have."""
     layout = PlanLayout(plan)
     return tuple(fault for step in plan.steps for fault in _check_step(plan, layout, step))
@@ -38,7 +38,7 @@ def list_spans(call: NativeCall) -> Spans | None:
     return Spans(spans.begins[done], spans.nbytes[done], spans.chunks[done])
 
 
-def _check_step(plan: Plan, layout: PlanLayout, step: PlannedStep) -> Iterator[PlanFault]:
+def _check_step(plan: ExecutionPlan, layout: PlanLayout, step: PlannedStep) -> Iterator[PlanFault]:
     if not isinstance(step.work, Recipe) or not step.work.kernels:
         return
     access = layout.list_accesses(step)

@@ -12,7 +12,7 @@ from hetero_core.contract import RunContext
 from hetero_cpu.planning.arena import ALIGNMENT
 from hetero_cpu.planning.calls import BoundStep, CurrentRun, StepCalls, list_actions
 from hetero_cpu.planning.outside import OutsideArrays
-from hetero_cpu.planning.plan import Block, Derived, Foreign, Plan, PlannedStep
+from hetero_cpu.planning.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep
 from hetero_cpu.planning.recipe import Array, Call, Recipe
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Instance:
         "_arrays", "_calls", "_current", "_inputs", "_memory", "_outputs", "_outside", "_program", "_silence",
     )  # fmt: skip
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ExecutionPlan) -> None:
         self._memory = allocate_arena(plan.arena_bytes)
         self._arrays = lay_arrays(plan, self._memory)
         self._current = current = CurrentRun()
@@ -55,7 +55,7 @@ class Instance:
         # What a foreign step calls may be the user's function, which is to see the user's own context.
         self._silence = None if plan.foreign_count else make_silence()
 
-    def _bind(self, step: PlannedStep, plan: Plan, native: list[NativeCall], bind: Binder) -> BoundStep:
+    def _bind(self, step: PlannedStep, plan: ExecutionPlan, native: list[NativeCall], bind: Binder) -> BoundStep:
         if isinstance(step.work, Foreign):
             return BoundStep(step.node, (bind_foreign(step.work, step.writes, self._arrays, self._current),))
         scratch = self._memory[step.scratch_offset : step.scratch_offset + step.work.scratch]
@@ -156,7 +156,7 @@ def _make_program(calls: Sequence[NativeCall]) -> Any:
     return NativeProgram(calls)
 
 
-def bind_halo(plan: Plan, value: str, memory: Array) -> NativeCall:
+def bind_halo(plan: ExecutionPlan, value: str, memory: Array) -> NativeCall:
     """Returns the call that writes the zeros around a value."""
     from hetero_cpu.operators.convolution.staging import bind_clear  # LLVM
 
@@ -173,7 +173,7 @@ def allocate_arena(nbytes: int) -> Array:
     return aligned
 
 
-def lay_arrays(plan: Plan, memory: Array) -> dict[str, Array]:
+def lay_arrays(plan: ExecutionPlan, memory: Array) -> dict[str, Array]:
     """Returns all values of a plan that lie in the arena, and its constants."""
     arrays = dict(plan.constants)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
     from hetero_core.network.graph import Network
-    from hetero_cpu.planning.plan import Plan
+    from hetero_cpu.planning.plan import ExecutionPlan
     from hetero_cpu.planning.signature import Signature
     from hetero_cpu.planning.weights import PackedWeights
 
@@ -28,7 +28,9 @@ def join(network: Network) -> Network:
     return join_network(network)
 
 
-def build_plan(network: Network, weights: PackedWeights, extensions: Mapping[tuple[str, str], Any], **options: Any) -> Plan:
+def build_plan(
+    network: Network, weights: PackedWeights, extensions: Mapping[tuple[str, str], Any], **options: Any
+) -> ExecutionPlan:
     """Returns the plan of a network, as the planner makes it with these options."""
     from hetero_cpu.planning import planner
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_cpu.planning.output_memory import OutputMemory
-from hetero_cpu.planning.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, Plan
+from hetero_cpu.planning.plan import NOTHING_OUTSIDE, Block, Derived, ExecutionPlan, Foreign, Outside
 from hetero_cpu.planning.recipe import NO_HALO, Array, Recipe
 
 if TYPE_CHECKING:  # LLVM
@@ -130,7 +130,9 @@ class OutsideArrays:
 
     __slots__ = ("_inputs", "_outputs", "_places", "_values")
 
-    def __init__(self, plan: Plan, program: NativeProgram | None, calls: Sequence[NativeCall], arrays: Mapping[str, Array]) -> None:
+    def __init__(
+        self, plan: ExecutionPlan, program: NativeProgram | None, calls: Sequence[NativeCall], arrays: Mapping[str, Array]
+    ) -> None:
         """`calls`: those of the program; `arrays`: what they are bound to, by value."""
         outside = plan.outside
         self._inputs = [(plan.inputs.index(value), value, arrays[value]) for value in outside.inputs]

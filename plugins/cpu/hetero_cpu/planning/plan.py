@@ -148,7 +148,7 @@ class Joined:
 
 @record(frozen=True, slots=True, eq=False)
 class _PlanFields:
-    """The fields of a Plan, which has a dictionary for what follows from them."""
+    """The fields of an ExecutionPlan, which has a dictionary for what follows from them."""
 
     steps: tuple[PlannedStep, ...]
     places: Mapping[str, Block | Derived]
@@ -162,7 +162,7 @@ class _PlanFields:
     """The values that are concatenations, and what of them is computed in its place."""
 
 
-class Plan(_PlanFields):
+class ExecutionPlan(_PlanFields):
     """Steps, and where each value lies: a block at an offset, or derived from another value; what is nowhere is passed on by name."""
 
     @cached_property
@@ -191,7 +191,7 @@ class Plan(_PlanFields):
         return sum(isinstance(step.work, Foreign) for step in self.steps)
 
 
-def count_constant_bytes(plans: Iterable[Plan], memories: Iterable[Array] = (), *, packed: Iterable[Array] = ()) -> int:
+def count_constant_bytes(plans: Iterable[ExecutionPlan], memories: Iterable[Array] = (), *, packed: Iterable[Array] = ()) -> int:
     """Returns the bytes of the constants that plans hold as they are; memory that several share counts once.
 
     `memories` are those of constants beside them, and `packed` memory that is no constant, even where a plan reads constants from it.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hetero_cpu.planning.plan import Plan
+from hetero_cpu.planning.plan import ExecutionPlan
 
 if TYPE_CHECKING:  # imported where a plan is checked
     from hetero_cpu.open.plan import OpenPlan
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # imported where a plan is checked
 logger = logging.getLogger(__name__)
 
 
-def is_faulty(plan: Plan, network: str) -> bool:
+def is_faulty(plan: ExecutionPlan, network: str) -> bool:
     """Says whether a verifier refuses the plan of a network; a warning then names the first fault."""
     from hetero_cpu.planning.plan_verifier import verify_plan
 

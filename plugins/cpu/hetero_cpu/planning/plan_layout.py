@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hetero_core.records import record
 from hetero_cpu.planning.byte_runs import NO_BYTES, Runs, join_all, list_runs, subtract
 from hetero_cpu.planning.instance import allocate_arena, lay_arrays
-from hetero_cpu.planning.plan import Block, Derived, Plan, PlannedStep
+from hetero_cpu.planning.plan import Block, Derived, ExecutionPlan, PlannedStep
 from hetero_cpu.planning.recipe import NO_HALO, Array, Halo, Recipe
 
 
@@ -30,7 +30,7 @@ class Access:
 class PlanLayout:
     """The bytes of the arena that each value has."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ExecutionPlan) -> None:
         self._plan = plan
         ends = [plan.offsets[value] + block.nbytes for value, block in self.list_blocks()]
         # A plan may place a block beyond its end, which is to be found out and not to fail.
@@ -108,7 +108,7 @@ class PlanLayout:
 class Owners:
     """The values as which the bytes of a value are written: its own, those that it is joined of, or those that it is a view of."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ExecutionPlan) -> None:
         self._plan = plan
         self._owners: dict[str, tuple[str, ...]] = {}
 

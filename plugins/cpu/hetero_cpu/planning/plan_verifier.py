@@ -19,7 +19,7 @@ from hetero_core.records import record
 from hetero_cpu.planning.arena import ALIGNMENT
 from hetero_cpu.planning.byte_runs import NO_BYTES, Labels, Runs, intersect, join_all, subtract
 from hetero_cpu.planning.pieces import can_stand_for
-from hetero_cpu.planning.plan import Foreign, Plan, PlannedStep
+from hetero_cpu.planning.plan import ExecutionPlan, Foreign, PlannedStep
 from hetero_cpu.planning.plan_layout import Access, Owners, PlanLayout
 from hetero_cpu.planning.recipe import Array, Recipe
 
@@ -45,7 +45,7 @@ class PlanFault:
         return f"{self.step}, value '{self.value}'{where}: {self.problem}"
 
 
-def verify_plan(plan: Plan) -> tuple[PlanFault, ...]:
+def verify_plan(plan: ExecutionPlan) -> tuple[PlanFault, ...]:
     """Returns what is wrong with a plan, in the order of its steps; nothing for a plan that may run."""
     layout = PlanLayout(plan)
     strays = tuple(_list_strays(plan, layout))
@@ -55,7 +55,7 @@ def verify_plan(plan: Plan) -> tuple[PlanFault, ...]:
     return (*_list_misplaced_pieces(plan, layout), *_list_misplaced_outside(plan, layout), *_Walk(plan, layout).list_faults())
 
 
-def _list_strays(plan: Plan, layout: PlanLayout) -> Iterator[PlanFault]:
+def _list_strays(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
     """Yields blocks that are not in the arena or not aligned, and values that lie outside their block."""
     for value, block in layout.list_blocks():
         offset = plan.offsets[value]
@@ -71,7 +71,7 @@ def _list_strays(plan: Plan, layout: PlanLayout) -> Iterator[PlanFault]:
             yield PlanFault("the plan", value, f"it lies outside the block of '{root}', of which it is a view", beyond)
 
 
-def _list_misplaced_pieces(plan: Plan, layout: PlanLayout) -> Iterator[PlanFault]:
+def _list_misplaced_pieces(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
     """Yields the values that are to be computed in their places in a concatenation and lie elsewhere."""
     for output, join in plan.joins.items():
         for piece in join.pieces:
@@ -80,7 +80,7 @@ def _list_misplaced_pieces(plan: Plan, layout: PlanLayout) -> Iterator[PlanFault
                 yield PlanFault("the plan", piece.source, problem, layout.find(piece.source))
 
 
-def _list_misplaced_outside(plan: Plan, layout: PlanLayout) -> Iterator[PlanFault]:
+def _list_misplaced_outside(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
     """Yields the values outside the arena that are not all of a block in C order, as the caller's arrays are."""
     outside = plan.outside
     for value, root in (*((value, value) for value in outside.inputs), *outside.outputs.items()):
@@ -114,7 +114,7 @@ class _Event:
 class _Walk:
     """The run of a plan in labels of bytes."""
 
-    def __init__(self, plan: Plan, layout: PlanLayout) -> None:
+    def __init__(self, plan: ExecutionPlan, layout: PlanLayout) -> None:
         self._plan, self._layout = plan, layout
         self._owners = Owners(plan)
         # What a label says, and back; 0 are bytes that nobody wrote in this run.

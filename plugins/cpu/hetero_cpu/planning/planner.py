@@ -27,9 +27,9 @@ from hetero_cpu.planning.plan import (
     NOTHING_OUTSIDE,
     Block,
     Derived,
+    ExecutionPlan,
     Foreign,
     Outside,
-    Plan,
     PlannedStep,
 )
 from hetero_cpu.planning.recipe import NO_HALO, Array, Choice, Join, Recipe, Site, Views
@@ -50,7 +50,7 @@ def build_plan(
     workers: int = 1,
     is_interim: bool = False,
     scope: Scope | None = None,
-) -> Plan:
+) -> ExecutionPlan:
     """Returns the plan of a network as `specialize_network` made it; `workers` is the most threads that machine code may have.
 
     `is_interim`: machine code takes over soon. `scope`: that of the symbols where sizes are some.
@@ -198,7 +198,7 @@ class _Builder:
             recipe = copy_pieces(prototypes[output], copied, prototypes, provider=self.provider, workers=self.workers)
             self._add_step(group.name_profile(), recipe, (output,))
 
-    def finish(self) -> Plan:
+    def finish(self) -> ExecutionPlan:
         """Returns the plan with every block placed."""
         end = len(self.steps) + 1
         for value in (*self.network.names_of_outputs, *self.fixed):
@@ -215,7 +215,7 @@ class _Builder:
         for index in sorted({*layout.scratch_offsets, *clears}):
             offset = layout.scratch_offsets.get(index, 0)
             self.steps[index] = replace(self.steps[index], scratch_offset=offset, clears=clears.get(index, ()))
-        return Plan(
+        return ExecutionPlan(
             tuple(self.steps),
             {value: place for value, place in self.placer.places.items() if value in used},
             layout.offsets,

@@ -10,7 +10,7 @@ from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.limits import RunLimits
 from hetero_core.records import record
 from hetero_cpu.planning.instance import Instance
-from hetero_cpu.planning.plan import Plan
+from hetero_cpu.planning.plan import ExecutionPlan
 
 if TYPE_CHECKING:
     from hetero_cpu.machine.team import TeamPool
@@ -26,7 +26,7 @@ class PlanInUse:
     `needs_check`: its next run is computed twice; `name` is what a plan of machine code is noted by when it was found right.
     """
 
-    plan: Plan
+    plan: ExecutionPlan
     free: list[Instance] = field(default_factory=list)
     is_refuted: bool = False
     needs_check: bool = False

@@ -26,7 +26,7 @@ from hetero_cpu.open.size_class import ClassForm, Products, SizeClass, Symbol
 from hetero_cpu.open.sizes import value_of
 from hetero_cpu.open.terms import Atom
 from hetero_cpu.planning.addresses import Address
-from hetero_cpu.planning.plan import Foreign, Outside, Plan, PlannedStep
+from hetero_cpu.planning.plan import ExecutionPlan, Foreign, Outside, PlannedStep
 from hetero_cpu.planning.recipe import Recipe
 from hetero_cpu.stored.stored_values import NotStorableError, ValueReader, ValueWriter, read_count, read_dtype, require
 
@@ -208,7 +208,7 @@ def read_plan(
     placed = known | passed | {*inputs, *outside.outputs}
     require(placed.issuperset(outputs), "an output lies nowhere")
     _check_marks([action for step in steps for action in step.actions], len(numbers.laid), numbers.counts[3])
-    plan = Plan(tuple(planned), {}, {}, {}, (*inputs, *late.names), outputs, read_count(form["arena_bytes"]), outside)
+    plan = ExecutionPlan(tuple(planned), {}, {}, {}, (*inputs, *late.names), outputs, read_count(form["arena_bytes"]), outside)
     native = [NativeCall(open_kernel(name), (0,) * count, 0) for name, count in calls]
     if native:
         native[0] = NativeCall(native[0].kernel, native[0].numbers, 0, tuple(keep))
