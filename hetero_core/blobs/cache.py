@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from hetero_core.blobs.cache_folder import CacheFolder, open_cache_folder
-from hetero_core.blobs.container import BlobHeader, check_container, find_code, map_file, write_blob
+from hetero_core.blobs.container import check_container, find_code, map_file, write_blob
+from hetero_core.blobs.header import BlobHeader
 from hetero_core.blobs.locks import FileLock
 from hetero_core.blobs.trust import trust_imports
 from hetero_core.contract import Payload

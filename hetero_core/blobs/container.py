@@ -20,9 +20,6 @@ sections, and is used only where the user trusts it.
 
 from __future__ import annotations
 
-import dataclasses
-import io
-import json
 import mmap
 import os
 import struct
@@ -31,11 +28,12 @@ from dataclasses import replace
 from typing import IO, Any
 
 from hetero_core.blobs.digests import digest_sections
+from hetero_core.blobs.header import BlobHeader, SectionEntry, read_header, write_header
+from hetero_core.blobs.streams import name_stream, read_bytes, require_binary, write_whole
 from hetero_core.contract import Payload
-from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError
+from hetero_core.errors import BlobDamagedError, BlobMismatchError
 from hetero_core.hashing import sha256
 from hetero_core.plain_files import open_plain
-from hetero_core.records import record
 
 MAGIC = b"HETEROBL"
 FORMAT_VERSION = 2
@@ -43,23 +41,8 @@ _OLD_FORMAT = 1
 ALIGNMENT = 64
 _HEAD = struct.Struct("<8sIIQQ")
 _DIGEST_SIZE = 32
-_PIECE_SIZE = 1 << 24
-
-
-@record(frozen=True, slots=True)
-class BlobHeader:
-    """The header of a container. `inputs` and `outputs` are names; `config` is the complete configuration."""
-
-    device: str
-    distribution: str
-    plugin_version: str
-    core_version: str
-    payload_version: int
-    network: str
-    fingerprint: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    config: Mapping[str, Any]
+_LARGEST_BUILT_IN = 1 << 18
+"""Bytes up to which the digest is computed without OpenSSL, which takes longer to load than to use."""
 
 
 def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
@@ -67,35 +50,15 @@ def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
 
     Raises: BlobError for a stream of text, or one that takes nothing; OSError, ValueError of the stream.
     """
-    _require_binary(stream)
+    require_binary(stream)
     views = {name: memoryview(section).cast("B") for name, section in payload.sections.items()}
     prefix, total = _lay_out(header, views, payload)
     position = 0
     for piece in _iterate_pieces(prefix, views):
         position += len(piece)
-        _write_whole(stream, piece)
+        write_whole(stream, piece)
     assert position + _DIGEST_SIZE == total
-    _write_whole(stream, sha256(prefix).digest())
-
-
-def _require_binary(stream: object) -> None:
-    if isinstance(stream, io.TextIOBase):
-        raise BlobError(f"cannot write a blob to {_name_stream(stream)}: it takes text; open it for bytes, as with mode 'wb'")
-
-
-def _write_whole(stream: IO[bytes], piece: bytes | memoryview) -> None:
-    """Writes all of a piece; a raw stream, such as an unbuffered pipe, may take a part of it at a time."""
-    rest = memoryview(piece)
-    while rest.nbytes:
-        # Of a raw stream None says that nothing was written; other streams take everything, and some return nothing.
-        count = stream.write(rest)
-        if not isinstance(stream, io.RawIOBase):
-            return
-        if not count:
-            raise BlobError(
-                f"cannot write a blob to {_name_stream(stream)}: it takes no more bytes; use one that waits until it can"
-            )
-        rest = rest[count:]
+    write_whole(stream, sha256(prefix).digest())
 
 
 def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Payload) -> tuple[bytes, int]:
@@ -108,8 +71,7 @@ def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Paylo
         mark = {mark: True for mark, names in (("code", payload.code), ("spare", payload.spare)) if name in names}
         table.append({"name": name, "offset": offset, "size": view.nbytes, "digest": digests[name].hex(), **mark})
         offset = _align(offset + view.nbytes)
-    fields = {field.name: getattr(header, field.name) for field in dataclasses.fields(header)}
-    text = json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
+    text = write_header(header, table)
     start = _align(_HEAD.size + len(text))
     total = start + offset + _DIGEST_SIZE
     head = _HEAD.pack(MAGIC, FORMAT_VERSION, 0, len(text), total)
@@ -155,7 +117,7 @@ def read_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
     return header, replace(payload, digests={row.name: bytes.fromhex(row.digest) for row in rows})
 
 
-def _open_container(name: str, view: memoryview) -> tuple[BlobHeader, list[_SectionEntry], Payload, int | None]:
+def _open_container(name: str, view: memoryview) -> tuple[BlobHeader, list[SectionEntry], Payload, int | None]:
     """Returns header, table and sections, and where these begin; None in place of that in format 1, all of which is checked here."""
     if len(view) < _HEAD.size + _DIGEST_SIZE:
         raise BlobDamagedError(
@@ -180,14 +142,14 @@ def _open_container(name: str, view: memoryview) -> tuple[BlobHeader, list[_Sect
 
 
 def _digest(content: memoryview) -> bytes:
-    if len(content) <= _PIECE_SIZE // 64:
+    if len(content) <= _LARGEST_BUILT_IN:
         return sha256(content).digest()
     import hashlib  # OpenSSL, which is five times as fast
 
     return hashlib.sha256(content).digest()
 
 
-def _check_sections(name: str, rows: Sequence[_SectionEntry], digests: Mapping[str, bytes]) -> None:
+def _check_sections(name: str, rows: Sequence[SectionEntry], digests: Mapping[str, bytes]) -> None:
     for row in rows:
         if row.digest != digests[row.name].hex():
             raise BlobDamagedError(
@@ -195,7 +157,7 @@ def _check_sections(name: str, rows: Sequence[_SectionEntry], digests: Mapping[s
             )
 
 
-def _check_gaps(name: str, room: memoryview, rows: Sequence[_SectionEntry]) -> None:
+def _check_gaps(name: str, room: memoryview, rows: Sequence[SectionEntry]) -> None:
     """Raises BlobDamagedError for anything but zeros between sections, or for more than there have to be; no digest covers them."""
     begins = [*(row.offset for row in rows), len(room)]
     ends = [0, *(row.offset + row.size for row in rows)]
@@ -210,7 +172,7 @@ def _open_view(source: Any) -> tuple[str, memoryview]:
     if isinstance(source, bytes | bytearray | memoryview):
         return "the blob", memoryview(source).cast("B")
     if hasattr(source, "read"):
-        return _name_stream(source), memoryview(_read_container(source))
+        return name_stream(source), memoryview(_read_container(source))
     path = os.fspath(source)
     try:
         descriptor = open_plain(path)
@@ -223,35 +185,12 @@ def _open_view(source: Any) -> tuple[str, memoryview]:
         raise BlobDamagedError(f"cannot read the blob '{path}': {reason}") from error
 
 
-def _name_stream(stream: Any) -> str:
-    return f"the stream {getattr(stream, 'name', '')}".strip()
-
-
 def _read_container(stream: IO[bytes]) -> bytearray:
     """Returns the bytes of one container from where the stream stands; behind it the stream stands at what follows."""
     # No container is shorter.
-    content = _read_bytes(stream, _HEAD.size + _DIGEST_SIZE)
+    content = read_bytes(stream, _HEAD.size + _DIGEST_SIZE)
     if len(content) >= _HEAD.size and content.startswith(MAGIC):
-        content += _read_bytes(stream, _HEAD.unpack_from(content)[-1] - len(content))
-    return content
-
-
-def _read_bytes(stream: IO[bytes], count: int) -> bytearray:
-    """Returns so many bytes, or all there are; a stream may give fewer at a time. Memory is for what is there, not for what is said."""
-    content = bytearray()
-    while len(content) < count:
-        try:
-            piece = stream.read(min(count - len(content), _PIECE_SIZE))
-        except (OSError, ValueError) as error:  # ValueError for a closed stream
-            raise BlobDamagedError(f"cannot read the blob from {_name_stream(stream)}: {error}") from error
-        if not isinstance(piece, bytes | bytearray | memoryview):
-            raise BlobDamagedError(
-                f"cannot read the blob from {_name_stream(stream)}: expected bytes, got {type(piece).__name__}; open it for bytes, as "
-                "with mode 'rb', and so that it waits for them"
-            )
-        if not piece:
-            break
-        content += piece
+        content += read_bytes(stream, _HEAD.unpack_from(content)[-1] - len(content))
     return content
 
 
@@ -261,25 +200,11 @@ def map_file(descriptor: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if os.fstat(descriptor).st_size else b"")
 
 
-@record(frozen=True, slots=True)
-class _SectionEntry:
-    """A section in the table: where it is, from the end of the header; its digest in hex, "" in format 1."""
-
-    name: str
-    offset: int
-    size: int
-    digest: str
-    is_code: bool
-    is_spare: bool
-
-
-def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, list[_SectionEntry], Payload]:
+def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, list[SectionEntry], Payload]:
     start = _align(_HEAD.size + header_size)
     room = len(view) - _DIGEST_SIZE - start
     try:
-        fields = json.loads(bytes(view[_HEAD.size : _HEAD.size + header_size]))
-        table = [_read_row(row) for row in _take_field(fields, "sections", list)]
-        header = _read_header(fields)
+        header, table = read_header(bytes(view[_HEAD.size : _HEAD.size + header_size]))
     except (ValueError, RecursionError) as error:
         raise BlobDamagedError(f"{name} has a header that cannot be read: {error}") from error
     names = sorted(row.name for row in table)
@@ -327,45 +252,3 @@ def _peek(section: Any) -> Payload | None:
         return _parse("a section", view, header_size)[2]
     except BlobDamagedError:
         return None
-
-
-_KIND_OF_FIELD: Mapping[str, type] = {
-    **dict.fromkeys(("device", "distribution", "plugin_version", "core_version", "network", "fingerprint"), str),
-    "payload_version": int,
-    "inputs": list,
-    "outputs": list,
-    "config": dict,
-}
-_KIND_IN_WORDS = {int: "an int", str: "a text", list: "a list", dict: "an object"}
-
-
-def _read_header(fields: dict[str, Any]) -> BlobHeader:
-    """Raises: ValueError for a field that is missing, unknown or of another type."""
-    header_fields = {name: _take_field(fields, name, kind) for name, kind in _KIND_OF_FIELD.items()}
-    if fields:
-        raise ValueError(f"it has the fields {', '.join(fields)}, which the format does not have")
-    for side in ("inputs", "outputs"):
-        if not all(isinstance(name, str) for name in header_fields[side]):
-            raise ValueError(f"its {side} are {header_fields[side]!r}; expected names")
-    return BlobHeader(**{**header_fields, "inputs": tuple(header_fields["inputs"]), "outputs": tuple(header_fields["outputs"])})
-
-
-def _read_row(row: Any) -> _SectionEntry:
-    fields = dict(row) if isinstance(row, dict) else row
-    name, offset, size = _take_field(fields, "name", str), _take_field(fields, "offset", int), _take_field(fields, "size", int)
-    is_code, is_spare, digest = fields.pop("code", False), fields.pop("spare", False), fields.pop("digest", "")
-    # A mark that is not understood might be one that forbids something.
-    if fields or not isinstance(is_code, bool) or not isinstance(digest, str) or is_spare not in (False, is_code):
-        raise ValueError(
-            f"its section '{name}' is marked {dict(row)!r:.120}; expected name, offset, size, digest and perhaps code, or code and spare"
-        )
-    return _SectionEntry(name, offset, size, digest, is_code, bool(is_spare))
-
-
-def _take_field(fields: Any, name: str, kind: type) -> Any:
-    """Removes a field and returns it. Raises: ValueError when it is not there or of another type; a bool is no int."""
-    value = fields.pop(name, None) if isinstance(fields, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool):
-        # One kind of error for all that a stranger's header may get wrong.
-        raise ValueError(f"its field '{name}' is {value!r:.60}; expected {_KIND_IN_WORDS[kind]}")  # noqa: TRY004  # see above
-    return value

@@ -39,7 +39,7 @@ from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.plain_files import open_plain, open_unlinked, require_owner
 
 if TYPE_CHECKING:
-    from hetero_core.blobs.container import BlobHeader
+    from hetero_core.blobs.header import BlobHeader
 
 logger = logging.getLogger(__name__)
 

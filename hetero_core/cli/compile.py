@@ -12,7 +12,7 @@ from hetero_core.cli.options import Parser, add_command, add_device_options, add
 from hetero_core.cli.progress import follow
 
 if TYPE_CHECKING:
-    from hetero_core.blobs.container import BlobHeader
+    from hetero_core.blobs.header import BlobHeader
     from hetero_core.contract import Payload
 
 

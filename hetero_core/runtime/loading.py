@@ -28,7 +28,7 @@ from hetero_core.runtime.wrapped_run import bind_run
 
 if TYPE_CHECKING:
     from hetero_core.blobs.cache import NetworkCache
-    from hetero_core.blobs.container import BlobHeader
+    from hetero_core.blobs.header import BlobHeader
 
     Bind: TypeAlias = Callable[..., ExecutableNetwork]
 

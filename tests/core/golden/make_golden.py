@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from hetero_core.blobs.container import BlobHeader, write_blob
+from hetero_core.blobs.container import write_blob
+from hetero_core.blobs.header import BlobHeader
 from hetero_core.contract import Payload
 
 PLAIN_HEADER = BlobHeader(
