@@ -6,7 +6,7 @@ One `GraphReader` reads one model. Imports onnx only inside functions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -16,47 +16,31 @@ from hetero_core.network.affinity import AFFINITY_KEY, PLAIN_AFFINITY_KEY
 from hetero_core.network.arity import check_arity
 from hetero_core.network.attributes import GRAPH, SPARSE_TENSOR, TENSOR, read_attribute
 from hetero_core.network.declarations import Contradiction, RepeatedConstant
+from hetero_core.network.draft import Draft
+from hetero_core.network.functions import FunctionLibrary, bind_call, check_recursion, key_of_function
 from hetero_core.network.graph import EMPTY, Graph, Node
-from hetero_core.network.hints import drop_shape
-from hetero_core.network.initializers import Initializer, initializer_of_attribute
-from hetero_core.network.merging import merge_types
+from hetero_core.network.initializers import initializer_of_attribute
 from hetero_core.network.notes import ORIGINAL_NAME_KEY, read_opset_note, read_origins_note
 from hetero_core.network.opsets import read_opsets, since_version
-from hetero_core.network.repeated_names import compare_constants, name_repeated_outputs
 from hetero_core.network.scopes import (
     OPSET_DOMAIN,
-    FunctionKey,
     NodeScope,
     NodeText,
-    bind_call,
-    make_unique,
     name_nodes,
     names_of_values,
     normal_domain,
     read_text,
 )
-from hetero_core.network.soundness import check_everything_is_produced, check_single_assignment, check_text
+from hetero_core.network.soundness import check_everything_is_produced, check_text
 from hetero_core.network.splitting import NO_PAYLOADS, Payload
 from hetero_core.network.tensors import read_sparse_tensor, read_tensor
-from hetero_core.network.topology import find_free_values, sort_topologically
+from hetero_core.network.topology import find_free_values
 from hetero_core.network.type_protos import read_type
-from hetero_core.network.types import TensorType, ValueSpec, ValueType
+from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.network.weights import WeightSource
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
-
-
-@record(frozen=False, slots=True, eq=False)
-class Draft:
-    """A graph that is being read: what the nodes of its scope, inlined ones included, add to it."""
-
-    nodes: list[Node] = field(default_factory=list)
-    initializers: dict[str, Initializer] = field(default_factory=dict)
-    types: dict[str, ValueType] = field(default_factory=dict)
-    pins: dict[str, str] = field(default_factory=dict)
-    node_names: set[str] = field(default_factory=set)
 
 
 class GraphReader:
@@ -68,15 +52,15 @@ class GraphReader:
         self._budget = budget
         self._weights = weights
         self._payloads = payloads
-        self._functions = {key_of_function(function): function for function in model.functions}
+        self._functions = FunctionLibrary(model, budget)
         self.contradictions: list[Contradiction | RepeatedConstant] = []
+        self._root_opset = next((entry.version for entry in model.opset_import if not normal_domain(entry.domain)), 1)
         self._since: dict[tuple[str, str, int], int] = {}
-        self._sizes: dict[FunctionKey, tuple[int, int]] = {}
         self._value_names: set[str] = set(names_of_values(model.graph)) if self._functions else set()
 
     def read_root(self, opsets: Mapping[str, int]) -> tuple[Graph, Mapping[str, str]]:
         """Returns the root graph, its declared types and the pins of its nodes."""
-        draft = Draft()
+        draft = Draft(self.contradictions, self._root_opset)
         graph = self._read_graph(self._model.graph, NodeScope(opsets), draft, self._payloads)
         check_everything_is_produced(graph)
         return graph, {node.name: draft.pins[node.name] for node in graph.nodes if node.name in draft.pins}
@@ -87,40 +71,22 @@ class GraphReader:
         for position, tensor in enumerate(proto.initializer):
             name = scope.value(tensor.name)
             initializer = read_tensor(tensor, self._weights, f"initializer '{name}'", raw=payloads.get(position))
-            self._add_initializer(draft, name, initializer)
+            draft.add_initializer(name, initializer)
         for sparse in proto.sparse_initializer:
             name = scope.value(sparse.values.name)
-            self._add_initializer(
-                draft, name, read_sparse_tensor(sparse, self._weights, f"sparse initializer '{name}'", budget=self._budget)
+            draft.add_initializer(
+                name, read_sparse_tensor(sparse, self._weights, f"sparse initializer '{name}'", budget=self._budget)
             )
         # Up to IR version 3 constants are listed as inputs, too; later files may do so to make them replaceable.
         inputs = self._read_specs(
             (spec for spec in proto.input if scope.value(spec.name) not in draft.initializers), scope, "input"
         )
         outputs = self._read_specs(proto.output, scope, "output")
-        self._add_types(draft, (*proto.value_info, *proto.input, *proto.output), scope)
+        draft.add_types((*proto.value_info, *proto.input, *proto.output), scope)
         self._add_nodes(draft, proto.node, scope)
         if len({spec.name for spec in outputs}) < len(outputs):
-            outputs = self._copy_repeated_outputs(draft, outputs, scope, names_of_values(proto))
-        for name, initializer in draft.initializers.items():
-            self._add_constant_type(draft, name, initializer, graph=proto.name)
-        # An output that is a constant has its type, whatever the file leaves open.
-        outputs = tuple(
-            ValueSpec(spec.name, draft.types[spec.name]) if spec.name in draft.initializers else spec for spec in outputs
-        )
-        present = {spec.name for spec in (*inputs, *outputs)}.union(draft.initializers, *(node.outputs for node in draft.nodes))
-        check_text(proto.name)
-        graph = Graph(
-            proto.name,
-            inputs,
-            outputs,
-            sort_topologically(draft.nodes),
-            MappingProxyType(draft.initializers),
-            # Files may keep types of values that an optimizer removed.
-            MappingProxyType({value: value_type for value, value_type in draft.types.items() if value in present}),
-        )
-        check_single_assignment(graph)
-        return graph
+            outputs = draft.copy_repeated_outputs(outputs, scope, names_of_values(proto))
+        return draft.finish(proto.name, inputs, outputs)
 
     def _read_specs(self, protos: Iterable[onnx.ValueInfoProto], scope: NodeScope, kind: str) -> tuple[ValueSpec, ...]:
         specs = []
@@ -132,42 +98,17 @@ class GraphReader:
             specs.append(ValueSpec(scope.value(proto.name), TensorType(None) if value_type is None else value_type))
         return tuple(specs)
 
-    def _add_types(self, draft: Draft, protos: Iterable[onnx.ValueInfoProto], scope: NodeScope) -> None:
-        for proto in protos:
-            value_type = read_type(proto.type, f"value '{proto.name}'")
-            if value_type is not None:
-                draft.types[scope.value(proto.name)] = value_type
-
-    def _add_constant_type(self, draft: Draft, name: str, initializer: Initializer, *, graph: str) -> None:
-        declared = draft.types.get(name)
-        if declared is not None and merge_types(declared, initializer.type) is None:
-            if merge_types(drop_shape(declared), initializer.type) is None:
-                raise InvalidNetworkError(
-                    f"constant '{name}' is declared as {declared}, but holds {initializer.type}; correct the declaration or remove it."
-                )
-            self.contradictions.append(Contradiction(name, graph, declared, initializer.type, "the constant itself"))
-        draft.types[name] = initializer.type
-
-    def _add_initializer(self, draft: Draft, name: str, initializer: Initializer) -> None:
-        check_text(name)
-        if not name:
-            raise InvalidNetworkError("a constant has no name; name every initializer.")
-        if name in draft.initializers:
-            self.contradictions += compare_constants(name, draft.initializers[name], initializer)
-        draft.initializers[name] = initializer
-
     def _add_nodes(self, draft: Draft, protos: Sequence[onnx.NodeProto], scope: NodeScope) -> None:
         # A field of a message takes longer to be read than all else that most nodes ask for.
         texts = [read_text(proto) for proto in protos]
         for name, op_type, domain, inputs, outputs in texts:
             check_text(op_type, domain, name, *inputs, *outputs)
         names = name_nodes([text[:2] for text in texts], scope.path, draft.node_names)
-        functions = self._functions
         for index, (proto, text, name) in enumerate(zip(protos, texts, names, strict=True)):
             if index % 8 == 0:
                 self._budget.check_time(name, steps=8)
             op_type, domain = text[1], normal_domain(text[2])
-            function = functions.get((domain, op_type, proto.overload)) if functions else None
+            function = self._functions.find(domain, op_type, proto)
             if function is not None:
                 self._inline(draft, proto, name, function, scope)
             elif op_type == "Constant" and not domain:
@@ -203,9 +144,7 @@ class GraphReader:
             metadata.get(ORIGINAL_NAME_KEY, None if own_name == name else own_name),
         )
         check_arity(node)
-        draft.nodes.append(_without_absent_ends(node))
-        if pin is not None:
-            draft.pins[name] = pin
+        draft.add_node(_without_absent_ends(node), pin)
 
     def _since_version(self, op_type: str, domain: str, opset: int) -> int:
         key = (op_type, domain, opset)
@@ -237,7 +176,7 @@ class GraphReader:
         return attributes
 
     def _read_body(self, proto: onnx.GraphProto, scope: NodeScope, owner: str) -> Graph:
-        draft = Draft()
+        draft = Draft(self.contradictions, self._root_opset)
         self._budget.check_depth(scope.depth + 1, owner)
         graph = self._read_graph(proto, replace(scope, depth=scope.depth + 1), draft)
         for name, pin in draft.pins.items():
@@ -262,30 +201,24 @@ class GraphReader:
                 f"{owner} has the attribute '{attribute.name}' of another kind than its name says; correct its type."
             )
         if attribute.name == "sparse_value" and not attribute.ref_attr_name:
-            self._add_initializer(
-                draft, value, read_sparse_tensor(attribute.sparse_tensor, self._weights, owner, budget=self._budget)
-            )
+            draft.add_initializer(value, read_sparse_tensor(attribute.sparse_tensor, self._weights, owner, budget=self._budget))
         elif attribute.name == "value" and not attribute.ref_attr_name:
-            self._add_initializer(draft, value, read_tensor(attribute.t, self._weights, owner))
+            draft.add_initializer(value, read_tensor(attribute.t, self._weights, owner))
         else:
             decoded = self._read_attributes(proto, owner, scope)
             if not decoded:
                 raise InvalidNetworkError(
                     f"{owner} has no value: the call does not give '{attribute.ref_attr_name}'. Give it in the call."
                 )
-            self._add_initializer(draft, value, initializer_of_attribute(attribute.name, decoded[attribute.name], owner))
+            draft.add_initializer(value, initializer_of_attribute(attribute.name, decoded[attribute.name], owner))
 
     def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, function: onnx.FunctionProto, scope: NodeScope) -> None:
         key = key_of_function(function)
         owner = f"node '{name}' (call of '{function.name}')"
-        if key in scope.calls:
-            walk = " -> ".join(f"{domain}:{op_type}" for domain, op_type, _ in (*scope.calls, key))
-            raise InvalidNetworkError(
-                f"{owner} is a call of a function by itself: {walk}. ONNX functions do not recurse. Use Loop, or write the calls out."
-            )
+        check_recursion(key, scope, owner)
         metadata = {entry.key: entry.value for entry in proto.metadata_props}
         is_wrapper = key[0] == OPSET_DOMAIN
-        self._take_room(function, "" if is_wrapper else name, owner, scope)
+        self._functions.take_room(function, "" if is_wrapper else name, owner, scope)
         values, copies = bind_call(proto, function, scope, owner)
         inner = NodeScope(
             read_opsets(function.opset_import, f"function '{function.name}'"),
@@ -300,25 +233,10 @@ class GraphReader:
         if is_wrapper and len(function.node) == 1:
             self._add_node(draft, function.node[0], name, read_text(function.node[0]), inner)
             return
-        self._add_types(draft, function.value_info, inner)
+        draft.add_types(function.value_info, inner)
         self._add_nodes(draft, function.node, inner)
         for formal, actual in copies:
-            self._add_copy(draft, values[formal], actual, inner)
-
-    def _take_room(self, function: onnx.FunctionProto, path: str, owner: str, scope: NodeScope) -> None:
-        """Takes what the call is expanded to off the budget: nodes, and the bytes of names and attributes."""
-        key = key_of_function(function)
-        is_repeated = key in self._sizes
-        if not is_repeated:
-            self._sizes[key] = function.ByteSize(), len(function.node) + sum(map(count_inner_nodes, function.node))
-        nbytes, nodes = self._sizes[key]
-        self._budget.check_depth(scope.depth + 1, owner)
-        if key[0] == OPSET_DOMAIN:
-            return
-        self._budget.take_nodes(nodes, owner)
-        # A node has a name of its own and one for each value that it makes, most often one. Of attributes the first call makes no more
-        # than there are in the file.
-        self._budget.take_memory((nbytes if is_repeated else 0) + 2 * nodes * len(path), owner)
+            draft.add_copy(values[formal], actual, inner)
 
     def _bind_attributes(self, proto: onnx.NodeProto, function: onnx.FunctionProto, owner: str, scope: NodeScope) -> dict[str, Any]:
         bound = {default.name: read_attribute(default, self._weights, owner) for default in function.attribute_proto}
@@ -330,41 +248,6 @@ class GraphReader:
                 "Remove them, or declare them in the function."
             )
         return {**bound, **attributes}
-
-    def _copy_repeated_outputs(
-        self, draft: Draft, outputs: tuple[ValueSpec, ...], scope: NodeScope, names: Iterable[str]
-    ) -> tuple[ValueSpec, ...]:
-        renamed, copies = name_repeated_outputs(outputs, {*names, *(value for node in draft.nodes for value in node.outputs)})
-        for source, target in copies:
-            self._add_copy(draft, source, target, scope)
-        draft.types.update({spec.name: spec.type for spec in renamed if spec.name not in draft.types})
-        return renamed
-
-    def _add_copy(self, draft: Draft, source: str, target: str, scope: NodeScope) -> None:
-        name = make_unique(f"{scope.path}Identity_{len(draft.nodes)}", draft.node_names)
-        draft.node_names.add(name)
-        opset = scope.opsets.get("", self._root_opset())
-        node = Node(name, "Identity", (source,), (target,), opset=opset, since_version=self._since_version("Identity", "", opset))
-        draft.nodes.append(node)
-        if scope.pin is not None:
-            draft.pins[name] = scope.pin
-
-    def _root_opset(self) -> int:
-        return next((entry.version for entry in self._model.opset_import if not normal_domain(entry.domain)), 1)
-
-
-def count_inner_nodes(proto: onnx.NodeProto) -> int:
-    """Returns how many nodes stand in the bodies of a node, at any depth."""
-    return sum(
-        len(attribute.g.node) + sum(map(count_inner_nodes, attribute.g.node))
-        for attribute in proto.attribute
-        if attribute.type == GRAPH
-    )
-
-
-def key_of_function(function: onnx.FunctionProto) -> FunctionKey:
-    """Returns what a call names: domain, name and overload."""
-    return normal_domain(function.domain), function.name, function.overload
 
 
 def _read_pin(metadata: Mapping[str, str], owner: str, scope: NodeScope) -> str | None:

@@ -134,28 +134,3 @@ def names_of_values(graph: onnx.GraphProto) -> Iterable[str]:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from names_of_values(attribute.g)
-
-
-def bind_call(
-    proto: onnx.NodeProto, function: onnx.FunctionProto, scope: NodeScope, owner: str
-) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Returns the values of a call, formal name -> actual name, and the outputs (formal, actual) that need a copy.
-
-    A copy is needed where a function returns one of its inputs, or one value twice.
-
-    Raises: InvalidNetworkError when the call passes more than the function takes.
-    """
-    for kind, passed, formal in (("inputs", proto.input, function.input), ("outputs", proto.output, function.output)):
-        if len(passed) > len(formal):
-            raise InvalidNetworkError(
-                f"{owner} has {len(passed)} {kind}; its function '{function.name}' takes {len(formal)}. Correct the call."
-            )
-    values = dict.fromkeys(function.input, "")
-    values.update(zip(function.input, (scope.value(name) for name in proto.input), strict=False))
-    copies: list[tuple[str, str]] = []
-    for formal, actual in zip(function.output, (scope.value(name) for name in proto.output), strict=False):
-        if actual and formal in values:
-            copies.append((formal, actual))
-        elif actual:
-            values[formal] = actual
-    return values, copies
