@@ -17,13 +17,7 @@ from hetero_core.devices.config import resolve_key
 from hetero_core.devices.metrics import find_metric
 from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
 from hetero_core.devices.threads_per_stream import read_value
-from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import (
-    ClosedError,
-    HeteroError,
-    InferenceError,
-    PluginError,
-)
+from hetero_core.errors import ClosedError, HeteroError, InferenceError
 from hetero_core.limits import RunLimits
 from hetero_core.network.border import InputInfo, OutputInfo, describe_inputs, describe_outputs
 from hetero_core.network.graph import Network
@@ -31,16 +25,17 @@ from hetero_core.network.types import HOST
 from hetero_core.profile import Profile
 from hetero_core.runtime.binding import Binding, RunFunction
 from hetero_core.runtime.declared_shapes import watch_shapes
-from hetero_core.runtime.door import fits_shape, order_inputs, own_outputs
+from hetero_core.runtime.door import order_inputs, own_outputs
 from hetero_core.runtime.executed import describe_executed
 from hetero_core.runtime.forks import FORK_ADVICE, FORKS, keep_in_child
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, keep_states
+from hetero_core.runtime.output_check import OutputCheck
 from hetero_core.runtime.plain_inputs import open_plain_door
 from hetero_core.runtime.positions import is_by_name, name_inputs
 from hetero_core.runtime.reconfiguration import MEASURING_KEY, change_config
-from hetero_core.runtime.replaced import CheckedOutputs, ReplacedConstants
+from hetero_core.runtime.replaced import ReplacedConstants
 from hetero_core.runtime.request import InferRequest
 from hetero_core.runtime.run import NO_STATE, Start, end_once, measure_start
 from hetero_core.runtime.states import RequestStates
@@ -90,12 +85,8 @@ class ExecutableNetwork:
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
         self._take_plain = open_plain_door(self.inputs, border)
         self.resident = frozenset() if self._is_host else find_resident(border, self.all_inputs, self.all_outputs)
-        # What each output must be: element type and shape, None where the device's own memory is no array of NumPy's.
-        self._promised = tuple(
-            (None, None, spec) if spec.dtype is None or spec.name in self.resident else (numpy_dtype(spec.dtype), spec.shape, spec)
-            for spec in self.all_outputs
-        )
         self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
+        self.check_outputs = OutputCheck(self.all_outputs, self.resident, self.shape_watch, blame=binding.provenance).check
         # A device that starts runs by itself is only asked to where no wrapper stands around them, and no other network has its turn.
         self._starts = executable.start is not None and is_bare and not binding.config[EXCLUSIVE_KEY]
 
@@ -250,36 +241,6 @@ class ExecutableNetwork:
             return error
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
         return InferenceError(f"network '{self.name}' failed {where}: {type(error).__name__}: {error}{notes}")
-
-    def check_outputs(self, outputs: Any, context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs of a device after a check that their number and types are those of the network.
-
-        Raises: PluginError that names the plugin; MemoryLimitError if the outputs of a device that does not count bytes exceed the limit.
-        """
-        if type(outputs) is CheckedOutputs:
-            return tuple(outputs)
-        if not isinstance(outputs, tuple) or len(outputs) != len(self.all_outputs):
-            description = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
-            expected = f"a tuple of {len(self.all_outputs)} outputs"
-            raise PluginError(f"{self._binding.provenance} returned {description} from run; expected {expected}")
-        for value, (dtype, shape, spec) in zip(outputs, self._promised):  # noqa: B905  # compared above; strict takes 0.13 us
-            # NumPy has one object for each of its types: the usual comparison is of two names for it.
-            if dtype is not None and (own := getattr(value, "dtype", None)) is not dtype and own != dtype:
-                named = type(value).__name__ if own is None else own
-                raise PluginError(
-                    f"{self._binding.provenance} returned {named} for output '{spec.name}'; expected an array of {dtype}"
-                )
-            if shape is not None and value.shape != shape and not fits_shape(value.shape, shape):
-                raise PluginError(
-                    f"{self._binding.provenance} returned shape {list(value.shape)} for output '{spec.name}'; expected {spec.type}, "
-                    "as inference proves"
-                )
-        if self.shape_watch is not None:
-            self.shape_watch.check(outputs)
-        if context.limits is not None:
-            context.limits.enter("")
-            context.limits.hold(outputs)
-        return outputs
 
     def export_network(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
         """Writes the loaded network as a blob, to a path or a binary stream; a file appears complete or not at all.

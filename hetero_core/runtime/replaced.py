@@ -17,6 +17,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 from hetero_core.records import record
 from hetero_core.runtime.door import order_inputs, own_outputs
+from hetero_core.runtime.output_check import CheckedOutputs
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -49,12 +50,6 @@ class ReplacedConstants:
             done(None, error)
         else:
             done(outputs, None)
-
-
-class CheckedOutputs(tuple[Any, ...]):
-    """Outputs that the network of a replacement has checked, whose shapes need not be those of the constants."""
-
-    __slots__ = ()
 
 
 class Replacements:

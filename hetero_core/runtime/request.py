@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
 from hetero_core.devices.watch import LONGEST_WAIT
-from hetero_core.errors import HeteroError, InputNameError, RequestBusyError, RequestCancelledError
+from hetero_core.errors import HeteroError, RequestBusyError, RequestCancelledError
 from hetero_core.profile import NodeTime, Profile
-from hetero_core.runtime.device_tensor import OrderedPresets, check_preset
-from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets, find_spec
+from hetero_core.runtime.door import count_copied_bytes, fill_presets
 from hetero_core.runtime.forks import FORKS, keep_in_child
 from hetero_core.runtime.late_runs import describe_late_run, start_thread, start_timer
 from hetero_core.runtime.positions import name_inputs
+from hetero_core.runtime.request_values import RequestValues
 from hetero_core.runtime.run import NO_STATE, Outcome, Run, tell_end, wake_loop
 from hetero_core.runtime.states import RequestStates, hold_weakly
 
@@ -39,10 +39,7 @@ class InferRequest:
         keep_in_child(self)
         self._network = network
         self._lock = threading.Lock()
-        self._inputs: dict[str, Any] = {}
-        self._presets: dict[str, Any] = {}
-        self._ordered_presets: OrderedPresets | None = None
-        self._outputs: tuple[Any, ...] | None = None  # by position
+        self._values = RequestValues(network)
         self._callback: Callback | None = None
         self.states = RequestStates(network, require_idle=hold_weakly(self._require_idle))
         self._has_states = bool(self.states)
@@ -225,24 +222,12 @@ class InferRequest:
         Raises: InputNameError, InputTypeError, InputShapeError, RequestBusyError.
         """
         self._require_idle("set a tensor")
-        network = self._network
-        spec, is_input = find_spec(name, (*network.inputs, *network.replaceable), network.outputs, network=network.name)
-        if is_input:
-            self._inputs[name] = convert_value(value, spec, network=network.name, takes_tensors=network.takes_tensors)
-            return
-        self._presets[name] = check_preset(value, spec, network=network.name, takes_tensors=network.takes_tensors)
-        self._ordered_presets = OrderedPresets(self._presets, network.all_outputs)
+        self._values.set_tensor(name, value)
 
     def get_tensor(self, name: str) -> Any:
         """Returns the input that was set, or the output of the last run. Raises: InputNameError when there is none."""
         self._require_idle("get a tensor")
-        network = self._network
-        _, is_input = find_spec(name, (*network.inputs, *network.replaceable), network.outputs, network=network.name)
-        output_of_name = {} if self._outputs is None else dict(zip(network.output_names, self._outputs, strict=True))
-        held = self._inputs if is_input else {**self._presets, **output_of_name}
-        if name not in held:
-            raise InputNameError(f"tensor '{name}' of network '{network.name}' has no value yet; set it or run the request")
-        return held[name]
+        return self._values.get_tensor(name)
 
     @property
     def is_running(self) -> bool:
@@ -279,14 +264,12 @@ class InferRequest:
             network.require_process()
         if self._running is not None:
             self._require_idle("start a run")
-        merged: Any = self._inputs
-        if inputs is not None:
-            is_all = type(inputs) is dict and not merged
-            merged = inputs if is_all else {**merged, **name_inputs(inputs, network.inputs, network=network.name)}
+        values = self._values
+        merged = values.merge(inputs)
         ordered = network.order_inputs(merged)
         context = RunContext(self._state)
-        if self._ordered_presets is not None:
-            self._ordered_presets.enter(context)
+        if values.presets is not None:
+            values.presets.enter(context)
         if network.measures:
             context.profile = Profile(str(network.device))
             named = name_inputs(merged, network.inputs, network=network.name)
@@ -301,7 +284,7 @@ class InferRequest:
                 self._require_idle("start a run")
             self._running = run
             self._profile = context.profile
-            self._outputs = None
+            values.outputs = None
         return run
 
     def _compute(self, run: Run) -> Outcome:
@@ -355,7 +338,7 @@ class InferRequest:
                     outputs = self.states.keep(outputs)
                     self._state, self._spare = self._spare, self._state
                 run.outputs = dict(zip(self._network.output_names, outputs))  # noqa: B905  # check_outputs has; 0.13 us
-                self._outputs = outputs
+                self._values.outputs = outputs
         return True
 
     def _conclude(self, run: Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> None:
