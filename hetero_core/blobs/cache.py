@@ -143,10 +143,14 @@ class NetworkCache:
             lock.release()
 
     def _store(self, folder: CacheFolder, key: str, identity: bytes, pack: Callable[[], tuple[BlobHeader, Payload]]) -> None:
-        """Writes an entry; a failure leaves the folder as it was."""
+        """Writes an entry; a failure leaves the folder as it was, and is told, since the network is loaded all the same."""
+        try:
+            header, payload = pack()
+        except Exception as error:  # noqa: BLE001  # a plugin that cannot export may raise anything
+            self._warn(error)
+            return
         try:
             _remove_leftovers(folder, held=key)
-            header, payload = pack()
             code = find_code(payload)
             if code:
                 logger.info("network '%s' is not kept in the cache: it holds code, in the sections %s", header.network, code)
@@ -157,8 +161,11 @@ class NetworkCache:
             path = folder.path / f"{key}.blob"
             logger.info("network '%s' was stored as the cache entry '%s', %d bytes", header.network, path, size)
             self._evict(folder, path.name)
-        except Exception as error:  # noqa: BLE001  # a full disk, or a plugin that cannot export: the network is loaded all the same
-            logger.warning("nothing was kept in the cache folder '%s': %s: %s", self._path, type(error).__name__, error)
+        except (OSError, BlobError) as error:  # a full disk, or a limit
+            self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        logger.warning("nothing was kept in the cache folder '%s': %s: %s", self._path, type(error).__name__, error)
 
     def _write(self, folder: CacheFolder, key: str, header: BlobHeader, entry: Payload) -> int:
         """Returns the size of the entry, which is on the disk when it gets its name."""
@@ -173,7 +180,7 @@ class NetworkCache:
             if 0 < self._size_limit < size:
                 raise BlobError(f"the entry has {size} bytes, CACHE_SIZE_LIMIT is {self._size_limit}")
             folder.rename(partial, f"{key}.blob")
-        except BaseException:
+        except BaseException:  # after an interrupt, too, no partial file stays behind
             with suppress(OSError):
                 folder.remove(partial)
             raise
@@ -224,7 +231,7 @@ def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[
     try:
         with trust_imports(folder.is_own):
             loaded = take(header, payload if folder.is_own else payload.without_spare_code())
-    except Exception as error:  # a plugin may raise anything for what it cannot import
+    except Exception as error:  # a plugin may raise anything for what it cannot import; the caller tells it and loads the model
         raise _UnusableEntryError(f"{type(error).__name__}: {error}") from error
     logger.info("network '%s' was loaded from the cache entry '%s'", header.network, path)
     return loaded

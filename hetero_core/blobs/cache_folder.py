@@ -40,7 +40,7 @@ class CacheFolder:
         descriptor = open_unlinked(self._name(name), os.O_RDONLY, folder=self.descriptor, title=str(self.path / name))
         try:
             require_owner(os.fstat(descriptor), str(self.path / name), self.owners)
-        except BaseException:
+        except BaseException:  # after an interrupt, too, the descriptor is closed
             os.close(descriptor)
             raise
         return descriptor

@@ -95,7 +95,7 @@ def write_private_file(path: str | os.PathLike[str], content: bytes) -> None:
             file.flush()
             os.fsync(descriptor)
         os.replace(partial, path)
-    except BaseException:
+    except BaseException:  # after an interrupt, too, no partial file stays behind
         with suppress(OSError):
             os.unlink(partial)
         raise
@@ -142,7 +142,7 @@ def _open_own(parent: int, name: str, path: str) -> int:
         ) from error
     try:
         _make_private(descriptor, path)
-    except BaseException:
+    except BaseException:  # after an interrupt, too, the descriptor is closed
         os.close(descriptor)
         raise
     return descriptor

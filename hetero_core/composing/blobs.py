@@ -91,10 +91,11 @@ def import_part(
             network = unpack_network(take_prefix(prefix, sections))
             stored = {name: value for name, value in row["config"].items() if value is not None and name not in LIMIT_KEYS}
             loaded = core.load_network(network, device, {**stored, **config})
-    except Exception as error:  # whatever a plugin raises, the part is named in it
+    except Exception as error:  # a plugin may raise anything; it goes on with a note that names the part
         error.add_note(f"while {prefix} of a blob of {owner} was imported on {device}")
         raise
     if loaded.fingerprint != fingerprint:
+        loaded.close()
         raise BlobMismatchError(
             f"{prefix} of the blob holds network {loaded.fingerprint[:12]}; its index says {str(fingerprint)[:12]}"
         )

@@ -171,7 +171,7 @@ def require_error(
         return error
     except CheckFailed as failure:
         raise CheckFailed(f"{what}: {failure}") from failure
-    except Exception as error:
+    except Exception as error:  # a device may raise anything else, and that is what the check reports
         raise CheckFailed(f"{what}: expected {expected_names}, got {type(error).__name__}: {error}") from error
     raise CheckFailed(f"{what}: expected {expected_names}, got no error but {result!r:.200}")
 

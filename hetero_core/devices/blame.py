@@ -33,7 +33,7 @@ def call_plugin(call: Callable[[], Result], *, blame: object, where: str) -> Res
     """Returns what a call of a plugin returns. Raises: PluginError for what is no Exception; the plugin's own error otherwise."""
     try:
         return call()
-    except BaseException as error:
+    except BaseException as error:  # a plugin may end its program; everything goes on, an exit as an error that names the plugin
         if isinstance(error, Exception) or is_interrupt(error):
             raise
         raise describe_exit(error, blame=str(blame), where=where) from error
@@ -43,7 +43,7 @@ def call_named(call: Callable[[], Result], *, blame: object, where: str) -> Resu
     """Returns what a call of a plugin returns. Raises: as `call_plugin`; a note to the plugin's own error names the plugin."""
     try:
         return call_plugin(call, blame=blame, where=where)
-    except Exception as error:  # whatever a plugin raises, it is named in it
+    except Exception as error:  # a plugin may raise anything; it goes on with a note that names the plugin
         error.add_note(f"raised by {blame} in {where}")
         raise
 
@@ -57,7 +57,7 @@ def read_mapping(answer: Any, *, blame: str, where: str) -> dict[str, Any]:
         raise PluginError(f"{blame} returned {type(answer).__name__} from {where}; expected a mapping by name")
     try:
         copy = dict(answer)
-    except BaseException as error:
+    except BaseException as error:  # a plugin's own mapping may raise anything while it is read
         if is_interrupt(error):
             raise
         raise PluginError(f"{blame} returned a mapping from {where} that fails with {type(error).__name__}: {error}") from error

@@ -86,7 +86,7 @@ class Device:
                 device,
                 lambda: call_plugin(lambda: caller(device=device, **arguments), blame=self.provenance, where=hook),
             )
-        except Exception as error:  # whatever a plugin raises, it is named in it
+        except Exception as error:  # a plugin may raise anything; it goes on with a note that names the plugin
             error.add_note(f"raised by {self.provenance} in {hook} for device {device}")
             raise
         if result is None and self.implements(hook):
@@ -248,7 +248,7 @@ class Device:
             return value
         try:
             return self.patience.ask(question, device, lambda: call_plugin(value, blame=self.provenance, where=question))
-        except Exception as error:  # whatever a plugin raises, it is named in it
+        except Exception as error:  # a plugin may raise anything; it goes on with a note that names the plugin
             error.add_note(f"raised by {self.provenance} in {question} of device {device}")
             raise
 
@@ -274,7 +274,7 @@ class Device:
             executable = self.call("import_network", device, payload=payload, config=share_threads(config))
         except (HeteroError, MemoryError):
             raise
-        except Exception as error:  # a plugin may raise anything for what it cannot import
+        except Exception as error:  # a plugin may raise anything for what it cannot import; it goes on as a BlobError
             raise BlobError(
                 f"cannot import the blob on {device}: {self.provenance} failed with {type(error).__name__}: {error}; "
                 "export the network again, or load the model"

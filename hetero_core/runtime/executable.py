@@ -102,7 +102,7 @@ class ExecutableNetwork:
             if beside is None or beside is NO_STATE:
                 return self.executable.create_state()
             return self.executable.create_spare(beside)
-        except BaseException as error:
+        except BaseException as error:  # as in run_host
             if is_interrupt(error):
                 raise
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error

@@ -72,7 +72,7 @@ class InferRequest:
             if not run.wait(min(self._network.deadline or 0.0, LONGEST_WAIT)):
                 self._expire(run)
             run.wait()  # one that has just ended is about to say so
-        except BaseException:
+        except BaseException:  # an interrupt or a cancelled task ends the wait, and so the run
             self._cancel_run(run)
             raise
         if run.error is not None:
@@ -95,7 +95,7 @@ class InferRequest:
         self._launch_or_raise(run)
         try:
             await ended
-        except BaseException:
+        except BaseException:  # an interrupt or a cancelled task ends the wait, and so the run
             self._cancel_run(run)
             raise
         if run.error is not None:
@@ -114,7 +114,7 @@ class InferRequest:
     def _launch_or_raise(self, run: Run) -> None:
         try:
             self._launch(run)
-        except BaseException as error:
+        except BaseException as error:  # whatever keeps a run from beginning, the request is idle after it
             run.is_detached = False
             if self._settle(run, (), error):
                 self._finish(run)

@@ -8,6 +8,7 @@ and `stage/i/weights` (the part itself, loaded again at import), and with HETERO
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from hetero_core.composing.blobs import (
@@ -55,6 +56,8 @@ def import_stages(
 ) -> HeteroExecutable:
     """Returns the split network of a payload, each part imported on its own device with its part of the threads.
 
+    Where a part or what follows it fails, the parts that were imported are closed.
+
     Raises: BlobDamagedError, BlobMismatchError; what a device raises for its part, with a note that names the stage.
     """
     sections = payload.sections
@@ -68,17 +71,20 @@ def import_stages(
     borders = [(stage.device, stage.inputs, stage.outputs) for stage in plan.stages]
     shares = configure_stages(core, borders, config[THREADS_KEY], configs)
     steered = {**select_steering(config), STRICT_KEY: config[STRICT_KEY]}
-    loaded = [
-        import_part(core, row, f"stage/{index}", sections, {**shares[index], **steered}, owner="HETERO")
-        for index, row in enumerate(rows)
-    ]
-    loaded = [_with_part(stage, f"stage/{index}/{_PART}", sections) for index, stage in enumerate(loaded)]
-    constant_sections = take_prefix(_CONSTANTS, sections)
-    initializers = unpack_network(constant_sections).initializers if constant_sections else {}
-    constants = {name: initializer.array for name, initializer in initializers.items()}
-    return assemble_stages(
-        inputs, outputs, plan, loaded, constants, core=core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
-    )
+    with ExitStack() as opened:
+        loaded = []
+        for index, row in enumerate(rows):
+            part = import_part(core, row, f"stage/{index}", sections, {**shares[index], **steered}, owner="HETERO")
+            opened.callback(part[0].close)
+            loaded.append(_with_part(part, f"stage/{index}/{_PART}", sections))
+        constant_sections = take_prefix(_CONSTANTS, sections)
+        initializers = unpack_network(constant_sections).initializers if constant_sections else {}
+        constants = {name: initializer.array for name, initializer in initializers.items()}
+        split = assemble_stages(
+            inputs, outputs, plan, loaded, constants, core=core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
+        )
+        opened.pop_all()
+    return split
 
 
 def _pack_parts(executable: HeteroExecutable, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hetero_core import Core, Network, Payload
+from hetero_core import Core, Network, Payload, hookimpl
 from hetero_core.blobs.container import read_blob, write_blob
+from hetero_core.contract import DeviceName, Executable
 from hetero_core.errors import BlobError, BlobMismatchError
+from hetero_core.network.writer import unpack_network
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -74,3 +77,61 @@ def test_blob_without_the_key_of_units_contradicts_another_value_than_its_defaul
     blob = export_without_units_key(core, read("g (float[4] x) => (float[4] y) { y = Relu(x) }"))
     with pytest.raises(BlobMismatchError, match="HETERO_KEEP_UNITS is False in the call and True in the blob"):
         core.import_network(blob, "HETERO", {"HETERO_KEEP_UNITS": "NO"})
+
+
+class NotedExecutable(PlainExecutable):
+    """Tells its device when it is closed."""
+
+    def __init__(self, network: Network, closed: list[str]) -> None:
+        super().__init__(network)
+        self._closed = closed
+
+    def close(self) -> None:
+        self._closed += [node.op_type for node in self.network.nodes]
+
+
+class BrokenImport(PlainDevice):
+    """Fails to import the parts with one operator; `closed` has the operators of the parts that were closed, in order."""
+
+    def __init__(self, op_type: str) -> None:
+        self._op_type = op_type
+        self.closed: list[str] = []
+
+    def make_executable(self, network: Network) -> Executable:
+        return NotedExecutable(network, self.closed)
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+        network = unpack_network(payload.sections)
+        if any(node.op_type == self._op_type for node in network.nodes):
+            raise ArithmeticError("this part is not taken")
+        return self.make_executable(network)
+
+
+def test_import_that_fails_closes_the_parts_before_it(core: Core, read: Callable[..., Network]) -> None:
+    network = read("g (float[4] x) => (float[4] y) { a = Relu(x) b = Neg(a) y = Abs(b) }").with_affinity({"op:Neg": "CPU"})
+    stream = io.BytesIO()
+    with Core() as exporter:
+        exporter.register_plugin("NOTED", BrokenImport("none"))
+        exporter.load_network(network, "HETERO:NOTED,CPU").export_network(stream)
+    device = BrokenImport("Abs")
+    core.register_plugin("NOTED", device)
+    with pytest.raises(BlobError, match="ArithmeticError: this part is not taken"):
+        core.import_network(stream.getvalue(), "HETERO")
+    assert device.closed == ["Relu"]
+
+
+def test_part_of_another_network_than_the_index_says_is_closed(core: Core, read: Callable[..., Network]) -> None:
+    device = BrokenImport("none")
+    core.register_plugin("NOTED", device)
+    network = read("g (float[4] x) => (float[4] y) { a = Relu(x) y = Neg(a) }").with_affinity({"op:Neg": "CPU"})
+    stream = io.BytesIO()
+    core.load_network(network, "HETERO:NOTED,CPU").export_network(stream)
+    header, payload = read_blob(stream.getvalue())
+    index = json.loads(bytes(payload.sections["index"]))
+    index["stages"][0]["fingerprint"] = "0" * 64
+    forged = io.BytesIO()
+    write_blob(header, Payload({**payload.sections, "index": json.dumps(index).encode()}, payload.version), forged)
+    with pytest.raises(BlobMismatchError, match="its index says 000000000000"):
+        core.import_network(forged.getvalue(), "HETERO")
+    assert device.closed == ["Relu"]
