@@ -125,7 +125,7 @@ class _LaterInit:
 def _make_init(cls: type, own: tuple[Field[Any], ...]) -> Callable[..., None]:
     """Returns `__init__`, which takes the fields in order and sets each slot; then `__post_init__`, where there is one."""
     own = tuple(each for each in own if each.init or each.default_factory is not MISSING)
-    places = tuple(_place_of(each) for each in own)
+    places = tuple((each.init, bool(each.kw_only), each.default_factory is not MISSING) for each in own)
     has_end = hasattr(cls, "__post_init__")
     code = _compile_init(places, has_end=has_end)
     parameters = sorted((each for each in own if each.init), key=lambda each: bool(each.kw_only))
@@ -146,11 +146,6 @@ def _make_init(cls: type, own: tuple[Field[Any], ...]) -> Callable[..., None]:
 
 def _is_optional(each: Field[Any]) -> bool:
     return each.default is not MISSING or each.default_factory is not MISSING
-
-
-def _place_of(each: Field[Any]) -> tuple[bool, bool, bool]:
-    """Returns whether `__init__` takes a each, by name alone, and whether it may have to make its value."""
-    return each.init, bool(each.kw_only), each.default_factory is not MISSING
 
 
 @cache

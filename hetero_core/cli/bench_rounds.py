@@ -100,13 +100,8 @@ class Bench:
             self.rounds[position].append(answer)
 
     def _ask(self, task: BenchTask, folder: Path) -> Answer:
-        arguments = [*_list_flags(), "-m", "hetero_core.cli.measurement"]
+        arguments = [*([] if "" in sys.path or str(Path.cwd()) in sys.path else ["-P"]), "-m", "hetero_core.cli.measurement"]
         return run_task(arguments, asdict(task), folder=folder, environment=self._environment, who=task.device)
-
-
-def _list_flags() -> list[str]:
-    """`-m` puts the working folder before everything else; where it is not on our own path, it must not be on theirs."""
-    return [] if "" in sys.path or str(Path.cwd()) in sys.path else ["-P"]
 
 
 def _read_outputs(path: Path, dtypes: Mapping[str, str]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error
 from hetero_core.conformance.samples import load_sample, make_mixed, make_sample
-from hetero_core.contract import ConfigKey
 from hetero_core.errors import ConfigKeyError, ConfigValueError, HeteroError, MetricNotFoundError
 
 WRONG_VALUES: dict[type, tuple[Any, ...]] = {
@@ -111,14 +110,10 @@ def wrong_values_are_refused(context: CheckContext) -> None:
     """A value of another type, or outside the choices, is a ConfigValueError that names the key; what was set before stays."""
     for name, key in context.core.config_keys(context.device).items():
         before = context.core.get_config(context.device, name)
-        for value in _list_wrong(key):
+        for value in (*WRONG_VALUES[key.type], *(("NO_SUCH_CHOICE",) if key.choices else ())):
             error = require_error(ConfigValueError, context.core.set_config, f"{name} = {value!r}", {name: value}, context.device)
             require(name in str(error), f"{name} = {value!r}: the error does not name the key: {error}")
         require_equal(context.core.get_config(context.device, name), before, f"{name}, after wrong values were refused")
-
-
-def _list_wrong(key: ConfigKey) -> tuple[Any, ...]:
-    return (*WRONG_VALUES[key.type], *(("NO_SUCH_CHOICE",) if key.choices else ()))
 
 
 @check("contract")

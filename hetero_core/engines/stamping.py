@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.network.contrib_types import knows_contrib, last_opset
-from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.graph import Network, Node
 from hetero_core.records import record
 
 _NO_LIMIT = 2**31 - 1
@@ -76,12 +76,8 @@ def apply_stamps(network: Network, stamps: Stamps, newest_ir_version: int) -> Ne
 def _stamp_node(node: Node, opset_of_domain: Mapping[str, int]) -> Node:
     attributes: dict[str, Any] = dict(node.attributes)
     for key, body in node.bodies.items():
-        attributes[key] = _stamp_graph(body, opset_of_domain)
+        attributes[key] = replace(body, nodes=tuple(_stamp_node(node, opset_of_domain) for node in body.nodes))
     return replace(node, opset=opset_of_domain.get(node.domain, node.opset), attributes=MappingProxyType(attributes))
-
-
-def _stamp_graph(graph: Graph, opset_of_domain: Mapping[str, int]) -> Graph:
-    return replace(graph, nodes=tuple(_stamp_node(node, opset_of_domain) for node in graph.nodes))
 
 
 def _iterate_nodes(node: Node) -> Iterator[Node]:

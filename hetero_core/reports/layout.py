@@ -140,7 +140,7 @@ def _shift_columns(layers: Layers, bands: _Bands, sizes: Sequence[tuple[float, f
     for column in range(max(bands.column_of_row, default=-1) + 1):
         rows = [row for row, own in enumerate(bands.column_of_row) if own == column]
         left, right = min(bands.edges[row][0] for row in rows), max(bands.edges[row][1] for row in rows)
-        crossing = _count_crossing(layers, rows[-1])
+        crossing = sum(len(layers.below[place]) for place in layers.rows[rows[-1]])
         shift_of_column.append(start - left)
         left_of_column.append(start)
         right_of_column.append(start + right - left)
@@ -153,11 +153,6 @@ def _shift_columns(layers: Layers, bands: _Bands, sizes: Sequence[tuple[float, f
         grid.top.append(top)
         grid.bottom.append(top + height)
     return grid
-
-
-def _count_crossing(layers: Layers, row: int) -> int:
-    """Returns how many lines go from a row to the next one."""
-    return sum(len(layers.below[place]) for place in layers.rows[row])
 
 
 def _route_edges(layers: Layers, grid: _Grid, widths: Sequence[float]) -> tuple[tuple[Point, ...], ...]:

@@ -110,7 +110,7 @@ def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: F
     if channels is not None:
         axis = layout.index("C")
         indices = chain.hold("channels", np.asarray(channels[1], "int64"))
-        chain.add("Gather", indices, shape=_with_size(shape, axis, len(channels[1])), attributes={"axis": axis})
+        chain.add("Gather", indices, shape=(*shape[:axis], len(channels[1]), *shape[axis + 1 :]), attributes={"axis": axis})
     elif _is_planar(info):
         add_planar_colors(chain, _read_color(info))
     add_crop(chain, crop, where)
@@ -263,7 +263,3 @@ def _read_numbers(
             f"{list(shape)}{', or an image of that shape' if purpose == 'mean' else ''}"
         )
     return array.reshape(-1, *(1,) * (len(layout) - layout.index("C") - 1))
-
-
-def _with_size(shape: tuple[Dimension, ...], axis: int, size: Dimension) -> tuple[Dimension, ...]:
-    return (*shape[:axis], size, *shape[axis + 1 :])

@@ -60,15 +60,10 @@ def bit_cast(xp: Namespace, x: Array, *, to: int) -> Array:
     assert name is not None
     target = numpy_dtype(name)
     if is_small_integer(target) or is_small_integer(x.dtype):
-        return _recast_small(xp, x, target)
+        return convert(xp, x.astype(np.int8), target, saturate=False)
     if target.itemsize != x.dtype.itemsize:
         raise ValueError(f"{x.dtype} has {x.dtype.itemsize} bytes, {target} has {target.itemsize}")
     return xp.ascontiguousarray(x).view(target).reshape(x.shape)
-
-
-def _recast_small(xp: Namespace, x: Array, target: Any) -> Array:
-    """Returns one small integer type as another: the low bits, with or without a sign."""
-    return convert(xp, x.astype(np.int8), target, saturate=False)
 
 
 def _numpy_target(to: int) -> np.dtype[np.generic]:

@@ -95,6 +95,7 @@ def _refuse_masks(position: int) -> Callable[[Node, InputTypes], str | None]:
     choices={"do_rotary": (0,), "past_present_share_buffer": (0,), "unidirectional": (0, 1)},
     outputs=2,
     refuse=_refuse_masks(3),
+    unread={"do_rotary": 0, "past_present_share_buffer": 0},
 )
 def microsoft_attention(
     xp: Namespace,
@@ -105,10 +106,8 @@ def microsoft_attention(
     past: Array | None = None,
     attention_bias: Array | None = None,
     *,
-    do_rotary: int = 0,
     mask_filter_value: float = _FILTER,
     num_heads: int,
-    past_present_share_buffer: int = 0,
     qkv_hidden_sizes: tuple[int, ...] = (),
     scale: float = 0.0,
     unidirectional: int = 0,
@@ -162,6 +161,7 @@ def attend_projected(
     choices={"do_rotary": (0,), "past_present_share_buffer": (0,), "unidirectional": (0, 1)},
     outputs=2,
     refuse=_refuse_masks(5),
+    unread={"do_rotary": 0, "past_present_share_buffer": 0},
 )
 def quantized_attention(
     xp: Namespace,
@@ -175,10 +175,8 @@ def quantized_attention(
     weight_zero_point: Array | None = None,
     past: Array | None = None,
     *,
-    do_rotary: int = 0,
     mask_filter_value: float = _FILTER,
     num_heads: int,
-    past_present_share_buffer: int = 0,
     scale: float = 0.0,
     unidirectional: int = 0,
 ) -> tuple[Array, Array]:
@@ -260,6 +258,7 @@ def _lay_heads(xp: Namespace, x: Array, bias: Array | None, heads: int) -> Array
     choices={"past_present_share_buffer": (0,), "output_qk": (0, 1)},
     outputs=4,
     refuse=_refuse_packed,
+    unread={"output_qk": 0, "past_present_share_buffer": 0},
 )
 def decoder_masked_multi_head_attention(
     xp: Namespace,
@@ -277,8 +276,6 @@ def decoder_masked_multi_head_attention(
     *,
     mask_filter_value: float = _FILTER,
     num_heads: int,
-    output_qk: int = 0,
-    past_present_share_buffer: int = 0,
     scale: float = 0.0,
 ) -> tuple[Array, Array, Array, Array]:
     """Returns what MultiHeadAttention returns for one step, in caches that grow; without beams.

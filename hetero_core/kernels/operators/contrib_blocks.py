@@ -49,6 +49,7 @@ def restore_blocks(
     "MatMulNBits",
     dtypes=(HALF, UINT8, HALF, UINT8 | HALF, frozenset({"int32"}), HALF),
     choices={"bits": (2, 4, 8), "accuracy_level": _ACCURACIES, "weight_prepacked": (0,)},
+    unread={"accuracy_level": 0, "weight_prepacked": 0},
 )
 def mat_mul_n_bits(
     xp: Namespace,
@@ -61,10 +62,8 @@ def mat_mul_n_bits(
     *,
     K: int,  # noqa: N803 - the operator's name
     N: int,  # noqa: N803 - the operator's name
-    accuracy_level: int = 0,
     bits: int = 4,
     block_size: int,
-    weight_prepacked: int = 0,
 ) -> Array:
     """Returns a @ w^T + bias with w (N, K) restored from blocks of block_size along K; an empty b is a product of zeros.
 

@@ -76,6 +76,7 @@ def softmax_within(xp: Namespace, scores: Array, allowed: Any, sink: Array | Non
         "smooth_softmax": (-1, 0, 1),
     },
     outputs=3,
+    unread={"k_quant_type": "NONE", "kv_cache_bit_width": 0, "qk_output": 0, "sliding_window_cache": 0, "v_quant_type": "NONE"},
 )
 def group_query_attention(
     xp: Namespace,
@@ -94,18 +95,13 @@ def group_query_attention(
     *,
     causal: int = 1,
     do_rotary: int = 0,
-    k_quant_type: str = "NONE",
-    kv_cache_bit_width: int = 0,
     kv_num_heads: int,
     local_window_size: int = -1,
     num_heads: int,
-    qk_output: int = 0,
     rotary_interleaved: int = 0,
     scale: float = 0.0,
-    sliding_window_cache: int = 0,
     smooth_softmax: int = -1,
     softcap: float = 0.0,
-    v_quant_type: str = "NONE",
 ) -> tuple[Array, Array, Array]:
     """Returns the attention, and the caches of keys and values with the new steps behind each row's past.
 

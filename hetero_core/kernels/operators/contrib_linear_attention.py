@@ -171,6 +171,7 @@ def _convolve_taps(xp: Namespace, padded: Array, weight: Array, steps: int, dila
     host=(2, 5),
     choices={"activation": _ACTIVATIONS, "delta_offset": (0,), "group_size": (1,)},
     outputs=3,
+    unread={"delta_offset": 0, "group_size": 1},
 )
 def packed_causal_conv_with_state(
     xp: Namespace,
@@ -182,9 +183,7 @@ def packed_causal_conv_with_state(
     capture_count: Array | None = None,
     *,
     activation: str = "none",
-    delta_offset: int = 0,
     dilation: int = 1,
-    group_size: int = 1,
     state_update_capacity: int = 0,
 ) -> tuple[Array, Array, Array]:
     """Returns what CausalConvWithState returns for sequences that stand one behind the other, and their first inputs.
@@ -223,6 +222,7 @@ _GATES = ("none", "softplus", "qwen", "sigmoid", "kda")
         "update_rule": _RULES,
     },
     outputs=2,
+    unread={"chunk_size": 64, "state_update_capacity": 0},
 )
 def gated_delta_net(
     xp: Namespace,
@@ -237,12 +237,10 @@ def gated_delta_net(
     dt_bias: Array | None = None,
     *,
     beta_activation: str = "none",
-    chunk_size: int = 64,
     gate_activation: str = "none",
     gate_lower_bound: float = -5.0,
     qk_l2_norm: int = 0,
     scale: float = 0.0,
-    state_update_capacity: int = 0,
     update_rule: str = "gated_delta",
 ) -> tuple[Array, Array]:
     """Returns the linear attention of sequences that stand one behind the other, and each one's last state (heads, value, key).

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from hetero_core.kernels.operators.contrib_quantized_products import mat_mul_integer_to_float
 from hetero_core.kernels.operators.quantization import dynamic_quantize_linear
 from hetero_core.kernels.operators.recurrent import (
+    WALK,
     CellStep,
     States,
     choose_activations,
@@ -22,13 +26,21 @@ from hetero_core.kernels.registry import BYTES, FLOAT32, INT32, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
-_DIRECTIONS = ("forward", "reverse", "bidirectional")
 _LOWEST = np.float32(np.finfo(np.float32).min)
 _LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
 
 
 def _refuse(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
     return refuse_activations(node, input_types, count=3)
+
+
+_COMMON: Mapping[str, Any] = {
+    "choices": {"direction": ("forward", "reverse", "bidirectional"), "input_forget": (0, 1)},
+    "outputs": 3,
+    "refuse": _refuse,
+    "shared": WALK,
+    "unread": {"hidden_size": None},
+}
 
 
 def _reverse_rows(xp: Namespace, steps: int, lengths: tuple[int, ...]) -> tuple[Array, Array]:
@@ -45,9 +57,7 @@ def _start(xp: Namespace, initial: Array | None, index: int, batch: int, size: i
     "DynamicQuantizeLSTM",
     dtypes=(FLOAT32, BYTES, BYTES, FLOAT32, INT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, BYTES, FLOAT32, BYTES),
     host=(4,),
-    choices={"direction": _DIRECTIONS, "input_forget": (0, 1)},
-    outputs=3,
-    refuse=_refuse,
+    **_COMMON,
 )
 def dynamic_quantize_lstm(
     xp: Namespace,
@@ -64,13 +74,10 @@ def dynamic_quantize_lstm(
     r_scale: Array,
     r_zero_point: Array,
     *,
-    activation_alpha: tuple[float, ...] = (),
-    activation_beta: tuple[float, ...] = (),
     activations: tuple[str, ...] | None = None,
     clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     input_forget: int = 0,
+    **walk: Any,
 ) -> tuple[Array, Array, Array]:
     """Returns Y, Y_h and Y_c of an LSTM whose inputs and hidden states are quantized to 8 bits by their own range before each product.
 
@@ -81,7 +88,7 @@ def dynamic_quantize_lstm(
     size = r.shape[1]
     lengths = integers_of(sequence_lens) or (steps,) * batch
     names = activations or _LSTM_ACTIVATIONS * w.shape[0]
-    functions = choose_activations(xp, names, activation_alpha, activation_beta, None)
+    functions = choose_activations(xp, names, **walk)
     bias_of = sum_biases(b)
     results = []
     for index in range(w.shape[0]):
@@ -106,7 +113,7 @@ def dynamic_quantize_lstm(
         )
         rows = projected.reshape((steps, batch, -1)) + bias_of(index)
         # Each row begins at its own end, since the rows of one step share the range of their codes.
-        order = _reverse_rows(xp, steps, lengths) if direction == "reverse" or index == 1 else slice(None)
+        order = _reverse_rows(xp, steps, lengths) if walk.get("direction") == "reverse" or index == 1 else slice(None)
         outputs, states = walk_steps(xp, rows[order], lengths, starts, step, backward=False)
         results.append((outputs[order], *states))
     ys, hs, cs = zip(*results, strict=True)
@@ -117,9 +124,7 @@ def dynamic_quantize_lstm(
     "AttnLSTM",
     dtypes=(*(FLOAT32,) * 4, INT32, *(FLOAT32,) * 7, INT32, FLOAT32),
     host=(4, 12),
-    choices={"direction": _DIRECTIONS, "input_forget": (0, 1)},
-    outputs=3,
-    refuse=_refuse,
+    **_COMMON,
 )
 def attention_lstm(
     xp: Namespace,
@@ -138,13 +143,10 @@ def attention_lstm(
     memory_seq_lens: Array | None = None,
     aw: Array | None = None,
     *,
-    activation_alpha: tuple[float, ...] = (),
-    activation_beta: tuple[float, ...] = (),
     activations: tuple[str, ...] | None = None,
     clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     input_forget: int = 0,
+    **walk: Any,
 ) -> tuple[Array, Array, Array]:
     """Returns Y, Y_h and Y_c of an LSTM whose input has what it attended to in a memory behind it.
 
@@ -153,7 +155,7 @@ def attention_lstm(
     """
     batch, width = x.shape[1:]
     names = activations or _LSTM_ACTIVATIONS * w.shape[0]
-    functions = choose_activations(xp, names, activation_alpha, activation_beta, None)
+    functions = choose_activations(xp, names, **walk)
     memory_lengths = integers_of(memory_seq_lens) or (m.shape[1],) * batch
     is_there = xp.asarray([[step < length for step in range(m.shape[1])] for length in memory_lengths])
     values = xp.where(is_there[..., None], m, np.float32(0))
@@ -182,7 +184,7 @@ def attention_lstm(
     # Before its first step a row has attended to nothing.
     nothing = xp.zeros((w.shape[0], batch, w.shape[2] - width), dtype=np.float32)
     y, h, c, _ = run_directions(
-        xp, x, w[..., :width], r, sequence_lens=sequence_lens, initials=(initial_h, initial_c, nothing), direction=direction,
-        layout=0, bias_of=sum_biases(b), step_of=step_of,
+        xp, x, w[..., :width], r, sequence_lens=sequence_lens, initials=(initial_h, initial_c, nothing),
+        bias_of=sum_biases(b), step_of=step_of, **walk,
     )  # fmt: skip
     return y, h, c

@@ -63,15 +63,17 @@ def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...], *,
     return None
 
 
+WALK: Mapping[str, Any] = {"activation_alpha": (), "activation_beta": (), "clip": None, "direction": "forward"}
+"""The attributes that all recurrent operators have in common, with their defaults."""
 _COMMON: Mapping[str, Any] = {"dtypes": (FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS), "host": (4,), "refuse": refuse_activations}
 # The shapes of the weights give the hidden size, too.
-_LATER = {**_COMMON, "choices": _DIRECTIONS, "unread": {"hidden_size": None}}
+_LATER = {**_COMMON, "choices": _DIRECTIONS, "shared": {**WALK, "layout": 0}, "unread": {"hidden_size": None}}
 # That Y may be left out follows from its absent name, too.
 _FIRST = {
     **_COMMON,
     "choices": {"direction": _DIRECTIONS["direction"], "output_sequence": (0, 1)},
+    "shared": WALK,
     "unread": {"hidden_size": None, "output_sequence": 0},
-    "without": ("layout",),
 }
 
 
@@ -96,13 +98,15 @@ def _activate(xp: Namespace, name: str, alpha: float, beta: float, x: Array) -> 
 def choose_activations(
     xp: Namespace,
     names: tuple[str, ...],
-    alphas: tuple[float, ...],
-    betas: tuple[float, ...],
-    clip: float | None,
+    *,
+    activation_alpha: tuple[float, ...] = (),
+    activation_beta: tuple[float, ...] = (),
+    clip: float | None = None,
+    **_: Any,
 ) -> list[Activation]:
     """Returns the functions; alphas and betas are consumed by those that take one, in order. `clip` limits what goes in."""
     chosen: list[Activation] = []
-    next_alpha, next_beta = iter(alphas), iter(betas)
+    next_alpha, next_beta = iter(activation_alpha), iter(activation_beta)
     for name in names:
         folded = name.casefold()
         if folded not in _PARAMETERS:
@@ -149,10 +153,11 @@ def run_directions(
     *,
     sequence_lens: Array | None,
     initials: tuple[Array | None, ...],
-    direction: str,
-    layout: int,
     bias_of: Callable[[int], Array],
     step_of: Callable[[int], CellStep],
+    direction: str = "forward",
+    layout: int = 0,
+    **_: Any,
 ) -> tuple[Array, ...]:
     """Returns Y and the final states in the operator's layout. `bias_of` and `step_of` give the parts of one direction."""
     wide = xp.swapaxes(widen(x), 0, 1) if layout else widen(x)
@@ -203,24 +208,19 @@ def rnn(
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
     *,
-    activation_alpha: tuple[float, ...] = (),
-    activation_beta: tuple[float, ...] = (),
     activations: tuple[str, ...] = ("Tanh", "Tanh"),
-    clip: float | None = None,
-    direction: str = "forward",
-    layout: int = 0,
+    **walk: Any,
 ) -> tuple[Array, ...]:
     """Returns Y and Y_h of H = f(X W^T + H R^T + Wb + Rb). Source: ONNX RNN-22."""
-    functions = choose_activations(xp, activations, activation_alpha, activation_beta, clip)
+    functions = choose_activations(xp, activations, **walk)
 
     def step_of(index: int) -> CellStep:
         recurrence, activate = widen(r[index]).T, functions[index]
         return lambda projected, states: (activate(projected + multiply(xp, states[0], recurrence)),)
 
     return run_directions(
-        xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), direction=direction, layout=layout,
-        bias_of=sum_biases(b), step_of=step_of,
-    )  # fmt: skip
+        xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), bias_of=sum_biases(b), step_of=step_of, **walk
+    )
 
 
 @kernel("GRU", since=(7, 14, 22), outputs=2, **_LATER)
@@ -234,17 +234,13 @@ def gru(
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
     *,
-    activation_alpha: tuple[float, ...] = (),
-    activation_beta: tuple[float, ...] = (),
     activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    layout: int = 0,
     linear_before_reset: int = 0,
+    **walk: Any,
 ) -> tuple[Array, ...]:
     """Returns Y and Y_h of H = (1 - z) h + z H with update gate z and reset gate inside h. Source: ONNX GRU-22."""
     names = _name_activations(activations, ("Sigmoid", "Tanh"), w.shape[0])
-    functions = choose_activations(xp, names, activation_alpha, activation_beta, clip)
+    functions = choose_activations(xp, names, **walk)
     hidden = r.shape[-1]
 
     def bias_of(index: int) -> Array:
@@ -275,10 +271,7 @@ def gru(
 
         return step
 
-    return run_directions(
-        xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), direction=direction, layout=layout,
-        bias_of=bias_of, step_of=step_of,
-    )  # fmt: skip
+    return run_directions(xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), bias_of=bias_of, step_of=step_of, **walk)
 
 
 @kernel("LSTM", since=(7, 14, 22), outputs=3, **_LATER)
@@ -294,13 +287,10 @@ def lstm(
     initial_c: Array | None = None,
     p: Array | None = None,
     *,
-    activation_alpha: tuple[float, ...] = (),
-    activation_beta: tuple[float, ...] = (),
     activations: tuple[str, ...] | None = None,
     clip: float | None = None,
-    direction: str = "forward",
     input_forget: int = 0,
-    layout: int = 0,
+    **walk: Any,
 ) -> tuple[Array, ...]:
     """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c.
 
@@ -308,7 +298,7 @@ def lstm(
     and OpenVINO compute it so. Source: ONNX LSTM-22.
     """
     names = _name_activations(activations, ("Sigmoid", "Tanh", "Tanh"), w.shape[0])
-    functions = choose_activations(xp, names, activation_alpha, activation_beta, None)
+    functions = choose_activations(xp, names, **walk)
 
     def step_of(index: int) -> CellStep:
         recurrence = widen(r[index]).T
@@ -319,9 +309,8 @@ def lstm(
         )  # fmt: skip
 
     return run_directions(
-        xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h, initial_c), direction=direction, layout=layout,
-        bias_of=sum_biases(b), step_of=step_of,
-    )  # fmt: skip
+        xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h, initial_c), bias_of=sum_biases(b), step_of=step_of, **walk
+    )
 
 
 def make_lstm_step(

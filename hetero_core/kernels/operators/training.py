@@ -7,14 +7,16 @@ tensors, then the new states. Gradient is no kernel: it differentiates the graph
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import sqrt
 
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import INT64, Dtypes, kernel
 
-_DOMAIN = "ai.onnx.preview.training"
 _FLOATS: Dtypes = frozenset({"float32", "float64"})
-_DTYPES = (_FLOATS, INT64, _FLOATS)
+_optimizer = partial(
+    kernel, domain="ai.onnx.preview.training", since=(1,), dtypes=(_FLOATS, INT64, _FLOATS), host=(0, 1), outputs=None
+)
 
 
 def _step_all(tensors: tuple[Array, ...], kinds: int, step: Callable[..., tuple[Array, ...]]) -> tuple[Array, ...]:
@@ -33,7 +35,7 @@ def _scalar(value: Array) -> float:
     return float(value.reshape(-1)[0])
 
 
-@kernel("Adagrad", domain=_DOMAIN, since=(1,), dtypes=_DTYPES, host=(0, 1), outputs=None)
+@_optimizer("Adagrad")
 def adagrad(
     xp: Namespace,
     r: Array,
@@ -54,7 +56,7 @@ def adagrad(
     return _step_all(tensors, 3, step)
 
 
-@kernel("Adam", domain=_DOMAIN, since=(1,), dtypes=_DTYPES, host=(0, 1), outputs=None)
+@_optimizer("Adam")
 def adam(
     xp: Namespace,
     r: Array,
@@ -84,15 +86,7 @@ def adam(
     return _step_all(tensors, 4, step)
 
 
-@kernel(
-    "Momentum",
-    domain=_DOMAIN,
-    since=(1,),
-    dtypes=_DTYPES,
-    host=(0, 1),
-    choices={"mode": ("standard", "nesterov")},
-    outputs=None,
-)
+@_optimizer("Momentum", choices={"mode": ("standard", "nesterov")})
 def momentum(
     xp: Namespace, r: Array, t: Array, *tensors: Array, alpha: float, beta: float, mode: str, norm_coefficient: float
 ) -> tuple[Array, ...]:
