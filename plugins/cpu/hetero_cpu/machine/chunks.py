@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from hetero_cpu.open.sizes import is_open, largest
+from hetero_cpu.open.sizes import is_open, largest, least
+
+# Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
+_SMALLEST_CHUNK = 1 << 20
+_CHUNKS_OF_WORKER = 8
 
 
 def choose_chunk_size(units: int, chunks: int, workers: int) -> int:
@@ -19,3 +23,9 @@ def choose_chunk_size(units: int, chunks: int, workers: int) -> int:
 
     candidates = range(-(-size // 2), min(2 * size, units) + 1)
     return min(candidates, key=lambda candidate: (count_rounds(candidate), abs(candidate - size)))
+
+
+def cut_products(units: int, products: int, workers: int) -> int:
+    """Returns how many of `units` units, of so many multiplications in all, a chunk has."""
+    chunks = largest(1, least(units, products // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * workers)) if workers > 1 else 1
+    return choose_chunk_size(units, chunks, workers)

@@ -6,7 +6,7 @@ memory of the stack that LLVM turns into registers. Nothing here knows what an o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,13 @@ class Variable:
         self.code.builder.set(self.place, term.value)
 
 
+def begin_kernel(name: str, width: int, names: Sequence[str]) -> tuple[Code, dict[str, Number], Number, Number]:
+    """Returns the function of a kernel, the numbers of its row by their names, its chunk, and the worker that calls it."""
+    code = Code(name, 3, width)
+    row, chunk, worker = code.parameters
+    return code, code.load_row(row, names), chunk, worker
+
+
 class Code:
     """A function of numbers under construction, in a module of its own or in one that is given."""
 
@@ -52,10 +59,11 @@ class Code:
         self.parameters = tuple(Number(self, argument) for argument in self.function.args)
         self._inners: dict[str, Code] = {}
 
-    def finish(self, result: Number | None = None) -> None:
-        """Ends the function; it returns `result` where it was said to return a number."""
+    def finish(self, result: Number | None = None) -> Code:
+        """Ends the function, and returns it; it returns `result` where it was said to return a number."""
         self.builder.give_back(None if result is None else result.value)
         self._entry.branch(self._first)
+        return self
 
     def take_text(self) -> str:
         """Returns the module as LLVM reads it."""
@@ -127,6 +135,10 @@ class Code:
     def load_number(self, address: Number, offset: int = 0) -> Number:
         """Returns the int64 at an address."""
         return Number(self, self.builder.load(self._point(address, offset), ir.I64, 8))
+
+    def load_row(self, row: Number, names: Sequence[str]) -> dict[str, Number]:
+        """Returns the numbers of a row by their names, in the order in which they stand there."""
+        return {name: self.load_number(row, 8 * position) for position, name in enumerate(names)}
 
     def store_number(self, address: Number, value: Number | int, offset: int = 0) -> None:
         """Writes an int64."""
@@ -246,6 +258,21 @@ class Code:
         counter.set(current + step)
         self.builder.branch(head)
         self.builder.go_to(after)
+
+    @contextmanager
+    def visit_chunk(self, chunk: Number, size: Number, count: Number) -> Iterator[Number]:
+        """Repeats what is emitted inside for the units of a chunk of `size` units, of which there are `count` in all."""
+        begin = chunk * size
+        with self.loop(begin, (begin + size).at_most(count)) as unit:
+            yield unit
+
+    def visit_vectors(self, length: Number, emit: Callable[[Number, Mask | None], None]) -> None:
+        """Emits `emit(first element, mask)` for each vector of a row; the one that is not full has a mask."""
+        full = length - length % self.width
+        with self.loop(0, full, self.width) as element:
+            emit(element, None)
+        with self.when(full < length):
+            emit(full, self.mask_first(length - full))
 
     @contextmanager
     def repeat(self) -> Iterator[Any]:

@@ -73,8 +73,7 @@ def _emit_alone(name: str, width: int) -> Code:
     table, begin, end = code.parameters
     with code.loop(table + begin * _ROW_BYTES, table + end * _ROW_BYTES, _ROW_BYTES) as row:
         _emit_chunks(code, row, code.load_number(row, 16))
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _emit_chunks(code: Code, row: Number, chunks: Number) -> None:
@@ -115,8 +114,7 @@ def _emit_together(name: str, width: int) -> Code:
                         others.set(others.get() - 1)
                 expected.set(expected.get() + others.get())
                 _emit_wait(code, team, expected.get())
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _emit_wake(outer: Code) -> Code:
@@ -135,8 +133,7 @@ def _emit_wake(outer: Code) -> Code:
             code.add_atomically(team + CALLED, count)
             _emit_pass_on(code, team, 1)
             left.set(code.number(0))
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _emit_pass_on(code: Code, team: Number, most: int) -> None:
@@ -183,8 +180,7 @@ def _emit_helper(name: str, width: int) -> Code:
                 with code.when(idle > _PARK_AFTER):
                     _emit_park(code, team)
                     idle_since.set(code.read_cycles())
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _emit_park(code: Code, team: Number) -> None:

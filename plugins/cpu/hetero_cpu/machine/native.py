@@ -54,6 +54,14 @@ def address_of(array: Array | LaterArray | OpenArray) -> int:
     return Address(memory.__array_interface__["data"][0], memory)
 
 
+def list_strides(name: str, array: Array | None) -> dict[str, int]:
+    """Returns the address of images and their strides from image to image, row to row and pixel to pixel; nothing for no array."""
+    if array is None:
+        return {}
+    image, _, row, pixel = array.strides
+    return {name: address_of(array), f"{name}_image": image, f"{name}_row": row, f"{name}_pixel": pixel}
+
+
 def list_addresses(call: NativeCall) -> Iterator[tuple[int, Address]]:
     """Yields the addresses among the numbers of a call, each with its position."""
     for position, number in enumerate(call.numbers):

@@ -130,9 +130,9 @@ class Site:
         shape: tuple[int, ...] = self.prototypes[value].shape
         return shape
 
-    def output_shape(self) -> tuple[int, ...]:
-        """Returns the sizes of the group's first output by its type, whose sizes are all known where machine code is made."""
-        return tuple(size for size in self.types[self.group.outputs[0]].shape or () if isinstance(size, int))
+    def output_shape(self, position: int = 0) -> tuple[int, ...]:
+        """Returns the sizes of an output of the group by its type, whose sizes are all known where a step is made."""
+        return tuple(size for size in self.types[self.group.outputs[position]].shape or () if isinstance(size, int))
 
     def is_float32(self, *values: str) -> bool:
         """Says whether these values are in the plan and float32."""

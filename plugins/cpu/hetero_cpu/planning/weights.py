@@ -22,6 +22,13 @@ _BLOCK_ROWS = 32
 """Of a matrix that is turned: so many rows are still near the processor when their next elements are read."""
 
 
+def pack_affine(scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float) -> Array:
+    """Returns what a batch normalization multiplies each channel by, and what it adds; both are computed in float64."""
+    factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
+    shift = bias.astype(np.float64) - mean.astype(np.float64) * factor
+    return np.stack([factor, shift]).astype(np.float32)
+
+
 def turn_matrix(w: Array) -> Array:
     """Returns the transpose of a matrix in C order, copied in blocks: three times as fast as all at once where it is large."""
     turned = np.empty(w.shape[::-1], w.dtype)

@@ -12,7 +12,7 @@ from math import ceil
 import numpy as np
 
 from hetero_core.records import record
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.exponential import emit_exponential_of_negative
 from hetero_cpu.machine.footprints import list_attention_writes
@@ -120,13 +120,9 @@ def make_attention(shape: AttentionShape) -> Kernel:
 
 
 def _emit(name: str, width: int, shape: AttentionShape) -> Code:
-    code = Code(name, 3, width)
-    row, chunk, worker = code.parameters
-    names = (*PARAMETERS, *CACHE_PARAMETERS) if shape.appends else PARAMETERS
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(names)}
-    begin = chunk * p["units_of_chunk"]
+    code, p, chunk, worker = begin_kernel(name, width, (*PARAMETERS, *CACHE_PARAMETERS) if shape.appends else PARAMETERS)
     emitter = _Emitter(code, p, shape, p["scratch"] + worker * p["scratch_worker"])
-    with code.loop(begin, (begin + p["units_of_chunk"]).at_most(p["units"])) as unit:
+    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
         line, block = unit // p["blocks"], unit % p["blocks"]
         batch, head = line // p["heads"], line % p["heads"]
         query = block * (shape.vectors * width)
@@ -148,8 +144,7 @@ def _emit(name: str, width: int, shape: AttentionShape) -> Code:
             # One code for all blocks: an open number of queries comes with a compilation that is waited for.
             last_or_full = block.equals(p["blocks"] - 1).choose(p["last_rows"], code.number(full_rows))
             emitter.emit_block(places, last_or_full)
-    code.finish()
-    return code
+    return code.finish()
 
 
 class _Emitter:

@@ -6,21 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 
-from hetero_cpu.machine.chunks import choose_chunk_size
+from hetero_cpu.machine.chunks import cut_products
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.native import Array, NativeCall, address_of, bits_of, native_step
 from hetero_cpu.open.arrays import broadcast
 from hetero_cpu.open.choices import pays
-from hetero_cpu.open.sizes import largest, least
 from hetero_cpu.operators.attention.kernel import CACHE_PARAMETERS, PARAMETERS, choose_attention_shape, make_attention
 from hetero_cpu.operators.attention.numpy_steps import find_split, is_plain_attention, join_caches, split_heads
 from hetero_cpu.planning.arena import align
 from hetero_cpu.planning.recipe import Recipe, Site
 
 _FLOAT_BYTES = 4
-# Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
-_SMALLEST_CHUNK = 1 << 20
-_CHUNKS_OF_WORKER = 8
 # Keys and values of this size would leave no room in the second cache of most processors.
 _FAR_BYTES = 1 << 20
 
@@ -73,8 +69,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
     units = batch * heads * blocks
     # Vectors of queries are computed whole.
     work = units * shape.vectors * find_width() * keys * (size + value_size)
-    chunk_target = largest(1, least(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
-    units_of_chunk = choose_chunk_size(units, chunk_target, site.workers)
+    units_of_chunk = cut_products(units, work, site.workers)
     scale = float(node.attributes.get("scale", 1 / sqrt(size)))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:

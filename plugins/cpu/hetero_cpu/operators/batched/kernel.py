@@ -7,7 +7,7 @@ from math import ceil
 
 from hetero_core.records import record
 from hetero_cpu.machine.arithmetic import Activation
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import list_batched_writes
 from hetero_cpu.machine.terms import Number
@@ -69,13 +69,10 @@ def make_batched(shape: BatchedShape) -> Kernel:
 
 
 def _emit(name: str, width: int, shape: BatchedShape) -> Code:
-    code = Code(name, 3, width)
-    row, chunk, worker = code.parameters
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(PARAMETERS)}
+    code, p, chunk, worker = begin_kernel(name, width, PARAMETERS)
     panel = p["scratch"] + worker * p["scratch_worker"]
     tiles = StridedTiles(code)
-    begin = chunk * p["units_of_chunk"]
-    with code.loop(begin, (begin + p["units_of_chunk"]).at_most(p["units"])) as unit:
+    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
         matrix, block = unit // p["blocks"], unit % p["blocks"]
         line, third = matrix // p["inner"], matrix % p["inner"]
         first, second = line // p["middle"], line % p["middle"]
@@ -91,8 +88,7 @@ def _emit(name: str, width: int, shape: BatchedShape) -> Code:
                     _emit_block(code, p, shape, tiles, places, block, panel, is_last=True)
                 with full:
                     _emit_block(code, p, shape, tiles, places, block, panel, is_last=False)
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _emit_block(

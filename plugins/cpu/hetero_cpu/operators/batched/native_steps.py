@@ -7,21 +7,17 @@ from math import prod
 
 import numpy as np
 
-from hetero_cpu.machine.chunks import choose_chunk_size
+from hetero_cpu.machine.chunks import cut_products
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.machine.rows import merge_axes
 from hetero_cpu.open.arrays import broadcast, lay_empty
-from hetero_cpu.open.sizes import largest, least
 from hetero_cpu.operators.batched.kernel import ARRAYS, PARAMETERS, BatchedShape, choose_batched_tile, make_batched
 from hetero_cpu.operators.product.native_epilogue import read_native_epilogue
 from hetero_cpu.planning.arena import align
 from hetero_cpu.planning.recipe import Recipe, Site
 
 _FLOAT_BYTES = 4
-# Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
-_SMALLEST_CHUNK = 1 << 20
-_CHUNKS_OF_WORKER = 8
 _ROWS_WORTH_PACKING = 28
 
 
@@ -37,7 +33,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
         return None
     if not site.is_float32(*names) or min(len(site.shape(name)) for name in names) < 2:
         return None
-    shape = tuple(size for size in site.types[site.group.outputs[0]].shape or () if isinstance(size, int))
+    shape = site.output_shape()
     a, b = (site.prototypes[name] for name in names)
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
     epilogue = read_native_epilogue(site, None, columns, channel_axis=-1)
@@ -53,19 +49,8 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     tile, vectors, last_vectors, is_masked = choose_batched_tile(rows, columns, width)
     # Rows of b far apart fall into the same few lines of a cache.
     packs = rows >= _ROWS_WORTH_PACKING
-    kernel = make_batched(
-        BatchedShape(
-            tile,
-            vectors,
-            last_vectors,
-            is_masked,
-            is_a_turned,
-            is_b_turned,
-            packs,
-            bool(adds) or bias is not None,
-            epilogue.activations,
-        )
-    )
+    operands = is_a_turned, is_b_turned, packs, bool(adds) or bias is not None
+    kernel = make_batched(BatchedShape(tile, vectors, last_vectors, is_masked, *operands, epilogue.activations))
 
     def spread(arrays: Sequence[Array], y: Array) -> list[Array]:
         """Returns a, b, the result and what is added, each as a stack of the result's shape."""
@@ -83,8 +68,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     units = blocks * prod(shape[:-2])
     panel_bytes = align(depth * vectors * width * _FLOAT_BYTES) + 128 if is_b_turned or packs else 0
     work = units * rows * depth * vectors * width
-    chunk_target = largest(1, least(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
-    units_of_chunk = choose_chunk_size(units, chunk_target, site.workers)
+    units_of_chunk = cut_products(units, work, site.workers)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         arrays = spread(reads, writes[0])

@@ -88,8 +88,7 @@ def emit_strided_tile(outer: Code, tile: StridedTile) -> Code:
     with code.loop(even, p["depth"]):
         advance(1)
     _emit_finish(code, tile, p, [[total.get() for total in row] for row in sums], guards)
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _emit_finish(

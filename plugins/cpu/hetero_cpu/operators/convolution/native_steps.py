@@ -14,13 +14,13 @@ import numpy as np
 
 from hetero_core.kernels.windows import Windows
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.machine.native import Array, NativeCall, address_of, list_strides, native_step
 from hetero_cpu.open.arrays import lay_table
 from hetero_cpu.operators.convolution.geometry import Convolution, read_convolution
 from hetero_cpu.operators.convolution.staging import Staging, bind_staging, make_stage
-from hetero_cpu.operators.product.kernel import PARAMETERS, ProductShape, make_product
+from hetero_cpu.operators.product.kernel import PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.product.native_epilogue import NativeEpilogue, list_overwritten, read_native_epilogue
-from hetero_cpu.operators.product.tiling import ColumnPacking, Tiling, choose_chunks, choose_tiling, pad_vector
+from hetero_cpu.operators.product.tiling import ColumnPacking, choose_chunks, choose_tiling, pad_vector
 from hetero_cpu.operators.winograd.native_steps import plan_winograd
 from hetero_cpu.operators.winograd.transforms import choose_winograd
 from hetero_cpu.planning.halos import halo_of_tiles, reach_of_windows
@@ -90,11 +90,16 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
     weight = convolution.pack_later(("product", tiling.vectors, tiling.width), ColumnPacking(tiling.packing))
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
-    kernel = make_product(_shape_product(tiling, epilogue, lines))
+    units = lines * tiling.tiles
+    kernel = make_product(
+        ProductShape.of_tiling(
+            tiling, epilogue.activations, adds=bool(added), prefetches=tiling.count_prefetches(units), streams=units == 1
+        )
+    )
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         calls, image = bind_staging(staging, reads[0], scratch)
-        y, rest = writes[0], reads[1] if added else None
+        y = writes[0]
         assert not is_flat or is_even(y)
         _, _, row, pixel = image.strides
         top, left = (max(pads[0], 0) for pads in windows.pads)
@@ -107,15 +112,11 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
             "x": address_of(image) - top * row - left * pixel, "x_image": image.strides[0], "x_row": row * windows.strides[0],
             "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps, "depth": depth,
             "w": address_of(weight), "block_bytes": depth * taps * tiling.vectors * tiling.width * 4, "bias": address_of(bias),
-            "y": address_of(y), "y_image": y.strides[0], "y_row": y.strides[2], "y_pixel": y.strides[3],
-            "added": 0 if rest is None else address_of(rest), "added_image": 0 if rest is None else rest.strides[0],
-            "added_row": 0 if rest is None else rest.strides[2], "added_pixel": 0 if rest is None else rest.strides[3],
-            "rows": 1 if is_flat else height, "tiles": tiling.tiles, "long_tiles": tiling.long_tiles, "units": chunks.units,
-            "units_of_chunk": chunks.units_of_chunk, "unit_chunks": chunks.unit_chunks, "blocks": tiling.blocks,
-            "blocks_of_chunk": chunks.blocks_of_chunk, "last": tiling.last,
+            "rows": 1 if is_flat else height, **list_cut(tiling, chunks),
+            **list_strides("y", y), **list_strides("added", reads[1] if added else None),
         }  # fmt: skip
         keep = (offsets, weight, bias, image, y, *reads)
-        return [*calls, NativeCall(kernel, tuple(numbers[key] for key in PARAMETERS), chunks.count, keep)]
+        return [*calls, NativeCall(kernel, tuple(numbers.get(key, 0) for key in PARAMETERS), chunks.count, keep)]
 
     kernels = (kernel,) if staging is None else (staging.kernel, kernel)
     nbytes = 0 if staging is None else prod(staging.shape) * 4
@@ -157,17 +158,3 @@ def is_even(array: Array) -> bool:
     batch, _, height, width = array.shape
     image, _, row, pixel = array.strides
     return bool((height == 1 or row == width * pixel) and (batch == 1 or image == height * width * pixel))
-
-
-def _shape_product(tiling: Tiling, epilogue: NativeEpilogue, lines: int) -> ProductShape:
-    return ProductShape(
-        tiling.pixels,
-        tiling.has_short_tiles,
-        tiling.vectors,
-        tiling.last_vectors,
-        tiling.is_masked,
-        bool(epilogue.added),
-        epilogue.activations,
-        tiling.count_prefetches(lines * tiling.tiles),
-        streams=lines * tiling.tiles == 1,
-    )

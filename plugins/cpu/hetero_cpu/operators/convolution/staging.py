@@ -8,11 +8,11 @@ from math import prod
 import numpy as np
 
 from hetero_core.records import record
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import list_clear_writes, list_stage_writes
-from hetero_cpu.machine.native import Array, NativeCall, address_of
-from hetero_cpu.machine.terms import Number
+from hetero_cpu.machine.native import Array, NativeCall, address_of, list_strides
+from hetero_cpu.machine.terms import Mask, Number
 from hetero_cpu.planning.recipe import Halo
 
 _STAGED_ROWS = 8
@@ -63,11 +63,8 @@ def make_stage(x: Array) -> Kernel:
 
 
 def _emit_stage(name: str, width: int, copy: Callable[[Code, dict[str, Number], Number, Number], None]) -> Code:
-    code = Code(name, 3, width)
-    row, chunk, _ = code.parameters
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(STAGE_PARAMETERS)}
-    begin = chunk * p["rows_of_chunk"]
-    with code.loop(begin, (begin + p["rows_of_chunk"]).at_most(p["all_rows"])) as line:
+    code, p, chunk, _ = begin_kernel(name, width, STAGE_PARAMETERS)
+    with code.visit_chunk(chunk, p["rows_of_chunk"], p["all_rows"]) as line:
         image, place = line // p["rows"], line % p["rows"]
         y = p["y"] + image * p["y_image"] + place * p["y_row"]
         inside = (place >= p["top"]) & (place < p["top"] + p["height"])
@@ -80,8 +77,7 @@ def _emit_stage(name: str, width: int, copy: Callable[[Code, dict[str, Number], 
                 emit_zeros(code, start + p["width"] * p["y_pixel"], p["right"] * p["y_pixel"])
             with cleared:
                 emit_zeros(code, y, (p["left"] + p["width"] + p["right"]) * p["y_pixel"])
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
@@ -122,16 +118,13 @@ def make_clear() -> Kernel:
 
 
 def _emit_clear(name: str, width: int) -> Code:
-    code = Code(name, 3, width)
-    row, chunk, _ = code.parameters
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(CLEAR_PARAMETERS)}
+    code, p, chunk, _ = begin_kernel(name, width, CLEAR_PARAMETERS)
     y = p["y"] + chunk * p["y_image"]
     emit_zeros(code, y, p["first_bytes"])
     with code.loop(0, p["gaps"]) as gap:
         emit_zeros(code, y + p["gap"] + gap * p["gap_stride"], p["gap_bytes"])
     emit_zeros(code, y + p["last"], p["last_bytes"])
-    code.finish()
-    return code
+    return code.finish()
 
 
 def bind_clear(shape: tuple[int, ...], halo: Halo, memory: Array) -> NativeCall:
@@ -152,23 +145,17 @@ def bind_clear(shape: tuple[int, ...], halo: Halo, memory: Array) -> NativeCall:
 def emit_zeros(code: Code, address: Number, nbytes: Number) -> None:
     """Writes zeros over so many bytes, a multiple of four."""
     zero = code.constant(0.0)
-    step = code.width * FLOAT_BYTES
-    even = nbytes - nbytes % step
-    with code.loop(0, even, step) as position:
-        code.store(address + position, zero)
-    with code.when(even < nbytes):
-        code.store(address + even, zero, mask=code.mask_first((nbytes - even) // FLOAT_BYTES))
+    code.visit_vectors(nbytes // FLOAT_BYTES, lambda i, mask: code.store(address + i * FLOAT_BYTES, zero, mask=mask))
 
 
 def emit_copy(code: Code, target: Number, source: Number, nbytes: Number) -> None:
     """Copies so many bytes, a multiple of four; both lie apart."""
-    step = code.width * FLOAT_BYTES
-    even = nbytes - nbytes % step
-    with code.loop(0, even, step) as position:
-        code.store(target + position, code.load(source + position))
-    with code.when(even < nbytes):
-        mask = code.mask_first((nbytes - even) // FLOAT_BYTES)
-        code.store(target + even, code.load(source + even, mask=mask), mask=mask)
+
+    def copy(element: Number, mask: Mask | None) -> None:
+        offset = element * FLOAT_BYTES
+        code.store(target + offset, code.load(source + offset, mask=mask), mask=mask)
+
+    code.visit_vectors(nbytes // FLOAT_BYTES, copy)
 
 
 def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
@@ -179,7 +166,7 @@ def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[lis
     halo, staged = staging.halo, scratch[: prod(staging.shape) * 4].view(np.float32).reshape(staging.shape)
     rows = batch * staging.shape[1]
     numbers = {
-            "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[2], "x_pixel": x.strides[3], "x_channel": x.strides[1],
+            **list_strides("x", x), "x_channel": x.strides[1],
             "y": address_of(staged), "y_image": staged.strides[0], "y_row": staged.strides[1], "y_pixel": staged.strides[2],
             "rows": staging.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left, "right": halo.right,
             "channels": channels, "rows_of_chunk": _STAGED_ROWS, "all_rows": rows,

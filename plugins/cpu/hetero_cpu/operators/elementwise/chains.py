@@ -18,7 +18,7 @@ from hetero_cpu.machine.native import Array
 from hetero_cpu.operators.elementwise.kernel import Instruction
 from hetero_cpu.operators.elementwise.native_activations import OPERATORS, PLAIN, read_activation
 from hetero_cpu.planning.fusion import Extra, Group
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.planning.weights import PackedWeights, pack_affine
 
 # Operators of two inputs or more, each with the version since which it broadcasts as NumPy does.
 _BINARY: Mapping[str, int] = {"Add": 7, "Sub": 7, "Mul": 7, "Div": 7, "PRelu": 7, "Max": 8, "Min": 8, "Sum": 8}
@@ -83,7 +83,7 @@ class ExpressionReader:
             return False  # whoever computes it says what is wrong
         epsilon = float(node.attributes.get("epsilon", 1e-5))
 
-        packed = self.weights.pack(parameters, ("affine", epsilon), partial(_pack_affine, epsilon=epsilon))
+        packed = self.weights.pack(parameters, ("affine", epsilon), partial(pack_affine, epsilon=epsilon))
         scale, shift = (vector.reshape(-1, *[1] * (rank - 2)) for vector in packed)
         operands = (self._refer(node.inputs[0]), self._refer_constant(scale), self._refer_constant(shift))
         self._known[node.outputs[0]] = self._add("MultiplyAdd", operands)
@@ -264,10 +264,3 @@ class _LinkTest:
     def _read(self, node: Node) -> bool:
         ranks = {value: len(self._types[value].shape or ()) for value in (*node.reads, *node.writes)}
         return ExpressionReader(self._constants, self._weights, ranks).read_node(node)
-
-
-def _pack_affine(scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float) -> Array:
-    """Returns what a batch normalization multiplies each channel by, and what it adds."""
-    factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
-    shift = bias.astype(np.float64) - mean.astype(np.float64) * factor
-    return np.stack([factor, shift]).astype(np.float32)

@@ -83,8 +83,7 @@ def _emit(name: str, width: int, expression: Expression) -> Code:
     }
     with walk.visit([0, *(index + 1 for index, kind in enumerate(expression.kinds) if kind != "s")]) as (addresses, length):
         _emit_row(code, expression, addresses, constants, length)
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _emit_row(

@@ -49,7 +49,7 @@ def plan_binary(site: Site) -> Choice | None:
     if is_old or len(values) < 2 or not site.is_float32(*values) or node.attributes:
         return None
     is_last = _order_of(site, values)
-    shape = tuple(size for size in site.types[node.outputs[0]].shape or () if isinstance(size, int))
+    shape = site.output_shape()
     function = _BINARY.get(node.op_type, np.add)
     widened = {value: _widen(site, value, shape) for value in values if _is_worth_widening(site, value, shape)}
 

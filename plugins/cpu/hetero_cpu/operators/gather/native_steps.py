@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import list_gather_writes
 from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.open.sizes import largest, least
+from hetero_cpu.operators.convolution.staging import emit_copy
 from hetero_cpu.planning.recipe import Recipe, Site
 
 _PARAMETERS = ("x", "x_outer", "size", "length", "indices", "count", "y", "rows", "rows_of_chunk")
@@ -61,26 +62,15 @@ def _check_indices(x: Array, indices: Array, axis: int) -> None:
 
 
 def _emit_gather(name: str, width: int) -> Code:
-    code = Code(name, 3, width)
-    row, chunk, _ = code.parameters
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(_PARAMETERS)}
+    code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
     row_bytes = p["length"] * FLOAT_BYTES
-    full = p["length"] - p["length"] % width
-    begin = chunk * p["rows_of_chunk"]
-    with code.loop(begin, (begin + p["rows_of_chunk"]).at_most(p["rows"])) as place:
+    with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as place:
         outer, position = place // p["count"], place % p["count"]
         index = code.load_number(p["indices"] + position * 8)
         # Negative ones count from the end.
         index = (index < 0).choose(index + p["size"], index)
-        x = p["x"] + outer * p["x_outer"] + index * row_bytes
-        y = p["y"] + place * row_bytes
-        with code.loop(0, full, width) as i:
-            code.store(y + i * FLOAT_BYTES, code.load(x + i * FLOAT_BYTES))
-        with code.when(full < p["length"]):
-            mask = code.mask_first(p["length"] - full)
-            code.store(y + full * FLOAT_BYTES, code.load(x + full * FLOAT_BYTES, mask=mask), mask=mask)
-    code.finish()
-    return code
+        emit_copy(code, p["y"] + place * row_bytes, p["x"] + outer * p["x_outer"] + index * row_bytes, row_bytes)
+    return code.finish()
 
 
 GATHER = Kernel("gather_rows", _emit_gather, _PARAMETERS, list_gather_writes)

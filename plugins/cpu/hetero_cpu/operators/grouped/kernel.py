@@ -27,13 +27,11 @@ def _emit(name: str, width: int, shape: ProductShape) -> Code:
     row, chunk, worker = code.parameters
     product = code.inner(f"{name}_group", 3)
     emit_product(product, shape)
-    names = (*PARAMETERS, *GROUP_PARAMETERS)
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(names)}
+    p = code.load_row(row, (*PARAMETERS, *GROUP_PARAMETERS))
     group = chunk // p["chunks_of_group"]
     own = code.reserve(len(PARAMETERS))
     for position, key in enumerate(PARAMETERS):
         number = p[key] + group * p[f"{key}_group"] if key in _MOVED else p[key]
         code.store_number(own, number, 8 * position)
     code.call(product, own, chunk % p["chunks_of_group"], worker)
-    code.finish()
-    return code
+    return code.finish()

@@ -9,12 +9,12 @@ from math import prod
 import numpy as np
 
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.machine.native import Array, NativeCall, address_of, list_strides, native_step
 from hetero_cpu.operators.convolution.geometry import Convolution, read_convolution
 from hetero_cpu.operators.convolution.native_steps import choose_staging, is_even, is_pixels, lay_offsets, list_reaches
 from hetero_cpu.operators.convolution.staging import bind_staging
 from hetero_cpu.operators.grouped.kernel import GROUP_PARAMETERS, make_grouped_product
-from hetero_cpu.operators.product.kernel import PARAMETERS, ProductShape
+from hetero_cpu.operators.product.kernel import PARAMETERS, ProductShape, list_cut
 from hetero_cpu.operators.product.native_epilogue import NativeEpilogue, list_overwritten, read_native_epilogue
 from hetero_cpu.operators.product.tiling import Tiling, allocate_floats, choose_chunks, choose_tiling, pack_columns
 from hetero_cpu.planning.recipe import NO_HALO, Recipe, Site
@@ -48,22 +48,11 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
         ("grouped", group, tiling.vectors, tiling.width), partial(_pack_groups, group=group, tiling=tiling.packing)
     )
     bias = _pad_groups(epilogue.bias, group, group_outputs, tiling.padded_outputs)
-    kernel = make_grouped_product(
-        ProductShape(
-            pixels=tiling.pixels,
-            has_short_tiles=tiling.has_short_tiles,
-            vectors=tiling.vectors,
-            last_vectors=tiling.last_vectors,
-            prefetches=0,
-            is_masked=tiling.is_masked,
-            adds=bool(added),
-            activations=epilogue.activations,
-        )
-    )
+    kernel = make_grouped_product(ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(added)))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         calls, image = bind_staging(staging, reads[0], scratch)
-        y, rest = writes[0], reads[1] if added else None
+        y = writes[0]
         assert not is_flat or is_even(y)
         _, _, row, pixel = image.strides
         (top, _), (left, _) = windows.pads
@@ -72,20 +61,11 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
             "x": address_of(image) - top * row - left * pixel, "x_image": image.strides[0], "x_row": row * windows.strides[0],
             "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps, "depth": own,
             "w": address_of(weight), "block_bytes": own * taps * tiling.vectors * tiling.width * 4, "bias": address_of(bias),
-            "y": address_of(y), "y_image": y.strides[0], "y_row": y.strides[2], "y_pixel": y.strides[3],
-            "rows": 1 if is_flat else height, "tiles": tiling.tiles, "long_tiles": tiling.long_tiles, "units": chunks.units,
-            "units_of_chunk": chunks.units_of_chunk, "unit_chunks": chunks.unit_chunks, "blocks": tiling.blocks,
-            "blocks_of_chunk": chunks.blocks_of_chunk, "last": tiling.last, "chunks_of_group": chunks.count, "x_group": own * 4,
-            "w_group": own * taps * tiling.padded_outputs * 4, "bias_group": tiling.padded_outputs * 4, "y_group": group_outputs * 4,
-            "added_group": group_outputs * 4,
+            "rows": 1 if is_flat else height, **list_cut(tiling, chunks),
+            **list_strides("y", y), **list_strides("added", reads[1] if added else None),
+            "chunks_of_group": chunks.count, "x_group": own * 4, "w_group": own * taps * tiling.padded_outputs * 4,
+            "bias_group": tiling.padded_outputs * 4, "y_group": group_outputs * 4, "added_group": group_outputs * 4,
         }  # fmt: skip
-        if rest is not None:
-            numbers |= {
-                "added": address_of(rest),
-                "added_image": rest.strides[0],
-                "added_row": rest.strides[2],
-                "added_pixel": rest.strides[3],
-            }
         row_numbers = tuple(numbers.get(key, 0) for key in (*PARAMETERS, *GROUP_PARAMETERS))
         return [*calls, NativeCall(kernel, row_numbers, chunks.count * group, (offsets, weight, bias, image, y, *reads))]
 

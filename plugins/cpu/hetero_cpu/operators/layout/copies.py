@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from hetero_core.records import record
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.footprints import list_turn_writes
 from hetero_cpu.machine.native import Array, NativeCall, address_of
@@ -117,13 +117,10 @@ def _call_turn(y: Array, x: Array, workers: int) -> NativeCall:
 
 
 def _emit_turn(name: str, width: int) -> Code:
-    code = Code(name, 3, width)
-    row, chunk, _ = code.parameters
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(_PARAMETERS)}
-    begin = chunk * p["units_of_chunk"]
+    code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
     # Whole vectors, whatever the width that the numbers were made for.
     rows_of_block = ((p["rows"] + (p["blocks"] - 1)) // p["blocks"] + (width - 1)) // width * width
-    with code.loop(begin, (begin + p["units_of_chunk"]).at_most(p["units"])) as unit:
+    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
         matrix, block = unit // p["blocks"], unit % p["blocks"]
         line, third = matrix // p["inner"], matrix % p["inner"]
         first, second = line // p["middle"], line % p["middle"]
@@ -155,8 +152,7 @@ def _emit_turn(name: str, width: int) -> Code:
                         turn(full_columns, p["columns"] - full_columns, is_full=False)
                 with part, code.loop(0, p["columns"], width) as column:
                     turn(column, (p["columns"] - column).at_most(width), is_full=False)
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _emit_block(

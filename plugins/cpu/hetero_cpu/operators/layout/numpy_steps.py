@@ -13,15 +13,10 @@ from hetero_cpu.planning.recipe import Array, Call, Choice, Join, Recipe, Site, 
 _PRODUCTS = frozenset({"Attention", "MatMul", "Transpose"})
 
 
-def _sizes(site: Site, position: int = 0) -> tuple[int, ...]:
-    shape = site.types[site.node.outputs[position]].shape or ()
-    return tuple(size for size in shape if isinstance(size, int))
-
-
 @step("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
 def plan_reshape(site: Site) -> Choice | None:
     """Returns a view of the same elements in another shape, a copy in C order where they do not lie so."""
-    value, shape = site.node.inputs[0], _sizes(site)
+    value, shape = site.node.inputs[0], site.output_shape()
     prototype = site.prototypes[value]
     if prototype.size != prod(shape):
         return None
@@ -61,7 +56,7 @@ def plan_split(site: Site) -> Choice | None:
     for position, name in enumerate(site.node.outputs):
         if not name:
             return None
-        size = _sizes(site, position)[axis]
+        size = site.output_shape(position)[axis]
         cut = (slice(None),) * axis + (slice(begin, begin + size),)
         makes.append(lambda array, cut=cut: array[cut])  # type: ignore[misc]  # a default binds the loop's value
         begin += size
@@ -88,7 +83,7 @@ def plan_slice(site: Site) -> Choice | None:
             return None
         cut[axis % len(shape)] = slice(start, end, stride)
     picked = tuple(cut)
-    if site.prototypes[node.inputs[0]][picked].shape != _sizes(site):
+    if site.prototypes[node.inputs[0]][picked].shape != site.output_shape():
         return None
     return Views(node.inputs[0], (lambda array: array[picked],))
 
@@ -99,7 +94,7 @@ def plan_concat(site: Site) -> Choice | None:
     node = site.node
     if "axis" not in node.attributes or len({site.prototypes[value].dtype for value in node.inputs}) != 1:
         return None
-    sizes = _sizes(site)
+    sizes = site.output_shape()
     axis = int(node.attributes["axis"]) % len(sizes)
     shapes = [site.shape(value) for value in node.inputs]
     if any(shape[:axis] + shape[axis + 1 :] != sizes[:axis] + sizes[axis + 1 :] for shape in shapes):
@@ -118,10 +113,9 @@ def plan_gather(site: Site) -> Choice | None:
     axis = int(site.node.attributes.get("axis", 0)) % max(len(site.shape(value)), 1)
     constant = site.constants.get(indices)
     size = site.shape(value)[axis]
-    if constant is not None and constant.size == 1 and -size <= int(constant.reshape(-1)[0]) < size:
-        index = int(constant.reshape(-1)[0]) % size
-        rank = constant.ndim
-        picked = index if rank == 0 else slice(index, index + 1)
-        # Without the dots a single element would be a number, not a view.
-        return Views(value, (lambda array: array[(*(slice(None),) * axis, picked, ...)],)) if rank < 2 else None
-    return None
+    if constant is None or constant.size != 1 or constant.ndim > 1 or not -size <= constant.item() < size:
+        return None
+    index = int(constant.item()) % size
+    picked = index if constant.ndim == 0 else slice(index, index + 1)
+    # Without the dots a single element would be a number, not a view.
+    return Views(value, (lambda array: array[(*(slice(None),) * axis, picked, ...)],))

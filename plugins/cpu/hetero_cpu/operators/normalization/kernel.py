@@ -89,8 +89,7 @@ def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
                 code.store(y + at, code.load(y + at, mask=mask) * factor, mask=mask)  # called inside the loop
 
         _visit_vectors(code, length, write)
-    code.finish()
-    return code
+    return code.finish()
 
 
 @record(frozen=True, slots=True)
@@ -153,8 +152,7 @@ def _emit_moments(name: str, width: int, moments: Moments) -> Code:
             code.store(y + at, normalized, mask=mask)  # called inside the loop
 
         _visit_vectors(code, length, write)
-    code.finish()
-    return code
+    return code.finish()
 
 
 def make_neighbour_norm(before: int, after: int, beta: float) -> Kernel:
@@ -197,8 +195,7 @@ def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: f
         rest = begin + (end - begin + (width - 1)) // width * width
         with code.loop(rest, length, width) as first:
             emit_vector(first, is_inside=False)
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _emit_power(code: Code, x: Floats, beta: float) -> Floats:

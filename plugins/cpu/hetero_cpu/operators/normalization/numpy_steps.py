@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero_cpu.planning.recipe import Array, Call, Choice, Recipe, Site, step
 from hetero_cpu.planning.scratch import cut_scratch, measure_scratch
+from hetero_cpu.planning.weights import pack_affine
 
 
 @step("BatchNormalization")
@@ -30,13 +31,7 @@ def plan_batch_norm(site: Site) -> Choice | None:
     if any(constant.shape != site.shape(value)[1:2] for constant in constants):
         return None  # the kernel of the toolkit says what is wrong
     epsilon = float(node.attributes.get("epsilon", 1e-5))
-
-    def pack(*arrays: Array) -> Array:
-        scale, bias, mean, variance = (array.astype(np.float64) for array in arrays)
-        factor = scale / np.sqrt(variance + epsilon)
-        return np.stack([factor, bias - mean * factor]).astype(np.float32)
-
-    scale, shift = site.weights.pack(constants, ("affine", epsilon), pack)
+    scale, shift = site.weights.pack(constants, ("affine", epsilon), partial(pack_affine, epsilon=epsilon))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
         x, y = reads[0].transpose(0, 2, 3, 1), writes[0].transpose(0, 2, 3, 1)

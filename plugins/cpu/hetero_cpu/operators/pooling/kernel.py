@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import list_global_writes
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.windows.walk import TileCode, WindowBody, WindowShape, make_window_kernel
 
 Combine = Callable[[Floats, Floats], Floats]
-Emit = Callable[[str, int], Code]
 
 # Vectors of channels that are reduced together, so that whole cache lines side by side are read, and pixels that are summed apart.
 GLOBAL_BLOCK, _PHASES = 4, 4
@@ -42,7 +42,7 @@ def make_average_pool(shape: WindowShape) -> Kernel:
 
     def emit(at: TileCode) -> list[list[Floats]]:
         sums = _emit_windows(at, lambda first, second: first + second)
-        return [[total * at.find_factor(r, t) for t, total in enumerate(line)] for r, line in enumerate(sums)]
+        return [[total * at.factors[r, t] for t, total in enumerate(line)] for r, line in enumerate(sums)]
 
     return make_window_kernel(shape, WindowBody("average", 0, emit, adds=False, finish=lambda code, x: x, counts=True))
 
@@ -65,24 +65,20 @@ def _emit_windows(at: TileCode, combine: Combine) -> list[list[Floats]]:
 
 def make_global_mean() -> Kernel:
     """Returns the kernel y[k] = factor * sum over all pixels of x[pixel, k]; the pixels of a row are summed apart, four by four."""
-    emit: Emit = lambda name, width: _emit_global(name, width, 0.0, lambda first, second: first + second)  # noqa: E731  # as the one below
+    emit = partial(_emit_global, neutral=0.0, combine=lambda first, second: first + second)
     return Kernel("global_mean", emit, GLOBAL_PARAMETERS, _WRITES)
 
 
 def make_global_max() -> Kernel:
     """Returns the kernel y[k] = max over all pixels of x[pixel, k]; `factor` is 1."""
-    emit: Emit = lambda name, width: _emit_global(name, width, -float("inf"), emit_maximum)  # noqa: E731  # as the one above
-    return Kernel("global_max", emit, GLOBAL_PARAMETERS, _WRITES)
+    return Kernel("global_max", partial(_emit_global, neutral=-inf, combine=emit_maximum), GLOBAL_PARAMETERS, _WRITES)
 
 
 def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Code:
-    code = Code(name, 3, width)
-    row, chunk, _ = code.parameters
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(GLOBAL_PARAMETERS)}
+    code, p, chunk, _ = begin_kernel(name, width, GLOBAL_PARAMETERS)
     vector_bytes = width * FLOAT_BYTES
     factor = code.spread(code.load_scalar(p["factor"]))
-    first = chunk * p["units_of_chunk"]
-    with code.loop(first, (first + p["units_of_chunk"]).at_most(p["units"])) as unit:
+    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
         image, block = unit // p["blocks"], unit % p["blocks"]
         x, y = p["x"] + image * p["x_image"], p["y"] + image * p["y_image"]
 
@@ -101,8 +97,7 @@ def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Cod
                     reduce(vector, 1)
                 with code.when(p["last"] > 0):
                     reduce(p["vectors"], 1, code.mask_first(p["last"]))
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _reduce_pixels(

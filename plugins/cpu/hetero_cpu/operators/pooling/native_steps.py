@@ -9,7 +9,7 @@ import numpy as np
 from hetero_core.kernels.windows import Windows
 from hetero_cpu.machine.chunks import choose_chunk_size
 from hetero_cpu.machine.compiler import Kernel, find_width
-from hetero_cpu.machine.native import NativeCall, address_of, native_step
+from hetero_cpu.machine.native import NativeCall, address_of, list_strides, native_step
 from hetero_cpu.open.arrays import lay_table
 from hetero_cpu.open.sizes import value_of
 from hetero_cpu.operators.pooling.kernel import (
@@ -110,9 +110,9 @@ def _plan_global(site: Site, kernel: Kernel, *, divides: bool) -> Recipe | None:
         units_of_chunk = choose_chunk_size(units, count_chunks(units, value_of(x.size) / width, site.workers), site.workers)
         factor = lay_table(_make_factor, (height, length) if divides else (1, 1))
         numbers = {
-            "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[2], "x_pixel": x.strides[3], "height": height, "width": length,
-            "y": address_of(y), "y_image": y.strides[0], "factor": address_of(factor), "blocks": blocks, "units": units,
-            "units_of_chunk": units_of_chunk, "vectors": channels // width, "last": channels % width,
+            **list_strides("x", x), "height": height, "width": length, "y": address_of(y), "y_image": y.strides[0],
+            "factor": address_of(factor), "blocks": blocks, "units": units, "units_of_chunk": units_of_chunk,
+            "vectors": channels // width, "last": channels % width,
         }  # fmt: skip
         return [NativeCall(kernel, tuple(numbers[key] for key in GLOBAL_PARAMETERS), -(-units // units_of_chunk), (factor, x, y))]
 

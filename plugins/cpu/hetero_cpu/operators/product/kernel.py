@@ -16,6 +16,7 @@ from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import list_product_writes
 from hetero_cpu.machine.terms import Number
 from hetero_cpu.operators.product.tile import Tile, emit_call, emit_tile
+from hetero_cpu.operators.product.tiling import Chunks, Tiling
 
 PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "offsets", "taps", "depth", "w", "block_bytes", "bias",
@@ -45,6 +46,12 @@ class ProductShape:
     streams: bool = False
     """Whether one tile is all that uses a block of weights."""
 
+    @classmethod
+    def of_tiling(cls, tiling: Tiling, activations: tuple[Activation, ...], *, adds: bool, **more: Any) -> ProductShape:
+        """Returns the shape of a product that is cut so; `more` are its last three fields."""
+        cut = (tiling.pixels, tiling.has_short_tiles, tiling.vectors, tiling.last_vectors, tiling.is_masked)
+        return cls(*cut, adds, activations, **more)
+
 
 def make_product(shape: ProductShape) -> Kernel:
     """Returns the kernel of a shape."""
@@ -53,9 +60,16 @@ def make_product(shape: ProductShape) -> Kernel:
         + "_in_pieces" * shape.splits
     )
     title = f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}"
-    return Kernel(
-        title, lambda name, width: _emit(name, width, shape), PARAMETERS, partial(list_product_writes, **describe_cut(shape))
-    )
+    writes = partial(list_product_writes, **describe_cut(shape))
+    return Kernel(title, lambda name, width: emit_product(Code(name, 3, width), shape), PARAMETERS, writes)
+
+
+def list_cut(tiling: Tiling, chunks: Chunks) -> dict[str, int]:
+    """Returns the numbers of a row that say how the work is cut."""
+    return {
+        "tiles": tiling.tiles, "long_tiles": tiling.long_tiles, "units": chunks.units, "units_of_chunk": chunks.units_of_chunk,
+        "unit_chunks": chunks.unit_chunks, "blocks": tiling.blocks, "blocks_of_chunk": chunks.blocks_of_chunk, "last": tiling.last,
+    }  # fmt: skip
 
 
 def describe_cut(shape: ProductShape) -> dict[str, Any]:
@@ -64,18 +78,11 @@ def describe_cut(shape: ProductShape) -> dict[str, Any]:
     return {name: getattr(shape, name) for name in names}
 
 
-def _emit(name: str, width: int, shape: ProductShape) -> Code:
-    code = Code(name, 3, width)
-    emit_product(code, shape)
-    return code
-
-
-def emit_product(code: Code, shape: ProductShape) -> None:
-    """Emits the body of a function of a kernel's three parameters, and ends it."""
+def emit_product(code: Code, shape: ProductShape) -> Code:
+    """Emits the body of a function of a kernel's three parameters, ends it, and returns it."""
     width = code.width
     row, chunk, _ = code.parameters
-    names = (*PARAMETERS, *PIECE_PARAMETERS) if shape.splits else PARAMETERS
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(names)}
+    p = code.load_row(row, (*PARAMETERS, *PIECE_PARAMETERS) if shape.splits else PARAMETERS)
     has_other_last = shape.last_vectors != shape.vectors or shape.is_masked
     first_unit = (chunk % p["unit_chunks"]) * p["units_of_chunk"]
     last_unit = (first_unit + p["units_of_chunk"]).at_most(p["units"])
@@ -145,7 +152,7 @@ def emit_product(code: Code, shape: ProductShape) -> None:
             walk_blocks(piece)
     else:
         walk_blocks(code.number(0))
-    code.finish()
+    return code.finish()
 
 
 def _pick_piece(

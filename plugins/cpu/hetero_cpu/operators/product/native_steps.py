@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
-from hetero_cpu.operators.product.kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, make_product
+from hetero_cpu.operators.product.kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.product.native_epilogue import list_overwritten, read_native_epilogue
 from hetero_cpu.operators.product.tiling import ColumnPacking, choose_chunks, choose_pieces, choose_tiling, pad_vector
 from hetero_cpu.planning.recipe import Recipe, Site
@@ -60,18 +60,10 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
     )
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     pieces, piece_depth = choose_pieces(depth)
+    prefetches, splits, streams = tiling.count_prefetches(tiling.tiles), pieces > 1, tiling.tiles == 1
     kernel = make_product(
-        ProductShape(
-            tiling.pixels,
-            tiling.has_short_tiles,
-            tiling.vectors,
-            tiling.last_vectors,
-            tiling.is_masked,
-            bool(added),
-            epilogue.activations,
-            tiling.count_prefetches(tiling.tiles),
-            splits=pieces > 1,
-            streams=tiling.tiles == 1,
+        ProductShape.of_tiling(
+            tiling, epilogue.activations, adds=bool(added), prefetches=prefetches, splits=splits, streams=streams
         )
     )
     offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, tiling.vectors * tiling.width)
@@ -81,13 +73,10 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
         assert y.flags.c_contiguous
         numbers = {
             "x": address_of(x), "x_pixel": depth * 4, "offsets": address_of(offsets), "taps": 1, "depth": piece_depth,
-            "w": address_of(packed),
-            "block_bytes": depth * tiling.vectors * tiling.width * 4, "bias": address_of(padded),
-            "y": address_of(y), "y_pixel": outputs * 4,
-            "added": address_of(reads[1]) if added else 0, "added_pixel": outputs * 4, "rows": 1, "tiles": tiling.tiles,
-            "long_tiles": tiling.long_tiles, "units": chunks.units, "units_of_chunk": chunks.units_of_chunk,
-            "unit_chunks": chunks.unit_chunks, "blocks": tiling.blocks, "blocks_of_chunk": chunks.blocks_of_chunk, "last": tiling.last,
-            "pieces": pieces, "last_depth": depth - (pieces - 1) * piece_depth, "zeros": address_of(zeros),
+            "w": address_of(packed), "block_bytes": depth * tiling.vectors * tiling.width * 4, "bias": address_of(padded),
+            "y": address_of(y), "y_pixel": outputs * 4, "added": address_of(reads[1]) if added else 0, "added_pixel": outputs * 4,
+            "rows": 1, "pieces": pieces, "last_depth": depth - (pieces - 1) * piece_depth, "zeros": address_of(zeros),
+            **list_cut(tiling, chunks),
         }  # fmt: skip
         names = (*PARAMETERS, *PIECE_PARAMETERS) if pieces > 1 else PARAMETERS
         keep = (offsets, zeros, packed, padded, x, y, *reads)

@@ -24,9 +24,7 @@ def plan_mat_mul(site: Site) -> Choice | None:
     if epilogue is None:
         return None
     is_one = len(site.shape(right)) == 2
-    shape = site.types[site.group.outputs[0]].shape
-    assert shape is not None
-    sizes = tuple(size for size in shape if isinstance(size, int))
+    sizes = site.output_shape()
     spare = [sizes] if epilogue.needs_spare else []
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
@@ -64,9 +62,7 @@ def plan_gemm(site: Site) -> Choice | None:
     epilogue = plan_epilogue(site, None)
     if epilogue is None:
         return None
-    shape = site.types[site.group.outputs[0]].shape
-    assert shape is not None
-    sizes = tuple(size for size in shape if isinstance(size, int))
+    sizes = site.output_shape()
     spare = [sizes] if epilogue.needs_spare else []
     flags = (bool(node.attributes.get("transA", 0)), bool(node.attributes.get("transB", 0)))
 

@@ -96,8 +96,7 @@ def emit_tile(outer: Code, tile: Tile) -> Code:
                 result = result + code.load(added + added_pixel * m, j * vector_bytes, mask=guard)
             result = emit_activations(code, tile.activations, result)
             code.store(y + y_pixel * m, result, j * vector_bytes, mask=guard)
-    code.finish()
-    return code
+    return code.finish()
 
 
 def emit_call(code: Code, function: Code, **arguments: Number) -> None:

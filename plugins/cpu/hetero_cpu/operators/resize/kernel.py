@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import list_resampled_writes
 from hetero_cpu.machine.terms import Floats, Mask, Number
@@ -29,11 +29,8 @@ def make_resampling(taps: int) -> Kernel:
 
 
 def _emit(name: str, width: int, taps: int) -> Code:
-    code = Code(name, 3, width)
-    row, chunk, _ = code.parameters
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(PARAMETERS)}
-    first = chunk * p["lines_of_chunk"]
-    with code.loop(first, (first + p["lines_of_chunk"]).at_most(p["lines"])) as line:
+    code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
+    with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
         image, place = line // p["rows"], line % p["rows"]
         x, y = p["x"] + image * p["x_image"], p["y"] + image * p["y_image"] + place * p["y_row"]
         lines = [x + code.load_number(p["row_offsets"] + place * (8 * taps), 8 * i) for i in range(taps)]
@@ -49,13 +46,11 @@ def _emit(name: str, width: int, taps: int) -> Code:
             else:
                 factors = [code.spread(down * right) for down in downs for right in rights]
                 _emit_sums(code, target, list(zip(sources, factors, strict=True)), p["channels"])
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _emit_sums(code: Code, target: Number, sources: list[tuple[Number, Floats]], channels: Number) -> None:
     """Writes the weighted sum of pixels."""
-    full = channels - channels % code.width
 
     def add(channel: Number, mask: Mask | None) -> None:
         total: Floats | None = None
@@ -65,7 +60,4 @@ def _emit_sums(code: Code, target: Number, sources: list[tuple[Number, Floats]],
         assert total is not None
         code.store(target + channel * FLOAT_BYTES, total, mask=mask)
 
-    with code.loop(0, full, code.width) as channel:
-        add(channel, None)
-    with code.when(full < channels):
-        add(full, code.mask_first(channels - full))
+    code.visit_vectors(channels, add)

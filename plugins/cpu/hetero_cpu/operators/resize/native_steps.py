@@ -11,7 +11,7 @@ from hetero_core.kernels.operators.resize import Axis, Sampling, find_taps
 from hetero_core.network.graph import Node
 from hetero_cpu.machine.chunks import choose_chunk_size
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.machine.native import Array, NativeCall, address_of, list_strides, native_step
 from hetero_cpu.open.arrays import lay_table
 from hetero_cpu.open.sizes import is_open, value_of
 from hetero_cpu.operators.resize.kernel import PARAMETERS, make_resampling
@@ -53,9 +53,8 @@ def plan_resize(site: Site) -> Recipe | None:
         instructions = value_of(y.size) / find_width() * 4 * taps
         lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, instructions, site.workers), site.workers)
         numbers |= {
-            "x": address_of(x), "x_image": x.strides[0], "y": address_of(y), "y_image": y.strides[0], "y_row": y.strides[2],
-            "y_pixel": y.strides[3], "rows": height, "pixels": width, "lines": lines, "lines_of_chunk": lines_of_chunk,
-            "channels": channels,
+            **list_strides("x", x), **list_strides("y", y), "rows": height, "pixels": width, "lines": lines,
+            "lines_of_chunk": lines_of_chunk, "channels": channels,
         }  # fmt: skip
         row = tuple(numbers[key] for key in PARAMETERS)
         return [NativeCall(kernel, row, -(-lines // lines_of_chunk), (*tables, x, y))]

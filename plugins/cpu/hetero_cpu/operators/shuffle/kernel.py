@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import list_interleave_writes
 from hetero_cpu.machine.terms import Floats, Mask, Number
@@ -23,13 +23,10 @@ def make_interleave(groups: int) -> Kernel:
 
 
 def _emit(name: str, width: int, groups: int) -> Code:
-    code = Code(name, 3, width)
-    row, chunk, _ = code.parameters
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(INTERLEAVE_PARAMETERS)}
+    code, p, chunk, _ = begin_kernel(name, width, INTERLEAVE_PARAMETERS)
     full = p["own"] - p["own"] % width
     rest = p["own"] - full
-    first = chunk * p["lines_of_chunk"]
-    with code.loop(first, (first + p["lines_of_chunk"]).at_most(p["lines"])) as line:
+    with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
         image, place = line // p["rows"], line % p["rows"]
         x_line = p["x"] + image * p["x_image"] + place * p["x_row"]
         y_line = p["y"] + image * p["y_image"] + place * p["y_row"]
@@ -47,8 +44,7 @@ def _emit(name: str, width: int, groups: int) -> Code:
                 move(channel, width, None)
             with code.when(rest > 0):
                 move(full, rest, code.mask_first(rest))
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _interleave(vectors: list[Floats]) -> list[Floats]:

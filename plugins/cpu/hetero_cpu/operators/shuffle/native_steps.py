@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hetero_cpu.machine.chunks import choose_chunk_size
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.machine.native import Array, NativeCall, address_of, list_strides, native_step
 from hetero_cpu.open.sizes import value_of
 from hetero_cpu.operators.shuffle.kernel import INTERLEAVE_PARAMETERS, make_interleave
 from hetero_cpu.operators.windows.window_plan import count_chunks
@@ -50,8 +50,7 @@ def plan_shuffle(site: Site) -> Recipe | None:
         )
         numbers = {
             "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[3], "x_pixel": x.strides[4], "x_group": x.strides[2],
-            "y": address_of(y), "y_image": y.strides[0], "y_row": y.strides[2], "y_pixel": y.strides[3],
-            "rows": height, "pixels": width, "lines": lines, "lines_of_chunk": lines_of_chunk, "own": own,
+            **list_strides("y", y), "rows": height, "pixels": width, "lines": lines, "lines_of_chunk": lines_of_chunk, "own": own,
         }  # fmt: skip
         row = tuple(numbers[key] for key in INTERLEAVE_PARAMETERS)
         return [NativeCall(kernel, row, -(-lines // lines_of_chunk), (x, y))]

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.machine.native import Array, NativeCall, address_of, list_strides, native_step
 from hetero_cpu.operators.grouped.kernel import GROUP_PARAMETERS, make_grouped_product
-from hetero_cpu.operators.product.kernel import PARAMETERS, ProductShape
+from hetero_cpu.operators.product.kernel import PARAMETERS, ProductShape, list_cut
 from hetero_cpu.operators.product.tiling import Tiling, allocate_floats, choose_chunks, choose_tiling, pack_columns, pad_vector
 from hetero_cpu.operators.windows.window_plan import has_channel_vectors
 from hetero_cpu.planning.recipe import Recipe, Site
@@ -55,28 +55,15 @@ def _make_recipe(site: Site, weight: Array, bias: Array | None) -> Recipe:
         (weight,), ("transposed", tiling.vectors, tiling.width), partial(_pack_positions, tiling=tiling.packing)
     )
     padded = pad_vector(bias, outputs, tiling.padded_outputs)
-    kernel = make_grouped_product(
-        ProductShape(
-            pixels=tiling.pixels,
-            has_short_tiles=tiling.has_short_tiles,
-            vectors=tiling.vectors,
-            last_vectors=tiling.last_vectors,
-            prefetches=0,
-            is_masked=tiling.is_masked,
-            adds=False,
-            activations=(),
-        )
-    )
+    kernel = make_grouped_product(ProductShape.of_tiling(tiling, (), adds=False))
     offsets = np.zeros(1, np.int64)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         x, y = reads[0], writes[0]
         numbers = {
-            "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[2], "x_pixel": x.strides[3], "offsets": address_of(offsets),
-            "taps": 1, "depth": channels, "block_bytes": channels * tiling.vectors * tiling.width * 4, "bias": address_of(padded),
-            "y_image": y.strides[0], "y_row": y.strides[2] * down, "y_pixel": y.strides[3] * right, "rows": height,
-            "tiles": tiling.tiles, "long_tiles": tiling.long_tiles, "units": chunks.units, "units_of_chunk": chunks.units_of_chunk,
-            "unit_chunks": chunks.unit_chunks, "blocks": tiling.blocks, "blocks_of_chunk": chunks.blocks_of_chunk, "last": tiling.last,
+            **list_strides("x", x), **list_cut(tiling, chunks), "offsets": address_of(offsets), "taps": 1, "depth": channels,
+            "block_bytes": channels * tiling.vectors * tiling.width * 4, "bias": address_of(padded), "rows": height,
+            "y_image": y.strides[0], "y_row": y.strides[2] * down, "y_pixel": y.strides[3] * right,
             "chunks_of_group": chunks.count, "w_group": packed.strides[1], "y_group": y.strides[3],
         }  # fmt: skip
         calls = []

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from hetero_core.records import record
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import list_window_writes
 from hetero_cpu.machine.terms import Floats, Mask, Number
@@ -96,16 +96,13 @@ class TileCode:
     channel: Number
     mask: Mask | None
     factors: Mapping[tuple[int, int], Floats]
+    """The reciprocals of the elements that count for each output, by row and pixel; none unless the body `counts`."""
 
     def load(self, row: int, column: int) -> Floats:
         """Returns the vector of the row-th and column-th position that the tile reads."""
         columns = len(self.tile.list_positions(1))
         pixel = self.code.load_number(self.table, 8 * (row * columns + column))
         return self.code.load(pixel + self.channel, mask=self.mask)
-
-    def find_factor(self, row: int, pixel: int) -> Floats:
-        """Returns the reciprocal of the elements that count for an output; only where the body says that it `counts`."""
-        return self.factors[row, pixel]
 
 
 @record(frozen=True, slots=True)
@@ -131,14 +128,11 @@ def make_window_kernel(shape: WindowShape, body: WindowBody) -> Kernel:
 
 
 def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
-    code = Code(name, 3, width)
-    row, chunk, _ = code.parameters
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(PARAMETERS)}
+    code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
     largest = WindowTile(shape, shape.rows, shape.pixels)
     table = code.reserve(len(largest.list_positions(0)) * len(largest.list_positions(1)))
     functions: dict[WindowTile, Code] = {}
-    first = chunk * p["lines_of_chunk"]
-    with code.loop(first, (first + p["lines_of_chunk"]).at_most(p["lines"])) as line:
+    with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
         image, group = line // p["groups"], line % p["groups"]
         y_row = group * shape.rows
         x_row = y_row * shape.strides[0] - p["top"]
@@ -182,8 +176,7 @@ def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
                     walk(shape.short_rows)
         else:
             walk(shape.rows)
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _fill_table(
@@ -247,5 +240,4 @@ def _emit_tile(outer: Code, tile: WindowTile, body: WindowBody) -> Code:
         advance(channel, None)
     if shape.is_masked:
         advance(p["channel_bytes"], code.mask_first(p["last"]))
-    code.finish()
-    return code
+    return code.finish()

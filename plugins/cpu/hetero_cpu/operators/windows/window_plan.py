@@ -11,7 +11,7 @@ from hetero_core.kernels.windows import Windows
 from hetero_core.records import record
 from hetero_cpu.machine.chunks import choose_chunk_size
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.native import NativeCall, address_of
+from hetero_cpu.machine.native import NativeCall, address_of, list_strides
 from hetero_cpu.open.choices import is_same, pays
 from hetero_cpu.open.sizes import is_open, least, value_of
 from hetero_cpu.operators.windows.walk import PARAMETERS, WindowShape
@@ -110,7 +110,7 @@ class WindowCall:
         third = y if added is None else added
         numbers = {
             **{key: address_of(array) for key, array in self.constants.items()},
-            **_list_strides("x", x), **_list_strides("y", y), **_list_strides("added", third),
+            **list_strides("x", x), **list_strides("y", y), **list_strides("added", third),
             "height": x.shape[2], "width": x.shape[3], "top": self.windows.pads[0][0], "left": self.windows.pads[1][0],
             "neutral": address_of(neutral), "lines": lines, "groups": groups, "long_groups": height // shape.rows,
             "tiles": tiles, "long_tiles": length - tiles * (shape.pixels - 1), "lines_of_chunk": lines_of_chunk,
@@ -118,8 +118,3 @@ class WindowCall:
         }  # fmt: skip
         keep = (neutral, *self.constants.values(), x, y, third)
         return NativeCall(self.kernel, tuple(numbers.get(key, 0) for key in PARAMETERS), -(-lines // lines_of_chunk), keep)
-
-
-def _list_strides(name: str, array: Array) -> dict[str, int]:
-    image, _, row, pixel = array.strides
-    return {name: address_of(array), f"{name}_image": image, f"{name}_row": row, f"{name}_pixel": pixel}

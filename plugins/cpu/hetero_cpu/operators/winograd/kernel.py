@@ -8,13 +8,14 @@ one is a range of blocks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 
 import numpy as np
 
 from hetero_core.records import record
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import Numbers, Spans, list_winograd_inputs, list_winograd_writes
 from hetero_cpu.machine.native import Array
@@ -49,48 +50,25 @@ class WinogradShape:
     @property
     def name(self) -> str:
         """The kernel's name, which no kernel of other parameters has."""
-        numbers = (
-            self.size,
-            self.rows,
-            self.pixels,
-            self.row_tiles,
-            self.long_tiles,
-            self.vectors,
-            self.last_vectors,
-            self.prefetches,
-        )
-        activations = "".join(f"_{activation.name}" for activation in self.activations)
-        return "_".join(map(str, numbers)) + "a" * self.adds + activations
+        numbers = "_".join(str(getattr(self, field.name)) for field in fields(self)[:-2])
+        return numbers + "a" * self.adds + "".join(f"_{activation.name}" for activation in self.activations)
 
 
 def make_whole(shape: WinogradShape) -> Kernel:
     """Returns the kernel whose chunks are ranges of tiles, in working memory of the worker."""
-    return Kernel(
-        f"winograd_whole_{shape.name}",
-        lambda name, width: _emit_whole(name, width, shape),
-        PARAMETERS,
-        _describe_writes(shape, is_whole=True),
-    )
+    writes = _describe_writes(shape, is_whole=True)
+    return Kernel(f"winograd_whole_{shape.name}", partial(_emit_whole, shape=shape), PARAMETERS, writes)
 
 
 def make_input(size: int) -> Kernel:
     """Returns the kernel that transforms ranges of tiles into memory of all."""
-    return Kernel(
-        f"winograd_input_{size}",
-        lambda name, width: _emit_input(name, width, size),
-        PARAMETERS,
-        partial(list_winograd_inputs, size=size),
-    )
+    return Kernel(f"winograd_input_{size}", partial(_emit_input, size=size), PARAMETERS, partial(list_winograd_inputs, size=size))
 
 
 def make_output(shape: WinogradShape) -> Kernel:
     """Returns the kernel whose chunks are ranges of blocks, for all tiles."""
-    return Kernel(
-        f"winograd_output_{shape.name}",
-        lambda name, width: _emit_output(name, width, shape),
-        PARAMETERS,
-        _describe_writes(shape, is_whole=False),
-    )
+    writes = _describe_writes(shape, is_whole=False)
+    return Kernel(f"winograd_output_{shape.name}", partial(_emit_output, shape=shape), PARAMETERS, writes)
 
 
 def _describe_writes(shape: WinogradShape, *, is_whole: bool) -> Callable[[Numbers, int], Spans]:
@@ -98,40 +76,31 @@ def _describe_writes(shape: WinogradShape, *, is_whole: bool) -> Callable[[Numbe
 
 
 def _emit_whole(name: str, width: int, shape: WinogradShape) -> Code:
-    code, p, chunk, worker = _begin(name, width)
+    code, p, chunk, worker = begin_kernel(name, width, PARAMETERS)
     first = chunk * p["tiles_of_chunk"]
     last = (first + p["tiles_of_chunk"]).at_most(p["tiles"])
     moved = p["moved"] + worker * p["moved_worker"]
     products = p["products"] + worker * p["products_worker"]
     _emit_forth(code, p, shape.size, first, last, moved)
     _emit_blocks(code, p, shape, (first, last), (code.number(0), p["blocks"]), moved, products)
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _emit_input(name: str, width: int, size: int) -> Code:
-    code, p, chunk, _ = _begin(name, width)
+    code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
     first = chunk * p["tiles_of_chunk"]
     last = (first + p["tiles_of_chunk"]).at_most(p["tiles"])
     _emit_forth(code, p, size, first, last, p["moved"] + first * p["channels"] * FLOAT_BYTES)
-    code.finish()
-    return code
+    return code.finish()
 
 
 def _emit_output(name: str, width: int, shape: WinogradShape) -> Code:
-    code, p, chunk, worker = _begin(name, width)
+    code, p, chunk, worker = begin_kernel(name, width, PARAMETERS)
     first = chunk * p["blocks_of_chunk"]
     last = (first + p["blocks_of_chunk"]).at_most(p["blocks"])
     products = p["products"] + worker * p["products_worker"]
     _emit_blocks(code, p, shape, (code.number(0), p["tiles"]), (first, last), p["moved"], products)
-    code.finish()
-    return code
-
-
-def _begin(name: str, width: int) -> tuple[Code, dict[str, Number], Number, Number]:
-    code = Code(name, 3, width)
-    row, chunk, worker = code.parameters
-    return code, {key: code.load_number(row, 8 * position) for position, key in enumerate(PARAMETERS)}, chunk, worker
+    return code.finish()
 
 
 def _place(p: dict[str, Number], tile: Number, size: int) -> tuple[Number, Number, Number]:

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from hetero_cpu.machine.compiler import Kernel, find_width
-from hetero_cpu.machine.native import Array, NativeCall, address_of
+from hetero_cpu.machine.native import Array, NativeCall, address_of, list_strides
 from hetero_cpu.open.choices import pays
 from hetero_cpu.open.sizes import is_open
 from hetero_cpu.operators.convolution.geometry import Convolution
@@ -66,15 +66,12 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         calls, x = bind_staging(staging, reads[0], scratch)
-        y, rest = writes[0], reads[1] if added else None
+        y = writes[0]
         top, left = (max(pads[0], 0) for pads in convolution.windows.pads)
         base = address_of(scratch) + staged_bytes if scratch.size else 0
         numbers = {
-            "x": address_of(x) - top * x.strides[2] - left * x.strides[3], "x_image": x.strides[0], "x_row": x.strides[2],
-            "x_pixel": x.strides[3],
-            "y": address_of(y), "y_image": y.strides[0], "y_row": y.strides[2], "y_pixel": y.strides[3],
-            "added": 0 if rest is None else address_of(rest), "added_image": 0 if rest is None else rest.strides[0],
-            "added_row": 0 if rest is None else rest.strides[2], "added_pixel": 0 if rest is None else rest.strides[3],
+            **list_strides("x", x), "x": address_of(x) - top * x.strides[2] - left * x.strides[3],
+            **list_strides("y", y), **list_strides("added", reads[1] if added else None),
             "w": address_of(weight), "bias": address_of(bias), "zeros": address_of(zeros), "offsets": address_of(offsets),
             "moved": base, "moved_worker": moved_bytes, "moved_position": moved_position,
             "products": base + moved_bytes * (workers if is_whole else 1), "products_worker": products_bytes,
@@ -82,7 +79,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
             "tiles": tiles, "tiles_of_chunk": rows if is_whole else _INPUT_TILES, "down": down, "right": right,
             "height": height, "width": width,
         }  # fmt: skip
-        row = tuple(numbers[key] for key in PARAMETERS)
+        row = tuple(numbers.get(key, 0) for key in PARAMETERS)
         keep = (weight, bias, zeros, offsets, x, y, scratch, *reads)
         chunks = (count,) if is_whole else (-(-tiles // _INPUT_TILES), tiling.blocks)
         return calls + [NativeCall(kernel, row, number, keep) for kernel, number in zip(kernels, chunks, strict=True)]
