@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_core.cli.measurement import BenchTask
-from hetero_core.cli.progress import Step
+from hetero_core.cli.progress import Announcer
 from hetero_core.cli.task_process import Answer, run_task, take_turns
 
 # What chooses the kernels of the libraries below NumPy and the engines: set in a shell, it measures another machine.
@@ -45,7 +45,7 @@ def clear_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], l
 class Bench:
     """The measurements of several devices, by position. A device that has failed is not asked again."""
 
-    def __init__(self, tasks: Sequence[BenchTask], environment: Mapping[str, str], step: Step) -> None:
+    def __init__(self, tasks: Sequence[BenchTask], environment: Mapping[str, str], step: Announcer) -> None:
         self._step = step
         self.rounds: list[list[dict[str, Any]]] = [[] for _ in tasks]
         self.errors: dict[int, dict[str, Any]] = {}

@@ -19,7 +19,7 @@ from hetero_core.cli.options import (
     read_shapes,
     whole_number,
 )
-from hetero_core.cli.progress import Step, follow
+from hetero_core.cli.progress import Announcer, follow
 from hetero_core.cli.run import read_tolerance, wait_for_kernels
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _split_config(core: Core, options: argparse.Namespace) -> list[tuple[str, di
 class Runner:
     """Runs networks on a device with its configuration; the network of the last run stays loaded, for the next run of it."""
 
-    def __init__(self, core: Core, device: str, config: Mapping[str, str], step: Step) -> None:
+    def __init__(self, core: Core, device: str, config: Mapping[str, str], step: Announcer) -> None:
         self._step = step
         self._core = core
         self._device = device

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.cli.answer import Answer
 from hetero_core.cli.named_models import open_named_model
 from hetero_core.cli.options import Parser, add_command, add_repeated, add_shape_option, read_model, reshape
-from hetero_core.cli.progress import Step, follow
+from hetero_core.cli.progress import Announcer, follow
 from hetero_core.cli.tables import format_table
 from hetero_core.cli.verdicts import add_cures, advise, ask_device, ask_installed_devices, format_verdicts
 
@@ -55,7 +55,7 @@ def answer_inspect(options: argparse.Namespace) -> Answer:
     return Answer(text, {**fields, "devices": [_leave_nodes_out(row) for row in rows], "advice": advice})
 
 
-def _ask_devices(core: Core, network: Network, devices: Sequence[str], step: Step) -> tuple[list[Any], list[Any], str]:
+def _ask_devices(core: Core, network: Network, devices: Sequence[str], step: Announcer) -> tuple[list[Any], list[Any], str]:
     """Returns the answers of the devices that are named, or of all; what cures them; and both as text."""
     if not devices:
         rows = ask_installed_devices(core, network, step)

@@ -15,11 +15,11 @@ NEXT_SECONDS = 10.0
 Title = str | Callable[[], str]
 """The description of a step, or a function that returns one with the progress so far."""
 
-Step = Callable[[Title], contextlib.AbstractContextManager[None]]
+Announcer = Callable[[Title], contextlib.AbstractContextManager[None]]
 """Says that a step goes on for as long as the context lasts."""
 
 
-def follow(options: argparse.Namespace) -> Step:
+def follow(options: argparse.Namespace) -> Announcer:
     """Returns what announces the steps of a command: nothing with --json, whose reader is a program."""
     return _say_nothing if options.json else announce
 

@@ -26,7 +26,7 @@ from hetero_core.cli.options import (
     write_target,
 )
 from hetero_core.cli.preparation import add_preparation_options, find_given, prepare_network
-from hetero_core.cli.progress import Step, follow
+from hetero_core.cli.progress import Announcer, follow
 from hetero_core.cli.tables import format_seconds
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _collect_inputs(
 
 
 def _infer(
-    executable: ExecutableNetwork, inputs: Mapping[str, Any], step: Step, *, executed: str | None
+    executable: ExecutableNetwork, inputs: Mapping[str, Any], step: Announcer, *, executed: str | None
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Returns the outputs of the first inference, the fields for JSON, and the text; more inferences follow, for the steady time."""
     from hetero_core.cli.outputs import describe_output, format_outputs, iterate_tensors

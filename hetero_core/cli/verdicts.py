@@ -11,14 +11,14 @@ from hetero_core.devices.cures import describe_untaken, name_distribution
 from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
-    from hetero_core.cli.progress import Step
+    from hetero_core.cli.progress import Announcer
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
 
 _SPLITTER = "HETERO"
 
 
-def ask_installed_devices(core: Core, network: Network, step: Step) -> list[dict[str, Any]]:
+def ask_installed_devices(core: Core, network: Network, step: Announcer) -> list[dict[str, Any]]:
     """Returns the answer of each device that runs networks itself; one that cannot be used has an `error`, and no numbers."""
     rows = []
     with step("making the devices"):

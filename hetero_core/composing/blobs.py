@@ -30,16 +30,16 @@ Loaded = tuple[ExecutableNetwork, Network | None]
 
 
 T = TypeVar("T")
-Border = tuple[ValueSpec, ...]
+Specs = tuple[ValueSpec, ...]
 
 
-def pack_index(inputs: Border, outputs: Border, fields: Mapping[str, Any], sections: Mapping[str, Any]) -> Payload:
+def pack_index(inputs: Specs, outputs: Specs, fields: Mapping[str, Any], sections: Mapping[str, Any]) -> Payload:
     """Returns the payload of a composer: its inputs, outputs and further fields as an index in JSON, and the sections of its parts."""
     borders = {"inputs": [spec_to_json(spec) for spec in inputs], "outputs": [spec_to_json(spec) for spec in outputs]}
     return Payload({"index": json.dumps({**borders, **fields}).encode(), **sections})
 
 
-def read_index(payload: Payload, read: Callable[[Mapping[str, Any]], T], *, owner: str) -> tuple[Border, Border, T]:
+def read_index(payload: Payload, read: Callable[[Mapping[str, Any]], T], *, owner: str) -> tuple[Specs, Specs, T]:
     """Returns inputs, outputs, and what `read` makes of the fields; it may raise ValueError, KeyError, TypeError and AttributeError.
 
     Raises: BlobDamagedError.

@@ -32,7 +32,7 @@ from hetero_core.network.scopes import (
     read_text,
 )
 from hetero_core.network.soundness import check_everything_is_produced, check_text
-from hetero_core.network.splitting import NO_PAYLOADS, Payload
+from hetero_core.network.splitting import NO_RAW_DATA, RawData
 from hetero_core.network.tensors import read_sparse_tensor, read_tensor
 from hetero_core.network.topology import find_free_values
 from hetero_core.network.type_protos import read_type
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 class GraphReader:
     """Reads the graphs of one model. `contradictions` are constants that have another shape than is declared, or two values."""
 
-    def __init__(self, model: onnx.ModelProto, weights: WeightSource, payloads: Mapping[int, Payload], budget: ReadBudget) -> None:
-        """`payloads`: the `raw_data` of initializers of the root graph, by position, that was taken out of the proto."""
+    def __init__(self, model: onnx.ModelProto, weights: WeightSource, raw_data: Mapping[int, RawData], budget: ReadBudget) -> None:
+        """`raw_data` is that of initializers of the root graph, by position, where it was taken out of the proto."""
         self._model = model
         self._budget = budget
         self._weights = weights
-        self._payloads = payloads
+        self._raw_data = raw_data
         self._functions = FunctionLibrary(model, budget)
         self.contradictions: list[Contradiction | RepeatedConstant] = []
         self._root_opset = next((entry.version for entry in model.opset_import if not normal_domain(entry.domain)), 1)
@@ -61,16 +61,16 @@ class GraphReader:
     def read_root(self, opsets: Mapping[str, int]) -> tuple[Graph, Mapping[str, str]]:
         """Returns the root graph, its declared types and the pins of its nodes."""
         draft = Draft(self.contradictions, self._root_opset)
-        graph = self._read_graph(self._model.graph, NodeScope(opsets), draft, self._payloads)
+        graph = self._read_graph(self._model.graph, NodeScope(opsets), draft, self._raw_data)
         check_everything_is_produced(graph)
         return graph, {node.name: draft.pins[node.name] for node in graph.nodes if node.name in draft.pins}
 
     def _read_graph(
-        self, proto: onnx.GraphProto, scope: NodeScope, draft: Draft, payloads: Mapping[int, Payload] = NO_PAYLOADS
+        self, proto: onnx.GraphProto, scope: NodeScope, draft: Draft, raw_data: Mapping[int, RawData] = NO_RAW_DATA
     ) -> Graph:
         for position, tensor in enumerate(proto.initializer):
             name = scope.value(tensor.name)
-            initializer = read_tensor(tensor, self._weights, f"initializer '{name}'", raw=payloads.get(position))
+            initializer = read_tensor(tensor, self._weights, f"initializer '{name}'", raw=raw_data.get(position))
             draft.add_initializer(name, initializer)
         for sparse in proto.sparse_initializer:
             name = scope.value(sparse.values.name)

@@ -29,7 +29,7 @@ from hetero_core.network.installed_onnx import find_model_class
 from hetero_core.network.opsets import BLOCKED_DOMAIN, read_opsets
 from hetero_core.network.small_messages import parse_small_model
 from hetero_core.network.soundness import check_text, find_contradiction
-from hetero_core.network.splitting import NO_PAYLOADS, BytesInMemory, BytesOfFile, ByteSource, Payload, split_model
+from hetero_core.network.splitting import NO_RAW_DATA, BytesInMemory, BytesOfFile, ByteSource, RawData, split_model
 from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.network.weights import WeightFiles, WeightSource
 from hetero_core.plain_files import open_plain
@@ -60,7 +60,7 @@ def read_network(
     network; AffinityError for a pin without a device.
     """
     folder = None if base is None else os.fspath(base)
-    payloads = NO_PAYLOADS
+    raw_data = NO_RAW_DATA
     if folder is not None:
         _check_path(folder, "the folder of external weights")
     if isinstance(source, (str, os.PathLike)):
@@ -68,15 +68,15 @@ def read_network(
         _check_path(path, "a file")
         folder = os.path.dirname(os.path.abspath(path)) if folder is None else folder
         title = f"'{path}'"
-        model, payloads = _read_file(path, title, holds_weights=holds_weights)
+        model, raw_data = _read_file(path, title, holds_weights=holds_weights)
     elif isinstance(source, (bytes, bytearray, memoryview)):
         title = f"{len(source)} bytes"
-        model, payloads = _parse_split(BytesInMemory(bytes(source)), title)
+        model, raw_data = _parse_split(BytesInMemory(bytes(source)), title)
     else:
         title = "the ModelProto"
         model = _check_proto(source)
     budget = ReadBudget(ReadLimits() if limits is None else limits, title, model.ByteSize())
-    network = assemble_network(model, WeightFiles(folder), title, payloads, budget=budget)
+    network = assemble_network(model, WeightFiles(folder), title, raw_data, budget=budget)
     inferred = infer_types(forget_shapes(network), infer_custom_types=infer_custom_types, budget=budget)
     compared = compare_declarations(network, inferred)
     warn_of_contradictions(compared)
@@ -106,7 +106,7 @@ def _check_path(path: str | bytes, what: str) -> None:
         )
 
 
-def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.ModelProto, Mapping[int, Payload]]:
+def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.ModelProto, Mapping[int, RawData]]:
     if os.path.isdir(path):
         raise NetworkReadError(f"cannot read network from '{path}': it is a folder. Give the path of the .onnx file in it.")
     try:
@@ -121,7 +121,7 @@ def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.Mode
         ) from error
 
 
-def _parse_split(source: ByteSource, title: str) -> tuple[onnx.ModelProto, Mapping[int, Payload]]:
+def _parse_split(source: ByteSource, title: str) -> tuple[onnx.ModelProto, Mapping[int, RawData]]:
     """Returns the proto in a source, and the `raw_data` that it lacks by the position of the initializer.
 
     Raises: NetworkReadError when there is none; OSError of the source.
@@ -131,13 +131,13 @@ def _parse_split(source: ByteSource, title: str) -> tuple[onnx.ModelProto, Mappi
         # Where a program has protobuf, it is used.
         small = None if "google.protobuf" in sys.modules else parse_small_model(split.skeleton)
         if small is not None:
-            return small, split.payloads
+            return small, split.raw_data
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
 
         # What protobuf refuses without its weights, it is shown with them, so that they change no word of the error.
         with suppress(DecodeError):
-            return find_model_class().FromString(split.skeleton), split.payloads
-    return parse_model(source.read_all(), title), NO_PAYLOADS
+            return find_model_class().FromString(split.skeleton), split.raw_data
+    return parse_model(source.read_all(), title), NO_RAW_DATA
 
 
 def parse_model(content: bytes, title: str) -> onnx.ModelProto:
@@ -168,20 +168,20 @@ def assemble_network(
     model: onnx.ModelProto,
     weights: WeightSource,
     title: str,
-    payloads: Mapping[int, Payload] = NO_PAYLOADS,
+    raw_data: Mapping[int, RawData] = NO_RAW_DATA,
     *,
     budget: ReadBudget | None = None,
 ) -> Network:
     """Returns the network of a proto with the types that it declares, none inferred.
 
-    `payloads`: the `raw_data` of initializers of the graph, by position, where the proto has an empty one instead.
+    `raw_data` is that of initializers of the graph, by position, where the proto has an empty one instead.
 
     Raises: as `read_network`.
     """
     _check_header(model, title)
     budget = ReadBudget(ReadLimits(), title, model.ByteSize()) if budget is None else budget
     opsets = read_opsets(model.opset_import, "the model")
-    reader = GraphReader(model, weights, payloads, budget)
+    reader = GraphReader(model, weights, raw_data, budget)
     graph, pins = reader.read_root(opsets)
     if BLOCKED_DOMAIN in opsets:
         from hetero_core.network.blocked_channels import restore_channels  # few files have it

@@ -33,7 +33,7 @@ Field = tuple[int, int, int, int, int]
 """Number, wire type, and where the field, its content and the next field begin."""
 
 
-Payload = bytes | FileSpan
+RawData = bytes | FileSpan
 """The source of a weight: its bytes, or the place where they stand."""
 
 
@@ -47,7 +47,7 @@ class ByteSource(Protocol):
     def read(self, begin: int, end: int) -> bytes:
         """Returns the bytes from `begin` to `end`, fewer where there are no more."""
 
-    def keep(self, begin: int, end: int) -> Payload:
+    def keep(self, begin: int, end: int) -> RawData:
         """Returns the bytes from `begin` to `end`, or where they are."""
 
     def read_all(self) -> bytes:
@@ -93,7 +93,7 @@ class BytesOfFile:
             begin += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def keep(self, begin: int, end: int) -> Payload:
+    def keep(self, begin: int, end: int) -> RawData:
         """Returns the bytes, or the span of the file that is held."""
         return self.read(begin, end) if self._held is None else FileSpan(self._held, begin, end)
 
@@ -109,11 +109,11 @@ class SplitModel:
     """A ModelProto whose large initializers have an empty `raw_data`, and what was in it, by their position in the graph."""
 
     skeleton: bytes
-    payloads: Mapping[int, Payload]
+    raw_data: Mapping[int, RawData]
 
 
-NO_PAYLOADS: Mapping[int, Payload] = MappingProxyType({})
-"""The payloads of a proto that holds all of its weights: none stand beside it."""
+NO_RAW_DATA: Mapping[int, RawData] = MappingProxyType({})
+"""The raw data beside a proto that holds all of its weights: none."""
 
 
 class _UnusualFrameError(Exception):
@@ -139,7 +139,7 @@ class _Splitter:
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self._window, self._window_begin = b"", 0
-        self._payloads: dict[int, Payload] = {}
+        self._raw_data: dict[int, RawData] = {}
 
     def split(self) -> SplitModel:
         end = self._source.size
@@ -155,7 +155,7 @@ class _Splitter:
             has_graph = True
             graph = self._split_graph(content, stop)
             pieces += (encode_varint(_GRAPH << 3 | _LENGTH), encode_varint(len(graph)), graph)
-        return SplitModel(b"".join(pieces), self._payloads)
+        return SplitModel(b"".join(pieces), self._raw_data)
 
     def _split_graph(self, begin: int, end: int) -> bytes:
         pieces: list[bytes] = []
@@ -177,7 +177,7 @@ class _Splitter:
                     tensor,
                 )
                 copied = stop
-                self._payloads[position] = self._keep(raw[1], raw[2])
+                self._raw_data[position] = self._keep(raw[1], raw[2])
             position += 1
         pieces.append(self._read(copied, end))
         return b"".join(pieces)
@@ -227,7 +227,7 @@ class _Splitter:
             raise _UnusualFrameError
         return content
 
-    def _keep(self, begin: int, end: int) -> Payload:
+    def _keep(self, begin: int, end: int) -> RawData:
         content = self._source.keep(begin, end)
         if len(content) != end - begin:
             raise _UnusualFrameError

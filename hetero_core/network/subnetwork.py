@@ -28,15 +28,15 @@ def cut_subnetwork(network: Network, node_names: Iterable[str], *, name: str | N
     """
     positions = sorted({_position(network, node_name) for node_name in node_names})
     nodes = tuple(network.nodes[position] for position in positions)
-    boundary = _find_boundary(network, positions, nodes)
-    _check_types(network, (*boundary.inputs, *boundary.outputs))
+    edges = _find_edges(network, positions, nodes)
+    _check_types(network, (*edges.inputs, *edges.outputs))
     values = dict.fromkeys(value for node in nodes for value in (*node.reads, *node.writes))
     return Network(
         network.name if name is None else name,
-        tuple(_specify(network, value) for value in boundary.inputs),
-        tuple(_specify(network, value) for value in boundary.outputs),
+        tuple(_specify(network, value) for value in edges.inputs),
+        tuple(_specify(network, value) for value in edges.outputs),
         nodes,
-        MappingProxyType(boundary.initializers) if boundary.initializers else EMPTY,
+        MappingProxyType(edges.initializers) if edges.initializers else EMPTY,
         _restrict(network.types, values),
         opsets=network.opsets,
         ir_version=network.ir_version,
@@ -53,37 +53,35 @@ def _position(network: Network, node_name: str) -> int:
 
 
 @record(frozen=False, slots=True, eq=False)
-class _Boundary:
+class _Edges:
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     initializers: dict[str, Initializer] = field(default_factory=dict)
 
 
-def _find_boundary(network: Network, positions: list[int], nodes: tuple[Node, ...]) -> _Boundary:
+def _find_edges(network: Network, positions: list[int], nodes: tuple[Node, ...]) -> _Edges:
     inside = set(positions)
     producer, consumers = network.index_of_producer, network.index_of_consumers
     returned, rank_of_input = network.names_of_outputs, network.index_of_input
-    boundary = _Boundary()
+    edges = _Edges()
     captured: dict[str, None] = {}
     producers: dict[str, None] = {}
     for node in nodes:
         for value in node.reads:
             if value in network.initializers:
-                boundary.initializers[value] = network.initializers[value]
+                edges.initializers[value] = network.initializers[value]
             elif value not in producer:
                 captured[value] = None
             elif producer[value] not in inside:
                 producers[value] = None
-        boundary.outputs.extend(
+        edges.outputs.extend(
             value
             for value in node.writes
             if value in returned or any(consumer not in inside for consumer in consumers.get(value, ()))
         )
-    boundary.inputs.extend(sorted(captured, key=rank_of_input.__getitem__))
-    boundary.inputs.extend(
-        sorted(producers, key=lambda value: (producer[value], network.nodes[producer[value]].outputs.index(value)))
-    )
-    return boundary
+    edges.inputs.extend(sorted(captured, key=rank_of_input.__getitem__))
+    edges.inputs.extend(sorted(producers, key=lambda value: (producer[value], network.nodes[producer[value]].outputs.index(value))))
+    return edges
 
 
 def _check_types(network: Network, values: Iterable[str]) -> None:

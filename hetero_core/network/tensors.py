@@ -18,7 +18,7 @@ from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.file_spans import FileSpan
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.small_messages import FIELD_OF_DTYPE
-from hetero_core.network.splitting import Payload
+from hetero_core.network.splitting import RawData
 from hetero_core.network.weights import MappedSpan, WeightSource
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _MOST_DIMENSIONS, _MOST_BYTES = 64, 2**63 - 1
 """The limits of an array of NumPy 2."""
 
 
-def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, raw: Payload | None = None) -> Initializer:
+def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, raw: RawData | None = None) -> Initializer:
     """Returns the constant that a proto holds. `owner` begins the message of an error: "initializer 'w'".
 
     `raw` stands for the `raw_data` of the proto, which is empty then. Bytes are copied out of the proto once; external weights are

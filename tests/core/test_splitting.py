@@ -48,10 +48,10 @@ def make_model() -> onnx.ModelProto:
 
 
 CONTENT = make_model().SerializeToString()
-PAYLOADS = [tensor.raw_data for tensor in make_model().graph.initializer if len(tensor.raw_data) >= 4096]
+RAW_DATA = [tensor.raw_data for tensor in make_model().graph.initializer if len(tensor.raw_data) >= 4096]
 """What is split off: `large` and `larger`."""
 FRAME = [
-    index for index in range(len(CONTENT)) if not any(CONTENT.find(raw) <= index < CONTENT.find(raw) + len(raw) for raw in PAYLOADS)
+    index for index in range(len(CONTENT)) if not any(CONTENT.find(raw) <= index < CONTENT.find(raw) + len(raw) for raw in RAW_DATA)
 ]
 """Positions of what is not in a weight that is split off."""
 
@@ -75,9 +75,9 @@ def describe_whole(content: bytes) -> tuple[str, Any]:
 def test_large_weights_are_split_off_and_the_rest_is_parsed_by_protobuf() -> None:
     split = split_model(BytesInMemory(CONTENT))
     assert split is not None
-    assert split.payloads == {0: PAYLOADS[0], 3: PAYLOADS[1]}
+    assert split.raw_data == {0: RAW_DATA[0], 3: RAW_DATA[1]}
     expected = make_model()
-    for position in split.payloads:
+    for position in split.raw_data:
         expected.graph.initializer[position].raw_data = b""
     assert onnx.ModelProto.FromString(split.skeleton) == expected
 
@@ -139,7 +139,7 @@ def test_weight_that_is_there_twice_is_left_to_protobuf() -> None:
     model = make_model()
     tensor = model.graph.initializer[0].SerializeToString()
     del model.graph.initializer[0]
-    twice = make_field(9, PAYLOADS[0][::-1])
+    twice = make_field(9, RAW_DATA[0][::-1])
     content = model.SerializeToString() + make_field(7, make_field(5, tensor + twice))
     graph = model.graph.SerializeToString() + make_field(5, tensor + twice)
     model.ClearField("graph")
@@ -182,5 +182,5 @@ def test_constants_of_a_file_are_what_they_were_when_the_file_is_overwritten(tmp
     network = read_network(path)
     with path.open("r+b") as file:
         file.write(bytes(len(CONTENT)))
-    assert network.initializers["large"].array.tobytes() == PAYLOADS[0]
+    assert network.initializers["large"].array.tobytes() == RAW_DATA[0]
     assert network.initializers["large"].array.flags.aligned

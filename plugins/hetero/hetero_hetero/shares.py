@@ -13,12 +13,12 @@ from typing import Any
 from hetero_core.core import Core
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 
-Border = tuple[str, Sequence[str], Sequence[str]]
+StageBorder = tuple[str, Sequence[str], Sequence[str]]
 """A stage's device, and the names of the values that it reads and makes."""
 
 
 def configure_stages(
-    core: Core, borders: Sequence[Border], threads: int, configs: Mapping[str, Mapping[str, Any]]
+    core: Core, borders: Sequence[StageBorder], threads: int, configs: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, int], ...]:
     """Returns the number of threads, and the one stream, of each stage, as configuration for its load.
 
@@ -39,7 +39,7 @@ def find_lane(core: Core, device: str) -> str:
     return "interpreter" if core.get_metric(device, "HOLDS_INTERPRETER_LOCK") else device
 
 
-def find_predecessors(borders: Sequence[Border]) -> tuple[tuple[int, ...], ...]:
+def find_predecessors(borders: Sequence[StageBorder]) -> tuple[tuple[int, ...], ...]:
     """Returns for each stage, in order of execution, the stages whose values it reads."""
     maker = {value: index for index, (_, _, outputs) in enumerate(borders) for value in outputs}
     # Only earlier ones: what a forged blob says of its stages is not checked here.
