@@ -26,7 +26,8 @@ from hetero_core.cli.options import (
 )
 from hetero_core.cli.progress import follow
 from hetero_core.cli.tables import format_seconds, format_table
-from hetero_core.reports.placement import describe_placement, placement_to_json
+from hetero_core.reports.fields import record_to_json
+from hetero_core.reports.placement import describe_placement
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -69,7 +70,7 @@ def answer_tune(options: argparse.Namespace) -> Answer:
         text += f"\n\nwrote '{target}': the placement as pins, for --affinity"
     remarks = () if placement.is_complete else ("the search was cut short; --budget gives it more seconds",)
     return Answer(
-        text, {"network": plan.network, "device": options.device, "placement": placement_to_json(placement)}, remarks=remarks
+        text, {"network": plan.network, "device": options.device, "placement": record_to_json(placement)}, remarks=remarks
     )
 
 

@@ -8,13 +8,12 @@ fifty times what the question does. What may rightly take long (query, load, imp
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hetero_core.contract import DeviceName
 from hetero_core.devices.provenance import Provenance
-from hetero_core.devices.watch import OnReturn, OutOfTimeError, call_within, is_watched, note_place
+from hetero_core.devices.watch import LateCalls, OnReturn, OutOfTimeError, call_within, is_watched, note_place
 from hetero_core.errors import DeviceTimeoutError
 
 logger = logging.getLogger(__name__)
@@ -31,18 +30,8 @@ class Patience:
         self._timeout = timeout
         self._answered: set[tuple[str, str]] = set()
         self._hangs_in: str | None = None
-        self._lock = threading.Lock()
-        self._late_calls = 0
-
-    @property
-    def late_calls(self) -> int:
-        """Number of queries, loads and imports that ran out of DEADLINE and have not returned yet."""
-        return self._late_calls
-
-    def count_late_calls(self, change: int) -> None:
-        """Counts one more, or with -1 one less."""
-        with self._lock:
-            self._late_calls += change
+        self.late_calls = LateCalls()
+        """The queries, loads and imports that ran out of DEADLINE and have not returned yet."""
 
     @property
     def is_exhausted(self) -> bool:

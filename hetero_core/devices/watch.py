@@ -32,6 +32,19 @@ class OutOfTimeError(Exception):
         self.place = place
 
 
+class LateCalls:
+    """Counts the calls that are over for their callers, but have not returned. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def add(self, change: int) -> None:
+        """Counts one more, or with -1 one less."""
+        with self._lock:
+            self.count += change
+
+
 class Watch:
     """One such call, as the calls within it see it."""
 

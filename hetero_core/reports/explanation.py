@@ -7,6 +7,7 @@ from typing import Any
 from hetero_core.errors import InvalidNetworkError, suggest
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_core.records import record
+from hetero_core.reports.fields import record_to_json
 from hetero_core.reports.text import count, describe_boundary, describe_conflict
 
 
@@ -121,10 +122,8 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
         "device": explanation.device,
         "subgraph": None if stage is None else stage.index,
         "pin": explanation.pin,
-        "devices": [{"device": entry.device, "takes": entry.takes, "reason": entry.reason} for entry in explanation.answers],
-        "conflicts": [
-            {"node": entry.node, "subgraph": entry.subgraph, "path": list(entry.path)} for entry in explanation.conflicts
-        ],
+        "devices": record_to_json(explanation.answers),
+        "conflicts": record_to_json(explanation.conflicts),
         "conflicts_complete": explanation.is_complete,
         "reads": [entry.value for entry in explanation.reads],
         "makes": [entry.value for entry in explanation.makes],

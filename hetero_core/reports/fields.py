@@ -1,49 +1,32 @@
-"""A plan as plain values that JSON can hold; docs/reference/command-line.md names the fields."""
+"""A plan, and any other record of it, as plain values that JSON can hold; docs/reference/command-line.md names the fields."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
+from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType
 from hetero_core.plan import Plan
-from hetero_core.reports.placement import memory_to_json, placement_to_json
+
+_NAME_IN_JSON = {"stages": "subgraphs", "nbytes": "bytes"}
+_PARTS = ("network", "priorities", "subgraphs", "boundaries", "device_of_node", "operator_of_node", "pins", "refusals", "conflicts",
+          "unexplained")  # fmt: skip
+_OPTIONAL_PARTS = ("selection", "placement", "memory")
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Returns the plan as values that JSON can hold."""
-    return {
-        "network": plan.network,
-        "priorities": list(plan.priorities),
-        "subgraphs": [
-            {
-                "index": stage.index,
-                "device": stage.device,
-                "nodes": list(stage.nodes),
-                "inputs": list(stage.inputs),
-                "outputs": list(stage.outputs),
-            }
-            for stage in plan.stages
-        ],
-        "boundaries": [
-            {
-                "value": boundary.value,
-                "type": str(boundary.type),
-                "bytes": boundary.nbytes,
-                "producer": boundary.producer,
-                "consumers": list(boundary.consumers),
-                "maker": boundary.maker,
-                "readers": list(boundary.readers),
-            }
-            for boundary in plan.boundaries
-        ],
-        "device_of_node": dict(plan.device_of_node),
-        "operator_of_node": dict(plan.operator_of_node),
-        "pins": dict(plan.pins),
-        "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
-        "conflicts": [
-            {"node": conflict.node, "subgraph": conflict.subgraph, "path": list(conflict.path)} for conflict in plan.conflicts
-        ],
-        "unexplained": plan.unexplained,
-        **({"selection": plan.selection} if plan.selection else {}),
-        **({} if plan.placement is None else {"placement": placement_to_json(plan.placement)}),
-        **({"memory": [memory_to_json(held) for held in plan.memory]} if plan.memory else {}),
-    }
+    values = record_to_json(plan)
+    return {name: values[name] for name in _PARTS} | {name: values[name] for name in _OPTIONAL_PARTS if values[name]}
+
+
+def record_to_json(value: Any) -> Any:
+    """Returns a record as a dict of its fields: tuples as lists, types as texts, and the records within it in the same way."""
+    if isinstance(value, TensorType | SequenceType | OptionalType | MapType):
+        return str(value)
+    if is_dataclass(value):
+        return {_NAME_IN_JSON.get(each.name, each.name): record_to_json(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: record_to_json(entry) for name, entry in value.items()}
+    return [record_to_json(entry) for entry in value] if isinstance(value, tuple) else value

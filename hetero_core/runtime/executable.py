@@ -17,6 +17,7 @@ from hetero_core.devices.config import resolve_key
 from hetero_core.devices.metrics import find_metric
 from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
 from hetero_core.devices.threads_per_stream import read_value
+from hetero_core.devices.watch import LateCalls
 from hetero_core.errors import ClosedError, HeteroError, InferenceError
 from hetero_core.limits import RunLimits
 from hetero_core.network.border import InputInfo, OutputInfo, describe_inputs, describe_outputs
@@ -28,7 +29,6 @@ from hetero_core.runtime.declared_shapes import watch_shapes
 from hetero_core.runtime.door import order_inputs, own_outputs
 from hetero_core.runtime.executed import describe_executed
 from hetero_core.runtime.forks import FORK_ADVICE, FORKS, keep_in_child
-from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, keep_states
 from hetero_core.runtime.output_check import OutputCheck
@@ -72,7 +72,7 @@ class ExecutableNetwork:
         self.submit = binding.executor.submit
         self.to_host = binding.to_host
         self.from_host = binding.from_host
-        self.late_runs = LateRuns()
+        self.late_runs = LateCalls()
         self.where = f"network '{name}' on {binding.device}"
         self._fingerprint = fingerprint
         self._binding = binding

@@ -1,41 +1,24 @@
-"""Runs with DEADLINE: a timer that ends a run in time, and the count of those whose device has not returned from them."""
+"""Runs with DEADLINE: a timer that ends a run in time, and the most that may be late at once."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from hetero_core.devices.watch import LONGEST_WAIT
+from hetero_core.devices.watch import LONGEST_WAIT, LateCalls
 from hetero_core.errors import DeadlineExceededError
 
 MOST_LATE_RUNS = 32
 """Runs of one network that may be late at once; each keeps a thread, and the arrays that it was given."""
 
 
-class LateRuns:
-    """Counts the runs of a network that are over for their callers, but not for the device. Safe for threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._count = 0
-
-    @property
-    def count(self) -> int:
-        """The number of abandoned runs from which the device has not returned."""
-        return self._count
-
-    def add(self, change: int) -> None:
-        """Counts one more, or with -1 one less."""
-        with self._lock:
-            self._count += change
-
-    def require_room(self, where: str) -> None:
-        """Raises DeadlineExceededError where so many runs are late that the device must be taken for one that hangs."""
-        if self._count >= MOST_LATE_RUNS:
-            raise DeadlineExceededError(
-                f"a run of {where} was not begun: {self._count} runs before have not returned after their DEADLINE; the device hangs. "
-                "Start the process anew"
-            )
+def require_room(late_runs: LateCalls, where: str) -> None:
+    """Raises DeadlineExceededError where so many runs are late that the device must be taken for one that hangs."""
+    if late_runs.count >= MOST_LATE_RUNS:
+        raise DeadlineExceededError(
+            f"a run of {where} was not begun: {late_runs.count} runs before have not returned after their DEADLINE; the device hangs. "
+            "Start the process anew"
+        )
 
 
 def start_timer(seconds: float, expire: Callable[[], None], *, name: str) -> threading.Timer:

@@ -56,14 +56,14 @@ def call_in_time(
     if seconds is None or (outer is not None and outer <= monotonic() + seconds):
         return call()
     patience = target.entry.patience
-    if patience.late_calls >= _MOST_LATE_CALLS:
+    if patience.late_calls.count >= _MOST_LATE_CALLS:
         raise DeadlineExceededError(
-            f"{what} on {target.device} was not begun: {patience.late_calls} calls before have not returned after their DEADLINE; "
+            f"{what} on {target.device} was not begun: {patience.late_calls.count} calls before have not returned after their DEADLINE; "
             f"{target.entry.provenance} hangs. Start the process anew"
         )
 
     def come_back(result: Any, error: BaseException | None) -> None:
-        patience.count_late_calls(-1)
+        patience.late_calls.add(-1)
         if error is None and discard is not None:
             discard(result)
 
@@ -73,7 +73,7 @@ def call_in_time(
             call,
             thread=f"hetero-{target.device} {what}",
             is_budget=True,
-            on_set_aside=lambda: patience.count_late_calls(1),
+            on_set_aside=lambda: patience.late_calls.add(1),
             on_return=come_back,
         )
     except OutOfTimeError as error:

@@ -18,7 +18,7 @@ from hetero_core.errors import HeteroError, RequestBusyError, RequestCancelledEr
 from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.door import count_copied_bytes, fill_presets
 from hetero_core.runtime.forks import FORKS, keep_in_child
-from hetero_core.runtime.late_runs import describe_late_run, start_thread, start_timer
+from hetero_core.runtime.late_runs import describe_late_run, require_room, start_thread, start_timer
 from hetero_core.runtime.positions import name_inputs
 from hetero_core.runtime.request_values import RequestValues
 from hetero_core.runtime.run import NO_STATE, Outcome, Run, tell_end, wake_loop
@@ -275,7 +275,7 @@ class InferRequest:
             named = name_inputs(merged, network.inputs, network=network.name)
             self._copied_inputs = count_copied_bytes(named, ordered[: len(network.inputs)], network.inputs)
         if network.deadline is not None:
-            network.late_runs.require_room(network.where)
+            require_room(network.late_runs, network.where)
         if network.deadline is not None or network.memory_limit is not None:
             context.limits = network.create_limits()
         run = Run(self.states.join(ordered) if self._has_states else ordered, context)

@@ -347,7 +347,7 @@ def test_device_with_too_many_late_loads_is_not_asked_again(core: Core, stuck: S
     ):
         core.load_network(read(ADD), "STUCK", {"DEADLINE": 0.001})
     stuck.go_on.set()
-    wait_until(lambda: core._registry.device("STUCK").patience.late_calls == 0)
+    wait_until(lambda: core._registry.device("STUCK").patience.late_calls.count == 0)
 
 
 def test_error_of_a_load_with_deadline_is_the_devices_own(core: Core, read: Callable[..., Network]) -> None:

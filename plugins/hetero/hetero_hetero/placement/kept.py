@@ -18,7 +18,7 @@ from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.processors import count_processors
 from hetero_core.errors import PrivateFolderError
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
-from hetero_core.reports.placement import placement_to_json
+from hetero_core.reports.fields import record_to_json
 from hetero_hetero.affinity import SplitTask
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def read_placement(key: str, task: SplitTask) -> Placement | None:
 def write_placement(key: str, placement: Placement) -> None:
     """Keeps a placement; where that cannot be done a warning says so."""
     try:
-        write_private_file(_find_path(key), json.dumps(placement_to_json(placement)).encode())
+        write_private_file(_find_path(key), json.dumps(record_to_json(placement)).encode())
     except (PrivateFolderError, OSError) as error:
         logger.warning("the placement cannot be kept, and the next load measures again: %s", error)
 
