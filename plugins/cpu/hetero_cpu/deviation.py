@@ -51,6 +51,19 @@ def measure_deviation(actual: Any, expected: Any, *, share: float = 1.0) -> Devi
     return _measure_arrays(np.asarray(actual), np.asarray(expected), share)
 
 
+def is_near(actual: Any, expected: Any) -> bool:
+    """Says whether two arrays of float32 are surely equal within their tolerance, in a fifth of the time of `measure_deviation`.
+
+    No element is off by more than half of what is allowed for the smallest: nothing is said of what is farther away, or no number.
+    """
+    for value in (actual, expected):
+        if not isinstance(value, np.ndarray) or value.dtype != np.float32 or not value.size or value.shape != expected.shape:
+            return False
+    with np.errstate(all="ignore"):
+        worst = float(np.abs(actual - expected).max())
+        return worst <= TOLERANCES["float32"] / 2 * find_scale(np.abs(expected))
+
+
 def is_explained(deviation: Deviation, spread: Iterable[Deviation]) -> bool:
     """Says whether a deviation is no larger than FACTOR times that of runs that only round otherwise.
 

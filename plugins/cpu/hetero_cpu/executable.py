@@ -101,7 +101,10 @@ class CpuExecutable(TellingExecutable):
             return self._run_frugally(inputs, context)
         try:
             if in_use is None:
-                return self._run_frugally(inputs, context)
+                outputs = self._run_frugally(inputs, context)
+                with self._lock:
+                    in_use = self._open_plans.find_unverified(inputs, context)
+                return outputs if in_use is None else self._run_twice(in_use, inputs, context, outputs)
             # A run with limits was given neither the time nor the memory of two, unless all are to be verified.
             if in_use.needs_check and (limits is None or self._verifies == YES):
                 return self._run_twice(in_use, inputs, context)
@@ -116,12 +119,17 @@ class CpuExecutable(TellingExecutable):
                 self._has_run.set()
         return self._run_frugally(inputs, context)
 
-    def _run_twice(self, in_use: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Runs with a plan that nobody has verified, and without one; where the answers differ the network goes on node by node."""
+    def _run_twice(
+        self, in_use: PlanInUse, inputs: tuple[Any, ...], context: RunContext, expected: tuple[Any, ...] | None = None
+    ) -> tuple[Any, ...]:
+        """Runs with a plan that nobody has verified, and without one; where the answers differ the network goes on node by node.
+
+        `expected`: the answer of a run without a plan that was under way when the plan took over.
+        """
         from hetero_cpu.mapped_weights import drop_read_pages  # only what is verified needs it
 
         program = drop_read_pages(self._open_program(), self.transformed.initializers)
-        verdict = self._verifier.run(inputs, context, lambda: in_use.run(inputs, context, self._teams), program)
+        verdict = self._verifier.run(inputs, context, lambda: in_use.run(inputs, context, self._teams), program, expected)
         if verdict.fault:
             self._refute_all()
             self._verifier.warn(verdict.fault)
@@ -148,12 +156,6 @@ class CpuExecutable(TellingExecutable):
                 in_use.free.clear()
             self._open_plans.refute()
 
-    @property
-    def calls_blas(self) -> bool:
-        """True if a run without limits may call NumPy's BLAS, and also where it depends on the shapes of the inputs."""
-        in_use = self._only_plan
-        return in_use is None or in_use.needs_check or in_use.is_refuted or in_use.plan.calls_blas
-
     def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs node by node, where a value is freed when it is read for the last time; names the node for which there is no room."""
         program, inputs = self._open_program(), lay_inputs(inputs)
@@ -166,11 +168,6 @@ class CpuExecutable(TellingExecutable):
             program = self._program = compile_toolkit(self.transformed, self._extensions)
             self._verifier.name = self.source.name
         return program
-
-    @property
-    def transformed(self) -> Network:
-        """The network after the passes that do not ask for sizes."""
-        return self.source.open()
 
     def find_native_plan(self) -> tuple[Signature, ExecutionPlan, str] | None:
         """Returns a plan of machine code alone, with its input shapes and its name: made for the last sizes where a class has them."""

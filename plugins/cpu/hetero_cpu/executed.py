@@ -14,6 +14,7 @@ from hetero_cpu.planning.recipe import Recipe
 if TYPE_CHECKING:
     from collections import OrderedDict
 
+    from hetero_core.network.graph import Network
     from hetero_cpu.open_plans import OpenPlans
     from hetero_cpu.planning.plans_in_use import PlanInUse
     from hetero_cpu.planning.signature import Signature
@@ -61,6 +62,17 @@ class TellingExecutable(Executable):
             "CPU_VERIFY_SECONDS": lambda: self._verifier.seconds,
             "CPU_REFUTED": lambda: self._verifier.has_refuted,
         }
+
+    @property
+    def transformed(self) -> Network:
+        """The network after the passes that do not ask for sizes."""
+        return self.source.open()
+
+    @property
+    def calls_blas(self) -> bool:
+        """True if a run without limits may call NumPy's BLAS, and also where it depends on the shapes of the inputs."""
+        in_use = self._only_plan
+        return in_use is None or in_use.needs_check or in_use.is_refuted or in_use.plan.calls_blas
 
     @property
     def keeps_loads(self) -> bool:  # type: ignore[override]  # a constant where it does not depend on a plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from threading import Event, Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
@@ -15,6 +15,7 @@ from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse
 from hetero_cpu.planning.signature import Signature
 
 if TYPE_CHECKING:
+    from hetero_core.contract import RunContext
     from hetero_cpu.machine.compiler import Kernel
     from hetero_cpu.open.plan import OpenPlan
     from hetero_cpu.planning.weights import PackedWeights
@@ -102,6 +103,13 @@ class OpenPlans:
         """Returns the plan of a class that input shapes belong to, the newest one where there are several."""
         return next((opened for opened in reversed(self.plans) if opened.covers(signature)), None)
 
+    def find_unverified(self, inputs: tuple[Any, ...], context: RunContext) -> OpenPlanInUse | None:
+        """Returns the plan of a class that a run which has ended without a plan can verify with its answer; None where there is none."""
+        if not self.plans or context.limits is not None or context.profile is not None or context.outputs is not None:
+            return None
+        opened = self.find(tuple([getattr(array, "shape", None) for array in inputs]))
+        return opened if opened is not None and opened.needs_check and not opened.is_refuted else None
+
     def is_wanted(self, signature: Signature) -> bool:
         """Says whether another class may be made, of which these input shapes are an example; sizes of 0 and 1 are no symbols."""
         if self.is_ordered or (self._failures >= _MOST_FAILURES and not self.plans):
@@ -166,12 +174,13 @@ def order_kernels(
     prepared: list[PlanInUse] = []
 
     def list_kernels() -> Iterator[Kernel]:
+        # LLVM is at what all plans need while this one is made.
+        yield from list_interpreters(workers)
         # Whoever compiles holds nothing but the plan.
         plan = prepare()
         if plan is not None:
             prepared.append(plan)
             yield from plan.plan.kernels
-            yield from list_interpreters(workers)
 
     BACKGROUND.order(
         list_kernels(), lambda error: take_over(prepared[0] if prepared else None, error), is_wanted=is_wanted, begin=begin

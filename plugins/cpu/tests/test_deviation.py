@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.deviation import measure_deviation
+from hetero_cpu.deviation import is_near, measure_deviation
 from hetero_cpu.rounding import blur_value
 from hetero_cpu.verification import Verdict, Verifier, is_random
 
@@ -66,6 +66,16 @@ def test_elements_beyond_the_tolerance_are_counted(actual: Any, expected: Any, w
     deviation = measure_deviation(actual, expected)
     assert deviation.wrong == wrong
     assert bool(deviation.text) == bool(wrong)
+    assert not (wrong and is_near(actual, expected)), "what is surely equal is not wrong"
+
+
+def test_arrays_that_differ_by_little_are_surely_equal() -> None:
+    expected = np.random.default_rng(0).standard_normal((5, 100)).astype(np.float32)
+    assert is_near(expected * np.float32(1 + 1e-6), expected)
+    assert is_near(np.zeros(3, np.float32), np.zeros(3, np.float32))
+    for other in (expected + np.float32(1e-3), expected[:4], expected.astype(np.float64), np.full_like(expected, NAN), None):
+        assert not is_near(other, expected)
+        assert other is None or not is_near(expected, other)
 
 
 def test_text_names_the_worst_element() -> None:

@@ -73,26 +73,26 @@ class BackgroundCompiler:
             except Exception as found:  # noqa: BLE001  # handed to whoever ordered
                 error = found
             if self._is_over.is_set():
+                COMPILER.rest()
                 return
             try:
                 order.done(error)
             except Exception:
                 logger.exception("the plan of machine code could not take over")
+            # Behind the plan, which waits for no process to end.
+            COMPILER.rest()
             # What it was for may go now, not with the next order; so may what the plan before has left.
             del order, error
             give_back_memory()
 
     def _compile(self, order: Order) -> None:
-        try:
-            if order.begin is not None:
-                self._awaited = order.begin
-                if not self._is_over.is_set():
-                    COMPILER.prepare()
-                    order.begin.wait(LONGEST_DELAY)
-            self._require_wanted(order)
-            COMPILER.compile_all(order.kernels, lambda: self._require_wanted(order))
-        finally:
-            COMPILER.rest()
+        if order.begin is not None:
+            self._awaited = order.begin
+            if not self._is_over.is_set():
+                COMPILER.prepare()
+                order.begin.wait(LONGEST_DELAY)
+        self._require_wanted(order)
+        COMPILER.compile_all(order.kernels, lambda: self._require_wanted(order))
         # What was emitted is left to the allocator, and the packed weights come now.
         give_back_memory()
 

@@ -19,7 +19,7 @@ from hetero_cpu.planning.recipe import Array, Halo
 
 # Outputs of a tile: fourteen sums and nine weights fit the registers of AVX-512; AVX2 has half as many.
 _LONGEST_TILE = 7
-_OPEN_TILES, _SMALLEST_OPEN_TILE = (_LONGEST_TILE, 4), 2
+_OPEN_TILES, _SMALLEST_OPEN_TILE = (4,), 2
 _MANY_REGISTERS = 16
 # Windows with more elements are left to others: each one is an instruction or two for each output of a tile.
 _LARGE_WINDOW, _LARGEST_WINDOW = 49, 225

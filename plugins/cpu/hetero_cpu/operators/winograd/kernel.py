@@ -27,20 +27,20 @@ PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "y", "y_image", "y_row", "y_pixel", "added", "added_image", "added_row", "added_pixel",
     "w", "bias", "zeros", "offsets", "moved", "moved_worker", "moved_position", "products", "products_worker", "products_position",
     "channels", "blocks", "blocks_of_chunk", "outputs", "tiles", "tiles_of_chunk", "down", "right", "height", "width",
+    "row_tiles", "long_tiles",
 )  # fmt: skip
 """Addresses and strides in bytes; `moved` holds the transformed tiles, `products` their products with a block; `tiles` of all images,
-`down` x `right` of each, whose results are `height` x `width`."""
+`down` x `right` of each, whose results are `height` x `width`. The lines of a matrix are cut into `row_tiles`, of which the first
+`long_tiles` have the full number of `pixels` and the others one less."""
 
 
 @record(frozen=True, slots=True)
 class WinogradShape:
-    """Compiled-in sizes: tiles of `size` x `size` results; matrices of `rows` tiles, cut as a product's lines are; vectors of a block."""
+    """Compiled-in sizes: tiles of `size` x `size` results; of matrices, which are cut as a product's lines are; vectors of a block."""
 
     size: int
-    rows: int
     pixels: int
-    row_tiles: int
-    long_tiles: int
+    has_short_tiles: bool
     vectors: int
     last_vectors: int
     prefetches: int
@@ -50,7 +50,7 @@ class WinogradShape:
     @property
     def name(self) -> str:
         """The kernel's name, which no kernel of other parameters has."""
-        numbers = "_".join(str(getattr(self, field.name)) for field in fields(self)[:-2])
+        numbers = "_".join(str(int(getattr(self, field.name))) for field in fields(self)[:-2])
         return numbers + "a" * self.adds + "".join(f"_{activation.name}" for activation in self.activations)
 
 
@@ -144,19 +144,18 @@ def _emit_blocks(
     functions: dict[Tile, Code] = {}
 
     def walk(block: Number, vectors: int) -> None:
+        panel = p["channels"] * (vectors * vector_bytes)
+        share = panel // p["row_tiles"]
         with code.loop(0, positions) as position:
-            panel = p["channels"] * (vectors * vector_bytes)
             w = p["w"] + block * positions * p["channels"] * block_bytes + position * panel
             source, target = moved + position * p["moved_position"], products + position * p["products_position"]
-            long = shape.long_tiles
-            for begin, count, pixels in ((0, long, shape.pixels), (long * shape.pixels, shape.row_tiles - long, shape.pixels - 1)):
-                if not count:
-                    continue
-                tile = Tile(pixels, vectors, shape.prefetches)
+            for is_short in (False, True)[: 1 + shape.has_short_tiles]:
+                tile = Tile(shape.pixels - is_short, vectors, shape.prefetches)
                 if tile not in functions:
                     functions[tile] = emit_tile(code, tile)
-                with code.loop(0, count) as number:
-                    row = number * pixels + begin
+                first, end = (p["long_tiles"], p["row_tiles"]) if is_short else (code.number(0), p["long_tiles"])
+                with code.loop(first, end) as number:
+                    row = number * tile.pixels + (p["long_tiles"] if is_short else 0)
                     emit_call(
                         code,
                         functions[tile],
@@ -167,7 +166,7 @@ def _emit_blocks(
                         depth=p["channels"],
                         w=w,
                         # What follows is the next position, or the next block.
-                        ahead=w + panel + (number + begin // shape.pixels) * (panel // shape.row_tiles),
+                        ahead=w + panel + number * share,
                         bias=p["zeros"],
                         y=target + row * (vectors * vector_bytes),
                         y_pixel=code.number(vectors * vector_bytes),

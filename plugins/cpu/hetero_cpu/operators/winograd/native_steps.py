@@ -21,7 +21,7 @@ from hetero_cpu.operators.winograd.transforms import transform_kernels
 from hetero_cpu.planning.recipe import Recipe
 
 # Tiles of one chunk: enough for a block of weights to be used often, few enough for their transforms to stay in the second cache.
-_TILES_OF_CHUNK = 56
+_TILES_OF_CHUNK, _TILES_OF_SMALL_CHUNK = 56, 28
 _LARGE_CHANNELS = 512
 _MANY_CHUNKS = 4
 _INPUT_TILES = 8
@@ -41,13 +41,12 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
     block = tiling.vectors * tiling.width
     shape = WinogradShape(
         size,
-        rows,
         tiling.pixels,
-        tiling.tiles,
-        tiling.long_tiles,
+        tiling.has_short_tiles,
         tiling.vectors,
         tiling.last_vectors,
-        tiling.count_prefetches(tiling.tiles),
+        # Of an open number of tiles those for few, so that small and large images share a kernel.
+        tiling.count_prefetches(tiling.tiles * _TILES_OF_SMALL_CHUNK // rows if is_open(tiles) else tiling.tiles),
         bool(epilogue.added),
         epilogue.activations,
     )
@@ -77,7 +76,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
             "products": base + moved_bytes * (workers if is_whole else 1), "products_worker": products_bytes,
             "products_position": products_position, "channels": channels, "blocks": tiling.blocks, "blocks_of_chunk": 1, "outputs": outputs,
             "tiles": tiles, "tiles_of_chunk": rows if is_whole else _INPUT_TILES, "down": down, "right": right,
-            "height": height, "width": width,
+            "height": height, "width": width, "row_tiles": tiling.tiles, "long_tiles": tiling.long_tiles,
         }  # fmt: skip
         row = tuple(numbers.get(key, 0) for key in PARAMETERS)
         keep = (weight, bias, zeros, offsets, x, y, scratch, *reads)
@@ -100,7 +99,7 @@ def _cut_tiles(tiles: int, most: int, workers: int) -> tuple[int, int, bool]:
     """Returns the tiles of a chunk, how many chunks there are, and whether one computes all blocks of its tiles."""
     if is_open(tiles):
         # The last chunk is computed as a whole: of many that is little.
-        rows = most if pays(tiles, _MANY_CHUNKS * most) else _TILES_OF_CHUNK // 2
+        rows = most if pays(tiles, _MANY_CHUNKS * most) else _TILES_OF_SMALL_CHUNK
         return rows, -(-tiles // rows), True
     if tiles <= most or (workers > 1 and tiles < workers * most):
         return tiles, 1, False
