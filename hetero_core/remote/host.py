@@ -136,10 +136,13 @@ class HostSession:
 
         `presets` are arrays that nobody uses until this returns, as `RunContext.owns_outputs` says.
         """
-        profile = Profile(str(self.network.device)) if measures else None
-        context = RunContext(self._state, outputs=presets, profile=profile, token=token, limits=self.network.create_limits())
+        network = self.network
+        profile = Profile(str(network.device)) if measures else None
+        context = RunContext(self._state, outputs=presets, profile=profile, token=token)
         context.owns_outputs = presets is not None
-        outputs = self.network.check_outputs(self.network.run_host(inputs, context), context)
+        if network.memory_limit is not None:
+            context.limits = network.create_limits()
+        outputs = network.check_outputs(network.run_host(inputs, context), context)
         return outputs, () if profile is None else tuple(_describe_time(entry) for entry in profile.entries)
 
 

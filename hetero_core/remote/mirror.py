@@ -19,7 +19,7 @@ from hetero_core.errors import DeviceCrashedError
 from hetero_core.executed import ExecutedNode
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.remote.host import restore_steps
-from hetero_core.remote.succession import Session, Succession, call_again
+from hetero_core.remote.succession import HostReplacedError, Session, Succession, call_again
 
 BLOB = "blob"
 """The section of a payload that holds the blob of the device elsewhere."""
@@ -65,14 +65,19 @@ class RemoteExecutable(Executable):
 
         Raises: the error of the device; DeviceCrashedError where its host ended in this run.
         """
-        return call_again(lambda: self._run_once(inputs, context))
+        # As `call_again`, which takes a microsecond.
+        while True:
+            try:
+                return self._run_once(inputs, context)
+            except HostReplacedError:
+                continue
 
     def _run_once(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         state: Any = context.state
         loaded = self._loaded
         if not self._carrier.has_host(loaded[0]):
             loaded = self.find_number(context.token)
-        if state.session is None or state.loaded != loaded:
+        if state.session is None or state.loaded is not loaded:
             state.session, state.loaded = self._carrier.open_session(loaded[1], self.outputs, context.token), loaded
         session: Session = state.session
         try:

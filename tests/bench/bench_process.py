@@ -1,12 +1,13 @@
 """Prints what a process costs a run: a network of one node on CPU, on PROCESS:CPU, and a bare round trip over two pipes, in turns.
 
-    python tests/bench/bench_process.py [--rounds 2000] [--elements 262144] [--threads 1] [--bare] [--shared] [--profile]
+    python tests/bench/bench_process.py [--rounds 2000] [--elements 262144] [--threads 1] [--apart] [--bare] [--shared] [--profile]
     python tests/bench/bench_process.py --model resnet50 [--rounds 40]
 
 `--elements 262144` is 1 MB in and out of the caller's own memory; a copy of it each way is measured beside. `--threads` is the
 INFERENCE_NUM_THREADS of both devices. `--bare` measures beside it a process of the least that carries the same input: a copy into shared
-memory here, a pipe, and there one function of NumPy from shared memory to shared memory. `--shared` gives PROCESS an input that lies in
-shared memory. `--profile` prints where the parent's time goes.
+memory here, a pipe, and there one function of NumPy from shared memory to shared memory. `--shared` gives both an input that lies in
+shared memory. `--apart` keeps this process on one processor and its children on another one, the pipe's, too; `taskset -c 0` keeps
+all on one. `--profile` prints where the parent's time goes.
 `--model` prints instead how many requests of a whole network end in a second, as many at once as it works on, and what a process leaves.
 """
 
@@ -53,7 +54,7 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--elements", type=int, default=4)
     parser.add_argument("--threads", type=int)
-    for switch in ("--bare", "--shared", "--profile"):
+    for switch in ("--apart", "--bare", "--shared", "--profile"):
         parser.add_argument(switch, action="store_true")
     options = parser.parse_args()
     if options.model is not None:
@@ -66,15 +67,18 @@ def main() -> None:
     model = onnx.parser.parse_model(_MODEL.replace("N]", f"{options.elements}]"))
     copy = np.empty_like(inputs["x"])
     config = {} if options.threads is None else {"INFERENCE_NUM_THREADS": options.threads}
+    here, there = sorted(os.sched_getaffinity(0))[:2] if options.apart else (0, 0)
+    if options.apart:
+        os.sched_setaffinity(0, {there})
     with Core() as core, subprocess.Popen([sys.executable, "-c", _ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as echo:
         assert echo.stdin is not None
         assert echo.stdout is not None
         requests = {name: core.load_network(model, name, config).create_infer_request() for name in ("CPU", "PROCESS:CPU")}
-        there, back = echo.stdin.fileno(), echo.stdout.fileno()
+        writer, reader = echo.stdin.fileno(), echo.stdout.fileno()
 
         def cross_pipes() -> None:
-            os.write(there, b"12345678")
-            os.read(back, 64)
+            os.write(writer, b"12345678")
+            os.read(reader, 64)
 
         subjects: dict[str, Callable[[], object]] = {
             "CPU": lambda: requests["CPU"].infer(inputs),
@@ -83,12 +87,14 @@ def main() -> None:
             "two copies": lambda: (np.copyto(copy, inputs["x"]), np.copyto(copy, inputs["x"])),
         }
         if options.bare:
-            subjects["bare process"] = open_bare_process(options.elements, inputs["x"])
+            subjects["bare process"] = open_bare_process(inputs["x"], is_shared=options.shared)
             subjects["NumPy"] = lambda: np.negative(inputs["x"], out=copy)
+        if options.apart:
+            os.sched_setaffinity(0, {here})
         if options.profile:
             print_profile(subjects["PROCESS:CPU"], options.rounds)
         else:
-            print_times(subjects, options.rounds)
+            print_times(subjects, options.rounds, copies=0 if options.shared else 1)
 
 
 def compare_throughput(model: str, rounds: int) -> None:
@@ -121,8 +127,9 @@ def count_requests(network: ExecutableNetwork, inputs: dict[str, np.ndarray], co
         return count / (perf_counter() - begin)
 
 
-def open_bare_process(elements: int, x: np.ndarray) -> Callable[[], object]:
+def open_bare_process(x: np.ndarray, *, is_shared: bool) -> Callable[[], object]:
     """Returns a call of a process that does nothing but what a run needs; it ends with this one."""
+    elements = x.size
     there, back = os.pipe(), os.pipe()
     file = os.memfd_create("bench")
     os.ftruncate(file, 8 * elements)
@@ -132,16 +139,18 @@ def open_bare_process(elements: int, x: np.ndarray) -> Callable[[], object]:
     subprocess.Popen([sys.executable, "-c", _BARE, *numbers], pass_fds=(there[0], back[1], file))
 
     def call() -> np.ndarray:
-        np.copyto(read, x)
+        if not is_shared:
+            np.copyto(read, x)
         os.write(there[1], b"12345678")
         os.read(back[0], 64)
         return write
 
+    np.copyto(read, x)
     np.testing.assert_array_equal(call(), -x)
     return call
 
 
-def print_times(subjects: dict[str, Callable[[], object]], rounds: int) -> None:
+def print_times(subjects: dict[str, Callable[[], object]], rounds: int, *, copies: int) -> None:
     times: dict[str, list[float]] = {name: [] for name in subjects}
     for _ in range(-(-rounds // _TURN)):
         for name, call in subjects.items():
@@ -152,7 +161,7 @@ def print_times(subjects: dict[str, Callable[[], object]], rounds: int) -> None:
     medians = {name: median(values) * 1e6 for name, values in times.items()}
     for name, microseconds in medians.items():
         print(f"{name:12} {microseconds:7.1f} us")
-    beyond = medians["PROCESS:CPU"] - sum(medians[name] for name in ("CPU", "pipe", "two copies"))
+    beyond = medians["PROCESS:CPU"] - medians["CPU"] - medians["pipe"] - copies * medians["two copies"]
     print(f"{'beyond all':12} {beyond:7.1f} us")
     if "bare process" in medians:
         # Both compute: of each the time that it takes here is subtracted.

@@ -17,7 +17,7 @@ from hetero_core.remote.failures import restore_failure
 from hetero_core.remote.host import restore_times
 from hetero_core.remote.succession import Succession
 from hetero_core.remote.values import dump_value, load_value
-from hetero_process.channel import CALL, FAILURE, RUN, RUN_HEAD, Message, open_block, take_block
+from hetero_process.channel import CALL, FAILURE, RUN, RUN_HEAD, SESSION, Message, open_block, take_block
 from hetero_process.link import ProcessLink
 from hetero_process.segments import Reader, Writer
 
@@ -66,14 +66,15 @@ class ProcessCarrier(Succession[ProcessLink]):
         finally:
             for block in blocks:
                 block.close()
-        result = self.read_answer(answer)
-        return load_value(result), tuple(take_block(file) for file in answer.files)
+        text, files = self.read_answer(answer)
+        return load_value(text), tuple(take_block(file) for file in files)
 
-    def read_answer(self, answer: Message) -> bytes:
-        """Returns the text of an answer. Raises: the child's error."""
-        if answer.kind == FAILURE:
-            raise restore_failure(load_value(answer.text), f"by device {self._device} {self.place}")
-        return answer.text
+    def read_answer(self, answer: Message) -> tuple[bytes, tuple[int, ...]]:
+        """Returns the text of an answer, and its descriptors. Raises: the child's error."""
+        _, kind, text, files = answer
+        if kind == FAILURE:
+            raise restore_failure(load_value(text), f"by device {self._device} {self.place}")
+        return text, files
 
     def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> ProcessSession:
         """Returns the near end of a request on a network of the child."""
@@ -97,7 +98,7 @@ class ProcessSession:
         self._number = number
         # A run is of one child; where that is gone, the error says so, and the next run has another session.
         self._link = link
-        self._head = number.to_bytes(4, "little")
+        self._head, self._head_measured = SESSION.pack(number, False), SESSION.pack(number, True)
         self._writer, self._reader = Writer(), Reader()
         self.copied_bytes = 0
 
@@ -112,7 +113,7 @@ class ProcessSession:
         try:
             answer = self._link.request(
                 RUN,
-                self._head + (b"\0" if profile is None else b"\1") + text,
+                (self._head if profile is None else self._head_measured) + text,
                 shared if file is None else (file, *shared),
                 what="ran a network",
                 token=context.token,
@@ -120,14 +121,14 @@ class ProcessSession:
         finally:
             if file is not None:
                 os.close(file)
-        result = self._carrier.read_answer(answer)
+        text, files = self._carrier.read_answer(answer)
         self._carrier.note_success()
-        timed, copied_there = RUN_HEAD.unpack_from(result)
+        timed, copied_there = RUN_HEAD.unpack_from(text)
         self.copied_bytes = copied + copied_there
         end = RUN_HEAD.size + timed
         if profile is not None and timed:
-            restore_times(profile, load_value(result[RUN_HEAD.size : end]))
-        return self._reader.read(result[end:], answer.files)
+            restore_times(profile, load_value(text[RUN_HEAD.size : end]))
+        return self._reader.read(text[end:], files)
 
     def close(self) -> None:
         """Lets the child forget the request, some time."""

@@ -19,12 +19,14 @@ import select
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 CALL, ANSWER, FAILURE, RUN, LANE, CANCEL = range(6)
 _HEADER = struct.Struct("<IBBB")
 CONTROL = struct.Struct("<BII")
 """A message of the control channel: its kind, the lane, and the request on that lane."""
+SESSION = struct.Struct("<I?")
+"""Before the inputs of a run: the number of its session, and whether it is measured."""
 RUN_HEAD = struct.Struct("<IQ")
 """Before the answer to a run: the bytes of its times, and how many bytes of outputs were copied."""
 _LARGEST_PACKET = select.PIPE_BUF
@@ -32,13 +34,8 @@ _LARGEST_PACKET = select.PIPE_BUF
 _LARGEST_TEXT = _LARGEST_PACKET - _HEADER.size
 
 
-class Message(NamedTuple):
-    """A message as it arrived; `files` are descriptors that the receiver has to close."""
-
-    number: int
-    kind: int
-    text: bytes
-    files: tuple[int, ...]
+Message = tuple[int, int, bytes, tuple[int, ...]]
+"""A message as it arrived: its number, kind, text, and descriptors that the receiver has to close. No named tuple: one takes 0.3 us."""
 
 
 class Channel:
@@ -47,26 +44,25 @@ class Channel:
     def __init__(self, reader: int, writer: int, files: int) -> None:
         self._reader, self._writer = io.FileIO(reader), io.FileIO(writer, "w")
         self._socket = socket.socket(fileno=files)
-        self._poll = select.poll()
-        self._poll.register(reader, select.POLLIN)
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        self.wait = poll.poll
+        """Waits so many milliseconds; something true when there is something to receive, or the other end is closed."""
 
     def send(self, number: int, kind: int, text: bytes = b"", files: Sequence[int] = ()) -> None:
         """Sends a message. Raises: OSError where nobody is at the other end."""
         if len(text) > _LARGEST_TEXT:
             with open_block(text) as block:
-                self._send(number, kind, b"", (*files, block.fileno()), is_file=1)
-        else:
-            self._send(number, kind, text, files, is_file=0)
-
-    def _send(self, number: int, kind: int, text: bytes, files: Sequence[int], *, is_file: int) -> None:
-        # Before the text that counts them: whoever has read that does not wait for them.
+                self._send_files((*files, block.fileno()))
+            self._writer.write(_HEADER.pack(number, kind, 1, len(files) + 1))
+            return
         if files:
-            socket.send_fds(self._socket, [b"f"], files)
-        self._writer.write(_HEADER.pack(number, kind, is_file, len(files)) + text)
+            self._send_files(files)
+        self._writer.write(_HEADER.pack(number, kind, 0, len(files)) + text)
 
-    def wait(self, seconds: float) -> bool:
-        """Says whether there is something to receive, or the other end is closed; waits so long for it."""
-        return bool(self._poll.poll(seconds * 1000))
+    def _send_files(self, files: Sequence[int]) -> None:
+        # Before the text that counts them: whoever has read that does not wait for them.
+        socket.send_fds(self._socket, [b"f"], files)
 
     def receive(self) -> Message | None:
         """Waits for the next message; None when the other end is closed. Raises: OSError for a broken one."""
@@ -75,11 +71,11 @@ class Channel:
             return None
         number, kind, is_file, count = _HEADER.unpack_from(packet)
         if not count:
-            return Message(number, kind, packet[_HEADER.size :], ())
+            return number, kind, packet[_HEADER.size :], ()
         files = tuple(socket.recv_fds(self._socket, 1, count, socket.MSG_CMSG_CLOEXEC)[1])
         if not is_file:
-            return Message(number, kind, packet[_HEADER.size :], files)
-        return Message(number, kind, bytes(take_block(files[-1])), files[:-1])
+            return number, kind, packet[_HEADER.size :], files
+        return number, kind, bytes(take_block(files[-1])), files[:-1]
 
     def close(self) -> None:
         """Closes this end; who waits at the other one learns of it."""

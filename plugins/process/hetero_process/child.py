@@ -20,7 +20,19 @@ from hetero_core.network.types import HOST
 from hetero_core.remote.failures import describe_failure
 from hetero_core.remote.host import Host, HostSession
 from hetero_core.remote.values import dump_value, load_value
-from hetero_process.channel import ANSWER, CANCEL, CONTROL, FAILURE, RUN, RUN_HEAD, Channel, Message, open_block, take_block
+from hetero_process.channel import (
+    ANSWER,
+    CANCEL,
+    CONTROL,
+    FAILURE,
+    RUN,
+    RUN_HEAD,
+    SESSION,
+    Channel,
+    Message,
+    open_block,
+    take_block,
+)
 from hetero_process.segments import Reader, Writer
 
 
@@ -45,12 +57,13 @@ class _ServedLane:
         self.request = self.cancelled = 0
         self.token = CancelToken()
 
-    def begin(self, request: int) -> None:
-        """Notes the request that is under way; a message that cancels it may have come before it."""
-        self.token = CancelToken()
+    def begin(self, request: int) -> CancelToken:
+        """Notes the request that is under way and returns its token; a message that cancels it may have come before it."""
+        token = self.token = CancelToken()
         self.request = request
         if self.cancelled == request:
-            self.token.is_set = True
+            token.is_set = True
+        return token
 
     def cancel(self, request: int) -> None:
         """Cancels a request, if it is under way or to come."""
@@ -92,55 +105,57 @@ class Child:
             lane.channel.close()
 
     def _handle(self, lane: _ServedLane, message: Message) -> None:
+        request, kind, text, files = message
         try:
-            if message.kind == RUN:
-                lane.begin(message.number)
-                self._run(lane, message)
+            if kind == RUN:
+                self._run(lane, request, text, files)
             else:
-                self._call(lane.channel, message)
+                self._call(lane.channel, request, text, files)
         except BaseException as error:  # noqa: BLE001  # raised again in the parent
-            lane.channel.send(message.number, FAILURE, dump_value(describe_failure(error)))
+            lane.channel.send(request, FAILURE, dump_value(describe_failure(error)))
 
-    def _call(self, channel: Channel, message: Message) -> None:
-        operation, arguments = load_value(message.text)
-        bulk = [take_block(file) for file in message.files]
+    def _call(self, channel: Channel, request: int, text: bytes, files: tuple[int, ...]) -> None:
+        operation, arguments = load_value(text)
+        bulk = [take_block(file) for file in files]
         if operation == "open_session":
             number, network = arguments
             self._sessions[number] = _Session(self._host.open_session(network))
-            channel.send(message.number, ANSWER, dump_value(None))
+            channel.send(request, ANSWER, dump_value(None))
             return
         if operation == "close_sessions":
             for number in arguments:
                 self._sessions.pop(number, None)
-            channel.send(message.number, ANSWER, dump_value(None))
+            channel.send(request, ANSWER, dump_value(None))
             return
         result, buffers = self._host.answer(operation, arguments, bulk)
         blocks = [open_block(buffer) for buffer in buffers]
         try:
-            channel.send(message.number, ANSWER, dump_value(result), [block.fileno() for block in blocks])
+            channel.send(request, ANSWER, dump_value(result), [block.fileno() for block in blocks])
         finally:
             for block in blocks:
                 block.close()
 
-    def _run(self, lane: _ServedLane, message: Message) -> None:
-        number, measures = int.from_bytes(message.text[:4], "little"), bool(message.text[4])
+    def _run(self, lane: _ServedLane, request: int, text: bytes, files: tuple[int, ...]) -> None:
+        token = lane.begin(request)
+        number, measures = SESSION.unpack_from(text)
         session = self._sessions[number]
-        inputs = session.reader.read(message.text[5:], message.files)
-        presets = session.writer.views if session.can_preset and session.writer.views else None
-        outputs, times = session.session.run(inputs, presets, lane.token, measures=measures)
-        began = perf_counter()
-        text, file, _ = session.writer.place(outputs)
-        copied = session.writer.copied_bytes
+        writer = session.writer
+        inputs = session.reader.read(text[SESSION.size :], files)
+        presets = writer.views if session.can_preset and writer.views else None
+        outputs, times = session.session.run(inputs, presets, token, measures=measures)
+        began = perf_counter() if measures else 0.0
+        places, file, _ = writer.place(outputs)
+        copied = writer.copied_bytes
         if measures:
             device = session.session.network.device
             times = (*times, ("outputs", "transfer", str(device), perf_counter() - began, began, copied, str(device), ("host",)))
         timed = dump_value(times) if times else b""
-        answer = RUN_HEAD.pack(len(timed), copied) + timed + text
+        answer = RUN_HEAD.pack(len(timed), copied) + timed + places
         if file is None:
-            lane.channel.send(message.number, ANSWER, answer)
+            lane.channel.send(request, ANSWER, answer)
             return
         try:
-            lane.channel.send(message.number, ANSWER, answer, (file,))
+            lane.channel.send(request, ANSWER, answer, (file,))
         finally:
             os.close(file)
 

@@ -27,8 +27,8 @@ from hetero_process.channel import CANCEL, CONTROL, LANE, Channel, Message, open
 
 GRACE = 1.0
 """Seconds that a child has to give up what nobody waits for any more."""
-_POLL = 0.05
-"""Seconds between two looks at whether the caller has given up."""
+_POLL = 50
+"""Milliseconds between two looks at whether the caller has given up."""
 
 
 class _Lane:
