@@ -35,7 +35,7 @@ from hetero_core.errors import PrivateFolderError
 from hetero_core.hashing import blake2b, sha256
 from hetero_core.network.border import EMPTY_BORDER
 from hetero_core.network.declarations import NO_DECLARATIONS
-from hetero_core.network.graph import Network, iterate_graphs
+from hetero_core.network.graph import Network, iterate_nodes
 from hetero_core.plain_files import open_plain, open_unlinked, require_owner
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class KeptLoad:
         last = max(self._status.st_mtime_ns, self._status.st_ctime_ns)
         is_plain = network.border == EMPTY_BORDER and network.declarations == NO_DECLARATIONS and not network.affinity
         # The types of operators that onnx does not know are told by packages, which are not in the name of an entry.
-        is_known = all(node.since_version for graph in iterate_graphs(network) for node in graph.nodes)
+        is_known = all(node.since_version for node in iterate_nodes(network))
         return is_plain and is_known and 0 <= last < time.time_ns() - _SETTLED
 
     def _write(self, header: BlobHeader, payload: Payload) -> None:

@@ -74,10 +74,11 @@ def apply_stamps(network: Network, stamps: Stamps, newest_ir_version: int) -> Ne
 
 
 def _stamp_node(node: Node, opset_of_domain: Mapping[str, int]) -> Node:
-    attributes: dict[str, Any] = dict(node.attributes)
-    for key, body in node.bodies.items():
-        attributes[key] = replace(body, nodes=tuple(_stamp_node(node, opset_of_domain) for node in body.nodes))
-    return replace(node, opset=opset_of_domain.get(node.domain, node.opset), attributes=MappingProxyType(attributes))
+    bodies = {
+        key: replace(body, nodes=tuple(_stamp_node(inner, opset_of_domain) for inner in body.nodes))
+        for key, body in node.bodies.items()
+    }
+    return replace(node.with_bodies(bodies), opset=opset_of_domain.get(node.domain, node.opset))
 
 
 def _iterate_nodes(node: Node) -> Iterator[Node]:

@@ -63,9 +63,7 @@ class _Restoration:
 
     def add(self, node: Node) -> None:
         """Adds what a node becomes."""
-        if node.bodies:
-            bodies = {key: _restore(body, self._opset, self._block) for key, body in node.bodies.items()}
-            node = replace(node, attributes=MappingProxyType({**node.attributes, **bodies}))
+        node = node.with_bodies({key: _restore(body, self._opset, self._block) for key, body in node.bodies.items()})
         rule = self._rules().get(node.op_type) if node.domain == BLOCKED_DOMAIN else None
         if rule is None or not rule(node):
             self.nodes.append(node)

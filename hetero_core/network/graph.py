@@ -70,6 +70,12 @@ class Node:
     def __repr__(self) -> str:
         return f"Node({self.label})"
 
+    def with_bodies(self, bodies: Mapping[str, Graph]) -> Node:
+        """Returns the node with these bodies, by attribute; the node itself where they are those that it has."""
+        if all(self.attributes[key] is body for key, body in bodies.items()):
+            return self
+        return replace(self, attributes=MappingProxyType({**self.attributes, **bodies}))
+
     @property
     def operator(self) -> str:
         """The operator with its domain and version, as messages write it: "Conv-22", "com.acme:Twist-1"."""
@@ -199,3 +205,9 @@ def iterate_graphs(graph: Graph) -> Iterator[Graph]:
     for node in graph.nodes:
         for body in node.bodies.values():
             yield from iterate_graphs(body)
+
+
+def iterate_nodes(graph: Graph) -> Iterator[Node]:
+    """Yields the nodes of the graph and of every body nested in it, outer ones first."""
+    for inner in iterate_graphs(graph):
+        yield from inner.nodes

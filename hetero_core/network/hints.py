@@ -41,21 +41,21 @@ def restore_body_shapes(network: Network, before: Network) -> Network:
     """Returns the network with the types of `before` in its bodies, where nothing that is inferred contradicts them."""
     if not any(node.bodies for node in network.nodes):
         return network
-    nodes = tuple(
-        _with_bodies(node, {key: _restore_in_body(node, body, old.bodies[key]) for key, body in node.bodies.items()})
-        for node, old in zip(network.nodes, before.nodes, strict=True)
-    )
+    nodes = _restore_in_nodes(network, before)
     return network if all(map(_is_same, nodes, network.nodes)) else replace(network, nodes=nodes)
 
 
 def _restore_in_body(owner: Node, body: Graph, before: Graph) -> Graph:
     names = _values_with_declarations(owner, before)
     types = {name: merge_types(before.types[name], own) or own if name in names else own for name, own in body.types.items()}
-    nodes = tuple(
-        _with_bodies(node, {key: _restore_in_body(node, inner, old.bodies[key]) for key, inner in node.bodies.items()})
-        for node, old in zip(body.nodes, before.nodes, strict=True)
+    return _replace_graph(body, _restore_in_nodes(body, before), types)
+
+
+def _restore_in_nodes(graph: Graph, before: Graph) -> tuple[Node, ...]:
+    return tuple(
+        node.with_bodies({key: _restore_in_body(node, body, old.bodies[key]) for key, body in node.bodies.items()})
+        for node, old in zip(graph.nodes, before.nodes, strict=True)
     )
-    return _replace_graph(body, nodes, types)
 
 
 def _values_with_declarations(owner: Node, body: Graph) -> frozenset[str]:
@@ -65,7 +65,7 @@ def _values_with_declarations(owner: Node, body: Graph) -> frozenset[str]:
 
 
 def _forget_in_bodies(node: Node) -> Node:
-    return _with_bodies(node, {key: _forget_in_body(body) for key, body in node.bodies.items()}) if node.bodies else node
+    return node.with_bodies({key: _forget_in_body(body) for key, body in node.bodies.items()})
 
 
 def _forget_in_body(body: Graph) -> Graph:
@@ -159,7 +159,7 @@ class _Comparison:
 
     def compare_bodies(self, declared: tuple[Node, ...], inferred: tuple[Node, ...]) -> tuple[Node, ...]:
         return tuple(
-            _with_bodies(node, {key: self._compare_body(node, own.bodies[key], body) for key, body in node.bodies.items()})
+            node.with_bodies({key: self._compare_body(node, own.bodies[key], body) for key, body in node.bodies.items()})
             for own, node in zip(declared, inferred, strict=True)
         )
 
@@ -198,10 +198,6 @@ def _word_source(graph: Graph, name: str) -> str:
 
 def _is_same(first: Node, second: Node) -> bool:
     return first is second
-
-
-def _with_bodies(node: Node, bodies: Mapping[str, Graph]) -> Node:
-    return replace(node, attributes=MappingProxyType({**node.attributes, **bodies})) if bodies else node
 
 
 def _replace_graph(graph: Graph, nodes: tuple[Node, ...], types: Mapping[str, ValueType]) -> Graph:

@@ -10,7 +10,6 @@ import logging
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import ExtensionError, InvalidNetworkError
@@ -18,7 +17,7 @@ from hetero_core.limits import ReadBudget
 from hetero_core.network.border import EMPTY_BORDER
 from hetero_core.network.contrib_types import infer_contrib, knows_contrib
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
-from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
+from hetero_core.network.graph import Graph, Network, Node, iterate_graphs, iterate_nodes
 from hetero_core.network.growth import find_growth
 from hetero_core.network.inferable_windows import write_inferable_windows
 from hetero_core.network.inference import CustomTypes, rebuild_graph
@@ -113,9 +112,7 @@ class _Inference:
         for graph in iterate_graphs(network):
             check_ranks(graph)
         growth = find_growth(network)
-        if growth.of_ranks or any(
-            _is_old_if(node) or _counts_from_behind(node) for graph in iterate_graphs(network) for node in graph.nodes
-        ):
+        if growth.of_ranks or any(_is_old_if(node) or _counts_from_behind(node) for node in iterate_nodes(network)):
             logger.info(
                 "network '%s' is inferred node by node: the types in it may grow without bound, or are onnx's mistake", network.name
             )
@@ -184,7 +181,7 @@ class _Inference:
             bodies = node.bodies
             if bodies and node_proto.op_type == node.op_type:
                 protos = {attribute.name: attribute.g for attribute in node_proto.attribute}
-                nodes[index] = _with_bodies(node, {key: self.absorb(body, protos[key]) for key, body in bodies.items()})
+                nodes[index] = node.with_bodies({key: self.absorb(body, protos[key]) for key, body in bodies.items()})
         return tuple(nodes)
 
     def needs_sweep(self, network: Network) -> bool:
@@ -220,7 +217,7 @@ class _Inference:
                 self.budget.check_time(f"node {node.label}", steps=16)
             bodies = node.bodies
             if bodies:
-                node = _with_bodies(node, {key: self.sweep(body, scope, around) for key, body in bodies.items()})
+                node = node.with_bodies({key: self.sweep(body, scope, around) for key, body in bodies.items()})
             node, types_of_node = self._infer_node(node, scope, around, known)
             nodes.append(node)
             known.update(compute_known_value(node, scope, around))
@@ -349,10 +346,3 @@ def _state_type(spec: ValueSpec, info: onnx.ValueInfoProto) -> None:
 
     if not info.HasField("type"):
         write_spec(spec, info)
-
-
-def _with_bodies(node: Node, bodies: Mapping[str, Graph]) -> Node:
-    """Returns the node with these bodies; the node itself where they are those that it has."""
-    if all(node.attributes[key] is body for key, body in bodies.items()):
-        return node
-    return replace(node, attributes=MappingProxyType({**node.attributes, **bodies}))

@@ -6,7 +6,7 @@ onnx's own inference lets some such nodes pass (a convolution of other channels,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.encoding import GraphWriter, write_model
-from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
+from hetero_core.network.graph import Graph, Network, Node, iterate_nodes
 from hetero_core.network.growth import find_growth
 from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes
 from hetero_core.network.inference import infer_types
@@ -217,7 +217,7 @@ def _restore_ranks(reshaped: Network, before: Network) -> Network:
 
     A rank that only the model declares, as of the result of a custom operator, is kept, unless Squeeze drops axes by their size.
     """
-    if any(node.op_type == "Squeeze" and len(node.inputs) < 2 and "axes" not in node.attributes for node in _iterate_nodes(before)):
+    if any(node.op_type == "Squeeze" and len(node.inputs) < 2 and "axes" not in node.attributes for node in iterate_nodes(before)):
         return reshaped
     restored = _restore_in_graph(reshaped, before)
     assert isinstance(restored, Network)
@@ -236,7 +236,7 @@ def _restore_in_graph(graph: Graph, before: Graph) -> Graph:
     nodes = []
     for node, old_node in zip(graph.nodes, before.nodes, strict=True):
         bodies = {key: _restore_in_graph(body, old_node.bodies[key]) for key, body in node.bodies.items()}
-        nodes.append(replace(node, attributes=MappingProxyType({**node.attributes, **bodies})) if bodies else node)
+        nodes.append(node.with_bodies(bodies))
     return replace(
         graph,
         nodes=tuple(nodes),
@@ -244,11 +244,6 @@ def _restore_in_graph(graph: Graph, before: Graph) -> Graph:
         outputs=tuple(replace(spec, type=restore(spec.name, spec.type)) for spec in graph.outputs),
         types=MappingProxyType({name: restore(name, value_type) for name, value_type in graph.types.items()}),
     )
-
-
-def _iterate_nodes(network: Network) -> Iterator[Node]:
-    for graph in iterate_graphs(network):
-        yield from graph.nodes
 
 
 def _find_failure(before: Network, reshaped: Network) -> str | None:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.kernels.operators.ml_scores import NUMERIC, POST_TRANSFORMS, InputTypes, as_rows, read_labels, transform_scores
+from hetero_core.kernels.operators.ml_scores import (
+    NUMERIC,
+    POST_TRANSFORMS,
+    InputTypes,
+    as_rows,
+    read_labels,
+    refuse_transform,
+    transform_scores,
+)
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import ml_kernel
 from hetero_core.records import record
@@ -87,8 +95,7 @@ def _prepare_regressor(
     post_transform: str = "NONE",
     targets: int = 1,
 ) -> LinearModel:
-    if targets == 1 and post_transform not in ("NONE", "PROBIT"):
-        raise ValueError(f"transforms its one target by {post_transform}, which ONNX Runtime leaves out")
+    refuse_transform(targets, post_transform)
     return _prepare(xp, coefficients, intercepts, targets, np.zeros(0), post_transform)
 
 

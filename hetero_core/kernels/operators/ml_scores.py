@@ -83,3 +83,9 @@ def read_floats(values: Any, tensor: Any, name: str) -> Array:
     if len(values):
         raise ValueError(f"has both {name} and {name}_as_tensor")
     return np.asarray(tensor).reshape(-1)
+
+
+def refuse_transform(targets: int, post_transform: str) -> None:
+    """Raises ValueError for a transform of a single target that engines leave out."""
+    if targets == 1 and post_transform not in ("NONE", "PROBIT"):
+        raise ValueError(f"transforms its one target by {post_transform}, which ONNX Runtime leaves out")

@@ -17,6 +17,7 @@ from hetero_core.kernels.operators.ml_scores import (
     InputTypes,
     as_rows,
     read_floats,
+    refuse_transform,
     transform_scores,
 )
 from hetero_core.kernels.precision import Array, Namespace
@@ -85,11 +86,6 @@ def _finish(xp: Namespace, forest: Forest, x: Array) -> Array:
     return transform_scores(xp, aggregate_trees(xp, forest, rows), forest.post_transform)
 
 
-def _refuse_transform(targets: int, post_transform: str) -> None:
-    if targets == 1 and post_transform not in ("NONE", "PROBIT"):
-        raise ValueError(f"transforms its one target by {post_transform}, which ONNX Runtime leaves out")
-
-
 def _prepare_ensemble(
     xp: Namespace,
     input_types: InputTypes,
@@ -111,7 +107,7 @@ def _prepare_ensemble(
     post_transform: int = 0,
     tree_roots: tuple[int, ...],
 ) -> Forest:
-    _refuse_transform(n_targets, POST_TRANSFORMS[post_transform])
+    refuse_transform(n_targets, POST_TRANSFORMS[post_transform])
     count = len(nodes_featureids)
     # The leaves follow the nodes, so that one index says where a row stands.
     places = [
@@ -193,7 +189,7 @@ def _prepare_regressor(
     target_weights: tuple[float, ...] = (),
     target_weights_as_tensor: Any = None,
 ) -> Forest:
-    _refuse_transform(n_targets, post_transform)
+    refuse_transform(n_targets, post_transform)
     nodes, roots, place_of_node = link_nodes(
         nodes_treeids, nodes_nodeids, nodes_featureids, nodes_modes, read_floats(nodes_values, nodes_values_as_tensor, "nodes_values"),
         nodes_truenodeids, nodes_falsenodeids, nodes_missing_value_tracks_true,
