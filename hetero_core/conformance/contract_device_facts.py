@@ -14,7 +14,7 @@ LARGE_BATCH = 67
 
 @check("contract")
 def facts_stay_the_same(context: CheckContext) -> None:
-    """What identifies a device, as DEVICE_TYPE and DEVICE_UUID, reads the same again, after a load, and in another Core."""
+    """DEVICE_TYPE, DEVICE_UUID and what else identifies a device read the same again, after a load, and in another Core."""
     names = [name for name in LASTING if name in context.get_metric("SUPPORTED_METRICS")]
     first = {name: context.get_metric(name) for name in names}
     context.load(make_sample(context, "chain").network)

@@ -99,7 +99,7 @@ def _require_each(context: CheckContext, cases: dict[str, tuple[Network, str, Co
 
 @check("contract")
 def older_version_of_an_operator_means_what_it_meant(context: CheckContext) -> None:
-    """What a device takes in an older version it computes by that version: Softmax-11 over all axes from 1 on, attributes for inputs."""
+    """A device computes a node of an older version by that version: Softmax-11 over all axes from 1 on, attributes for inputs."""
     cases = {}
     for operator, (opset, shape, nodes, compute) in OLDER.items():
         network = _read_opset(

@@ -75,11 +75,16 @@ def check_case(case: BackendCase, context: CheckContext) -> CaseOutcome:
     Raises: CheckFailed; Skip for a refusal.
     """
     outcome = judge_case(case, context.core, context.device)
-    if outcome.status == WRONG:
-        raise CheckFailed(outcome.reason, outcome)
-    if outcome.status == REFUSED:
-        raise Skip(outcome.reason, outcome)
+    require_passed(outcome.status, outcome.reason, outcome)
     return outcome
+
+
+def require_passed(status: str, reason: str, finding: object) -> None:
+    """Raises CheckFailed for a case that is wrong, and Skip for one that is refused; `finding` goes into reports."""
+    if status == WRONG:
+        raise CheckFailed(reason, finding)
+    if status == REFUSED:
+        raise Skip(reason, finding)
 
 
 def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:

@@ -21,7 +21,7 @@ class CheckedOutputs(tuple[Any, ...]):
 
 
 class OutputCheck:
-    """What the outputs of one loaded network have to be; `resident` are those that never leave the device's own memory."""
+    """The check for the outputs of one loaded network; `resident` are those that never leave the device's own memory."""
 
     def __init__(
         self, specs: Sequence[ValueSpec], resident: Collection[str], watch: ShapeWatch | None, *, blame: Provenance

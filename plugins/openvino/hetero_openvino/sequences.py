@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from hetero_core.engines.inspection import dtype_of_input, dtype_of_value, find_shape
 from hetero_core.network.graph import Graph, Node
+from hetero_core.transforms.transposes import compose
 
 RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 _TURN = (1, 0, 2)
@@ -22,7 +23,7 @@ def find_shared_turn(node: Node, graph: Graph) -> str | None:
     if node.attributes.get("direction", "forward") == "bidirectional" or (shape is not None and 1 in shape[:2]):
         return None
     root, order = _find_root(node.inputs[0], graph)
-    turned = _compose(order, _TURN)
+    turned = compose(order, _TURN)
     if turned == (0, 1, 2):
         return None
     orders: dict[str, Order] = {root: (0, 1, 2)}
@@ -33,11 +34,11 @@ def find_shared_turn(node: Node, graph: Graph) -> str | None:
             return _REASON.format(f"the output '{value}' is")
         for reader in (graph.nodes[index] for index in graph.index_of_consumers.get(value, ())):
             if _is_passing(reader, graph):
-                orders[reader.outputs[0]] = _compose(orders[value], _read_order(reader))
+                orders[reader.outputs[0]] = compose(orders[value], _read_order(reader))
                 waiting.append(reader.outputs[0])
                 continue
             is_turned_again = reader.op_type in RECURRENT and not reader.domain and reader.inputs[0] == value
-            order = _compose(orders[value], _TURN) if is_turned_again else orders[value]
+            order = compose(orders[value], _TURN) if is_turned_again else orders[value]
             if reader is not node and order == turned:
                 return _REASON.format(f"'{reader.name}' ({reader.op_type}) reads")
     return None
@@ -51,7 +52,7 @@ def _find_root(value: str, graph: Graph) -> tuple[str, Order]:
     order: Order = (0, 1, 2)
     while (index := graph.index_of_producer.get(value)) is not None and _is_passing(graph.nodes[index], graph):
         node = graph.nodes[index]
-        order = _compose(_read_order(node), order)
+        order = compose(_read_order(node), order)
         value = node.inputs[0]
     return value, order
 
@@ -67,8 +68,3 @@ def _is_passing(node: Node, graph: Graph) -> bool:
 
 def _read_order(node: Node) -> Order:
     return tuple(node.attributes.get("perm", (2, 1, 0))) if node.op_type == "Transpose" else (0, 1, 2)
-
-
-def _compose(first: Order, second: Order) -> Order:
-    """Returns the order of axes after one transposition and another."""
-    return tuple(first[axis] for axis in second)
