@@ -12,6 +12,7 @@ import pytest
 from hetero_cpu import executable
 from hetero_cpu.open.check import fix_plan
 from hetero_cpu.open.class_verifier import verify_class
+from hetero_cpu.open.evaluation import Products
 from hetero_cpu.open.instance import OpenInstance
 from hetero_cpu.open_plans import OpenPlans
 from hetero_cpu.planning import plans_in_use
@@ -50,26 +51,26 @@ def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(executable, "build_plan", build_verified_plan)
     monkeypatch.setattr(plans_in_use, "Instance", open_verified_instance)
-    bind_open = OpenInstance._bind
-    bound: dict[tuple[int, bytes], OpenInstance] = {}
+    run_open = OpenInstance.run
+    bound: dict[tuple[int, Products], OpenInstance] = {}
     classes: dict[int, OpenInstance] = {}
 
-    def bind_verified(instance: OpenInstance, products: Any, signature: Any) -> None:
+    def run_verified(instance: OpenInstance, products: Products, inputs: Any, *others: Any) -> Any:
         if id(instance._plan) not in classes and instance._plan.origin is not None:
             report = verify_class(instance._plan)
             assert not report.faults, "\n".join(map(str, report.faults))
             classes[id(instance._plan)] = instance
-        key = id(instance._plan), products.tobytes()
+        key = id(instance._plan), products
         if key not in bound and instance._plan.origin is not None:
             from hetero_cpu.planning.call_verifier import verify_calls  # LLVM
 
-            plan = fix_plan(instance._plan, signature)
+            plan = fix_plan(instance._plan, tuple(array.shape for array in inputs))
             faults = [*verify_plan(plan), *verify_calls(plan)]
             assert not faults, "\n".join(map(str, faults))
             bound[key] = instance
-        bind_open(instance, products, signature)
+        return run_open(instance, products, inputs, *others)
 
-    monkeypatch.setattr(OpenInstance, "_bind", bind_verified)
+    monkeypatch.setattr(OpenInstance, "run", run_verified)
 
 
 @pytest.fixture(autouse=True)

@@ -254,27 +254,27 @@ def test_indices_are_never_read_where_somebody_else_may_change_them(native_core:
 
 
 def test_memory_of_outputs_is_handed_out_again_when_no_view_of_it_is_left() -> None:
-    memory = OutputMemory((32, 8), np.dtype(np.float32), 1024)
-    first, address = memory.take()
+    memory = OutputMemory(np.dtype(np.float32))
+    first, address = memory.take((32, 8))
     assert address == find_address(first)
     assert address % 64 == 0
     assert first.shape == (32, 8)
     part = first[3:, ::2].T
     del first
-    second, other = memory.take()
+    second, other = memory.take((32, 8))
     assert other != address
     assert not np.shares_memory(second, part)
     del part
     gc.collect()
-    assert memory.take()[1] == address
+    assert memory.take((8, 32))[1] == address
 
 
 def test_no_more_memory_is_kept_than_two_outputs_need() -> None:
     tracemalloc.start()
     try:
-        memory = OutputMemory((1 << 18,), np.dtype(np.float32), 1 << 20)
+        memory = OutputMemory(np.dtype(np.float32))
         before = tracemalloc.get_traced_memory()[0]
-        held = [memory.take()[0] for _ in range(5)]
+        held = [memory.take((1 << 18,))[0] for _ in range(5)]
         assert tracemalloc.get_traced_memory()[0] - before > 5 << 20
         held.clear()
         gc.collect()

@@ -13,6 +13,8 @@ from hetero_cpu.machine.interpreter import COLUMNS, MOST_CHUNKS, open_alone, ope
 from hetero_cpu.machine.native import NativeCall, address_of
 from hetero_cpu.machine.team import Team
 
+Numbers = np.ndarray[Any, Any]
+
 
 class NativeProgram:
     """Calls in the order in which they run. Kernels that are not compiled yet are, here.
@@ -23,7 +25,7 @@ class NativeProgram:
     __slots__ = ("_alone", "_calls", "_keep", "_rows", "_several", "_table", "_together", "numbers")
 
     def __init__(self, calls: Sequence[NativeCall], *, is_open: bool = False) -> None:
-        """`is_open`: numbers and chunks are symbols; `bind` gives them."""
+        """`is_open`: numbers and chunks are symbols; they are written into `numbers`, and by `set_chunks`."""
         if is_open:
             calls = [NativeCall(call.kernel, (0,) * len(call.numbers), 0, call.keep) for call in calls]
         assert all(0 <= call.chunks <= MOST_CHUNKS for call in calls), "chunks of a call: a planner's mistake"
@@ -43,14 +45,11 @@ class NativeProgram:
         self._several = [0, *accumulate(int(call.chunks > 1) for call in calls)]
         self._alone, self._together = open_alone(), open_together()
 
-    def bind(self, numbers: np.ndarray[Any, Any], chunks: np.ndarray[Any, Any]) -> None:
-        """Has the calls other numbers, and other counts of chunks."""
-        self.numbers[:] = numbers
-        if (chunks == self._rows[:, 2]).all():
-            return
-        assert not chunks.size or (chunks.min() >= 0 and chunks.max() <= MOST_CHUNKS), "chunks of a call: a planner's mistake"
-        self._rows[:, 2] = chunks
-        self._several = [0, *np.cumsum(chunks > 1).tolist()]
+    def set_chunks(self, calls: Numbers, chunks: Numbers) -> None:
+        """Has these calls other counts of chunks."""
+        assert ((chunks >= 0) & (chunks <= MOST_CHUNKS)).all(), "chunks of a call: a planner's mistake"
+        self._rows[calls, 2] = chunks
+        self._several = [0, *np.cumsum(self._rows[:, 2] > 1).tolist()]
 
     def __len__(self) -> int:
         return self._calls

@@ -16,6 +16,7 @@ import numpy as np
 
 from hetero_core.records import record
 from hetero_cpu.open.cache_memory import extend_cache, open_cache
+from hetero_cpu.open.evaluation import Products, write_function, write_tuple
 from hetero_cpu.open.plan import OpenPlan
 from hetero_cpu.operators.attention.kernel import find_cache_numbers
 
@@ -43,14 +44,14 @@ class Appending:
 def list_appending(plan: OpenPlan, outputs: Collection[str]) -> tuple[Appending, ...]:
     """Returns the caches among these outputs that can grow in place: no other call reads or writes the memory of either."""
     own: list[Appending] = []
-    root_of_row = dict(zip(plan.rows_outside.tolist(), plan.roots_of_rows.tolist(), strict=True))
-    uses = np.bincount(plan.roots_of_rows, minlength=len(plan.roots)) if plan.roots else np.zeros(0, np.int64)
+    rows_of_roots = plan.numbers.rows_of_roots
+    root_of_row = {row: root for root, rows in enumerate(rows_of_roots) for row in rows.tolist()}
     output_of_root = {root: value for value, root in plan.plan.outside.outputs.items() if value in outputs}
     begin = 0
     for call in plan.calls:
         for fields in find_cache_numbers(call.kernel.name):
             past, present = (root_of_row.get(begin + fields[name]) for name in ("past", "whole"))
-            if past is not None and present is not None and uses[past] == uses[present] == 1:
+            if past is not None and present is not None and len(rows_of_roots[past]) == len(rows_of_roots[present]) == 1:
                 output = output_of_root.get(plan.roots[present])
                 if output is not None and plan.roots[past] in plan.plan.outside.inputs:
                     names = ("past_rows", "past_batch", "past_head", "whole_batch", "whole_head")
@@ -64,25 +65,26 @@ def list_appending(plan: OpenPlan, outputs: Collection[str]) -> tuple[Appending,
 class AppendedCaches:
     """The caches of an instance. Used by one run at a time."""
 
-    def __init__(self, appending: Collection[Appending], numbers: Array) -> None:
+    def __init__(self, appending: Collection[Appending], numbers: Array, plan: OpenPlan) -> None:
         """`numbers`: of the program."""
         self._appending, self._numbers = tuple(appending), numbers
         self._positions = np.array([number for own in self._appending for number in own.numbers], np.int64)
-        self._fixed = np.array([number for own in self._appending for number in own.fixed], np.int64)
-        self._known: list[list[int]] = []
+        self._values: list[int] = []
+        known = (write_tuple(plan.numbers.table.write((*own.numbers, *own.fixed))) for own in self._appending)
+        self._read_known = write_function(plan.sizes.form.derivation.parameters, write_tuple(known))
+        self._known: tuple[tuple[int, ...], ...] = ()
         self.pasts = frozenset(own.past for own in self._appending)
 
-    def bind(self) -> None:
-        """Takes the numbers of the program as those for arrays in C order, whose addresses count from the begin of their memories."""
-        numbers, fixed = self._numbers[self._positions].reshape(-1, 5), self._numbers[self._fixed].reshape(-1, 3)
-        self._known = [[*own, *other] for own, other in zip(numbers.tolist(), fixed.tolist(), strict=True)]
+    def bind(self, products: Products) -> None:
+        """Has the numbers of calls those for a set of sizes: for arrays in C order, addresses from the begin of their memories."""
+        self._known = self._read_known(*products)
 
     def open(self, pasts: dict[int, Array], shapes: Mapping[str, tuple[int, ...]], *, can_grow: bool) -> dict[str, Array]:
         """Has the calls read these inputs, by memory, and append where that is possible; returns the caches that grow, by output.
 
-        `shapes`: of outputs. An input that no call can read as it lies is copied, in `pasts`.
+        The calls know of it with `write`. `shapes`: of outputs. An input that no call can read as it lies is copied, in `pasts`.
         """
-        values: list[int] = []
+        values = self._values = []
         caches: dict[str, Array] = {}
         for own, known in zip(self._appending, self._known, strict=True):
             past, shape = pasts[own.past], shapes[own.output]
@@ -96,11 +98,14 @@ class AppendedCaches:
                 cache = open_cache(shape, past.dtype) if longer is None else longer
                 caches[own.output] = cache
                 values += (known[0] if longer is None else 0, *past.strides[:2], *cache.strides[:2])
-        self._numbers[self._positions] = values
         return caches
 
+    def write(self) -> None:
+        """Writes the numbers of calls that follow from what was opened last."""
+        self._numbers[self._positions] = self._values
 
-def _fits(past: Array, shape: tuple[int, ...], known: list[int]) -> bool:
+
+def _fits(past: Array, shape: tuple[int, ...], known: tuple[int, ...]) -> bool:
     """Says whether the numbers of a call are those of an input and an output as a whole, which is longer; each head is one row.
 
     A model may cut the past before it appends, as with a sliding window: then the call reads a part of the input.
@@ -112,4 +117,4 @@ def _fits(past: Array, shape: tuple[int, ...], known: list[int]) -> bool:
         return False
     head, whole = past.shape[2] * row_bytes, shape[2] * row_bytes
     is_large = shape[0] * shape[1] * whole >= FEWEST_BYTES
-    return is_large and known == [1, shape[1] * head, head, shape[1] * whole, whole, 0, 0, head]
+    return is_large and known == (1, shape[1] * head, head, shape[1] * whole, whole, 0, 0, head)

@@ -1,4 +1,4 @@
-"""Numbers of a plan for given sizes: all sums of products of atoms at once, with one small function and one product of a matrix."""
+"""Numbers of a plan for given sizes: products of atoms by one written function, and all sums of them at once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from hetero_cpu.open.sizes import Scope
 from hetero_cpu.open.terms import Atom, Key, NotOpenError, Terms
 
 Product = tuple[int, ...]
+Products = tuple[int, ...]
+"""The values of products of atoms."""
 Numbers = np.ndarray[Any, Any]
 
 LARGEST_NUMBER = 1 << 52
-"""Up to which sums of float64 are exact, with room to spare."""
+"""Of a factor and of a product: sums of such numbers, which are sizes and addresses, are far from the end of int64."""
 
 
 @record(frozen=True, slots=True)
@@ -26,9 +28,14 @@ class Derivation:
     atoms: Mapping[int, Atom]
     products: tuple[Product, ...]
 
+    @property
+    def parameters(self) -> list[str]:
+        """The names of products in written functions."""
+        return [f"p{column}" for column in range(len(self.products))]
+
 
 class Evaluator:
-    """Evaluates lists of terms. `derive(values of sizes)` makes the products of atoms; `Table.evaluate` what is linear in them."""
+    """Evaluates lists of terms. `derive(values of sizes)` makes the products of atoms; `Sums` what is linear in them."""
 
     def __init__(self, scope: Scope, sizes: Sequence[int], expressions: Iterable[Terms]) -> None:
         """`sizes`: the atoms whose values are given. Addresses are no part of it."""
@@ -40,55 +47,70 @@ class Evaluator:
 
     def tabulate(self, expressions: Sequence[Terms]) -> Table:
         """Returns the table of numbers that are linear in the products."""
-        constants = np.zeros(len(expressions))
+        constants = np.zeros(len(expressions), np.int64)
         rows: list[int] = []
         columns: list[int] = []
         factors: list[int] = []
         for row, terms in enumerate(expressions):
             for product, factor in terms.items():
                 if abs(factor) > LARGEST_NUMBER:
-                    raise NotOpenError(f"a number that float64 does not hold: {factor}")
+                    raise NotOpenError(f"a number that is too large: {factor}")
                 if not product:
                     constants[row] = factor
                 elif product in self._index:
                     rows.append(row)
                     columns.append(self._index[product])
                     factors.append(factor)
-        return Table(constants, (rows, columns, factors), len(self._index))
+        return Table(constants, (rows, columns, factors))
 
 
 class Table:
     """Numbers, each a constant and a sum over products."""
 
-    __slots__ = ("_constants", "_matrix", "entries")
+    __slots__ = ("constants", "entries")
 
-    def __init__(self, constants: Numbers, entries: tuple[Any, Any, Any], products: int) -> None:
+    def __init__(self, constants: Numbers, entries: tuple[Any, Any, Any]) -> None:
         """`entries`: row, product and factor of each summand, three lists or arrays of integers."""
-        rows, columns, factors = entries
-        self._matrix = np.zeros((len(constants), products))
-        self._matrix[rows, columns] = factors
-        self._constants, self.entries = constants, entries
+        self.constants, self.entries = constants, entries
 
     def __len__(self) -> int:
-        return len(self._constants)
+        return len(self.constants)
 
-    @property
-    def constants(self) -> Numbers:
-        """The constant of each number."""
-        return self._constants
+    def list_open_rows(self) -> Numbers:
+        """Returns the rows of numbers that are not the same for all sizes, in order."""
+        return np.unique(np.asarray(self.entries[0], np.int64))
 
-    def evaluate(self, products: Numbers) -> Numbers:
-        """Returns all numbers, as int64."""
-        # Within a run a call of NumPy takes 10 us whatever its size: all rows at once take less than those that depend on sizes.
-        numbers = self._matrix @ products
-        numbers += self._constants
-        return numbers.astype(np.int64)
+    def write(self, rows: Sequence[int]) -> list[str]:
+        """Returns the numbers of some rows as expressions of the products p0, p1 and so on."""
+        place_of_row = {row: place for place, row in enumerate(rows)}
+        sums = [str(self.constants[row]) for row in rows]
+        for row, column, factor in zip(*(np.asarray(part, np.int64).tolist() for part in self.entries), strict=True):
+            if row in place_of_row:
+                sums[place_of_row[row]] += f" + {factor}*p{column}"
+        return sums
 
-    def write_first(self) -> Callable[..., int]:
-        """Returns a function of the products, plain numbers, that returns the first number."""
-        rows, columns, factors = self.entries
-        parts = [f"{int(factor)}*p[{int(column)}]" for row, column, factor in zip(rows, columns, factors, strict=True) if row == 0]
-        return write_function(("p",), " + ".join([str(int(self._constants[0])), *parts]))
+
+class Sums:
+    """Some numbers of a table, which are evaluated together."""
+
+    __slots__ = ("_begins", "_columns", "_factors")
+
+    def __init__(self, table: Table, rows: Numbers) -> None:
+        """`rows`: in order, none twice."""
+        own_rows, columns, factors = (np.asarray(part, np.int64) for part in table.entries)
+        is_read = np.isin(own_rows, rows)
+        # A constant is the factor of one more product, which is 1: so every number is a sum, and no number is treated by itself.
+        every_row = np.concatenate([rows, own_rows[is_read]])
+        order = np.argsort(every_row, kind="stable")
+        self._columns = np.concatenate([np.full(len(rows), -1), columns[is_read]])[order]
+        self._factors = np.concatenate([table.constants[rows], factors[is_read]])[order]
+        self._begins = np.searchsorted(every_row[order], rows)
+
+    def evaluate(self, products: Products) -> Numbers:
+        """Returns the numbers."""
+        values = np.array((*products, 1), np.int64).take(self._columns)
+        values *= self._factors
+        return np.add.reduceat(values, self._begins)
 
 
 def write_function(parameters: Sequence[str], result: str, lines: Sequence[str] = ()) -> Callable[..., Any]:
@@ -104,7 +126,7 @@ def write_tuple(parts: Iterable[str]) -> str:
     return f"({''.join(f'{part}, ' for part in parts)})"
 
 
-def write_derivation(derivation: Derivation) -> Callable[[Sequence[int]], Numbers | None]:
+def write_derivation(derivation: Derivation) -> Callable[[Sequence[int]], Products | None]:
     """Returns a function from sizes to the products of atoms; to None where there is none or it would be too large."""
     lines = []
     for number, atom in sorted(derivation.atoms.items()):
@@ -115,15 +137,13 @@ def write_derivation(derivation: Derivation) -> Callable[[Sequence[int]], Number
     results = write_tuple("*".join(f"a{number}" for number in product) for product in derivation.products)
     compute = write_function([f"a{number}" for number in derivation.sizes], results, lines)
 
-    def derive(sizes: Sequence[int]) -> Numbers | None:
+    def derive(sizes: Sequence[int]) -> Products | None:
         try:
-            values = compute(*sizes)
+            values: Products = compute(*sizes)
         except ZeroDivisionError:
             # Of sizes for which the guards do not hold.
             return None
-        if values and max(values) >= LARGEST_NUMBER:
-            return None
-        return np.array(values, np.float64)
+        return None if values and max(values) >= LARGEST_NUMBER else values
 
     return derive
 

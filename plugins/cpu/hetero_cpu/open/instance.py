@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-import math
-import weakref
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.contract import OwnOutputs, RunContext
-from hetero_cpu.open.plan import OpenPlan, OpenStep
-from hetero_cpu.open.size_class import Products
-from hetero_cpu.planning.arena import ALIGNMENT
+from hetero_cpu.open.evaluation import Products
+from hetero_cpu.open.plan import ArrayMark, Described, NumberMark, OpenPlan, OpenStep, list_leaves
 from hetero_cpu.planning.calls import BoundStep, CurrentRun, StepCalls
 from hetero_cpu.planning.instance import allocate_arena, bind_foreign, make_silence, own_value
-from hetero_cpu.planning.signature import Signature
+from hetero_cpu.planning.output_memory import OutputMemory
 
 if TYPE_CHECKING:
+    from hetero_cpu.machine.program import NativeProgram
     from hetero_cpu.machine.team import Team
     from hetero_cpu.open.appending import AppendedCaches
 
 Array = np.ndarray[Any, Any]
 
-_MOST_KEPT = 2
-
 
 class Rebound:
     """A function of a step: the list of calls holds this, and binding to other sizes gives it other arrays and numbers."""
 
-    __slots__ = ("action", "call")
+    __slots__ = ("action", "arrays", "call", "has_numbers")
 
     def __init__(self, action: Any) -> None:
-        """`action`: as the plan has it, with symbols."""
+        """`action`: as the plan has it, with marks for arrays and numbers."""
         self.action, self.call = action, action
+        parts = list_leaves(action)
+        self.arrays = frozenset([part.index for part in parts if type(part) is ArrayMark])
+        self.has_numbers = any(type(part) is NumberMark for part in parts)
 
     def __call__(self) -> None:
         """Calls it for the sizes that it was bound to last."""
@@ -45,26 +44,31 @@ class OpenInstance:
 
     def __init__(self, plan: OpenPlan, appended: Collection[str] = ()) -> None:
         """`appended`: outputs that nobody but the network reads in its next run, so that they need not be in C order."""
-        from hetero_cpu.machine.program import NativeProgram  # LLVM
-
         self._plan = plan
         self._current = CurrentRun()
         self._memory = np.empty(0, np.uint8)
-        self._begin = int(self._memory.ctypes.data)
+        self._begin = 0
         self._products: Products | None = None
         self._index_of_root = {root: index for index, root in enumerate(plan.roots)}
-        # Where the memory of each root begins, among the numbers of calls.
-        self._begins = np.zeros(len(plan.roots), np.int64)
-        self._program = NativeProgram(plan.calls, is_open=True) if plan.calls else None
+        self._program = _open_program(plan) if plan.calls else None
+        # What the numbers of calls were made of last.
+        self._begins: list[int] = []
         self._silence = None if plan.plan.foreign_count else make_silence()
-        self._outputs_kept: dict[str, list[tuple[Array, int, weakref.ref[Any]]]] = {}
         self._late: tuple[Array, ...] = ()
         self._tables: list[Array] = []
+        self._table_begins: list[int] = []
         outside = plan.plan.outside
         self._inputs = [(value, self._index_of_root[value] if value in outside.inputs else None) for value in plan.inputs]
-        dtypes = {value: plan.numbers.laid[index][0] for value, index in plan.numbers.outputs.items()}
-        self._lent = [(value, self._index_of_root[root], dtypes[value]) for value, root in outside.outputs.items()]
-        self._inside, self._arrays = plan.numbers.inside, dict(plan.constants)
+        index_of_output, laid = plan.numbers.outputs, plan.numbers.laid
+        self._lent = [
+            (value, self._index_of_root[root], index := index_of_output[value], OutputMemory(laid[index][0], room=1.125))
+            for value, root in outside.outputs.items()
+        ]
+        lent = set(index_of_output.values())
+        self._in_arena = [index for index in range(len(laid)) if index not in lent]
+        self._described: Described | None = None
+        self._laid: dict[int, Array] = {}
+        self._arrays = dict(plan.constants)
         self._rebound: list[Rebound] = []
         # What is not worth a look between them is not known for all sizes.
         steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
@@ -78,7 +82,7 @@ class OpenInstance:
         from hetero_cpu.open.appending import AppendedCaches, list_appending  # machine code of attention
 
         appending = list_appending(self._plan, outputs)
-        return AppendedCaches(appending, self._program.numbers) if appending else None
+        return AppendedCaches(appending, self._program.numbers, self._plan) if appending else None
 
     def _list_actions(self, step: OpenStep) -> tuple[Any, ...]:
         """Returns what a step calls, whatever the sizes."""
@@ -91,28 +95,33 @@ class OpenInstance:
     def run(self, products: Products, inputs: Sequence[Any], context: RunContext, team: Team | None = None) -> tuple[Any, ...]:
         """Returns the outputs in arrays of their own, or in those that the context brings, as `Instance.run` does."""
         if products is not self._products:
-            self._bind(products, tuple([array.shape for array in inputs]))
+            self._bind(products)
+        described = self._described
+        assert described is not None, "it is bound"
         current = self._current
         current.token, current.limits, current.team = context.token, context.limits, team
         try:
             outside: dict[str, Array] = {}
-            begins = [0] * len(self._begins)
+            begins = [0] * len(self._index_of_root)
             for (value, root), array in zip(self._inputs, (*inputs, *self._late), strict=True):
                 if root is not None:
-                    is_laid = array.flags.c_contiguous or (self._appended is not None and root in self._appended.pasts)
-                    whole = array if is_laid and array.flags.aligned else np.ascontiguousarray(array)
+                    flags = array.flags
+                    is_laid = flags.c_contiguous or (self._appended is not None and root in self._appended.pasts)
+                    whole = array if is_laid and flags.aligned else np.ascontiguousarray(array)
                     outside[value], begins[root] = whole, whole.__array_interface__["data"][0]
                 elif value in self._arrays:
                     self._arrays[value][...] = array
                 else:
                     current.passed[value] = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-            caches = {} if self._appended is None else self._open_caches(self._appended, outside, begins, context)
-            for value, root, dtype in self._lent:
+            caches = {} if self._appended is None else self._open_caches(self._appended, described, outside, begins, context)
+            for value, root, index, memory in self._lent:
                 if value in caches:
                     outside[value], begins[root] = caches[value], caches[value].__array_interface__["data"][0]
                 else:
-                    outside[value], begins[root] = self._take(value, dtype)
+                    outside[value], begins[root] = memory.take(described.laid[index][1])
             self._move(begins)
+            if self._appended is not None:
+                self._appended.write()
             if self._silence is not None and context.profile is None and context.limits is None:
                 self._silence.run(self._calls.run_unwatched)
             else:
@@ -124,7 +133,7 @@ class OpenInstance:
             current.passed.clear()
 
     def _open_caches(
-        self, appended: AppendedCaches, outside: dict[str, Array], begins: list[int], context: RunContext
+        self, appended: AppendedCaches, described: Described, outside: dict[str, Array], begins: list[int], context: RunContext
     ) -> dict[str, Array]:
         """Returns the outputs that this run appends to, in memory that grows; `outside` and `begins` get inputs as the calls read them.
 
@@ -132,72 +141,59 @@ class OpenInstance:
         """
         pasts = {root: outside[value] for value, root in self._inputs if root in appended.pasts}
         is_bare = context.limits is None and context.outputs is None
-        caches = appended.open(pasts, {value: shape for value, (shape, _) in self._shapes.items()}, can_grow=is_bare)
+        shapes = {value: described.laid[index][1] for value, _, index, _ in self._lent}
+        caches = appended.open(pasts, shapes, can_grow=is_bare)
         for value, root in self._inputs:
             if root in appended.pasts:
                 outside[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
         return caches
 
-    def _bind(self, products: Products, signature: Signature) -> None:
+    def _bind(self, products: Products) -> None:
         """Has all numbers and arrays those for other sizes."""
+        # A binding that has failed is no longer known.
+        before = None if self._products is None else self._described
         self._products = None
         plan = self._plan
         need = plan.measure_arena(products)
         if need > self._memory.nbytes:
             self._memory = allocate_arena(need if plan.sizes.is_single else need + need // 4)
-            self._begin = int(self._memory.ctypes.data)
-        begin = self._begin
-        numbers = plan.bind_numbers(products)
+            self._begin, before = int(self._memory.ctypes.data), None
+        described = plan.describe(products)
         if self._program is not None:
-            self._program.bind(numbers.calls, numbers.chunks)
-            self._program.numbers[plan.rows_in_arena] += begin
-            self._tables = plan.bind_tables(numbers, self._program.numbers)
+            self._begins = []
+            chunks = plan.bind_chunks(products)
+            if chunks is not None:
+                self._program.set_chunks(plan.chunk_rows, chunks)
+            self._tables = plan.bind_tables(described.tables)
+            self._table_begins = [int(table.ctypes.data) for table in self._tables]
             if self._appended is not None:
-                self._appended.bind()
-        self._begins = np.zeros(len(self._begins), np.int64)
-        laid = plan.read_laid(numbers)
-        array_of_index: dict[int, Array] = {}
-
-        def find(index: int) -> Array:
-            if index not in array_of_index:
-                address, shape, strides = laid[index]
-                array_of_index[index] = np.ndarray(shape, plan.numbers.laid[index][0], self._memory.data, address, strides)
-            return array_of_index[index]
-
-        for name, index in self._inside.items():
-            self._arrays[name] = find(index)
-        self._late = plan.compute_late(numbers)
-        actions = plan.bind_actions(numbers, [step.action for step in self._rebound], find)
-        for step, action in zip(self._rebound, actions, strict=True):
-            step.call = action
-        self._shapes = {value: (laid[index][1], math.prod(laid[index][1])) for value, index in plan.numbers.outputs.items()}
+                self._appended.bind(products)
+        self._lay(described, before)
+        self._late = plan.compute_late(described.elements)
+        self._described = described
         self._products = products
 
-    def _move(self, begins: Sequence[int]) -> None:
-        """Has the program work where the memory of each root begins."""
-        if self._program is None or not begins:
-            return
-        new = np.array(begins, np.int64)
-        self._program.numbers[self._plan.rows_outside] += (new - self._begins)[self._plan.roots_of_rows]
-        self._begins = new
+    def _lay(self, described: Described, before: Described | None) -> None:
+        """Lays the arrays that are touched by name or function, but those that lie where they lay `before`."""
+        plan, laid, memory = self._plan, described.laid, self._memory.data
+        moved = [index for index in self._in_arena if before is None or laid[index] != before.laid[index]]
+        for index in moved:
+            address, shape, strides = laid[index]
+            self._laid[index] = np.ndarray(shape, plan.numbers.laid[index][0], memory, address, strides)
+        for name, index in plan.numbers.inside.items():
+            self._arrays[name] = self._laid[index]
+        has_other_numbers = before is None or described.extra != before.extra
+        for step in self._rebound:
+            if (step.has_numbers and has_other_numbers) or before is None or not step.arrays.isdisjoint(moved):
+                step.call = plan.bind_action(step.action, described.extra, self._laid)
 
-    def _take(self, value: str, dtype: np.dtype[Any]) -> tuple[Array, int]:
-        """Returns an array for an output, in memory that nobody holds any more where there is some, and its address."""
-        shape, count = self._shapes[value]
-        memories = self._outputs_kept.setdefault(value, [])
-        need = count * dtype.itemsize
-        for index, (memory, _, lent) in enumerate(memories):
-            if lent() is None and need <= memory.nbytes:
-                memory, address, _ = memories.pop(index)
-                break
-        else:
-            memory = allocate_arena(need + need // 8 + ALIGNMENT)
-            address = int(memory.ctypes.data)
-        # Every view of it holds this very array.
-        array: Array = np.frombuffer(memory.data, dtype, count)
-        memories.append((memory, address, weakref.ref(array)))
-        del memories[:-_MOST_KEPT]
-        return array.reshape(shape), address
+    def _move(self, roots: Sequence[int]) -> None:
+        """Has the program work where the memory of each root begins."""
+        begins = [self._begin, *roots, *self._table_begins]
+        if self._program is None or self._products is None or begins == self._begins:
+            return
+        self._program.numbers[self._plan.rows] = self._plan.bind_numbers(self._products, begins)
+        self._begins = begins
 
     def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         outputs: list[Any] = []
@@ -215,3 +211,15 @@ class OpenInstance:
             else:
                 outputs.append(place if value in self._plan.plan.outside.outputs else place.copy())
         return OwnOutputs(outputs) if are_own else tuple(outputs)
+
+
+def _open_program(plan: OpenPlan) -> NativeProgram:
+    """Returns the program of a plan with the numbers that are the same for all sizes."""
+    from hetero_cpu.machine.program import NativeProgram  # LLVM
+
+    program = NativeProgram(plan.calls, is_open=True)
+    calls, chunks = plan.numbers.counts[:2]
+    constants = plan.numbers.table.constants
+    program.numbers[:] = constants[:calls]
+    program.set_chunks(np.arange(chunks), constants[calls : calls + chunks])
+    return program

@@ -2,24 +2,24 @@
 
 ```text
 OpenNetwork ── build_plan ──> ExecutionPlan with symbols ── tabulating.py ──> OpenPlan <── stored_form.py ──> file
-sizes ── match: do the guards hold? ──> products of atoms ── bind: all numbers, all arrays ──> OpenInstance
+sizes ── match: do the guards hold? ──> products of atoms ── bind: numbers of calls, arrays ──> OpenInstance
 ```
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.network.graph import Node
 from hetero_core.records import record
-from hetero_cpu.open.evaluation import Table, write_function, write_tuple
+from hetero_cpu.open.evaluation import Products, Sums, Table, write_function, write_tuple
 from hetero_cpu.open.late import write_late
-from hetero_cpu.open.size_class import Products, SizeClass
+from hetero_cpu.open.size_class import SizeClass
 from hetero_cpu.planning.plan import ExecutionPlan, Foreign
 
 if TYPE_CHECKING:
@@ -55,24 +55,22 @@ class OpenStep:
     writes: tuple[str, ...] = ()
 
 
-@record(frozen=True, slots=True)
-class BoundNumbers:
-    """All numbers of a plan for a set of sizes: parts of one array of int64. Addresses count from the begin of their memory.
+PARTS = 6
+"""Of the numbers of a plan: of the calls of machine code, their chunks, of arrays, of functions, of late constants, of tables."""
 
-    `calls` and `chunks`: of the calls of machine code; `laid`: of arrays; `extra`: of functions; `elements`: of late constants;
-    `tables`: what small arrays are made of.
+
+@record(frozen=True, slots=True)
+class Described:
+    """What is not machine code's for a set of sizes, as plain numbers. Addresses count from the begin of their memory.
+
+    `laid`: of each array that is touched by name or function its address, shape and strides. `extra`: numbers of functions; `elements`:
+    of late constants and of what they are computed of, a plain number for each that has no axes; `tables`: what small arrays are made of.
     """
 
-    calls: Array
-    chunks: Array
-    laid: Array
-    extra: Array
-    elements: Array
-    tables: Array
-
-
-PARTS = 6
-"""Of the numbers of a plan, as `BoundNumbers` has them."""
+    laid: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
+    extra: tuple[int, ...]
+    elements: tuple[Any, ...]
+    tables: tuple[int, ...]
 
 
 @record(frozen=True, slots=True)
@@ -108,6 +106,11 @@ class NumberForm:
     rows_of_roots: tuple[Indices, ...]
     rows_of_tables: tuple[Indices, ...]
 
+    def list_addresses(self) -> tuple[Indices, Indices]:
+        """Returns the numbers of calls that are addresses, and of each in which memory: 0 for the arena, then roots and tables."""
+        rows = [self.rows_in_arena, *self.rows_of_roots, *self.rows_of_tables]
+        return np.concatenate(rows), np.repeat(np.arange(len(rows)), list(map(len, rows)))
+
 
 class OpenPlan:
     """The plan of one class of sizes. Safe for threads."""
@@ -136,72 +139,97 @@ class OpenPlan:
         self.inputs = (*inputs, *late.names)
         self.roots = plan.outside.roots
         self.match = sizes.match
-        ends = list(accumulate(numbers.counts))
-        self._parts = [slice(begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-        self.rows_in_arena = numbers.rows_in_arena
-        self.rows_outside = np.concatenate([np.zeros(0, np.int64), *numbers.rows_of_roots])
-        self.roots_of_rows = np.repeat(np.arange(len(numbers.rows_of_roots)), [len(own) for own in numbers.rows_of_roots])
-        self._measure = numbers.arena.write_first()
+        calls_end = numbers.counts[0]
+        chunks_end = calls_end + numbers.counts[1]
+        placed = _add_begins(numbers, len(sizes.form.derivation.products))
+        rows = placed.list_open_rows()
+        self.rows = rows[rows < calls_end]
+        """The numbers of calls that depend on sizes, or on where memory begins."""
+        self.chunk_rows = rows[(rows >= calls_end) & (rows < chunks_end)] - calls_end
+        """The calls whose chunks depend on sizes."""
+        self._open_numbers = Sums(placed, self.rows)
+        self._open_chunks = Sums(placed, self.chunk_rows + calls_end) if self.chunk_rows.size else None
+        parameters = sizes.form.derivation.parameters
+        self._measure: Callable[..., int] = write_function(parameters, *numbers.arena.write([0]))
+        self._describe = write_function(parameters, _write_described(numbers, late, chunks_end))
         self._compute_late = None if late.program is None else write_late(late.program)
-        self._describe_arrays = _write_description([rank for _, rank in numbers.laid])
+        index_of_element = {name: index for index, name in enumerate(late.elements)}
+        self._late_reads = [index_of_element[name] for name in late.reads]
+        # Of each late constant where its elements are; None where it is computed.
+        self._late_elements = [index_of_element.get(name) for name in late.names]
 
-    def bind_numbers(self, products: Products) -> BoundNumbers:
-        """Returns all numbers for a set of sizes, by one product of a matrix."""
-        numbers = self.numbers.table.evaluate(products)
-        return BoundNumbers(*[numbers[part] for part in self._parts])
+    def list_numbers(self, products: Products) -> tuple[Array, Array]:
+        """Returns all numbers of calls and the chunks of each for a set of sizes; addresses count from the begin of their memory."""
+        calls, chunks = self.numbers.counts[:2]
+        both = Sums(self.numbers.table, np.arange(calls + chunks)).evaluate(products)
+        return both[:calls], both[calls:]
+
+    def bind_numbers(self, products: Products, begins: Sequence[int]) -> Array:
+        """Returns the numbers of calls in `rows` for a set of sizes; `begins`: of the arena, of memories outside and of tables."""
+        return self._open_numbers.evaluate((*products, *begins))
+
+    def bind_chunks(self, products: Products) -> Array | None:
+        """Returns the chunks of the calls in `chunk_rows` for a set of sizes; None where there are none."""
+        return None if self._open_chunks is None else self._open_chunks.evaluate(products)
 
     def measure_arena(self, products: Products) -> int:
         """Returns the bytes of the arena."""
-        return int(self._measure(products.tolist()))
+        return self._measure(*products)
 
-    def read_laid(self, numbers: BoundNumbers) -> tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]:
-        """Returns of each open array that is touched by name its address without the base, its shape and its strides."""
-        laid: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...] = self._describe_arrays(numbers.laid.tolist())
-        return laid
+    def describe(self, products: Products) -> Described:
+        """Returns all other numbers for a set of sizes."""
+        return Described(*self._describe(*products))
 
-    def bind_actions(self, numbers: BoundNumbers, actions: Sequence[Any], find: Callable[[int], Array]) -> list[Any]:
-        """Returns functions with arrays and numbers for these sizes; `find` gives an array by its place."""
-        extra = numbers.extra.tolist()
+    def bind_action(self, action: Any, extra: Sequence[int], arrays: Mapping[int, Array]) -> Any:
+        """Returns a function with arrays, by their place, and numbers for a set of sizes."""
 
         def bind(part: Any) -> Any:
             if type(part) is ArrayMark:
-                return find(part.index)
+                return arrays[part.index]
             return extra[part.index] if type(part) is NumberMark else part
 
-        return [map_action(action, bind) for action in actions]
+        return map_action(action, bind)
 
-    def bind_tables(self, numbers: BoundNumbers, calls: Array) -> list[Array]:
-        """Returns the tables for these sizes, and writes into the numbers of calls where they are."""
-        values = numbers.tables.tolist()
+    def bind_tables(self, values: Sequence[int]) -> list[Array]:
+        """Returns the tables for a set of sizes."""
         tables, begin = [], 0
-        for (make, count), rows in zip(self.tables, self.numbers.rows_of_tables, strict=True):
-            table = make(*values[begin : begin + count])
-            calls[rows] += table.ctypes.data
+        for make, count in self.tables:
+            tables.append(make(*values[begin : begin + count]))
             begin += count
-            tables.append(table)
         return tables
 
-    def compute_late(self, numbers: BoundNumbers) -> tuple[Array, ...]:
-        """Returns the late constants."""
-        late = self.late
-        elements, begin = {}, 0
-        for name, shape in late.elements.items():
-            size = int(np.prod(shape, dtype=np.int64))
-            elements[name] = numbers.elements[begin : begin + size].reshape(shape)
-            begin += size
-        computed = iter(() if self._compute_late is None else self._compute_late(*[elements[name] for name in late.reads]))
-        return tuple(elements[name] if name in elements else next(computed) for name in late.names)
+    def compute_late(self, elements: Sequence[Any]) -> tuple[Array, ...]:
+        """Returns the late constants; `elements`: as `Described` has them."""
+        computed = iter(() if self._compute_late is None else self._compute_late(*[elements[index] for index in self._late_reads]))
+        return tuple([next(computed) if index is None else np.array(elements[index], np.int64) for index in self._late_elements])
 
 
-def _write_description(ranks: Sequence[int]) -> Callable[[Sequence[int]], Any]:
-    """Returns what makes (address, shape, strides) of each array of these ranks, of their numbers one after the other."""
-    arrays, begin = [], 0
-    for rank in ranks:
-        middle, end = begin + 1 + rank, begin + 1 + 2 * rank
-        shape, strides = (write_tuple(f"n[{index}]" for index in span) for span in (range(begin + 1, middle), range(middle, end)))
-        arrays.append(f"(n[{begin}], {shape}, {strides})")
-        begin = end
-    return write_function(("n",), write_tuple(arrays))
+def _add_begins(numbers: NumberForm, products: int) -> Table:
+    """Returns the table with addresses that are sums as well: behind the products come the begins of all memories."""
+    rows, memories = numbers.list_addresses()
+    begins = (rows, products + memories, np.ones(len(rows), np.int64))
+    entries = [
+        np.concatenate([np.asarray(own, np.int64), others]) for own, others in zip(numbers.table.entries, begins, strict=True)
+    ]
+    return Table(numbers.table.constants, (entries[0], entries[1], entries[2]))
+
+
+def _write_described(numbers: NumberForm, late: LateConstants, begin: int) -> str:
+    """Returns the expression of the parts of a description, whose rows begin there."""
+    sums = iter(numbers.table.write(range(begin, len(numbers.table))))
+    laid = []
+    for _, rank in numbers.laid:
+        address, shape, strides = next(sums), write_tuple(islice(sums, rank)), write_tuple(islice(sums, rank))
+        laid.append(f"({address}, {shape}, {strides})")
+    extra = write_tuple(islice(sums, numbers.counts[3]))
+    elements = write_tuple(_write_elements(shape, sums) for shape in late.elements.values())
+    return write_tuple([write_tuple(laid), extra, elements, write_tuple(sums)])
+
+
+def _write_elements(shape: Sequence[int], sums: Iterator[str]) -> str:
+    if not shape:
+        return next(sums)
+    return write_tuple([_write_elements(shape[1:], sums) for _ in range(shape[0])])
 
 
 def map_action(action: Any, bind: Callable[[Any], Any]) -> Any:
@@ -215,3 +243,11 @@ def map_action(action: Any, bind: Callable[[Any], Any]) -> Any:
     if isinstance(action, slice):
         return slice(*(map_action(part, bind) for part in (action.start, action.stop, action.step)))
     return bind(action)
+
+
+def list_leaves(action: Any) -> list[Any]:
+    """Returns the arguments of a function and their parts, in the order of `map_action`; none of a range of calls."""
+    leaves: list[Any] = []
+    if not isinstance(action, range):
+        map_action(action, leaves.append)
+    return leaves

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import numpy as np
 
 from hetero_core.records import record
-from hetero_cpu.open.evaluation import Derivation, Table, write_derivation, write_function, write_tuple
+from hetero_cpu.open.evaluation import Derivation, Products, Table, write_derivation, write_function, write_tuple
 from hetero_cpu.planning.signature import Signature
-
-Products = np.ndarray[Any, Any]
 
 _MOST_KNOWN = 256
 
@@ -90,7 +85,7 @@ class SizeClass:
         if not all(low <= size <= high for size, (low, high) in zip(sizes, self._limits, strict=True)):
             return None
         products = self._derive(sizes)
-        return products if products is not None and self._holds(*products.tolist()) else None
+        return products if products is not None and self._holds(*products) else None
 
     def holds(self, sizes: Sequence[int]) -> bool:
         """Says whether values of the symbols, in their order, are of the class."""
@@ -104,14 +99,10 @@ class SizeClass:
 
 def write_guards(form: ClassForm) -> Callable[..., bool]:
     """Returns a function of the products that says whether all guards hold: a third of the time of one product and three comparisons."""
-    sums = [str(int(constant)) for constant in form.guards.constants]
-    for row, column, factor in zip(*form.guards.entries, strict=True):
-        sums[row] += f" + {int(factor)}*p{int(column)}"
+    sums = form.guards.write(range(len(form.guards)))
     comparisons = [">= 0" if row < form.least else "== 0" if row < form.equal else "!= 0" for row in range(len(sums))]
     claims = [f"{own} {comparison}" for own, comparison in zip(sums, comparisons, strict=True)]
-    holds: Callable[..., bool] = write_function(
-        [f"p{column}" for column in range(len(form.derivation.products))], " and ".join(claims) or "True"
-    )
+    holds: Callable[..., bool] = write_function(form.derivation.parameters, " and ".join(claims) or "True")
     return holds
 
 

@@ -14,7 +14,17 @@ from hetero_cpu.open.arrays import Memory as OpenMemory
 from hetero_cpu.open.arrays import OpenArray, lay_open
 from hetero_cpu.open.evaluation import Evaluator
 from hetero_cpu.open.network import OpenNetwork, compile_late
-from hetero_cpu.open.plan import ArrayMark, Indices, LateConstants, NumberForm, NumberMark, OpenPlan, OpenStep, map_action
+from hetero_cpu.open.plan import (
+    ArrayMark,
+    Indices,
+    LateConstants,
+    NumberForm,
+    NumberMark,
+    OpenPlan,
+    OpenStep,
+    list_leaves,
+    map_action,
+)
 from hetero_cpu.open.size_class import ClassForm, SizeClass, Symbol
 from hetero_cpu.open.sizes import Scope, is_open, terms_of
 from hetero_cpu.open.terms import NotOpenError, Terms
@@ -82,7 +92,9 @@ class _Sizes:
 
 
 def _tabulate_bound(plan: ExecutionPlan, origin: Origin, sizes: _Sizes, late: LateConstants, elements: Sequence[Any]) -> OpenPlan:
-    touched = _list_touched(origin, (*sizes.inputs, *late.names, *plan.outputs))
+    # Of an input outside nobody but machine code knows where it lies.
+    inputs = [value for value in (*sizes.inputs, *late.names) if value not in plan.outside.inputs]
+    touched = _list_touched(origin, (*inputs, *plan.outputs))
     laid = _list_laid(origin, touched)
     index_of_array = {id(array): index for index, array in enumerate(laid)}
     outside = {*plan.outside.roots, *plan.outside.outputs}
@@ -160,7 +172,7 @@ def _tabulate(
     numbers = [number for call in origin.calls for number in call.numbers]
     chunks = [call.chunks for call in origin.calls]
     places = [number for array in laid for number in (array.address, *array.shape, *array.strides)]
-    extra = [number for step in origin.steps for action in step.actions for number in _list_leaves(action) if is_open(number)]
+    extra = [number for step in origin.steps for action in step.actions for number in list_leaves(action) if is_open(number)]
     own_terms: list[Terms] = [dict(key) for _, own in scope.tables for key in own]
     parts = [*([terms_of(number) for number in part] for part in (numbers, chunks, places, extra, elements)), own_terms]
     guards: list[Terms] = [dict(key) for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero) for key in kind]
@@ -173,9 +185,11 @@ def _tabulate(
     form = ClassForm(symbols, shapes, evaluator.derivation, evaluator.tabulate(guards), least, least + len(scope.equal_zero))
     rows: dict[tuple[int, ...], list[int]] = {}
     for row, terms in enumerate(parts[0]):
-        for product in terms:
-            if scope.has_base({product: 1}):
-                rows.setdefault(product, []).append(row)
+        bases = [product for product in terms if scope.has_base({product: 1})]
+        if len(bases) > 1:
+            raise NotOpenError("a number that is an address in two memories")
+        for product in bases:
+            rows.setdefault(product, []).append(row)
 
     def find_rows(base: Any) -> Indices:
         return np.array([row for product in base.terms for row in rows.get(product, ())], np.int64)
@@ -240,13 +254,5 @@ def _list_laid(origin: Origin, touched: Sequence[str]) -> list[OpenArray]:
     arrays = [origin.arrays[name] for name in touched if isinstance(origin.arrays.get(name), OpenArray)]
     for step in origin.steps:
         for action in step.actions:
-            arrays += [part for part in _list_leaves(action) if isinstance(part, OpenArray)]
+            arrays += [part for part in list_leaves(action) if isinstance(part, OpenArray)]
     return list({id(array): array for array in arrays}.values())
-
-
-def _list_leaves(action: Any) -> list[Any]:
-    """Returns the arguments of a function and their parts, in the order of `map_action`."""
-    leaves: list[Any] = []
-    if not isinstance(action, range):
-        map_action(action, leaves.append)
-    return leaves

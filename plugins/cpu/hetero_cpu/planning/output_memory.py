@@ -5,6 +5,7 @@ New memory costs a page fault for every few kilobytes when it is first written, 
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any
 
@@ -18,31 +19,28 @@ _MOST_KEPT = 2
 
 
 class OutputMemory:
-    """Hands out arrays of one shape, each in memory where no other one that is alive lies. Used by one run at a time."""
+    """Hands out arrays of one type, each in memory where no other one that is alive lies. Used by one run at a time."""
 
-    __slots__ = ("_dtype", "_kept", "_nbytes", "_shape")
+    __slots__ = ("_dtype", "_kept", "_room")
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> None:
-        self._shape, self._dtype, self._nbytes = shape, dtype, nbytes
+    def __init__(self, dtype: np.dtype[Any], *, room: float = 1.0) -> None:
+        """`room`: the size of new memory over that of the array, for larger arrays that follow."""
+        self._dtype, self._room = dtype, room
         # Memory, its address, and the array that was handed out; the last one comes last.
         self._kept: list[tuple[memoryview, int, weakref.ref[Array]]] = []
 
-    def take(self) -> tuple[Array, int]:
+    def take(self, shape: tuple[int, ...]) -> tuple[Array, int]:
         """Returns an array in C order and its address, a multiple of the alignment; contents undefined."""
-        free = next((place for place, (_, _, lent) in enumerate(self._kept) if lent() is None), None)
-        memory, address = _allocate(self._nbytes) if free is None else self._kept.pop(free)[:2]
+        count = math.prod(shape)
+        need = count * self._dtype.itemsize
+        places = (place for place, (memory, _, lent) in enumerate(self._kept) if lent() is None and need <= memory.nbytes)
+        free = next(places, None)
+        memory, address = _allocate(int(need * self._room)) if free is None else self._kept.pop(free)[:2]
         # Every view of it holds this very array: NumPy's chain of bases ends with the one whose memory is no array's.
-        lent: Array = np.frombuffer(memory, self._dtype)
+        lent: Array = np.frombuffer(memory, self._dtype, count)
         self._kept.append((memory, address, weakref.ref(lent)))
         del self._kept[:-_MOST_KEPT]
-        return lent.reshape(self._shape), address
-
-    def fits(self, array: Array) -> bool:
-        """Says whether an array of the caller's can be written in place of one from here."""
-        flags = array.flags
-        return (
-            array.shape == self._shape and array.dtype == self._dtype and flags.c_contiguous and flags.aligned and flags.writeable
-        )
+        return lent.reshape(shape), address
 
 
 def _allocate(nbytes: int) -> tuple[memoryview, int]:

@@ -137,7 +137,7 @@ class OutsideArrays:
         outside = plan.outside
         self._inputs = [(plan.inputs.index(value), value, arrays[value]) for value in outside.inputs]
         self._values = plan.outputs
-        self._outputs = {value: (root, _open_memory(arrays[value])) for value, root in outside.outputs.items()}
+        self._outputs = {value: (root, arrays[value], OutputMemory(arrays[value].dtype)) for value, root in outside.outputs.items()}
         self._places = OutsidePlaces(program, calls, {root: arrays[root] for root in outside.roots})
 
     def move(self, inputs: Sequence[Any], presets: Sequence[Array | None] | None, *, owns_presets: bool) -> dict[str, Array]:
@@ -153,18 +153,14 @@ class OutsideArrays:
         for index, value in enumerate(self._values):
             if value not in self._outputs:
                 continue
-            root, memory = self._outputs[value]
+            root, place, memory = self._outputs[value]
             preset = None if presets is None else presets[index]
             if preset is None:
-                moved[value], addresses[root] = memory.take()
-            elif owns_presets and memory.fits(preset):
+                moved[value], addresses[root] = memory.take(place.shape)
+            elif owns_presets and preset.shape == place.shape and preset.flags.writeable and _fits(preset, place):
                 moved[value], addresses[root] = preset, preset.ctypes.data
         self._places.move(addresses)
         return moved
-
-
-def _open_memory(array: Array) -> OutputMemory:
-    return OutputMemory(array.shape, array.dtype, array.nbytes)
 
 
 def _fits(array: Array, place: Array) -> bool:

@@ -25,8 +25,9 @@ from hetero_cpu.kernel_choice import NO
 from hetero_cpu.machine.compiler import COMPILER
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
 from hetero_cpu.machine.interpreter import list_interpreters
+from hetero_cpu.open.evaluation import Products
 from hetero_cpu.open.plan import OpenPlan
-from hetero_cpu.open.size_class import Products, SizeClass
+from hetero_cpu.open.size_class import SizeClass
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 from hetero_cpu.planning.signature import Signature
 from hetero_cpu.planning.weights import PackedWeights

@@ -20,9 +20,9 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.native import NativeCall
-from hetero_cpu.open.evaluation import Derivation, Table
+from hetero_cpu.open.evaluation import Derivation, Products, Table
 from hetero_cpu.open.plan import PARTS, ArrayMark, LateConstants, NumberForm, NumberMark, OpenPlan, OpenStep, map_action
-from hetero_cpu.open.size_class import ClassForm, Products, SizeClass, Symbol
+from hetero_cpu.open.size_class import ClassForm, SizeClass, Symbol
 from hetero_cpu.open.sizes import value_of
 from hetero_cpu.open.terms import Atom
 from hetero_cpu.planning.addresses import Address
@@ -150,7 +150,7 @@ def _find_span(kept: Any) -> tuple[int, int] | None:
 
 def _write_table(table: Table, constants: Any = None) -> list[Any]:
     own = table.constants if constants is None else constants
-    return [own.astype(np.int64).tolist(), *(np.asarray(part, np.int64).tolist() for part in table.entries)]
+    return [own.tolist(), *(np.asarray(part, np.int64).tolist() for part in table.entries)]
 
 
 def read_class(form: Form, inputs: int) -> SizeClass:
@@ -217,10 +217,10 @@ def read_plan(
 
 def check_bounds(plan: OpenPlan, products: Products) -> None:
     """Checks for one set of sizes that calls have chunks and arrays lie within the arena. Raises: ValueError."""
-    numbers, need = plan.bind_numbers(products), plan.measure_arena(products)
-    require(need >= 0 and bool((numbers.chunks > 0).all()), "a call of no chunks, or an arena of no size")
+    (_, chunks), need = plan.list_numbers(products), plan.measure_arena(products)
+    require(need >= 0 and bool((chunks > 0).all()), "a call of no chunks, or an arena of no size")
     lent = set(plan.numbers.outputs.values())
-    for index, (address, shape, strides) in enumerate(plan.read_laid(numbers)):
+    for index, (address, shape, strides) in enumerate(plan.describe(products).laid):
         require(min(shape, default=0) >= 0, f"an array of {shape}")
         first, last = _find_bytes(shape, strides, plan.numbers.laid[index][0].itemsize)
         require(
@@ -312,7 +312,7 @@ def _read_table(fields: Any, products: int) -> Table:
     require(len(rows) == len(columns) == len(factors), "a table has no place for each factor")
     for own, most in ((rows, len(constants)), (columns, products)):
         require(not own.size or (own.min() >= 0 and own.max() < most), "a table has a place that is not there")
-    return Table(constants.astype(np.float64), (rows, columns, factors), products)
+    return Table(constants, (rows, columns, factors))
 
 
 def _read_rows(rows: Any, count: int) -> Any:
