@@ -1,0 +1,151 @@
+"""Numbers of an instance that is bound to one set of sizes after another are those of its symbols, computed one by one as integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.open.arrays import OpenArray
+from hetero_cpu.open.evaluation import Sums, Table
+from hetero_cpu.open.instance import OpenInstance
+from hetero_cpu.open.making import make_open_plan
+from hetero_cpu.open.plan import OpenPlan, list_leaves
+from hetero_cpu.open.sizes import is_open, terms_of
+from hetero_cpu.open.terms import evaluate
+from hetero_cpu.passes import transform_network
+from hetero_cpu.planning.specialization import specialize_network
+from hetero_cpu.planning.weights import PackedWeights
+from hetero_tests.open_models import make_decoder, make_detector, make_encoder
+
+from hetero_core.kernels.single_nodes import evaluate_node
+from hetero_core.network.reader import read_network
+
+
+def make_small_decoder() -> onnx.ModelProto:
+    return make_decoder(layers=1, width=64, heads=4, key_heads=2)
+
+
+MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[tuple[int, ...], ...]]] = {
+    "token": (make_small_decoder, ((1, 1), (1, 2, 200, 16), (1, 2, 200, 16))),
+    "prompt": (make_small_decoder, ((1, 40), (1, 2, 0, 16), (1, 2, 0, 16))),
+    "encoder": (lambda: make_encoder(layers=1, width=64), ((3, 37), (3, 37))),
+    "detector": (lambda: make_detector(width=8, depth=2), ((1, 3, 70, 90),)),
+}
+
+
+def open_model(name: str) -> OpenPlan:
+    make, signature = MODELS[name]
+    network = transform_network(read_network(make()))
+    example = specialize_network(network, signature, evaluate_node)
+    plan = make_open_plan(network, signature, example, weights=PackedWeights(), extensions={}, workers=2)
+    assert plan is not None
+    return plan
+
+
+def draw_sizes(plan: OpenPlan, rng: np.random.Generator, count: int) -> list[tuple[tuple[int, ...] | None, ...]]:
+    """Returns input shapes of the class, neighbours as well as far ones, some twice."""
+    drawn = []
+    for _ in range(4000):
+        sizes = [int(rng.integers(symbol.low, min(symbol.high, 100) + 1)) for symbol in plan.sizes.form.symbols]
+        if plan.sizes.holds(sizes):
+            drawn.append(sizes)
+            longer = [*sizes[:-1], sizes[-1] + 1]
+            drawn += [longer] if plan.sizes.holds(longer) else []
+    assert len(drawn) >= 4
+    return [plan.sizes.write_signature(sizes) for sizes in [*drawn[:count], drawn[0]]]
+
+
+def check(instance: OpenInstance, plan: OpenPlan, signature: Any, roots: list[int]) -> None:
+    origin = plan.origin
+    assert origin is not None
+    assert instance._program is not None
+    scope = origin.scope
+    bases = zip([*origin.bases.values(), *scope.tables.values()], [instance._begin, *roots, *instance._table_begins], strict=True)
+    atoms = {number: begin for base, begin in bases for (number,) in base.terms}
+    values = scope.evaluate_atoms({**plan.sizes.read_sizes(signature), **atoms})
+
+    def fix(number: Any) -> int:
+        return evaluate(terms_of(number), values)
+
+    def compare(array: Any, own: Any) -> None:
+        if isinstance(own, OpenArray):
+            expected = (fix(own.address), tuple(map(fix, own.shape)), tuple(map(fix, own.strides)), own.dtype)
+            assert (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype) == expected
+        elif is_open(own):
+            assert array == fix(own)
+        else:
+            assert array is own
+
+    assert instance._program.numbers.tolist() == [fix(number) for call in origin.calls for number in call.numbers]
+    chunks = [fix(call.chunks) for call in origin.calls]
+    assert instance._program._rows[:, 2].tolist() == chunks
+    assert instance._program._several == [0, *accumulate(int(count > 1) for count in chunks)]
+    assert plan.list_numbers(instance._products or ())[1].tolist() == chunks
+    for table, (make, numbers) in zip(instance._tables, scope.tables, strict=True):
+        assert np.array_equal(table, make(*[evaluate(dict(key), values) for key in numbers]))
+    for name in plan.numbers.inside:
+        compare(instance._arrays[name], origin.arrays[name])
+    actions = [action for step in origin.steps for action in step.actions if not isinstance(action, range)]
+    for action, step in zip(actions, instance._rebound, strict=True):
+        for part, own in zip(list_leaves(step.call), list_leaves(action), strict=True):
+            compare(part, own)
+
+
+@pytest.mark.skipif(not find_width(), reason="no machine code is made for this processor")
+@pytest.mark.parametrize("name", MODELS)
+def test_numbers_bound_one_after_the_other_are_those_of_the_symbols(name: str) -> None:
+    plan = open_model(name)
+    rng = np.random.default_rng(7)
+    instance = OpenInstance(plan)
+    for signature in draw_sizes(plan, rng, 12):
+        products = plan.match(signature)
+        assert products is not None
+        instance._bind(products)
+        for _ in range(2):
+            roots = [int(begin) for begin in rng.integers(1 << 40, 1 << 46, len(plan.roots))]
+            instance._move(roots)
+            check(instance, plan, signature, roots)
+
+
+def test_binding_that_fails_is_made_again_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not find_width():
+        pytest.skip("no machine code is made for this processor")
+    plan = open_model("encoder")
+    instance = OpenInstance(plan)
+    first, second, *_ = draw_sizes(plan, np.random.default_rng(8), 4)
+    products, others = plan.match(first), plan.match(second)
+    assert products is not None
+    assert others is not None
+    instance._bind(products)
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "compute_late", lambda elements: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            instance._bind(others)
+    instance._bind(products)
+    instance._move([1 << 41] * len(plan.roots))
+    check(instance, plan, first, [1 << 41] * len(plan.roots))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sums_are_those_of_plain_integers(seed: int) -> None:
+    """Also for rows without a product, and for factors and products whose product float64 does not hold."""
+    rng = np.random.default_rng(seed)
+    count, products = int(rng.integers(1, 30)), tuple(map(int, rng.integers(0, 1 << 30, int(rng.integers(0, 6)))))
+    constants = rng.integers(-(1 << 47), 1 << 47, count)
+    matrix = rng.integers(-(1 << 29), 1 << 29, (count, len(products))) * (rng.random((count, len(products))) < 0.3)
+    rows, columns = rng.permutation(np.argwhere(matrix)).T if matrix.any() else np.zeros((2, 0), np.int64)
+    table = Table(constants, (rows.tolist(), columns.tolist(), matrix[rows, columns].tolist()))
+    expected = [
+        int(constant) + sum(int(factor) * product for factor, product in zip(row, products, strict=True))
+        for constant, row in zip(constants, matrix, strict=True)
+    ]
+    chosen = np.flatnonzero(rng.random(count) < 0.6)
+    assert Sums(table, chosen).evaluate(products).tolist() == [expected[row] for row in chosen]
+    names = {f"p{column}": product for column, product in enumerate(products)}
+    assert [eval(text, names) for text in table.write(range(count))] == expected
+    assert table.list_open_rows().tolist() == np.flatnonzero(matrix.any(1)).tolist()
