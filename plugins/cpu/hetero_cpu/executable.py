@@ -92,10 +92,17 @@ class CpuExecutable(TellingExecutable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
         in_use = self._only_plan
-        if in_use is None:
-            if self._verifier.has_refuted:
-                return self._run_frugally(inputs, context)
+        if in_use is None and not self._verifier.has_refuted:
             in_use = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
+        try:
+            return self._run_plan(in_use, inputs, context)
+        finally:
+            if not self._is_warm:
+                self._is_warm = True
+                self._has_run.set()
+
+    def _run_plan(self, in_use: PlanInUse | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs by a plan, or node by node where there is none for this run."""
         limits = context.limits
         if in_use is not None and (in_use.is_refuted or (limits is not None and not has_room(limits, in_use.measure(inputs)))):
             return self._run_frugally(inputs, context)
@@ -113,10 +120,6 @@ class CpuExecutable(TellingExecutable):
             assert in_use is not None, "the toolkit alone raises no such error"
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.source.name, error)
             in_use.is_refuted = True
-        finally:
-            if not self._is_warm:
-                self._is_warm = True
-                self._has_run.set()
         return self._run_frugally(inputs, context)
 
     def _run_twice(
@@ -197,6 +200,10 @@ class CpuExecutable(TellingExecutable):
             if opened is not None:
                 self._last_open = signature
                 return opened
+        return self._make_plan(signature)
+
+    def _make_plan(self, signature: Signature) -> PlanInUse | None:
+        """Returns a new plan for input shapes, or one of an earlier process; None as `_find_plan` does."""
         if (stored := self._open_plans.find_stored(signature, verifies=self._verifies)) is not None:
             return self._add_class(stored, signature)
         with self._lock:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
 from hetero_cpu.blas import begin_limit, end_limit
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.sources import NetworkSource
+
+if TYPE_CHECKING:
+    from hetero_cpu.planning.plans_in_use import PlanInUse
+    from hetero_cpu.planning.signature import Signature
 
 
 class LimitedExecutable(CpuExecutable):
@@ -23,15 +28,32 @@ class LimitedExecutable(CpuExecutable):
         **options: Any,
     ) -> None:
         """`options`: those of `CpuExecutable`."""
+        # A load is not limited: threadpoolctl would be imported, and most plans never call BLAS.
+        self._threads: int | None = None
         super().__init__(source, extensions, workers=workers, **options)
         self._threads = workers
 
-    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+    def _run_plan(self, in_use: PlanInUse | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs, with BLAS limited meanwhile, where it may be called."""
-        if not self.calls_blas and context.limits is None:
-            return super().run(inputs, context)
-        begin_limit(self._threads)
+        is_bare = in_use is not None and not (in_use.calls_blas or in_use.needs_check or in_use.is_refuted)
+        if is_bare and context.limits is None:
+            return super()._run_plan(in_use, inputs, context)
+        with self._limit():
+            return super()._run_plan(in_use, inputs, context)
+
+    def _make_plan(self, signature: Signature) -> PlanInUse | None:
+        """Returns a new plan; making one may call BLAS as well."""
+        with self._limit():
+            return super()._make_plan(signature)
+
+    @contextmanager
+    def _limit(self) -> Iterator[None]:
+        threads = self._threads
+        if threads is None:
+            yield
+            return
+        begin_limit(threads)
         try:
-            return super().run(inputs, context)
+            yield
         finally:
-            end_limit(self._threads)
+            end_limit(threads)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.open import late
-from hetero_cpu.open.late import write_late
+from hetero_cpu.open.late import add_toolkit, write_late
 from hetero_cpu.operators.convolution.staging import make_stage
 
 from hetero_core.kernels.program import compile_program
@@ -37,10 +36,10 @@ def compile_graph(name: str, comparison: str = "LessOrEqual") -> Any:
 
 
 def check(program: Any) -> None:
-    compute = write_late(program)
+    compute = add_toolkit(write_late(program), program)
     for sizes in SIZES:
         inputs = tuple(np.array(size, np.int64) for size in sizes)
-        for actual, expected in zip(compute(*inputs), program.run(inputs), strict=True):
+        for actual, expected in zip(compute(*sizes), program.run(inputs), strict=True):
             assert isinstance(actual, np.ndarray)
             assert (actual.dtype, actual.shape, actual.flags.c_contiguous) == (expected.dtype, expected.shape, True)
             assert actual.tobytes() == expected.tobytes()
@@ -49,7 +48,7 @@ def check(program: Any) -> None:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_function_computes_what_the_toolkit_does(name: str) -> None:
     program = compile_graph(name)
-    assert (late._write(program) is not None) == (name in WRITTEN)
+    assert (write_late(program) is not None) == (name in WRITTEN)
     check(program)
 
 
@@ -64,7 +63,7 @@ def test_error_is_that_of_the_toolkit() -> None:
     with pytest.raises(IndexError) as expected:
         program.run(inputs)
     with pytest.raises(IndexError) as actual:
-        write_late(program)(*inputs)
+        add_toolkit(write_late(program), program)(*inputs)
     assert (str(actual.value), actual.value.__notes__) == (str(expected.value), expected.value.__notes__)
 
 

@@ -29,23 +29,8 @@ _COMPARISONS = {
 }
 
 
-def write_late(program: Program) -> Compute:
-    """Returns a function of the inputs that returns the outputs as `program.run` does."""
-    written = _write(program)
-
-    def compute(*inputs: Array | int) -> tuple[Array, ...]:
-        if written is not None:
-            try:
-                return written(*inputs)
-            except (IndexError, ValueError, TypeError, MemoryError):
-                pass  # the toolkit says what is wrong
-        return program.run(tuple([np.asarray(value, np.int64) for value in inputs]))
-
-    return compute
-
-
-def _write(program: Program) -> Compute | None:
-    """Returns the function; None where a node is of another operator."""
+def write_late(program: Program) -> Compute | None:
+    """Returns a function of the inputs that returns the outputs as `program.run` does; None where a node is of another operator."""
     ranks = {}
     for slot, spec in zip(program.input_slots, program.inputs, strict=True):
         if not isinstance(spec.type, TensorType) or spec.type.shape is None:
@@ -73,6 +58,20 @@ def _write(program: Program) -> Compute | None:
     outputs = "".join(f"v{slot}, " for slot in program.output_slots)
     exec("\n".join([f"def compute({parameters}):", *lines, f"    return ({outputs})"]), names)
     compute: Compute = names["compute"]
+    return compute
+
+
+def add_toolkit(written: Compute | None, program: Program) -> Compute:
+    """Returns a function that returns what `program.run` does, by a function that was written of it where there is one."""
+
+    def compute(*inputs: Array | int) -> tuple[Array, ...]:
+        if written is not None:
+            try:
+                return written(*inputs)
+            except (IndexError, ValueError, TypeError, MemoryError):
+                pass  # the toolkit says what is wrong
+        return program.run(tuple([np.asarray(value, np.int64) for value in inputs]))
+
     return compute
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from hetero_core.network.graph import Node
 from hetero_core.records import record
 from hetero_cpu.open.evaluation import Products, Sums, Table, write_function, write_tuple
-from hetero_cpu.open.late import write_late
+from hetero_cpu.open.late import add_toolkit, write_late
 from hetero_cpu.open.size_class import SizeClass
 from hetero_cpu.planning.plan import ExecutionPlan, Foreign
 
@@ -152,7 +152,9 @@ class OpenPlan:
         parameters = sizes.form.derivation.parameters
         self._measure: Callable[..., int] = write_function(parameters, *numbers.arena.write([0]))
         self._describe = write_function(parameters, _write_described(numbers, late, chunks_end))
-        self._compute_late = None if late.program is None else write_late(late.program)
+        written = None if late.program is None else write_late(late.program)
+        self.late_calls_toolkit = late.program is not None and written is None
+        self._compute_late = None if late.program is None else add_toolkit(written, late.program)
         index_of_element = {name: index for index, name in enumerate(late.elements)}
         self._late_reads = [index_of_element[name] for name in late.reads]
         # Of each late constant where its elements are; None where it is computed.

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class PlanInUse:
     """A plan, and its instances that no run has. `is_refuted`: a run has shown that it is wrong, or made of wrong types.
 
-    `needs_check`: its next run is computed twice; `name` is what a plan of machine code is noted by when it was found right.
+    `needs_check`: its next run is computed twice; `name` is what a plan of machine code is noted by when it was found right. `calls_blas`:
+    a run without limits may call NumPy's BLAS.
     """
 
     plan: ExecutionPlan
@@ -31,6 +32,10 @@ class PlanInUse:
     is_refuted: bool = False
     needs_check: bool = False
     name: str = ""
+    calls_blas: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.calls_blas = self.plan.calls_blas
 
     def measure(self, inputs: tuple[Any, ...]) -> int:
         """Returns the bytes of the arena of a run."""
@@ -61,6 +66,7 @@ class OpenPlanInUse(PlanInUse):
         """`network`: its name, where the plan is checked before it runs: for the class, and for each set of sizes unless it is proven."""
         super().__init__(opened.plan, [], is_refuted, needs_check, name)
         self.opened, self._network = opened, network
+        self.calls_blas |= opened.late_calls_toolkit
         self._own: list[OpenInstance] = []
         self._checked: set[Signature] = set()
         self._is_proven = False
