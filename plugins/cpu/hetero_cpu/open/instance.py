@@ -59,6 +59,7 @@ class OpenInstance:
         self._table_begins: list[int] = []
         outside = plan.plan.outside
         self._inputs = [(value, self._index_of_root[value] if value in outside.inputs else None) for value in plan.inputs]
+        self._outputs = [(value, value in outside.outputs) for value in plan.plan.outputs]
         index_of_output, laid = plan.numbers.outputs, plan.numbers.laid
         self._lent = [
             (value, self._index_of_root[root], index := index_of_output[value], OutputMemory(laid[index][0], room=1.125))
@@ -199,9 +200,9 @@ class OpenInstance:
         outputs: list[Any] = []
         # The caller's own arrays may lie anywhere, and so may what was passed on by name.
         are_own = presets is None
-        for index, value in enumerate(self._plan.plan.outputs):
+        for index, (value, is_outside) in enumerate(self._outputs):
             preset = None if presets is None else presets[index]
-            place = own_outputs.get(value) if value in self._plan.plan.outside.outputs else self._arrays.get(value)
+            place = own_outputs[value] if is_outside else self._arrays.get(value)
             if place is None:
                 outputs.append(own_value(self._current.passed[value], self._memory))
                 are_own = False
@@ -209,7 +210,7 @@ class OpenInstance:
                 preset[...] = place
                 outputs.append(preset)
             else:
-                outputs.append(place if value in self._plan.plan.outside.outputs else place.copy())
+                outputs.append(place if is_outside else place.copy())
         return OwnOutputs(outputs) if are_own else tuple(outputs)
 
 
