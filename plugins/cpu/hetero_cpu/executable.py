@@ -59,9 +59,7 @@ class CpuExecutable(TellingExecutable):
         self._kernels, self.workers, self._verifies, self._checks_plans = kernels, workers, verifies, checks_plans
         self._may_keep_loads = may_keep_loads
         self._teams = None if kernels == NUMPY or workers == 1 else open_teams(workers, streams)
-        self._orders = 0
-        self.source = source
-        self.inputs, self.outputs = source.inputs, source.outputs
+        self.source, self.inputs, self.outputs = source, source.inputs, source.outputs
         self._extensions = dict(extensions)
         names = [tuple(spec.name for spec in specs) for specs in (self.inputs, self.outputs)]
         self._verifier = Verifier(source.name, names[1], inputs=names[0])
@@ -69,10 +67,9 @@ class CpuExecutable(TellingExecutable):
         signature = read_static_signature(self.inputs)
         self._weights = PackedWeights(releases=signature is not None, is_once=is_once)
         self.native_weights = self._weights.renew()
-        self._lock = threading.Lock()
-        self._has_run, self._is_warm = threading.Event(), False
+        self._lock, self._has_run = threading.Lock(), threading.Event()
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
-        self._is_closed, self._plan_count = False, 0
+        self._is_closed, self._plan_count, self._orders = False, 0, 0
         self._open_plans = OpenPlans(self.inputs)
         if signature is None and kernels != NUMPY and not (checks_plans or is_once):
             self._open_plans.keep_on_disk(source, self.native_weights, workers)
@@ -97,8 +94,7 @@ class CpuExecutable(TellingExecutable):
         try:
             return self._run_plan(in_use, inputs, context)
         finally:
-            if not self._is_warm:
-                self._is_warm = True
+            if not self._has_run.is_set():
                 self._has_run.set()
 
     def _run_plan(self, in_use: PlanInUse | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
