@@ -4,9 +4,10 @@ nox -s core                 the core's own tests
 nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE and HETERO beside it
 nox -s "plugin(ray)"        RAY on a cluster of three nodes on this machine; downloads Ray, takes minutes, and is not a default session
 nox -s process              PROCESS:CPU against the whole conformance kit; minutes
-nox -s kit                  CPU, TEMPLATE and a split against the whole conformance kit, of which `flow` samples the last two;
-                            200 tokens of a decoder on ten splits, of which `core` takes 60 on three; onnx's whole models on the
-                            kernels, of which `core` takes two; minutes
+nox -s kit                  CPU, TEMPLATE, a split and a GPU of make-believe against the whole conformance kit, of which `flow` and
+                            `plugin(cupy)` take a sample of onnx's cases; the known networks in more splits; 200 tokens of a decoder
+                            on ten splits, of which `core` takes 60 on three; onnx's whole models on the kernels, of which `core`
+                            takes two; many minutes
 nox -s flow                 everything together: models, splits, command line, packaging
 nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
 nox -s engines              one network over OpenVINO, ONNX Runtime and CPU, with all of ONNX's cases; the steps in front of a network
@@ -86,9 +87,16 @@ def with_extras(name: str, *wanted: str) -> str:
     return f"{name}[{extras}]" if extras else name
 
 
-def isolate(session: nox.Session) -> dict[str, str]:
-    """Returns the environment of a test run: the onnx package writes its light models below ONNX_HOME."""
-    return {"ONNX_HOME": str(Path(session.create_tmp()) / "onnx")}
+def isolate(session: nox.Session) -> dict[str, str | None]:
+    """Returns the environment of a test run: where the onnx package writes its light models and the tests keep its node cases.
+
+    Hundreds of tests start an interpreter; each would compile all that it imports where the caller forbids that it is kept.
+    """
+    return {
+        "ONNX_HOME": str(Path(session.create_tmp()) / "onnx"),
+        "NODE_CASES": str(session.cache_dir),
+        "PYTHONDONTWRITEBYTECODE": None,
+    }
 
 
 def run_tests(session: nox.Session, *folders: str) -> None:
@@ -329,14 +337,15 @@ def process(session: nox.Session) -> None:
 
 @nox.session
 def kit(session: nox.Session) -> None:
-    """Runs all operators of the kit on TEMPLATE and a split, ONNX's cases on the GPU of make-believe, long generations and whole models.
+    """Runs the whole kit on CPU, TEMPLATE, a split and the GPU of make-believe, long generations, whole models and more splits of them.
 
     The default sessions sample them.
     """
     install_workspace(session, [*COMPANIONS, with_extras("cupy", "test")])
     run = {**isolate(session), "WHOLE_KIT": "1"}
-    tests = ("tests/flow/test_conformance.py", "tests/core/test_generation.py", "tests/core/test_kernels_cases.py")
-    session.run("pytest", "-n", "2", *tests, "plugins/cupy/tests/test_backend_cases.py", *session.posargs, env=run)
+    flow = ("tests/flow/test_conformance.py", "tests/flow/test_models.py")
+    tests = (*flow, "tests/core/test_generation.py", "tests/core/test_kernels_cases.py", "plugins/cupy/tests")
+    session.run("pytest", "-n", "2", *tests, *session.posargs, env=run)
 
 
 @nox.session

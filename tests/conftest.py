@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 
 import onnx.parser
@@ -15,14 +14,6 @@ from hetero_core import Core, Network
 def core() -> Iterator[Core]:
     with Core() as opened:
         yield opened
-
-
-@pytest.fixture
-def small_heap() -> Iterator[None]:
-    """Leaves what earlier tests hold out of the collections that a test asks for: each takes a millisecond in place of a quarter second."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

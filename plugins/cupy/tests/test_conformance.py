@@ -1,12 +1,23 @@
-"""GPU on a card of make-believe does what every device owes."""
+"""GPU on a card of make-believe does what every device owes.
+
+Of onnx's cases a sample is tried: test_backend_cases.py has all of them on such a card, and `nox -s kit` runs the whole kit.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hetero_cupy.device import GpuDevice
 from hetero_tests.fake_runtime import FakeRuntime
+from hetero_tests.samples import sample_cases
 
 from hetero_core import hookimpl
-from hetero_core.conformance.suite import DeviceConformance
+from hetero_core.conformance.catalogue import choose_checks
+from hetero_core.conformance.check import Check
+from hetero_core.conformance.runner import FAILED, SKIPPED, SharedCore, Target, make_target, run_check
+
+CHECKS = sample_cases(choose_checks(), 12)
 
 
 class MakeBelieve:
@@ -17,5 +28,17 @@ class MakeBelieve:
         return GpuDevice(name, FakeRuntime())
 
 
-class TestGpu(DeviceConformance):
-    device, plugin = "CARD", MakeBelieve()
+@pytest.fixture(scope="module")
+def opened_target() -> Iterator[tuple[Target, SharedCore]]:
+    target = make_target("CARD", plugin=MakeBelieve())
+    with SharedCore(target) as shared:
+        yield target, shared
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
+def test_check(check: Check, opened_target: tuple[Target, SharedCore]) -> None:
+    target, shared = opened_target
+    outcome = run_check(check, target, shared=shared)
+    if outcome.status == SKIPPED:
+        pytest.skip(outcome.reason)
+    assert outcome.status != FAILED, f"{check.name}: {outcome.reason}"

@@ -21,8 +21,8 @@ from time import monotonic
 
 import numpy as np
 import onnx.parser
-from conftest import install_breaking
 
+from conftest import install_breaking
 from hetero_core import Core, ExecutableNetwork
 from hetero_core.errors import DeviceCrashedError, HeteroError, RequestCancelledError
 

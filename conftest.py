@@ -1,0 +1,21 @@
+"""For the tests of all packages: a small heap, and onnx's node cases, which are computed once in a run of all sessions."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from hetero_tests.node_cases import share_node_cases
+
+from hetero_core.testing import backend_cases
+
+backend_cases._load_kind = share_node_cases(backend_cases._load_kind)
+
+
+@pytest.fixture
+def small_heap() -> Iterator[None]:
+    """Leaves what earlier tests hold out of the collections that a test asks for: each takes a millisecond in place of a quarter second."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
