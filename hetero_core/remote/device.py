@@ -99,7 +99,7 @@ class RemoteDevice(Generic[AnyCarrier]):
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """Returns the nodes that the device behind the colon takes, under the name of the device here."""
         carrier, settings = self._reach(device, config)
-        bulk = _pack(network)
+        bulk = carrier.ship(_pack(network))
         (supported, refused), _ = call_again(lambda: carrier.call("query", settings, bulk=bulk))
         return QueryResult(dict.fromkeys(supported, str(device)), refused)
 
@@ -107,7 +107,7 @@ class RemoteDevice(Generic[AnyCarrier]):
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """The network, loaded at the host from its packed form."""
         carrier, settings = self._reach(device, config)
-        bulk = _pack(network)
+        bulk = carrier.ship(_pack(network))
         return RemoteExecutable(carrier, lambda token: carrier.call("load", settings, bulk=bulk, token=token)[0])
 
     @hookimpl
@@ -119,8 +119,8 @@ class RemoteDevice(Generic[AnyCarrier]):
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """The network of a blob of the host's device, imported there with the trust of the import here."""
         carrier, settings = self._reach(device, config)
-        blob, trust = payload.sections[BLOB], are_imports_trusted()
-        return RemoteExecutable(carrier, lambda token: carrier.call("import", settings, trust, bulk=(blob,), token=token)[0])
+        bulk, trust = carrier.ship((payload.sections[BLOB],)), are_imports_trusted()
+        return RemoteExecutable(carrier, lambda token: carrier.call("import", settings, trust, bulk=bulk, token=token)[0])
 
     @hookimpl
     def close_device(self) -> bool:

@@ -21,6 +21,7 @@ from hetero_core.devices.cures import without_cures
 from hetero_core.devices.installed import find_core_version
 from hetero_core.errors import InferenceError
 from hetero_core.executed import ExecutedNode
+from hetero_core.limits import RunLimits
 from hetero_core.network.types import type_of_json, type_to_json
 from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.executable import ExecutableNetwork
@@ -122,6 +123,21 @@ def _unpack(bulk: Bulk) -> Any:
     return unpack_network({"model": bulk[0], "weights": bulk[1]})
 
 
+class NotedLimits(RunLimits):
+    """Limits of a run that tell somebody which node begins: a label, "" after the last one."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, where: str, memory_limit: int | None, note: Callable[[str], None]) -> None:
+        super().__init__(where, memory_limit=memory_limit)
+        self._tell = note
+
+    def enter(self, node: str) -> None:
+        """Records that a node begins, and tells it."""
+        self.node = node
+        self._tell(node)
+
+
 class HostSession:
     """One request on a network: its working memory, and its runs one after the other."""
 
@@ -130,17 +146,25 @@ class HostSession:
         self._state = network.create_state()
 
     def run(
-        self, inputs: tuple[Any, ...], presets: Sequence[Any | None] | None, token: CancelToken, *, measures: bool
+        self,
+        inputs: tuple[Any, ...],
+        presets: Sequence[Any | None] | None,
+        token: CancelToken,
+        *,
+        measures: bool,
+        note: Callable[[str], None] | None = None,
     ) -> tuple[tuple[Any, ...], tuple[tuple[Any, ...], ...]]:
         """Returns the outputs, valid until the next run, and the times of nodes as plain values where they were asked for.
 
-        `presets` are arrays that nobody uses until this returns, as `RunContext.owns_outputs` says.
+        `presets` are arrays that nobody uses until this returns, as `RunContext.owns_outputs` says. `note` is told each node that begins.
         """
         network = self.network
         profile = Profile(str(network.device)) if measures else None
         context = RunContext(self._state, outputs=presets, profile=profile, token=token)
         context.owns_outputs = presets is not None
-        if network.memory_limit is not None:
+        if note is not None:
+            context.limits = NotedLimits(network.where, network.memory_limit, note)
+        elif network.memory_limit is not None:
             context.limits = network.create_limits()
         outputs = network.check_outputs(network.run_host(inputs, context), context)
         return outputs, () if profile is None else tuple(_describe_time(entry) for entry in profile.entries)

@@ -126,11 +126,15 @@ class Succession(Generic[AnyLink]):
     def start(self) -> AnyLink:
         """Starts a host and returns its near end. Raises: DeviceCrashedError."""
 
+    def ship(self, buffers: Sequence[Any]) -> Sequence[Any]:
+        """Returns buffers in the form in which `call` takes them as often as it is needed: as they are, or where hosts fetch them."""
+        return buffers
+
     @abstractmethod
     def call(
         self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
     ) -> tuple[Any, Sequence[Any]]:
-        """Returns what the host answers. `token` is of the run that this belongs to.
+        """Returns what the host answers. `bulk` is from `ship`; `token` is of the run that this belongs to.
 
         Raises: the host's error; DeviceCrashedError where there is no host any more; DeadlineExceededError.
         """

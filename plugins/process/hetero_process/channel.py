@@ -25,10 +25,14 @@ CALL, ANSWER, FAILURE, RUN, LANE, CANCEL = range(6)
 _HEADER = struct.Struct("<IBBB")
 CONTROL = struct.Struct("<BII")
 """A message of the control channel: its kind, the lane, and the request on that lane."""
-SESSION = struct.Struct("<I?")
-"""Before the inputs of a run: the number of its session, and whether it is measured."""
+SESSION = struct.Struct("<IB")
+"""Before the inputs of a run: the number of its session, and which kind of run it is."""
+PLAIN, NOTED, MEASURED = range(3)
+"""Kinds of runs: NOTED says which node begins, for the message about a crash, and MEASURED does so, too."""
 RUN_HEAD = struct.Struct("<IQ")
 """Before the answer to a run: the bytes of its times, and how many bytes of outputs were copied."""
+NOTES = 4096
+"""Bytes of the block in which the child notes the node that begins; a zero ends its name."""
 _LARGEST_PACKET = select.PIPE_BUF
 """Bytes that a pipe takes at once, so that they are read at once; a longer text goes as a file."""
 _LARGEST_TEXT = _LARGEST_PACKET - _HEADER.size

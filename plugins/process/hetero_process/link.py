@@ -23,7 +23,7 @@ from hetero_core.contract import CancelToken
 from hetero_core.errors import DeadlineExceededError, DeviceCrashedError
 from hetero_core.remote.succession import HostReplacedError
 from hetero_core.runtime.forks import call_in_child
-from hetero_process.channel import CANCEL, CONTROL, LANE, Channel, Message, open_lane
+from hetero_process.channel import CANCEL, CONTROL, LANE, NOTES, Channel, Message, open_block, open_lane
 
 GRACE = 1.0
 """Seconds that a child has to give up what nobody waits for any more."""
@@ -50,19 +50,22 @@ class ProcessLink:
         self._has_answered = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lifeline, lifeline = _open_lifeline()
+        self._notes = open_block(bytes(NOTES))
+        passed = theirs.fileno(), lifeline, self._notes.fileno()
         environment = dict(os.environ)
         if not python:
             environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         try:
             self._process = subprocess.Popen(
-                [python or sys.executable, "-m", "hetero_process.child", str(theirs.fileno()), str(lifeline), str(memory), device],
-                pass_fds=(theirs.fileno(), lifeline),
+                [python or sys.executable, "-m", "hetero_process.child", *map(str, (*passed, memory)), device],
+                pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 env=environment,
                 start_new_session=True,
             )
         except OSError as error:
             self._lifeline.close()
+            self._notes.close()
             ours.close()
             raise DeviceCrashedError(
                 f"cannot start a process for device {device} with '{python}': {error.strerror or error}"
@@ -74,7 +77,7 @@ class ProcessLink:
         self._lock = threading.Lock()
         self._lanes: list[_Lane] = []
         self._free: deque[_Lane] = deque()
-        self._end = ""
+        self._end = self._last_node = ""
         self._culprit: object = None
         _links.add(self)
 
@@ -185,13 +188,17 @@ class ProcessLink:
         with self._lock:
             if not self._end:
                 self._end = reason or _describe_status(status)
+            if not self._notes.closed:
+                self._last_node = os.pread(self._notes.fileno(), NOTES, 0).partition(b"\0")[0].decode(errors="replace")
+                self._notes.close()
             self._lifeline.close()
 
     def _describe_end(self, what: str, *, is_bystander: bool = False) -> DeviceCrashedError:
         kind = HostReplacedError if is_bystander else DeviceCrashedError
         is_bare = self._python and not self._has_answered
         hint = f"; '{self._python}' has to have hetero-process and the packages of the device" if is_bare else ""
-        return kind(f"device {self._device} in process {self._process.pid} {self._end} while it {what}{hint}")
+        node = f"; the last node that began is {self._last_node}" if self._last_node else ""
+        return kind(f"device {self._device} in process {self._process.pid} {self._end} while it {what}{node}{hint}")
 
     def close(self) -> None:
         """Lets the child end, and waits for it; one that hangs is ended."""
@@ -205,6 +212,7 @@ class ProcessLink:
     def drop(self) -> None:
         """Closes what this process holds of the child. A fork would keep it alive after the parent's end."""
         self._lifeline.close()
+        self._notes.close()
         self._control.close()
         for lane in self._lanes:
             lane.channel.close()

@@ -60,6 +60,8 @@ _BREAKING = dedent(
 
         def run(self, inputs, context):
             # Breaks for the numbers that it is told to; any other input is negated.
+            if context.limits is not None:
+                context.limits.enter(self.network.nodes[0].label)
             if inputs[0].flat[0] == 13:
                 break_now(self._how, self._sign)
             return (-inputs[0],)

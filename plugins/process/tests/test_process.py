@@ -24,7 +24,6 @@ from hetero_core.errors import (
     InferenceError,
     RequestCancelledError,
     UnsupportedNodesError,
-    UntrustedBlobError,
 )
 
 GOOD = {"x": np.array([1.0, -2.0], np.float32)}
@@ -115,6 +114,21 @@ def test_crash_ends_the_run_and_the_next_run_has_a_new_process(load: Callable[..
         assert not is_alive(pid)
         np.testing.assert_array_equal(request.infer(GOOD)["y"], [-1.0, 2.0])
         assert network.get_metric("PID") != pid
+
+
+@pytest.mark.parametrize("config", [{"PERF_COUNT": "YES"}, {"DEADLINE": 60}, {"MEMORY_LIMIT": 1 << 30}])
+def test_crash_names_the_last_node_where_runs_are_watched(load: Callable[..., Any], config: dict[str, Any]) -> None:
+    network = load(BREAKING_HOW="ABORT", **config)
+    require_right(network)
+    with pytest.raises(
+        DeviceCrashedError, match=r"(?m)SIGABRT while it ran a network; the last node that began is '.*' \(Neg-13\)$"
+    ):
+        network.infer(BAD)
+    require_right(network)
+    os.kill(network.get_metric("PID"), signal.SIGKILL)
+    with pytest.raises(DeviceCrashedError, match="SIGKILL") as crash:
+        network.infer(GOOD)
+    assert "last node" not in str(crash.value)
 
 
 def test_device_that_crashes_again_is_given_up(core: Core, load: Callable[..., Any]) -> None:
@@ -304,15 +318,6 @@ def test_child_ends_with_a_parent_that_is_killed(breaking_folder: Path, tmp_path
     assert wait_for(lambda: not is_alive(pid))
 
 
-def test_blob_is_that_of_the_device(core: Core, read: Callable[[str], Network], tmp_path: Path) -> None:
-    network = core.load_network(
-        read("g (float[n] x) => (float[n] y) { h = Neg (x) y = Exp (h) }"), "PROCESS:CPU", {"CPU_KERNELS": "NUMPY"}
-    )
-    network.export_network(tmp_path / "network.blob")
-    again = core.import_network(tmp_path / "network.blob", "PROCESS:CPU", trust=True)
-    np.testing.assert_array_equal(again.infer(GOOD)["y"], network.infer(GOOD)["y"])
-
-
 def test_times_of_nodes_come_back(core: Core, read: Callable[[str], Network]) -> None:
     network = core.load_network(read("g (float[n] x) => (float[n] y) { y = Exp (x) }"), "PROCESS:CPU", {"PERF_COUNT": "YES"})
     request = network.create_infer_request()
@@ -362,25 +367,3 @@ def test_forked_process_keeps_no_child_alive(breaking_folder: Path) -> None:
             assert is_alive(fork)
         finally:
             os.kill(fork, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("is_trusted", [False, True])
-def test_code_that_a_blob_can_do_without_is_used_where_it_is_trusted(
-    core: Core, negation: Network, load: Callable[..., Any], tmp_path: Path, is_trusted: bool
-) -> None:
-    load(BREAKING_HOW="RAISE").export_network(tmp_path / "network.blob")
-    again = core.import_network(tmp_path / "network.blob", "PROCESS:BREAKING", trust=is_trusted)
-    assert again.get_metric("IS_COMPILED_AGAIN") is not is_trusted
-    require_right(again)
-    os.kill(again.get_metric("PID"), signal.SIGKILL)
-    with pytest.raises(DeviceCrashedError, match="SIGKILL"):
-        again.infer(GOOD)
-    require_right(again)
-    assert again.get_metric("IS_COMPILED_AGAIN") is not is_trusted
-
-
-def test_code_that_a_blob_needs_is_refused_without_trust(core: Core, load: Callable[..., Any], tmp_path: Path) -> None:
-    load(BREAKING_HOW="EXIT").export_network(tmp_path / "network.blob")
-    with pytest.raises(UntrustedBlobError, match="compiled"):
-        core.import_network(tmp_path / "network.blob", "PROCESS:BREAKING")
-    require_right(core.import_network(tmp_path / "network.blob", "PROCESS:BREAKING", trust=True))

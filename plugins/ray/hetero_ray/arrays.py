@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import ray
@@ -48,6 +50,34 @@ class Traffic:
         with self._lock:
             self.put += put
             self.got += got
+
+
+class Shipment(list[Any]):
+    """References to the buffers of one network."""
+
+
+class Shipments:
+    """The networks and blobs that this program has put into the store, each content once while a loaded network uses it. Safe for threads.
+
+    The last one stays, as a network is mostly queried and then loaded.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._lock = threading.Lock()
+        self._last = Shipment()
+        self._known: WeakValueDictionary[tuple[bytes, ...], Shipment] = WeakValueDictionary()
+
+    def put(self, buffers: Sequence[Any]) -> Shipment:
+        """Returns references to buffers; puts those whose content is new."""
+        key = tuple(sha256(buffer).digest() for buffer in buffers)
+        with self._lock:
+            shipment = self._known.get(key)
+            if shipment is None:
+                shipment = self._known[key] = Shipment(map(put_buffer, buffers))
+                self.nbytes += sum(memoryview(buffer).nbytes for buffer in buffers)
+            self._last = shipment
+            return shipment
 
 
 def put_array(array: Any) -> RayArray:

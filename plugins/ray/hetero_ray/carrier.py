@@ -12,11 +12,12 @@ import ray
 
 from hetero_core.contract import CancelToken, RunContext
 from hetero_core.devices.watch import find_end_of_wait
+from hetero_core.errors import DeviceUnavailableError
 from hetero_core.network.types import ValueSpec
 from hetero_core.remote.host import restore_times
 from hetero_core.remote.succession import Succession
 from hetero_core.remote.values import dump_value
-from hetero_ray.arrays import MEMORY, pack_values, put_buffer, unpack_values
+from hetero_ray.arrays import MEMORY, Shipments, pack_values, unpack_values
 from hetero_ray.link import RayLink
 from hetero_ray.nodes import Fleet
 
@@ -28,11 +29,12 @@ class RayCarrier(Succession[RayLink]):
 
     memory = MEMORY
 
-    def __init__(self, device: str, node: str, fleet: Fleet) -> None:
+    def __init__(self, device: str, node: str, fleet: Fleet, shipments: Shipments) -> None:
         """`node` is the name of a node, "" for any."""
         super().__init__(device)
         self._name = node
         self._fleet = fleet
+        self._shipments = shipments
         self._sessions = itertools.count(1)
 
     @property
@@ -44,20 +46,25 @@ class RayCarrier(Succession[RayLink]):
     def start(self) -> RayLink:
         """Starts an actor; where the named node is gone, on another one, with a warning. Raises: DeviceUnavailableError."""
         node = self._fleet.find(self._name)
+        if node is not None and not self._fleet.has_gpu_for(self._device, node):
+            raise DeviceUnavailableError(f"node {node.name} of the Ray cluster has no free GPU for device {self._device}")
         if node is None:
             node = self._fleet.choose(self._device)
             if self._name:
                 logger.warning("node %s of the Ray cluster is gone; device %s goes on node %s", self._name, self._device, node.name)
         return RayLink(self._device, node, self._fleet)
 
+    def ship(self, buffers: Sequence[Any]) -> Sequence[Any]:
+        """Returns references to buffers in the store of this program's node, which each other node fetches once."""
+        return self._shipments.put(buffers)
+
     def call(
         self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
     ) -> tuple[Any, Sequence[Any]]:
         """Returns what the actor answers, and its buffers. Raises: as `RayLink.request`."""
         link, end_of_wait = self.find_link(), find_end_of_wait()
-        refs = [put_buffer(buffer) for buffer in bulk]
         text = dump_value((operation, arguments))
-        result, references = link.request("call", text, refs, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
+        result, references = link.request("call", text, bulk, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
         return result, tuple(ray.get(references))
 
     def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> RaySession:

@@ -13,7 +13,7 @@ from hetero_core.contract import Array, ConfigKey, DeviceName, freeze_mapping
 from hetero_core.hookspecs import hookimpl
 from hetero_core.remote.device import RemoteDevice
 from hetero_ray.actor import list_devices
-from hetero_ray.arrays import RayArray, Traffic, get_arrays, put_array
+from hetero_ray.arrays import RayArray, Shipments, Traffic, get_arrays, put_array
 from hetero_ray.carrier import RayCarrier
 from hetero_ray.nodes import Fleet, list_nodes
 
@@ -35,6 +35,7 @@ class RayDevice(RemoteDevice[RayCarrier]):
         super().__init__(name)
         self._fleet = Fleet()
         self._traffic = Traffic()
+        self._shipments = Shipments()
 
     def locate(self, device: DeviceName, config: Mapping[str, Any] | None) -> tuple[str, str]:
         """The device behind the colon, and the node, "" for any."""
@@ -43,10 +44,10 @@ class RayDevice(RemoteDevice[RayCarrier]):
     def connect(self, *place: Any) -> RayCarrier:
         """A carrier to an actor."""
         device, node = place
-        return RayCarrier(device, node, self._fleet)
+        return RayCarrier(device, node, self._fleet, self._shipments)
 
     def own_metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """The nodes, what is installed on each of them, and the bytes of arrays that this program has put and got."""
+        """The nodes, what is installed on each of them, and the bytes of arrays and networks that this program has put and got."""
         return {
             "AVAILABLE_DEVICES": tuple(node.name for node in list_nodes()),
             "DEVICES_OF_NODES": list_devices_of_nodes,
@@ -54,6 +55,7 @@ class RayDevice(RemoteDevice[RayCarrier]):
             "IS_LOCAL": False,
             "BYTES_PUT": self._traffic.put,
             "BYTES_GOT": self._traffic.got,
+            "NETWORK_BYTES_PUT": self._shipments.nbytes,
         }
 
     @hookimpl

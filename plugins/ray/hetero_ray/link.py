@@ -43,6 +43,7 @@ class RayLink:
         self._culprit = 0
         self._is_closed = False
         fleet.hosts[node.id] += 1
+        fleet.gpus[node.id] += needs_gpu(device)
         # It reserves no processor of Ray's count: the device's own keys say how many threads it may have.
         self._actor = (
             ray.remote(num_cpus=0, concurrency_groups={"control": 1})(HostActor)
@@ -128,6 +129,7 @@ class RayLink:
         if not is_first:
             return
         self._fleet.hosts[self.node.id] -= 1
+        self._fleet.gpus[self.node.id] -= needs_gpu(self._device)
         if ray.is_initialized():
             with suppress(ray.exceptions.RayError):  # the actor may have gone before
                 ray.kill(self._actor)

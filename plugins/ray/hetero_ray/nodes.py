@@ -82,22 +82,27 @@ def _name(node: dict[str, Any]) -> str:
 
 
 class Fleet:
-    """The nodes as one Core uses them: how many actors it has on each, and which it has seen to be lost before Ray says so."""
+    """The nodes as one Core uses them: how many actors and GPUs it has on each, and which it has seen to be lost before Ray says so."""
 
     def __init__(self) -> None:
         self.hosts: Counter[str] = Counter()
+        self.gpus: Counter[str] = Counter()
         self.lost: set[str] = set()
 
     def find(self, name: str) -> RayNode | None:
         """Returns the living node with this name."""
         return next((node for node in list_nodes() if node.name == name and node.id not in self.lost), None)
 
+    def has_gpu_for(self, device: str, node: RayNode) -> bool:
+        """Says whether a node has the GPU that a device needs, if it needs one: one that no other actor of this program has."""
+        return not needs_gpu(device) or node.resources.get("GPU", 0) - self.gpus[node.id] >= 1
+
     def choose(self, device: str) -> RayNode:
         """Returns the living node with the fewest actors; for a GPU, of those that have one. Raises: DeviceUnavailableError."""
         nodes = [node for node in list_nodes() if node.id not in self.lost]
-        able = [node for node in nodes if not needs_gpu(device) or node.resources.get("GPU", 0) >= 1]
+        able = [node for node in nodes if self.has_gpu_for(device, node)]
         if not able:
-            reason = "has a GPU" if nodes else "can be reached"
+            reason = "has a free GPU" if nodes else "can be reached"
             raise DeviceUnavailableError(f"no living node of the Ray cluster {reason} for {device}; {len(nodes)} nodes live")
         return min(able, key=lambda node: (self.hosts[node.id], node.name))
 

@@ -68,8 +68,8 @@ def install_breaking(folder: Path) -> None:
     (installed / "entry_points.txt").write_text("[hetero_core.devices]\nBREAKING = breaking_device\n")
 
 
-def add_node(cluster: Any, name: str) -> Any:
-    return cluster.add_node(num_cpus=1, node_name=name, object_store_memory=_STORE, include_dashboard=False)
+def add_node(cluster: Any, name: str, **resources: int) -> Any:
+    return cluster.add_node(num_cpus=1, node_name=name, object_store_memory=_STORE, include_dashboard=False, **resources)
 
 
 @pytest.fixture(scope="session")
@@ -95,9 +95,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def add(cluster: Any) -> Callable[[str], Any]:
-    """A function that adds a node of this name."""
-    return lambda name: add_node(cluster, name)
+def add(cluster: Any) -> Callable[..., Any]:
+    """A function that adds a node of this name and with these resources."""
+    return lambda name, **resources: add_node(cluster, name, **resources)
 
 
 @pytest.fixture

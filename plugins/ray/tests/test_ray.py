@@ -14,7 +14,13 @@ import pytest
 from hetero_ray import FollowedCluster
 
 from hetero_core import Core, ExecutableNetwork, Network
-from hetero_core.errors import DeviceCrashedError, DeviceNotFoundError, RequestCancelledError, UnsupportedNodesError
+from hetero_core.errors import (
+    DeviceCrashedError,
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    RequestCancelledError,
+    UnsupportedNodesError,
+)
 from hetero_core.testing.transformers import HEADS, WIDTH, decoder_model, ties_of_decoder
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
@@ -118,6 +124,37 @@ def test_tokens_with_states_on_two_nodes_are_those_of_one_device(core: Core) -> 
     assert split.states["past_key_1"].value.shape[2] == 200
 
 
+def test_network_is_put_into_the_store_once_for_all_nodes(core: Core, mixed: Network, tmp_path: Any) -> None:
+    weights = np.arange(4000, dtype=np.float32)
+    text = (
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[{weights.size}] x) => (float[{weights.size}] y) {{ y = Add (x, w) }}"""
+    )
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    put = [core.get_metric("RAY", "NETWORK_BYTES_PUT")]
+    network = core.load_network(model, "MULTI:RAY.a:CPU,RAY.b:CPU,RAY.c:CPU")
+    again = core.load_network(onnx.ModelProto.FromString(model.SerializeToString()), "RAY.b:CPU")
+    put.append(core.get_metric("RAY", "NETWORK_BYTES_PUT"))
+    # The weights and the model without them, once.
+    assert weights.nbytes < put[1] - put[0] < weights.nbytes + 4000
+    x = np.ones_like(weights)
+    for each in (network, again):
+        np.testing.assert_array_equal(each.infer({"x": x})["y"], x + weights)
+
+
+def test_gpu_is_sought_on_nodes_that_have_one(core: Core, mixed: Network, extra: Callable[..., Any]) -> None:
+    with pytest.raises(DeviceUnavailableError, match="no living node of the Ray cluster has a free GPU for GPU; 3 nodes live"):
+        core.load_network(mixed, "RAY:GPU")
+    with pytest.raises(DeviceUnavailableError, match="node A of the Ray cluster has no free GPU for device GPU"):
+        core.load_network(mixed, "RAY.a:GPU")
+    extra("g", num_gpus=1)
+    # Ray counts a GPU there; the plugin is not installed, which that node says.
+    with pytest.raises(DeviceNotFoundError, match="raised by device GPU on node G"):
+        core.load_network(mixed, "RAY:GPU")
+    with pytest.raises(DeviceUnavailableError, match="node G of the Ray cluster has no free GPU for device GPU"):
+        core.load_network(mixed, "RAY.g:GPU")
+
+
 def test_blob_of_a_node_is_imported_on_another(core: Core, mixed: Network, tmp_path: Any) -> None:
     core.load_network(mixed, "RAY.a:CPU").export_network(tmp_path / "blob")
     require_right(core.import_network(tmp_path / "blob", "RAY.b:CPU", trust=True), draw(5))
@@ -170,11 +207,11 @@ class Load:
 
 
 @pytest.fixture
-def extra(cluster: Any, add: Callable[[str], Any]) -> Iterator[Callable[[str], Any]]:
+def extra(cluster: Any, add: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     nodes: list[Any] = []
 
-    def open_node(name: str) -> Any:
-        nodes.append(add(name))
+    def open_node(name: str, **resources: int) -> Any:
+        nodes.append(add(name, **resources))
         return nodes[-1]
 
     yield open_node
@@ -184,7 +221,7 @@ def extra(cluster: Any, add: Callable[[str], Any]) -> Iterator[Callable[[str], A
 
 
 def test_no_request_is_lost_with_a_node_and_a_new_node_is_used(
-    core: Core, mixed: Network, cluster: Any, extra: Callable[[str], Any]
+    core: Core, mixed: Network, cluster: Any, extra: Callable[..., Any]
 ) -> None:
     lost = extra("x")
     network = core.load_network(mixed, "MULTI:RAY.a:CPU,RAY.b:CPU,RAY.x:CPU")
@@ -203,7 +240,7 @@ def test_no_request_is_lost_with_a_node_and_a_new_node_is_used(
 
 
 def test_followed_cluster_uses_nodes_that_join_and_drops_those_that_go(
-    core: Core, mixed: Network, cluster: Any, extra: Callable[[str], Any]
+    core: Core, mixed: Network, cluster: Any, extra: Callable[..., Any]
 ) -> None:
     network = core.load_network(mixed, "MULTI:RAY.a:CPU,RAY.b:CPU")
     load = Load(network, 6)
@@ -222,7 +259,7 @@ def test_followed_cluster_uses_nodes_that_join_and_drops_those_that_go(
 
 
 def test_split_names_the_node_that_was_lost_and_loads_its_part_elsewhere(
-    core: Core, mixed: Network, cluster: Any, extra: Callable[[str], Any]
+    core: Core, mixed: Network, cluster: Any, extra: Callable[..., Any]
 ) -> None:
     lost = extra("z")
     pins = dict(zip(NODES, ("RAY.a:CPU", "RAY.z:CPU", "RAY.a:CPU", "RAY.a:CPU"), strict=True))
@@ -237,7 +274,7 @@ def test_split_names_the_node_that_was_lost_and_loads_its_part_elsewhere(
     require_right(network, draw(5))
 
 
-def test_state_that_was_lost_with_its_node_says_so_until_it_is_reset(core: Core, cluster: Any, extra: Callable[[str], Any]) -> None:
+def test_state_that_was_lost_with_its_node_says_so_until_it_is_reset(core: Core, cluster: Any, extra: Callable[..., Any]) -> None:
     lost = extra("v")
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x, float[2] past) => (float[2] y) { y = Add (x, past) }'
     network = core.read_network(onnx.parser.parse_model(text)).with_state({"y": "past"})
