@@ -88,14 +88,10 @@ def add_pin_options(parser: Parser) -> None:
     parser.add_argument("--affinity", metavar="FILE", help="pins from the table [affinity] of a TOML file; --pin overrides them")
 
 
-def add_shape_option(parser: Parser) -> None:
-    """Adds --shape of the commands that read a model and give it other shapes; see `reshape`."""
-    add_repeated(
-        parser,
-        "--shape",
-        metavar="NAME=SIZE,...",
-        help="the shape of an input, or the value of a named size for all inputs; may be repeated",
-    )
+def add_shape_option(parser: argparse._ActionsContainer, of: str = "an input") -> None:
+    """Adds --shape: of the commands that read a model and give it other shapes (see `reshape`), and of those that draw inputs."""
+    text = f"the shape of {of}, or the value of a named size for all inputs; may be repeated"
+    add_repeated(parser, "--shape", metavar="NAME=SIZE,...", help=text)
 
 
 def add_input_options(parser: Parser, title: str = "inputs") -> None:
@@ -103,12 +99,7 @@ def add_input_options(parser: Parser, title: str = "inputs") -> None:
     inputs = parser.add_argument_group(title, "inputs that are not given are random")
     add_repeated(inputs, "-i", "--input", metavar="NAME=FILE", help="a file as for 'hetero run', or NAME=VALUE; may be repeated")
     inputs.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="the seed of random inputs (0)")
-    add_repeated(
-        inputs,
-        "--shape",
-        metavar="NAME=SIZE,...",
-        help="the shape of a random input with open dimensions, or the value of a named size for all inputs; may be repeated",
-    )
+    add_shape_option(inputs, "a random input with open dimensions")
 
 
 def whole_number(least: int) -> Callable[[str], int]:

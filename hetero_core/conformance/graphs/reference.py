@@ -60,18 +60,17 @@ class Noise:
 
     def move(self, array: Any, dtype: str | None) -> Any:
         """Returns the array with each number moved a little; what is no floating-point number stays."""
-        if dtype is None or dtype not in UNIT or self.units == 0 or not _is_float(array):
-            return array
-        return array * (1 + self._draw(array.shape, dtype))
+        return array * (1 + self._draw(array, dtype)) if self._moves(array, dtype) else array
 
     def shift(self, array: Any, dtype: str | None) -> Any:
         """Returns the array with each number moved as far as a 1 would be."""
-        if dtype is None or dtype not in UNIT or self.units == 0 or not _is_float(array):
-            return array
-        return array + self._draw(array.shape, dtype)
+        return array + self._draw(array, dtype) if self._moves(array, dtype) else array
 
-    def _draw(self, shape: tuple[int, ...], dtype: str) -> Any:
-        return self.random.uniform(-1, 1, shape) * (self.units * UNIT[dtype])
+    def _moves(self, array: Any, dtype: str | None) -> bool:
+        return dtype in UNIT and self.units != 0 and _is_float(array)
+
+    def _draw(self, array: Any, dtype: str | None) -> Any:
+        return self.random.uniform(-1, 1, array.shape) * (self.units * UNIT[str(dtype)])
 
 
 class Reference:

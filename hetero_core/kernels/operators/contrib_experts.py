@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from hetero_core.network.types import ValueType
 
 _ACTIVATIONS = ("relu", "gelu", "silu", "swiglu", "identity")
 _NO_LIMIT = float("inf")
+_UNREAD = {"swiglu_fusion": 0, "swiglu_limit_after_activation": 0, "use_sparse_mixer": 0}
+_ACTIVATION = {"activation_alpha": 1.0, "activation_beta": 0.0, "activation_type": "relu", "swiglu_limit": _NO_LIMIT}
+"""The attributes that `activate_expert` takes, with their defaults."""
 _SHARED_CHOICES = {
     "activation_type": _ACTIVATIONS,
     "normalize_routing_weights": (0, 1),
@@ -38,13 +42,21 @@ def route_tokens(xp: Namespace, scores: Array, weights: Array, k: int, *, normal
     return experts, chosen
 
 
-def activate_expert(xp: Namespace, x: Array, activation_type: str, alpha: float, beta: float, limit: float) -> Array:
+def activate_expert(
+    xp: Namespace,
+    x: Array,
+    *,
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    activation_type: str = "relu",
+    swiglu_limit: float = _NO_LIMIT,
+) -> Array:
     """Returns what an expert makes of its first product; SwiGLU's gates and values alternate along the last axis."""
     if activation_type == "swiglu":
-        gate, value = x[..., 0::2], x[..., 1::2]
-        if limit != _NO_LIMIT:
-            gate, value = xp.minimum(gate, np.float32(limit)), xp.clip(value, np.float32(-limit), np.float32(limit))
-        return gate * sigmoid_of(xp, np.float32(alpha) * gate) * (value + np.float32(beta))
+        gate, value, limit = x[..., 0::2], x[..., 1::2], np.float32(swiglu_limit)
+        if swiglu_limit != _NO_LIMIT:
+            gate, value = xp.minimum(gate, limit), xp.clip(value, -limit, limit)
+        return gate * sigmoid_of(xp, np.float32(activation_alpha) * gate) * (value + np.float32(activation_beta))
     if activation_type == "gelu":
         return fast_gelu_of(xp, x)
     if activation_type == "silu":
@@ -60,7 +72,9 @@ def refuse_fusion(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     return None
 
 
-@microsoft_kernel("MoE", halves=(0,), dtypes=FLOAT32, choices=_SHARED_CHOICES, refuse=refuse_fusion)
+@microsoft_kernel(
+    "MoE", halves=(0,), dtypes=FLOAT32, choices=_SHARED_CHOICES, refuse=refuse_fusion, shared=_ACTIVATION, unread=_UNREAD
+)
 def mixture_of_experts(
     xp: Namespace,
     x: Array,
@@ -70,15 +84,9 @@ def mixture_of_experts(
     fc2_weights: Array,
     fc2_bias: Array | None = None,
     *,
-    activation_alpha: float = 1.0,
-    activation_beta: float = 0.0,
-    activation_type: str = "relu",
     k: int = 1,
     normalize_routing_weights: int = 0,
-    swiglu_fusion: int = 0,
-    swiglu_limit: float = _NO_LIMIT,
-    swiglu_limit_after_activation: int = 0,
-    use_sparse_mixer: int = 0,
+    **activation: Any,
 ) -> Array:
     """Returns for each token the weighted sum of what its k likeliest experts make of it.
 
@@ -92,7 +100,7 @@ def mixture_of_experts(
     def run_expert(index: int, tokens: Array) -> Array:
         inner = xp.matmul(tokens, fc1_weights[index].T)
         inner = inner if fc1_bias is None else inner + fc1_bias[index]
-        inner = activate_expert(xp, inner, activation_type, activation_alpha, activation_beta, swiglu_limit)
+        inner = activate_expert(xp, inner, **activation)
         y = xp.matmul(inner, fc2_weights[index].T)
         return y if fc2_bias is None else y + fc2_bias[index]
 
@@ -125,6 +133,8 @@ def _refuse_quantization(node: Node, input_types: tuple[ValueType | None, ...]) 
     ),
     choices={**_SHARED_CHOICES, "quant_type": ("int",), "expert_weight_bits": (2, 4, 8), "accuracy_level": (0, 1, 2, 3, 4)},
     refuse=_refuse_quantization,
+    shared=_ACTIVATION,
+    unread={**_UNREAD, "accuracy_level": 0, "quant_type": "int", "weights_prepacked": -1},
 )
 def quantized_mixture_of_experts(
     xp: Namespace,
@@ -144,20 +154,11 @@ def quantized_mixture_of_experts(
     fc3_zero_points: Array | None = None,
     router_weights: Array | None = None,
     *,
-    accuracy_level: int = 0,
-    activation_alpha: float = 1.0,
-    activation_beta: float = 0.0,
-    activation_type: str = "relu",
     block_size: int = 0,
     expert_weight_bits: int = 4,
     k: int = 1,
     normalize_routing_weights: int = 0,
-    quant_type: str = "int",
-    swiglu_fusion: int = 0,
-    swiglu_limit: float = _NO_LIMIT,
-    swiglu_limit_after_activation: int = 0,
-    use_sparse_mixer: int = 0,
-    weights_prepacked: int = -1,
+    **activation: Any,
 ) -> Array:
     """Returns what MoE returns, of weights in codes of 2, 4 or 8 bits with a scale for each row or block of a row.
 
@@ -184,7 +185,7 @@ def quantized_mixture_of_experts(
     def run_expert(index: int, tokens: Array) -> Array:
         inner = xp.matmul(tokens, restore(fc1_weights, fc1_scales, fc1_zero_points, index).T)
         inner = inner if fc1_bias is None else inner + widen(fc1_bias[index])
-        inner = activate_expert(xp, inner, activation_type, activation_alpha, activation_beta, swiglu_limit)
+        inner = activate_expert(xp, inner, **activation)
         y = xp.matmul(inner, restore(fc2_weights, fc2_scales, fc2_zero_points, index).T)
         return y if fc2_bias is None else y + widen(fc2_bias[index])
 

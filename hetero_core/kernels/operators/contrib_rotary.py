@@ -8,6 +8,7 @@ from hetero_core.kernels.precision import Array, Namespace, narrow, widen
 from hetero_core.kernels.registry import HALF, INT64, microsoft_kernel
 
 _CHOICES = {"interleaved": (0, 1), "is_packed_batching": (0,), "scale": (1.0,)}
+_UNREAD = {"is_packed_batching": 0, "scale": 1.0}
 
 
 def rotate(xp: Namespace, x: Array, cos: Array, sin: Array, *, is_interleaved: bool) -> Array:
@@ -33,7 +34,7 @@ def _rotate_layout(xp: Namespace, x: Array, cos: Array, sin: Array, *, heads: in
     return xp.swapaxes(rotate(xp, split, cos, sin, is_interleaved=is_interleaved), 1, 2).reshape(x.shape)
 
 
-@microsoft_kernel("RotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices=_CHOICES)
+@microsoft_kernel("RotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices=_CHOICES, unread=_UNREAD)
 def microsoft_rotary_embedding(
     xp: Namespace,
     x: Array,
@@ -42,10 +43,8 @@ def microsoft_rotary_embedding(
     sin_cache: Array,
     *,
     interleaved: int = 0,
-    is_packed_batching: int = 0,
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
-    scale: float = 1.0,
 ) -> Array:
     """Returns x with each head's pairs turned by the angles of their positions.
 
@@ -59,7 +58,9 @@ def microsoft_rotary_embedding(
     return _rotate_layout(xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved))
 
 
-@microsoft_kernel("MRotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices={**_CHOICES, "mrope_layout": (0, 1)})
+@microsoft_kernel(
+    "MRotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices={**_CHOICES, "mrope_layout": (0, 1)}, unread=_UNREAD
+)
 def multimodal_rotary_embedding(
     xp: Namespace,
     x: Array,
@@ -68,12 +69,10 @@ def multimodal_rotary_embedding(
     sin_cache: Array,
     *,
     interleaved: int = 0,
-    is_packed_batching: int = 0,
     mrope_layout: int = 0,
     mrope_section: tuple[int, ...],
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
-    scale: float = 1.0,
 ) -> Array:
     """Returns x turned by angles of three positions: time, height and width each have sections of the pairs.
 

@@ -79,22 +79,19 @@ def _count_image(x: Array, image_shape: Array, block_shape: Array, *, pads: Size
     return int(x.shape[0]) * (int(x.shape[1]) // max(product(block), 1)) * padded * int(x.itemsize)
 
 
-def _count_unpooled(
-    x: Array,
-    indices: Array,
-    output_shape: Array | None = None,
-    *,
-    kernel_shape: Sizes,
-    pads: Sizes | None = None,
-    strides: Sizes | None = None,
-) -> int:
-    rank = x.ndim - 2
-    steps, widths = strides or (1,) * rank, pads or (0,) * (2 * rank)
-    sizes = [
-        (x.shape[2 + axis] - 1) * steps[axis] + kernel_shape[axis] - widths[axis] - widths[axis + rank] for axis in range(rank)
-    ]
+def _count_unpooled(x: Array, indices: Array, output_shape: Array | None = None, **geometry: Any) -> int:
     requested = 0 if output_shape is None else product(integers_of(output_shape))
-    return max(product((*x.shape[:2], *sizes)), requested) * int(x.itemsize)
+    return max(product(_find_pooled_shape(x, **geometry)), requested) * int(x.itemsize)
+
+
+def _find_pooled_shape(
+    x: Array, *, kernel_shape: Sizes, pads: Sizes | None = None, strides: Sizes | None = None
+) -> tuple[int, ...]:
+    """Returns the shape of what a MaxPool with these attributes made x of."""
+    rank = x.ndim - 2
+    steps, flat = strides or (1,) * rank, pads or (0,) * (2 * rank)
+    sizes = ((x.shape[2 + axis] - 1) * steps[axis] + kernel_shape[axis] - flat[axis] - flat[axis + rank] for axis in range(rank))
+    return (*x.shape[:2], *sizes)
 
 
 @kernel("Col2Im", since=(18,), dtypes=(NUMBERS | COMPLEX, INT64, INT64), host=(1, 2), count_bytes=_count_image, shared=_STEPS)
@@ -127,12 +124,7 @@ def max_unpool(
 
     The indices count in the shape that the attributes give; a larger output_shape adds zeros behind it. Source: ONNX MaxUnpool-22.
     """
-    rank = x.ndim - 2
-    steps, flat = strides or (1,) * rank, pads or (0,) * (2 * rank)
-    sizes = tuple(
-        (x.shape[2 + axis] - 1) * steps[axis] + kernel_shape[axis] - flat[axis] - flat[axis + rank] for axis in range(rank)
-    )
-    shape = (*x.shape[:2], *sizes)
+    shape = _find_pooled_shape(x, kernel_shape=kernel_shape, pads=pads, strides=strides)
     y = xp.zeros(prod(shape), dtype=x.dtype)
     y[indices.reshape(-1)] = x.reshape(-1)
     y = y.reshape(shape)

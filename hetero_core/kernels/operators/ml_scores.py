@@ -6,6 +6,7 @@ share, good to about 0.002 of the inverse error function.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import pi
 from typing import Any
 
@@ -24,6 +25,9 @@ InputTypes = tuple[ValueType | None, ...]
 
 POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 """In the order of the numbers that TreeEnsemble-5 gives them."""
+
+UNREAD_HITRATES: Mapping[str, Any] = {"nodes_hitrates": (), "nodes_hitrates_as_tensor": None}
+"""Attributes of tree ensembles that say how often a node was hit, and change no result."""
 
 
 def transform_scores(xp: Namespace, scores: Array, post_transform: str) -> Array:

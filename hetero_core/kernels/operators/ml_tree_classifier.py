@@ -15,6 +15,7 @@ from hetero_core.kernels.operators.ml_forests import Forest, build_forest, gathe
 from hetero_core.kernels.operators.ml_scores import (
     NUMERIC,
     POST_TRANSFORMS,
+    UNREAD_HITRATES,
     InputTypes,
     as_rows,
     read_floats,
@@ -51,8 +52,6 @@ def _prepare_classifier(
     classlabels_strings: tuple[str, ...] = (),
     nodes_falsenodeids: tuple[int, ...],
     nodes_featureids: tuple[int, ...],
-    nodes_hitrates: tuple[float, ...] = (),
-    nodes_hitrates_as_tensor: Any = None,
     nodes_missing_value_tracks_true: tuple[int, ...] = (),
     nodes_modes: tuple[str, ...],
     nodes_nodeids: tuple[int, ...],
@@ -114,6 +113,7 @@ def _choose_opposite(labels: Array, class_ids: tuple[int, ...], weights: Array, 
     outputs=2,
     runs_on_host=True,
     prepare=_prepare_classifier,
+    unread=UNREAD_HITRATES,
 )
 def tree_ensemble_classifier(xp: Namespace, x: Array, *, prepared: ClassifierForest) -> tuple[Array, Array]:
     """Returns the label of each row and, float32, the scores of all classes. Source: ONNX TreeEnsembleClassifier-3."""

@@ -14,6 +14,7 @@ from hetero_core.kernels.operators.ml_forests import Forest, Leaves, Nodes, buil
 from hetero_core.kernels.operators.ml_scores import (
     NUMERIC,
     POST_TRANSFORMS,
+    UNREAD_HITRATES,
     InputTypes,
     as_rows,
     read_floats,
@@ -173,8 +174,6 @@ def _prepare_regressor(
     n_targets: int = 1,
     nodes_falsenodeids: tuple[int, ...],
     nodes_featureids: tuple[int, ...],
-    nodes_hitrates: tuple[float, ...] = (),
-    nodes_hitrates_as_tensor: Any = None,
     nodes_missing_value_tracks_true: tuple[int, ...] = (),
     nodes_modes: tuple[str, ...],
     nodes_nodeids: tuple[int, ...],
@@ -210,6 +209,7 @@ def _prepare_regressor(
     dtypes=NUMERIC,
     choices={"aggregate_function": _AGGREGATES, "post_transform": POST_TRANSFORMS},
     prepare=_prepare_regressor,
+    unread=UNREAD_HITRATES,
 )
 def tree_ensemble_regressor(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
     """Returns what TreeEnsemble-5 does, plus the base values, as float32. Source: ONNX TreeEnsembleRegressor-3."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -27,16 +28,10 @@ def _refuse_interpolation(node: Node, input_types: tuple[ValueType | None, ...])
     return f"mode '{mode}' of {node.operator} is implemented for floats, not for {dtype}"
 
 
-_GRID = (NUMBERS | BOOL | COMPLEX, FLOATS)
+_grid_kernel = partial(kernel, "GridSample", dtypes=(NUMBERS | BOOL | COMPLEX, FLOATS), refuse=_refuse_interpolation)
 
 
-@kernel(
-    "GridSample",
-    since=(16,),
-    dtypes=_GRID,
-    choices={**_PADDING, "mode": ("bilinear", "nearest", "bicubic")},
-    refuse=_refuse_interpolation,
-)
+@_grid_kernel(since=(16,), choices={**_PADDING, "mode": ("bilinear", "nearest", "bicubic")})
 def grid_sample_image(
     xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
 ) -> Array:
@@ -45,13 +40,7 @@ def grid_sample_image(
     return grid_sample(xp, x, grid, align_corners=align_corners, mode=general, padding_mode=padding_mode)
 
 
-@kernel(
-    "GridSample",
-    since=(20, 22),
-    dtypes=_GRID,
-    choices={**_PADDING, "mode": ("linear", "nearest", "cubic")},
-    refuse=_refuse_interpolation,
-)
+@_grid_kernel(since=(20, 22), choices={**_PADDING, "mode": ("linear", "nearest", "cubic")})
 def grid_sample(
     xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Array:
