@@ -46,8 +46,7 @@ def is_undetermined(case: BackendCase, network: Network, core: Core, device: str
 def _find_softmax(network: Network) -> Node | None:
     if len(network.outputs) != 1 or network.outputs[0].dtype != "float32":
         return None
-    index = network.index_of_producer.get(network.outputs[0].name)
-    node = None if index is None else network.nodes[index]
+    node = network.find_producer(network.outputs[0].name)
     if node is None or node.domain or node.op_type != "Softmax" or node.inputs[0] not in network.index_of_producer:
         return None
     return node

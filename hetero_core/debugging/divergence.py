@@ -121,8 +121,7 @@ def compare_outputs_as_they_are(
     for _ in range(runs):
         actual = other(network, inputs)
         for value in network.names_of_outputs:
-            index = network.index_of_producer.get(value)
-            node = None if index is None else network.nodes[index]
+            node = network.find_producer(value)
             name, operator = ("", "") if node is None else (node.name, node.operator)
             difference = _compare(value, name, operator, actual[value], expected[value], rtol)
             if value not in worst or _is_worse(difference, worst[value]):

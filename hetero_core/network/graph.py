@@ -115,6 +115,11 @@ class Graph:
         """Value -> position of the node that makes it; inputs and constants are not in it."""
         return {value: index for index, node in enumerate(self.nodes) for value in node.writes}
 
+    def find_producer(self, value: str) -> Node | None:
+        """Returns the node that makes a value; None for inputs, constants and what is not in the graph."""
+        index = self.index_of_producer.get(value)
+        return None if index is None else self.nodes[index]
+
     @cached_property
     def index_of_consumers(self) -> Mapping[str, tuple[int, ...]]:
         """Value -> positions of the nodes that read it, as input or capture, ascending."""

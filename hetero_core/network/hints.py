@@ -155,7 +155,7 @@ class _Comparison:
                 continue
             stated = self._compare(inferred, name, value_type, computed)
             if isinstance(stated, TensorType) and isinstance(computed, TensorType) and stated != computed:
-                self.hints[name] = Hint(name, stated, computed, _word_source(inferred, name))
+                self.hints[name] = Hint(name, stated, computed, word_source(inferred, name))
 
     def compare_bodies(self, declared: tuple[Node, ...], inferred: tuple[Node, ...]) -> tuple[Node, ...]:
         return tuple(
@@ -177,7 +177,7 @@ class _Comparison:
         """Returns what both types say of a value; the computed one where they contradict each other."""
         stated = merge_types(declared, computed)
         if stated is None:
-            contradiction = Contradiction(name, graph.name, declared, computed, _word_source(graph, name))
+            contradiction = Contradiction(name, graph.name, declared, computed, word_source(graph, name))
             if merge_types(drop_shape(declared), drop_shape(computed)) is None:
                 raise InvalidNetworkError(f"{contradiction}; correct the declaration or remove it.")
             self.contradictions.append(contradiction)
@@ -191,9 +191,10 @@ class _Comparison:
         return computed if stated in self.names_of_inputs and computed in self.names_of_inputs else stated
 
 
-def _word_source(graph: Graph, name: str) -> str:
-    producer = graph.index_of_producer.get(name)
-    return "the network" if producer is None else f"node {graph.nodes[producer].label}"
+def word_source(graph: Graph, name: str) -> str:
+    """Returns what messages call the source of a value: its node, or the network."""
+    producer = graph.find_producer(name)
+    return "the network" if producer is None else f"node {producer.label}"
 
 
 def _is_same(first: Node, second: Node) -> bool:

@@ -19,6 +19,7 @@ from hetero_core.network.contrib_types import infer_contrib, knows_contrib
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs, iterate_nodes
 from hetero_core.network.growth import find_growth
+from hetero_core.network.hints import word_source
 from hetero_core.network.inferable_windows import write_inferable_windows
 from hetero_core.network.inference import CustomTypes, rebuild_graph
 from hetero_core.network.initializers import Initializer
@@ -157,10 +158,8 @@ class _Inference:
         known = types.get(name)
         merged = inferred if known is None else merge_types(known, inferred)
         if merged is None:
-            producer = graph.index_of_producer.get(name)
-            source = "the network" if producer is None else f"node {graph.nodes[producer].label}"
             raise InvalidNetworkError(
-                f"value '{name}' of '{graph.name}' is declared as {known}, but {source} gives {inferred}; "
+                f"value '{name}' of '{graph.name}' is declared as {known}, but {word_source(graph, name)} gives {inferred}; "
                 "correct the declaration or remove it."
             )
         types[name] = merged

@@ -88,10 +88,10 @@ def _check_types(network: Network, values: Iterable[str]) -> None:
     untyped = [value for value in values if not has_known_element(network.type_of(value))]
     if not untyped:
         return
-    sources = []
-    for value in untyped:
-        position = network.index_of_producer.get(value)
-        sources.append(f"'{value}'" + ("" if position is None else f" of node {network.nodes[position].label}"))
+    producers = map(network.find_producer, untyped)
+    sources = [
+        f"'{value}'" + ("" if node is None else f" of node {node.label}") for value, node in zip(untyped, producers, strict=True)
+    ]
     raise InvalidNetworkError(
         f"cannot cut network '{network.name}': the element type of {', '.join(sources)} is not known. "
         "A custom operator's infer_types gives it; else keep the nodes on both sides in one part."

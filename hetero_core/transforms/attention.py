@@ -156,8 +156,7 @@ def _is_finite(network: Network, value: str, depth: int = 16) -> bool:
         and (value_type.dtype == "bool" or value_type.dtype.startswith(("int", "uint")))
     ):
         return True
-    index = network.index_of_producer.get(value)
-    node = None if index is None else network.nodes[index]
+    node = network.find_producer(value)
     if node is None or node.domain or depth == 0:
         return False
     if node.op_type in _MOVES or node.op_type == "Cast":

@@ -160,9 +160,9 @@ def _may_end(network: Network, node: Node, kinds: tuple[Kinds, ...]) -> bool:
 
 def _find_kind(network: Network, value: str) -> str:
     """Returns the type of the operator that makes a value; for a constant the word for these."""
-    index = network.index_of_producer.get(value)
-    if index is not None:
-        return network.nodes[index].op_type
+    node = network.find_producer(value)
+    if node is not None:
+        return node.op_type
     return _CONSTANT if value in network.initializers else ""
 
 
@@ -222,8 +222,7 @@ def _match(network: Network, pattern: Pattern, value: str, match: Found) -> Iter
 
 
 def _match_op(network: Network, pattern: Op, value: str, match: Found) -> Iterator[Found]:
-    index = network.index_of_producer.get(value)
-    node = None if index is None else network.nodes[index]
+    node = network.find_producer(value)
     if node is None or node.op_type != pattern.op_type or node.domain or node.writes != (value,):
         return
     count = len(pattern.inputs)

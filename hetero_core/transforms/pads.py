@@ -101,6 +101,5 @@ def _read_pads(network: Network, pad: Node) -> tuple[tuple[int, ...], float] | N
 def _is_neutral_for_maximum(network: Network, value: str, number: float) -> bool:
     if number == float("-inf"):
         return True
-    index = network.index_of_producer.get(value)
-    node = None if index is None else network.nodes[index]
+    node = network.find_producer(value)
     return number == 0 and node is not None and not node.domain and node.op_type in _NEVER_NEGATIVE

@@ -132,8 +132,8 @@ def _is_turned(network: Network, region: Region, value: str, perm: Perm) -> bool
 
 
 def _read_perm_of(network: Network, value: str) -> Perm | None:
-    index = network.index_of_producer.get(value)
-    return None if index is None else read_perm(network, network.nodes[index])
+    node = network.find_producer(value)
+    return None if node is None else read_perm(network, node)
 
 
 def _list_readers(network: Network, value: str) -> Sequence[Node]:

@@ -89,11 +89,11 @@ def _refuse_type(value: str, network: Network) -> str | None:
 
 
 def _find_cure(value: str, network: Network) -> str:
-    index = network.index_of_producer.get(value)
-    if index is None or network.nodes[index].since_version or knows_contrib(network.nodes[index]):
+    node = network.find_producer(value)
+    if node is None or node.since_version or knows_contrib(node):
         return ""
     return (
-        f": neither ONNX Runtime nor a library that it was given has {network.nodes[index].operator} for these inputs; name a library "
+        f": neither ONNX Runtime nor a library that it was given has {node.operator} for these inputs; name a library "
         f"that has it in the environment variable {LIBRARY_VARIABLE}, or declare the type in the model"
     )
 

@@ -120,8 +120,8 @@ def _check_reduce(node: Node, graph: Graph) -> str | None:
 
 
 def _check_round(node: Node, graph: Graph) -> str | None:
-    index = graph.index_of_producer.get(node.inputs[0])
-    is_quotient = index is not None and graph.nodes[index].op_type == "Div"
+    producer = graph.find_producer(node.inputs[0])
+    is_quotient = producer is not None and producer.op_type == "Div"
     return _HALVES if is_quotient else None
 
 

@@ -166,9 +166,9 @@ def _list_origins(value: str, network: Network) -> set[str]:
     """Returns the inputs that a value is made of; a size is below the limit whatever it is the size of."""
     waiting, seen = [value], {value}
     while waiting:
-        index = network.index_of_producer.get(waiting.pop())
-        if index is not None and network.nodes[index].op_type not in ("Shape", "Size"):
-            fresh = [name for name in network.nodes[index].reads if name not in seen]
+        node = network.find_producer(waiting.pop())
+        if node is not None and node.op_type not in ("Shape", "Size"):
+            fresh = [name for name in node.reads if name not in seen]
             seen.update(fresh)
             waiting += fresh
     return seen & network.index_of_input.keys()

@@ -53,10 +53,9 @@ def _comes_from_product(value: str, graph: Graph) -> bool:
     """Says whether a value is a product of matrices, or made of one element by element."""
     waiting, seen = [value], {value}
     while waiting:
-        index = graph.index_of_producer.get(waiting.pop())
-        if index is None:
+        node = graph.find_producer(waiting.pop())
+        if node is None:
             continue
-        node = graph.nodes[index]
         if node.op_type in ("Gemm", "MatMul"):
             return True
         if node.op_type in _FUSED and not node.domain:

@@ -114,8 +114,7 @@ def find_group_error(node: Node, graph: Graph, *, in_body: bool = False) -> str 
 
 
 def _find_producer(value: str, graph: Graph) -> Node | None:
-    while (index := graph.index_of_producer.get(value)) is not None:
-        producer = graph.nodes[index]
+    while (producer := graph.find_producer(value)) is not None:
         if producer.op_type not in _PASSING:
             return producer
         value = producer.inputs[0]

@@ -70,8 +70,8 @@ def _check_if(node: Node, graph: Graph) -> str | None:
 
 def _check_round(node: Node, graph: Graph) -> str | None:
     # dynamicquantizelinear_expanded
-    index = graph.index_of_producer.get(node.inputs[0])
-    is_quotient = index is not None and graph.nodes[index].op_type == "Div"
+    producer = graph.find_producer(node.inputs[0])
+    is_quotient = producer is not None and producer.op_type == "Div"
     return "OpenVINO divides by a multiplication, so that a quotient may be on the other side of a half" if is_quotient else None
 
 

@@ -37,8 +37,8 @@ def _check_pixel(node: Node, graph: Graph) -> str | None:
 
 def _check_reshaped(node: Node, graph: Graph) -> str | None:
     # No case: float32[1,15,2] summed along axis 1 and transposed.
-    source = graph.index_of_producer.get(node.inputs[0])
-    if node.op_type != "Einsum" and source is not None and graph.nodes[source].op_type in ("Reshape", "Squeeze", "Unsqueeze"):
+    source = graph.find_producer(node.inputs[0])
+    if node.op_type != "Einsum" and source is not None and source.op_type in ("Reshape", "Squeeze", "Unsqueeze"):
         return f"OpenVINO may move a Reshape before {node.op_type} behind it, and reduce other axes"
     readers = (graph.nodes[index] for index in graph.index_of_consumers.get(node.outputs[0], ()))
     is_reshaped = any(reader.op_type in ("Flatten", "Reshape", "Transpose") for reader in readers)

@@ -110,12 +110,12 @@ def _find_input(names: list[str], network: Network) -> str | None:
     for name in names:
         seen: set[str] = set()
         while name not in network.index_of_input:
-            index = network.index_of_producer.get(name)
-            if index is None or name in seen or not network.nodes[index].inputs:
+            node = network.find_producer(name)
+            if node is None or name in seen or not node.inputs:
                 break
             seen.add(name)
             # What passes a value on does so with its first input.
-            name = network.nodes[index].inputs[0]
+            name = node.inputs[0]
         else:
             return name
     return None

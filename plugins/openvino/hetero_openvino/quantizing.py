@@ -16,10 +16,10 @@ def find_quantizing_error(node: Node, graph: Graph) -> str | None:
 
 def _check_pair_behind_pair(node: Node, graph: Graph) -> str | None:
     # No case: a Concat, QuantizeLinear, DequantizeLinear, Dropout and another QuantizeLinear: SIGSEGV while it compiles.
-    index = graph.index_of_producer.get(node.inputs[0])
-    while index is not None and graph.nodes[index].op_type in ("Dropout", "Identity"):
-        index = graph.index_of_producer.get(graph.nodes[index].inputs[0])
-    if index is None or graph.nodes[index].op_type != "DequantizeLinear":
+    producer = graph.find_producer(node.inputs[0])
+    while producer is not None and producer.op_type in ("Dropout", "Identity"):
+        producer = graph.find_producer(producer.inputs[0])
+    if producer is None or producer.op_type != "DequantizeLinear":
         return None
     return "OpenVINO may end the process on a QuantizeLinear of what was dequantized"
 

@@ -24,10 +24,9 @@ def find_lost_rounding(node: Node, network: Network) -> str | None:
         return None
     waiting, seen = [node.inputs[0]], {node.inputs[0]}
     while waiting:
-        index = network.index_of_producer.get(waiting.pop())
-        if index is None:
+        producer = network.find_producer(waiting.pop())
+        if producer is None:
             continue
-        producer = network.nodes[index]
         if producer.op_type in _CASTS and dtype_of_input(producer, network) not in _EXACT:
             return f"OpenVINO does not round what '{producer.name}' casts to float16, as it computes float16 in float32 within a network"
         if producer.op_type in _SELECTING or producer.op_type in _CASTS:

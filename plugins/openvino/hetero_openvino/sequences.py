@@ -50,8 +50,7 @@ _REASON = "OpenVINO reorders what a recurrent node of one direction reads; {} th
 def _find_root(value: str, graph: Graph) -> tuple[str, Order]:
     """Returns the value that a value is a transposition of, and the order of its axes."""
     order: Order = (0, 1, 2)
-    while (index := graph.index_of_producer.get(value)) is not None and _is_passing(graph.nodes[index], graph):
-        node = graph.nodes[index]
+    while (node := graph.find_producer(value)) is not None and _is_passing(node, graph):
         order = compose(_read_order(node), order)
         value = node.inputs[0]
     return value, order

@@ -42,10 +42,9 @@ def _find_lost_stride(node: Node, graph: Graph) -> str | None:
     seen = set(waiting)
     while waiting:
         value, is_behind_elementwise = waiting.pop()
-        index = graph.index_of_producer.get(value)
-        if index is None:
+        producer = graph.find_producer(value)
+        if producer is None:
             continue
-        producer = graph.nodes[index]
         if is_behind_elementwise and (producer.op_type in SEVERAL_OUTPUTS or len(producer.outputs) > 1):
             return f"OpenVINO cannot move the strides of this Conv to '{producer.name}' ({producer.op_type}), which has several outputs"
         if not producer.domain and producer.op_type in ELEMENTWISE:
