@@ -7,14 +7,17 @@ import importlib.util
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hetero_cupy.conversions import STORAGE
 from hetero_cupy.fusion import KernelText
+from hetero_tests.samples import IS_WHOLE
 
-ARCHITECTURES = ("80", "90")
+# The oldest that the kernels are written for; the newest beside it in `nox -s kit`.
+ARCHITECTURES = ("80", "90") if IS_WHOLE else ("80",)
 MISSING = "neither NVRTC nor nvcc is installed: pip install nvidia-cuda-nvrtc-cu12"
 NVCC = shutil.which("nvcc")
 
@@ -57,6 +60,15 @@ def compile_module(source: str, architecture: str) -> bytes:
     """Returns PTX. Raises: AssertionError with the compiler's words."""
     nvrtc = load_nvrtc()
     return _compile_by_nvcc(source, architecture) if nvrtc is None else _compile_by_nvrtc(nvrtc, source, architecture)
+
+
+def compile_modules(sources: Sequence[str], architecture: str) -> bytes:
+    """Returns the PTX of all of them, compiled as one: the compiler starts once, and functions of one name do not meet.
+
+    Raises: AssertionError with the compiler's words.
+    """
+    spaces = [f"namespace module{index} {{\n{source}\n}}\n" for index, source in enumerate(sources)]
+    return compile_module("".join(spaces), architecture)
 
 
 def _compile_by_nvcc(source: str, architecture: str) -> bytes:
