@@ -79,7 +79,9 @@ def test_depthwise_convolution_of_any_geometry_equals_the_formula(
     # One rounding for each tap, the bias, the addition, and three for the activation.
     limit = (np.prod(geometry[0]) + 5) * HALF_ULP * size_of_terms
     chunks = check(native, plan_depthwise(site), images, place["y"], exact, limit)
-    rows = 2 if native.width == 16 and outputs[0] > 1 else 1
+    kernel, strides, dilations, _ = geometry
+    overlap = (kernel[0] - 1) * dilations[0] >= strides[0]
+    rows = 2 if native.width == 16 and outputs[0] > 1 and overlap else 1
     assert chunks == place["batch"] * -(-outputs[0] // rows)
 
 

@@ -54,7 +54,9 @@ def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> W
     if width == 0 or taps > _LARGEST_WINDOW:
         return None
     height, length = windows.outputs
-    rows = 2 if width >= _MANY_REGISTERS and height > 1 and taps <= _LARGE_WINDOW else 1
+    # Two rows of windows that lie apart read nothing together, and their code is three times as long.
+    shares_rows = (windows.kernel[0] - 1) * windows.dilations[0] >= windows.strides[0]
+    rows = 2 if width >= _MANY_REGISTERS and height > 1 and taps <= _LARGE_WINDOW and shares_rows else 1
     pixels, has_short_tiles = _choose_pixels(length)
     overhang = find_overhang(windows)
     clips = not zeros.covers(overhang)
