@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hetero_hetero.placement import measured, stopwatch
 
 from hetero_core import Core, Executable, Network
 from hetero_core.errors import ConfigValueError
@@ -26,11 +27,40 @@ MEASURED = {"HETERO_PLACEMENT": "MEASURED", "HETERO_PLACEMENT_BUDGET": 6}
 SECONDS = 0.001
 
 
-class SlowDevice(PlainDevice):
-    """Takes longer for some operators; counts what it loads. `fail` is called before each run of a node."""
+def wait(seconds: float) -> None:
+    ends = perf_counter() + seconds
+    while perf_counter() < ends:
+        continue
 
-    def __init__(self, slow: str, fail: Callable[[Node], None] = lambda _: None) -> None:
-        self.slow, self.fail, self.loads = slow, fail, 0
+
+class Clock:
+    """Time that passes where something is computed, and with each look by a microsecond: whatever else the machine does."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def look(self) -> float:
+        self.spend(1e-6)
+        return self.seconds
+
+    def spend(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which devices of this process are measured."""
+    clock = Clock()
+    for module in (stopwatch, measured):
+        monkeypatch.setattr(module, "perf_counter", clock.look)
+    return clock
+
+
+class SlowDevice(PlainDevice):
+    """Takes longer for some operators; counts what it loads. `fail` is called before each run of a node, `spend` lets time pass."""
+
+    def __init__(self, slow: str, fail: Callable[[Node], None] = lambda _: None, *, spend: Callable[[float], None] = wait) -> None:
+        self.slow, self.fail, self.spend, self.loads = slow, fail, spend, 0
 
     def make_executable(self, network: Network) -> Executable:
         self.loads += 1
@@ -44,11 +74,8 @@ class SlowExecutable(PlainExecutable):
 
     def compute(self, node: Node, inputs: list[Any]) -> Any:
         self._device.fail(node)
-        ends = perf_counter() + (SECONDS if node.op_type == self._device.slow else 0.0)
-        result = super().compute(node, inputs)
-        while perf_counter() < ends:
-            continue
-        return result
+        self._device.spend(SECONDS if node.op_type == self._device.slow else SECONDS / 100)
+        return super().compute(node, inputs)
 
 
 @pytest.fixture(autouse=True)
@@ -69,8 +96,8 @@ def measure(core: Core, network: Network, device: str = "HETERO:PRODUCTS,SIGNS",
     return plan.placement, dict(plan.device_of_node)
 
 
-def test_each_half_goes_where_it_is_fast_and_the_result_is_the_same(core: Core, read: Read) -> None:
-    register(core, PRODUCTS=SlowDevice("Relu"), SIGNS=SlowDevice("MatMul"))
+def test_each_half_goes_where_it_is_fast_and_the_result_is_the_same(core: Core, read: Read, clock: Clock) -> None:
+    register(core, PRODUCTS=SlowDevice("Relu", spend=clock.spend), SIGNS=SlowDevice("MatMul", spend=clock.spend))
     network = read(CHAIN)
     placement, device_of_node = measure(core, network)
     assert device_of_node == {f"m{i}": "PRODUCTS" for i in range(3)} | {f"r{i}": "SIGNS" for i in range(3)}
@@ -85,21 +112,21 @@ def test_each_half_goes_where_it_is_fast_and_the_result_is_the_same(core: Core, 
     np.testing.assert_allclose(loaded.infer({"x": x})["y"], expected, rtol=1e-3)
 
 
-def test_device_that_is_slow_at_everything_gets_nothing(core: Core, read: Read) -> None:
-    register(core, SLOW=SlowDevice("MatMul"), FAST=SlowDevice("none"))
+def test_device_that_is_slow_at_everything_gets_nothing(core: Core, read: Read, clock: Clock) -> None:
+    register(core, SLOW=SlowDevice("MatMul", spend=clock.spend), FAST=SlowDevice("none", spend=clock.spend))
     placement, device_of_node = measure(core, read(CHAIN.replace("Relu", "Abs")), "HETERO:SLOW,FAST")
     assert {device_of_node[f"m{index}"] for index in range(3)} == {"FAST"}
     # Three products that are equal but for their names are measured as one.
     assert [segment.twin for segment in placement.segments[:3]] == [0, 0, 0]
 
 
-def test_second_core_measures_nothing_until_it_is_asked_to(core: Core, read: Read) -> None:
+def test_second_core_measures_nothing_until_it_is_asked_to(core: Core, read: Read, clock: Clock) -> None:
     network = read(CHAIN)
-    register(core, PRODUCTS=SlowDevice("Relu"), SIGNS=SlowDevice("MatMul"))
+    register(core, PRODUCTS=SlowDevice("Relu", spend=clock.spend), SIGNS=SlowDevice("MatMul", spend=clock.spend))
     first, device_of_node = measure(core, network)
     with Core() as other:
-        products = SlowDevice("Relu")
-        register(other, PRODUCTS=products, SIGNS=SlowDevice("MatMul"))
+        products = SlowDevice("Relu", spend=clock.spend)
+        register(other, PRODUCTS=products, SIGNS=SlowDevice("MatMul", spend=clock.spend))
         placement, same = measure(other, network)
         assert (products.loads, placement.is_kept, same) == (0, True, device_of_node)
         assert placement.candidates == first.candidates
@@ -128,8 +155,8 @@ def test_overlapping_requests_are_measured_apart_from_single_ones(core: Core, re
     assert not measure(core, network, HETERO_PLACEMENT_BUDGET=0)[0].is_kept
 
 
-def test_pins_of_the_network_hold(core: Core, read: Read) -> None:
-    register(core, PRODUCTS=SlowDevice("Relu"), SIGNS=SlowDevice("MatMul"))
+def test_pins_of_the_network_hold(core: Core, read: Read, clock: Clock) -> None:
+    register(core, PRODUCTS=SlowDevice("Relu", spend=clock.spend), SIGNS=SlowDevice("MatMul", spend=clock.spend))
     network = read(CHAIN).with_affinity({"m1": "SIGNS"})
     plan = core.query_network(network, "HETERO:PRODUCTS,SIGNS", MEASURED).plan
     assert plan is not None
