@@ -21,10 +21,6 @@ LONGEST_DELAY = 0.1
 """Seconds that an order waits for a first run, which planning and emitting would take the interpreter lock from."""
 
 
-def _always() -> bool:
-    return True
-
-
 @record(frozen=True, slots=True)
 class Order:
     """Kernels to compile, and the functions to call when they are."""
@@ -50,7 +46,7 @@ class BackgroundCompiler:
         kernels: Iterable[Kernel],
         done: Done,
         *,
-        is_wanted: Callable[[], bool] = _always,
+        is_wanted: Callable[[], bool] = lambda: True,
         begin: threading.Event | None = None,
     ) -> None:
         """Has kernels compiled, then calls `done` in the compiling thread: with None, or with the error that stopped it.

@@ -303,6 +303,14 @@ class Code:
         yield yes, no
         self.builder.go_to(after)
 
+    def emit_either(self, condition: Truth, emit: Callable[[Any], object], yes: Any, no: Any) -> None:
+        """Emits `emit(yes)` for where the condition holds, and `emit(no)` for where it does not."""
+        with self.either(condition) as (where, elsewhere):
+            with where:
+                emit(yes)
+            with elsewhere:
+                emit(no)
+
     def prefetch(self, address: Number, offset: int = 0) -> None:
         """Has a cache line brought into the second cache; nothing happens where the address is not ours."""
         function = self._declare("llvm.prefetch.p0", ir.VOID, [ir.POINTER, ir.I32, ir.I32, ir.I32])

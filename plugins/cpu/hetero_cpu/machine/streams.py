@@ -35,11 +35,8 @@ def emit_forked_stream(code: Code, near: Number, far: Number, source: Number, nb
         code.store(near + position, vector, offset)
         code.store_far(far + position, vector, offset)
 
-    with code.either((far % (code.width * FLOAT_BYTES)).equals(0)) as (aligned, other):
-        with aligned:
-            _emit_vectors(code, source, nbytes, store_past_caches)
-        with other:
-            _emit_vectors(code, source, nbytes, store)
+    is_aligned = (far % (code.width * FLOAT_BYTES)).equals(0)
+    code.emit_either(is_aligned, lambda write: _emit_vectors(code, source, nbytes, write), store_past_caches, store)
 
 
 def _emit_vectors(code: Code, source: Number, nbytes: Number, store: Callable[..., None]) -> Number:

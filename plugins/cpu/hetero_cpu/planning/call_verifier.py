@@ -15,7 +15,7 @@ from hetero_cpu.machine.native import NativeCall
 from hetero_cpu.planning.byte_runs import NO_BYTES, Runs, join_all, join_runs, subtract
 from hetero_cpu.planning.instance import bind_halo
 from hetero_cpu.planning.plan import ExecutionPlan, PlannedStep
-from hetero_cpu.planning.plan_layout import Access, PlanLayout
+from hetero_cpu.planning.plan_layout import PlanLayout
 from hetero_cpu.planning.plan_verifier import PlanFault
 from hetero_cpu.planning.recipe import Array, Recipe
 
@@ -48,11 +48,8 @@ def _check_step(plan: ExecutionPlan, layout: PlanLayout, step: PlannedStep) -> I
     if all(isinstance(call, NativeCall) or step.work.calls_functions for call in calls):
         native = [call for call in calls if isinstance(call, NativeCall)]
         stated = join_all(runs for _, runs in access.writes)
-        yield from _check_calls(f"step {step.node.label}", _name_writes(access), layout, native, stated, access.works)
-
-
-def _name_writes(access: Access) -> str:
-    return "', '".join(value for value, _ in access.writes)
+        written = "', '".join(value for value, _ in access.writes)
+        yield from _check_calls(f"step {step.node.label}", written, layout, native, stated, access.works)
 
 
 def _check_calls(

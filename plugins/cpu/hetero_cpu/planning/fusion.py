@@ -88,14 +88,10 @@ def form_groups(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
     index_of_value: dict[str, int] = {}
     for node in graph.nodes:
         joined = _join(node, groups, index_of_value, graph, types, constants)
-        if _is_anchored(joined):
+        if joined.node.op_type in ANCHORS and not joined.node.domain:
             index_of_value.update(dict.fromkeys(filter(None, joined.outputs), len(groups)))
         groups.append(joined)
     return tuple(group for group in groups if group is not None)
-
-
-def _is_anchored(group: Group) -> bool:
-    return group.node.op_type in ANCHORS and not group.node.domain
 
 
 def _join(

@@ -44,7 +44,7 @@ class Instance:
         self._arrays = lay_arrays(plan, self._memory)
         self._current = current = CurrentRun()
         native: list[NativeCall] = []
-        bind = _bind_one_by_one if plan.native_count == 0 else _bind_alike()
+        bind = _bind_alike() if plan.native_count else lambda recipe, *arrays: recipe.bind(*arrays)
         steps = tuple([self._bind(step, plan, native, bind) for step in plan.steps])
         self._program = _make_program(native)
         self._calls = StepCalls(steps, current, self._program)
@@ -110,10 +110,6 @@ class Instance:
                 preset[...] = place
                 outputs.append(preset)
         return tuple(outputs)
-
-
-def _bind_one_by_one(recipe: Recipe, reads: list[Array], writes: list[Array], scratch: Array) -> Sequence[Call | NativeCall]:
-    return recipe.bind(reads, writes, scratch)
 
 
 def _bind_alike() -> Binder:

@@ -45,13 +45,10 @@ def _fold_shapes(network: Network, evaluate: Evaluate) -> Network:
             break
         room -= sum(folded.initializers[name].nbytes for name in folded.initializers.keys() - special.initializers.keys())
         # What became constant, as the shape of a Reshape, tells more types.
-        special = infer_types(folded) if _has_open_types(folded) else folded
+        static = list_static_types(folded)
+        has_open_types = any(value not in static for node in folded.nodes for value in node.writes)
+        special = infer_types(folded) if has_open_types else folded
     return special
-
-
-def _has_open_types(network: Network) -> bool:
-    static = list_static_types(network)
-    return any(value not in static for node in network.nodes for value in node.writes)
 
 
 def is_turned_for_products(node: Node, network: Network) -> bool:

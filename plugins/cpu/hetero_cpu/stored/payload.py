@@ -18,6 +18,7 @@ import numpy as np
 from hetero_core.blobs.digests import digest_sections
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError
+from hetero_core.network.arrays import bytes_of_array
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import type_to_json
@@ -84,7 +85,7 @@ def _pack(
     from hetero_cpu.open.tabulating import tabulate_fixed_plan
     from hetero_cpu.open.terms import NotOpenError
     from hetero_cpu.stored.blob_plans import SectionWriter
-    from hetero_cpu.stored.stored_form import write_form
+    from hetero_cpu.stored.form_writing import write_form
     from hetero_cpu.stored.stored_values import NotStorableError
 
     network, weights = executable.transformed, executable.native_weights
@@ -147,7 +148,7 @@ class _Layout:
         begins = {}
         for offset, initializer in self._outside:
             if offset not in restored:
-                stored = _view_stored(initializer.array)
+                stored = bytes_of_array(initializer.array)
                 begins[offset] = self._add(self.weights, WEIGHTS, stored)
                 self.kept.append([offset, *begins[offset][1:]])
         for index, (owner, offset) in enumerate(zip(owners, offsets, strict=True)):
@@ -163,12 +164,6 @@ class _Layout:
 
     def _add(self, section: _Section, name: str, array: Array) -> list[Any]:
         return [name, section.add(array), array.nbytes]
-
-
-def _view_stored(array: Array) -> Array:
-    from hetero_core.network.arrays import bytes_of_array
-
-    return bytes_of_array(array)
 
 
 class _Section:

@@ -31,7 +31,7 @@ from hetero_cpu.open.size_class import SizeClass
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 from hetero_cpu.planning.signature import Signature
 from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.stored.stored_form import FAULTS, Form, check_bounds, open_kernel, read_class, read_plan, read_text, write_form
+from hetero_cpu.stored.stored_form import FAULTS, Form, check_bounds, open_kernel, read_class, read_plan, read_text
 from hetero_cpu.stored.stored_values import NetworkReader, NotStorableError, ValueWriter
 from hetero_cpu.stored.verified_plans import is_verified, name_plan
 
@@ -75,6 +75,8 @@ class StoredClasses:
 
     def keep(self, in_use: OpenPlanInUse, special: Network) -> None:
         """Keeps a plan that was made here of a network for one set of sizes; the log says so where that is not possible."""
+        from hetero_cpu.stored.form_writing import write_form  # most loads write no plan
+
         name = in_use.name or f"{name_plan(special, self._workers)}_open"
         try:
             if sum(constant.nbytes for constant in self._network.initializers.values()) > _MOST_CONSTANTS:

@@ -1,15 +1,12 @@
-"""The plan of a class written down as plain lists, and read again: what planning decided, without symbols and without addresses.
+"""The stored plan of a class read again, as `form_writing` has written it down; that of one set of sizes is read without a network.
 
-The plan of one set of sizes is that of a class without symbols; it is written without a network, and read without one.
-
-Rules: a plan with a function or an array that cannot be named is refused, and one with a node of the toolkit that the network does not
-have as it is. What is read is checked before
-it is bound: types, counts, places and bounds. What it makes machine code do is trusted as the code itself is.
+What is read is checked before it is bound: types, counts, places and bounds. What it makes machine code do is trusted as the code itself
+is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -23,104 +20,14 @@ from hetero_cpu.machine.native import NativeCall
 from hetero_cpu.open.evaluation import Derivation, Products, Table
 from hetero_cpu.open.plan import PARTS, ArrayMark, LateConstants, NumberForm, NumberMark, OpenPlan, OpenStep, map_action
 from hetero_cpu.open.size_class import ClassForm, SizeClass, Symbol
-from hetero_cpu.open.sizes import value_of
 from hetero_cpu.open.terms import Atom
-from hetero_cpu.planning.addresses import Address
 from hetero_cpu.planning.plan import ExecutionPlan, Foreign, Outside, PlannedStep
 from hetero_cpu.planning.recipe import Recipe
-from hetero_cpu.stored.stored_values import NotStorableError, ValueReader, ValueWriter, read_count, read_dtype, require
+from hetero_cpu.stored.stored_values import ValueReader, read_count, read_dtype, require
 
 Form = dict[str, Any]
 FAULTS = (ValueError, KeyError, TypeError, IndexError, AttributeError, ImportError, RecursionError)
 """Errors that reading a plan of another form raises."""
-
-
-def write_form(plan: OpenPlan, writer: ValueWriter, network: Network | None = None) -> Form:
-    """Returns a plan that was made here as lists; with nodes of the toolkit where they are of `network`. Raises: NotStorableError."""
-    origin = plan.origin
-    if origin is None or origin.scope.has_far_constants:
-        raise NotStorableError("an address that is not known")
-    if network is None and plan.late.nodes:
-        raise NotStorableError("constants that nodes compute")
-    addresses, begin = [], 0
-    for call in origin.calls:
-        spans = [span for array in call.keep if (span := _find_span(array))]
-        for row, number in enumerate(call.numbers, begin):
-            if isinstance(number, Address):
-                place, memory = writer.locate(number.array)
-                addresses.append([row, place, read_count(int(number) - memory)])
-            elif type(number) is int and any(low <= number < high for low, high in spans):
-                raise NotStorableError("a number that looks like an address")
-        begin += len(call.numbers)
-    form, numbers, late, own = plan.sizes.form, plan.numbers, plan.late, plan.plan
-    table = numbers.table.constants.copy()
-    table[[row for row, _, _ in addresses]] = 0
-    steps = [
-        [
-            [step.node.name, step.node.op_type, step.node.domain, step.node.opset, step.node.since_version, step.node.origins],
-            [writer.write(action) for action in step.actions],
-            [kernel.name for kernel in planned.work.kernels] if isinstance(planned.work, Recipe) else [],
-            planned.work.reads,
-            planned.writes,
-            [[value, [value_of(stride) for stride in strides]] for value, strides in planned.strides.items()],
-            None if step.foreign is None else _write_foreign(step.foreign, network, writer),
-        ]
-        for step, planned in zip(plan.steps, own.steps, strict=True)
-    ]
-    return {
-        "class": {
-            "symbols": [[symbol.atom, symbol.input, symbol.axis, symbol.low, symbol.high] for symbol in form.symbols],
-            "shapes": form.shapes,
-            "atoms": [[number, atom.kind, atom.parts] for number, atom in form.derivation.atoms.items()],
-            "products": form.derivation.products,
-            "guards": _write_table(form.guards),
-            "least": form.least,
-            "equal": form.equal,
-        },
-        "table": _write_table(numbers.table, table),
-        "counts": numbers.counts,
-        "arena": _write_table(numbers.arena),
-        "laid": [[writer.write(dtype), rank] for dtype, rank in numbers.laid],
-        "inside": numbers.inside,
-        "lent": numbers.outputs,
-        "rows_in_arena": numbers.rows_in_arena.tolist(),
-        "rows_of_roots": [rows.tolist() for rows in numbers.rows_of_roots],
-        "rows_of_tables": [rows.tolist() for rows in numbers.rows_of_tables],
-        "addresses": addresses,
-        "calls": [[call.kernel.name, len(call.numbers)] for call in origin.calls],
-        "steps": steps,
-        "tables": [[writer.write(make), count] for make, count in plan.tables],
-        "late": [late.names, late.nodes, late.reads, late.elements],
-        "constants": {name: writer.write(array) for name, array in plan.constants.items()},
-        "inputs": plan.inputs[: len(plan.inputs) - len(late.names)],
-        "outputs": own.outputs,
-        "outside": [own.outside.inputs, own.outside.outputs],
-        "arena_bytes": value_of(own.arena_bytes),
-        "memories": writer.memories,
-    }
-
-
-def _write_foreign(work: Foreign, network: Network | None, writer: ValueWriter) -> list[Any]:
-    """Returns a node of the toolkit, which the network has as it is, without bodies: its name, its constants and the types of the rest."""
-    from hetero_core.kernels.registry import find_kernel  # the toolkit
-
-    (step,) = work.program.steps
-    node = step.node
-    index = network.index_of_producer.get(node.writes[0]) if node.writes and network is not None else None
-    if index is None or network is None or network.nodes[index] is not node or node.bodies or find_kernel(node) is None:
-        raise NotStorableError(f"{node.label} is the toolkit's, and not the network's own")
-    specs = (*work.program.inputs, *work.program.outputs)
-    if any(not isinstance(spec.type, TensorType) or spec.type.dtype is None for spec in specs):
-        raise NotStorableError(f"{node.label} has values of unknown types")
-    own = {spec.name for spec in work.program.inputs}
-    constants = {name: writer.write(np.asarray(value)) for name, value in _list_constants(work, own)}
-    return [node.name, {spec.name: spec.dtype for spec in specs}, constants, work.placed]
-
-
-def _list_constants(work: Foreign, inputs: set[str]) -> list[tuple[str, Any]]:
-    (step,) = work.program.steps
-    names = zip(step.node.inputs, step.sources, strict=True)
-    return [(name, work.program.values[slot]) for name, slot in names if name and name not in inputs]
 
 
 def _read_foreign(fields: Any, network: Network | None, reader: ValueReader) -> tuple[Node, Foreign]:
@@ -139,18 +46,6 @@ def _read_foreign(fields: Any, network: Network | None, reader: ValueReader) -> 
 
 def _list_nodes(network: Network | None) -> tuple[Node, ...]:
     return () if network is None else network.nodes
-
-
-def _find_span(kept: Any) -> tuple[int, int] | None:
-    if not isinstance(kept, np.ndarray) or not kept.nbytes:
-        return None
-    begin = int(kept.__array_interface__["data"][0])
-    return begin, begin + kept.nbytes
-
-
-def _write_table(table: Table, constants: Any = None) -> list[Any]:
-    own = table.constants if constants is None else constants
-    return [own.tolist(), *(np.asarray(part, np.int64).tolist() for part in table.entries)]
 
 
 def read_class(form: Form, inputs: int) -> SizeClass:
@@ -249,9 +144,12 @@ def _read_step(
         planned.append(PlannedStep(node, work, writes, strides=strides_of_value))
         return
     node, own = _read_node(named), tuple(reader.read(action) for action in actions)
-    require(all(callable(action) or _is_within(action, calls) for action in own), "a step calls what is not there")
+    require(
+        all(callable(action) or (isinstance(action, range) and action.start <= action.stop <= calls) for action in own),
+        "a step calls what is not there",
+    )
     steps.append(OpenStep(node, own))
-    recipe = Recipe(tuple(reads), _refuse_to_bind, kernels=tuple(map(open_kernel, kernels)))
+    recipe = Recipe(tuple(reads), _refuse, kernels=tuple(map(open_kernel, kernels)))
     planned.append(PlannedStep(node, recipe, writes, strides=strides_of_value))
 
 
@@ -359,32 +257,15 @@ def _read_function(reader: ValueReader, value: Any) -> Callable[..., Any]:
 
 def _read_node(fields: Any) -> Node:
     name, op_type, domain, opset, since_version, origins = fields
-    texts = map(read_text, (name, op_type, domain, *origins))
-    own: Iterator[str] = iter(texts)
-    return Node(
-        next(own),
-        next(own),
-        (),
-        (),
-        domain=next(own),
-        opset=read_count(opset),
-        since_version=read_count(since_version),
-        origins=tuple(own),
-    )
-
-
-def _is_within(action: Any, calls: int) -> bool:
-    return isinstance(action, range) and action.start <= action.stop <= calls
+    name, op_type, domain, *origins = map(read_text, (name, op_type, domain, *origins))
+    opset, since_version = read_count(opset), read_count(since_version)
+    return Node(name, op_type, (), (), domain=domain, opset=opset, since_version=since_version, origins=tuple(origins))
 
 
 def open_kernel(name: Any) -> Kernel:
     """Returns a kernel of a stored plan by its name: it is loaded, never emitted. Raises: ValueError."""
-    return Kernel(read_text(name), _refuse_to_emit)
+    return Kernel(read_text(name), _refuse)
 
 
-def _refuse_to_emit(name: str, width: int) -> Any:
-    raise AssertionError(f"kernel {name} of a stored plan is loaded, never emitted")
-
-
-def _refuse_to_bind(*_: Any) -> Any:
-    raise AssertionError("the steps of a stored plan are bound already")
+def _refuse(*_: Any) -> Any:
+    raise AssertionError("the kernels of a stored plan are loaded and never emitted, and its steps are bound already")

@@ -135,11 +135,8 @@ def _emit(name: str, width: int, shape: AttentionShape) -> Code:
         if shape.is_one_block:
             emitter.emit_block(places, shape.last_rows or p["last_rows"])
         elif shape.last_rows:
-            with code.either(block.equals(p["blocks"] - 1)) as (last, full):
-                with last:
-                    emitter.emit_block(places, shape.last_rows)
-                with full:
-                    emitter.emit_block(places, full_rows)
+            is_last = block.equals(p["blocks"] - 1)
+            code.emit_either(is_last, lambda rows: emitter.emit_block(places, rows), shape.last_rows, full_rows)
         else:
             # One code for all blocks: an open number of queries comes with a compilation that is waited for.
             last_or_full = block.equals(p["blocks"] - 1).choose(p["last_rows"], code.number(full_rows))
@@ -217,11 +214,7 @@ class _Emitter:
         if not shape.may_be_few:
             walk(shape.keys)
             return
-        with code.either(p["keys"] < shape.keys) as (few, many):
-            with few:
-                walk(1)
-            with many:
-                walk(shape.keys)
+        code.emit_either(p["keys"] < shape.keys, walk, 1, shape.keys)
 
     def _emit_softmax(self, vectors: int) -> None:
         """Turns scores into e**(score - largest), and the largest into 1 / sum."""
@@ -286,11 +279,9 @@ class _Emitter:
                 walk_tiles(rows, most, offset, count, is_masked=is_masked)
                 return
             # Most blocks are whole: their tiles overlap least.
-            with code.either(rows.equals(whole)) as (full_block, part):
-                with full_block:
-                    walk_tiles(rows, size, offset, count, is_masked=is_masked)
-                with part:
-                    walk_tiles(rows, most, offset, count, is_masked=is_masked)
+            code.emit_either(
+                rows.equals(whole), lambda pixels: walk_tiles(rows, pixels, offset, count, is_masked=is_masked), size, most
+            )
 
         def walk(offset: Number, count: int, *, is_masked: bool) -> None:
             if not isinstance(rows, int):

@@ -79,15 +79,11 @@ def _emit(name: str, width: int, shape: BatchedShape) -> Code:
         places = {
             key: p[key] + first * p[f"{key}_outer"] + second * p[f"{key}_middle"] + third * p[f"{key}_inner"] for key in ARRAYS
         }
-        is_plain = shape.last_vectors == shape.vectors and not shape.is_masked
-        if is_plain:
-            _emit_block(code, p, shape, tiles, places, block, panel, is_last=False)
+        emit = partial(_emit_block, code, p, shape, tiles, places, block, panel)
+        if shape.last_vectors == shape.vectors and not shape.is_masked:
+            emit(False)
         else:
-            with code.either(block.equals(p["blocks"] - 1)) as (last, full):
-                with last:
-                    _emit_block(code, p, shape, tiles, places, block, panel, is_last=True)
-                with full:
-                    _emit_block(code, p, shape, tiles, places, block, panel, is_last=False)
+            code.emit_either(block.equals(p["blocks"] - 1), emit, True, False)
     return code.finish()
 
 
@@ -99,7 +95,6 @@ def _emit_block(
     places: dict[str, Number],
     block: Number,
     panel: Number,
-    *,
     is_last: bool,
 ) -> None:
     """Emits the product of all rows with a block of columns."""

@@ -36,7 +36,7 @@ def bind_product(a: Array, b: Array, y: Any) -> Call:
     # What has open sizes is bound to arrays later.
     is_plain = (
         not isinstance(y, OpenArray)
-        and all(array.ndim == 2 and _is_dense(array) for array in (a, b))
+        and all(array.ndim == 2 and (array.flags.c_contiguous or array.flags.f_contiguous) for array in (a, b))
         and y.ndim == 2
         and y.flags.c_contiguous
     )
@@ -67,7 +67,3 @@ def flatten_memory(array: Array) -> Array:
     """Returns the elements in the order in which they lie in memory; the array itself where they do not lie side by side."""
     laid = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
     return laid.reshape(-1) if laid.flags.c_contiguous else array
-
-
-def _is_dense(array: Array) -> bool:
-    return array.flags.c_contiguous or array.flags.f_contiguous

@@ -25,13 +25,9 @@ def plan_native_transpose(site: Site) -> Recipe | Views | None:
     if sorted(perm) != list(range(len(site.shape(value)))):
         return None  # the kernel of the toolkit says what is wrong
     turned = site.prototypes[value].transpose(perm)
-    if turned.flags.c_contiguous or _is_dense_image(turned):
+    if turned.flags.c_contiguous or (is_channels_last(turned) and turned.transpose(0, 2, 3, 1).flags.c_contiguous):
         return Views(value, (lambda array: array.transpose(perm),))
     return _plan_copy(site, value, lambda array: array.transpose(perm), turned.shape)
-
-
-def _is_dense_image(array: Array) -> bool:
-    return is_channels_last(array) and array.transpose(0, 2, 3, 1).flags.c_contiguous
 
 
 @native_step("Reshape", "Flatten", "Squeeze", "Unsqueeze")

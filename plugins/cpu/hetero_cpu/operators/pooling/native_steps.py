@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hetero_core.kernels.windows import Windows
 from hetero_cpu.machine.chunks import choose_chunk_size
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.native import NativeCall, address_of, list_strides, native_step
@@ -44,7 +43,8 @@ def plan_average_pool(site: Site) -> Recipe | None:
     windows = read_windows(site)
     if windows is None:
         return None
-    if _is_whole_image(windows):
+    is_unpadded = not any(end for pad in windows.pads for end in pad)
+    if windows.kernel == windows.sizes and windows.dilations == (1, 1) and is_unpadded:
         return _plan_global(site, make_global_mean(), divides=True)
     source = site.node.inputs[0]
     if not has_channel_vectors(site.prototypes[source]):
@@ -55,10 +55,6 @@ def plan_average_pool(site: Site) -> Recipe | None:
     counts_pads = bool(site.node.attributes.get("count_include_pad", 0))
     constants = {f"{name}_counts": lay_counts(windows, axis, count_pads=counts_pads) for axis, name in enumerate(("row", "column"))}
     return _make_recipe(site, WindowCall(make_average_pool(shape), shape, windows, find_width(), 0.0, site.workers, constants))
-
-
-def _is_whole_image(windows: Windows) -> bool:
-    return windows.kernel == windows.sizes and windows.dilations == (1, 1) and not any(end for pad in windows.pads for end in pad)
 
 
 def _make_recipe(site: Site, call: WindowCall) -> Recipe:
@@ -72,9 +68,7 @@ def _make_recipe(site: Site, call: WindowCall) -> Recipe:
 @native_step("GlobalAveragePool", "ReduceMean")
 def plan_global_mean(site: Site) -> Recipe | None:
     """Returns the recipe of the mean of each channel of an image. Source: ONNX GlobalAveragePool-22, ReduceMean-18."""
-    if not _reduces_pixels(site):
-        return None
-    return _plan_global(site, make_global_mean(), divides=True)
+    return _plan_global(site, make_global_mean(), divides=True) if _reduces_pixels(site) else None
 
 
 @native_step("GlobalMaxPool", "ReduceMax")

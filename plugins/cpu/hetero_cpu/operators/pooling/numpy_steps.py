@@ -41,9 +41,7 @@ def read_windows(site: Site) -> Windows | None:
 def plan_max_pool(site: Site) -> Choice | None:
     """Returns the recipe of a MaxPool without indices. Source: ONNX MaxPool-22."""
     windows = read_windows(site)
-    if windows is None:
-        return None
-    return _plan_passes(site, windows, np.maximum, -np.inf, [])
+    return None if windows is None else _plan_passes(site, windows, np.maximum, -np.inf, [])
 
 
 @step("AveragePool")
@@ -121,16 +119,13 @@ def _bind_pass(target: Array, x: Array, windows: Windows, axis: int, join: Calla
     calls: list[Call] = []
     if len(whole) >= 2:
         calls.append(partial(join, x[whole[0][1]], x[whole[1][1]], out=target))
-        rest = whole[2:]
     elif whole:
         calls.append(partial(np.copyto, target, x[whole[0][1]]))
-        rest = []
+    elif target.flags.c_contiguous:
+        calls.append(partial(target.fill, neutral))
     else:
-        calls.append(
-            partial(target.fill, neutral) if target.flags.c_contiguous else partial(np.copyto, target, np.float32(neutral))
-        )
-        rest = []
-    return calls + [partial(join, target[outputs], x[pixels], out=target[outputs]) for outputs, pixels in (*rest, *partly)]
+        calls.append(partial(np.copyto, target, np.float32(neutral)))
+    return calls + [partial(join, target[outputs], x[pixels], out=target[outputs]) for outputs, pixels in (*whole[2:], *partly)]
 
 
 @step("GlobalAveragePool")

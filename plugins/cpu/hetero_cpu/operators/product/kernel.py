@@ -124,18 +124,11 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
                 if not (shape.splits and shape.activations):
                     call_tile(pixels, shape.activations)
                     return
-                with code.either(piece.equals(p["pieces"] - 1)) as (end, middle):
-                    with end:
-                        call_tile(pixels, shape.activations)
-                    with middle:
-                        call_tile(pixels, ())
+                is_end = piece.equals(p["pieces"] - 1)
+                code.emit_either(is_end, lambda activations: call_tile(pixels, activations), shape.activations, ())
 
             if shape.has_short_tiles:
-                with code.either(place < p["long_tiles"]) as (long, short):
-                    with long:
-                        call(shape.pixels)
-                    with short:
-                        call(shape.pixels - 1)
+                code.emit_either(place < p["long_tiles"], call, shape.pixels, shape.pixels - 1)
             else:
                 call(shape.pixels)
 

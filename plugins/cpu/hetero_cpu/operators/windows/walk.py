@@ -160,20 +160,12 @@ def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
                     code.call(functions[tile], *(arguments[key] for key in _TILE_PARAMETERS))
 
                 if shape.has_short_tiles:
-                    with code.either(place < p["long_tiles"]) as (long, short):
-                        with long:
-                            call(shape.pixels)
-                        with short:
-                            call(shape.pixels - 1)
+                    code.emit_either(place < p["long_tiles"], call, shape.pixels, shape.pixels - 1)
                 else:
                     call(shape.pixels)
 
         if shape.short_rows:
-            with code.either(group < p["long_groups"]) as (full, rest):
-                with full:
-                    walk(shape.rows)
-                with rest:
-                    walk(shape.short_rows)
+            code.emit_either(group < p["long_groups"], walk, shape.rows, shape.short_rows)
         else:
             walk(shape.rows)
     return code.finish()
@@ -203,11 +195,7 @@ def _fill_table(
         return
     is_above = (x_row >= 0) & (x_column >= 0)
     is_inside = is_above & (x_row + rows[-1] < p["height"]) & (x_column + columns[-1] < p["width"])
-    with code.either(is_inside) as (inner, border):
-        with inner:
-            fill(clips=False)
-        with border:
-            fill(clips=True)
+    code.emit_either(is_inside, lambda clips: fill(clips=clips), False, True)
 
 
 def _emit_tile(outer: Code, tile: WindowTile, body: WindowBody) -> Code:
