@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 class LimitedExecutable(CpuExecutable):
     """A program whose runs may take fewer threads than BLAS has; a class of its own, so that others pay nothing for it."""
 
-    def __init__(
-        self,
-        source: NetworkSource,
-        extensions: Mapping[tuple[str, str], Any],
-        *,
-        workers: int,
-        **options: Any,
-    ) -> None:
+    def __init__(self, source: NetworkSource, extensions: Mapping[tuple[str, str], Any], *, workers: int, **options: Any) -> None:
         """`options`: those of `CpuExecutable`."""
         # A load is not limited: threadpoolctl would be imported, and most plans never call BLAS.
         self._threads: int | None = None

@@ -194,12 +194,7 @@ def warn_of_error(error: BaseException | None, network: str) -> None:
 
 
 def make_plan_in_use(
-    network: str,
-    opened: OpenPlan,
-    signature: Signature,
-    enter: Callable[[], PlanInUse],
-    *,
-    checks_plan: bool,
+    network: str, opened: OpenPlan, signature: Signature, enter: Callable[[], PlanInUse], *, checks_plan: bool
 ) -> OpenPlanInUse:
     """Returns a plan for runs, checked as a whole for these input shapes where `checks_plan`; `network` is a name.
 

@@ -57,9 +57,7 @@ PASSES = (
     LatePass("affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
 )
 _ELIMINATE_IDLE = LatePass(
-    "reshapes",
-    "eliminate_idle",
-    "Cast Concat Expand Flatten Identity Max Mean Min Pad Reshape Slice Squeeze Sum Tile Unsqueeze",
+    "reshapes", "eliminate_idle", "Cast Concat Expand Flatten Identity Max Mean Min Pad Reshape Slice Squeeze Sum Tile Unsqueeze"
 )
 _MERGE_RESHAPES = LatePass("reshapes", "merge_reshapes", "Flatten Reshape Squeeze Unsqueeze")
 # These ask for sizes, so they see the network once for each set of input shapes.

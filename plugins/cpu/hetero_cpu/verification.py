@@ -145,12 +145,7 @@ class Verifier:
         return self._find_unexplained(deviations, expected, program, originals, context)
 
     def _find_unexplained(
-        self,
-        deviations: Sequence[Deviation],
-        expected: Outputs,
-        program: Program,
-        originals: tuple[Any, ...],
-        context: RunContext,
+        self, deviations: Sequence[Deviation], expected: Outputs, program: Program, originals: tuple[Any, ...], context: RunContext
     ) -> str:
         """Returns the first deviation that runs with other roundings do not have as well; nothing where they explain all."""
         from hetero_cpu.deviation import FACTOR, NONE, is_explained, measure_deviation  # as above

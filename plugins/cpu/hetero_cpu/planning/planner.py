@@ -23,15 +23,7 @@ from hetero_cpu.planning.halos import make_halo_table
 from hetero_cpu.planning.outside import find_outside
 from hetero_cpu.planning.pieces import copy_pieces
 from hetero_cpu.planning.placing import ValuePlacer
-from hetero_cpu.planning.plan import (
-    NOTHING_OUTSIDE,
-    Block,
-    Derived,
-    ExecutionPlan,
-    Foreign,
-    Outside,
-    PlannedStep,
-)
+from hetero_cpu.planning.plan import NOTHING_OUTSIDE, Block, Derived, ExecutionPlan, Foreign, Outside, PlannedStep
 from hetero_cpu.planning.recipe import NO_HALO, Array, Choice, Join, Recipe, Site, Views
 from hetero_cpu.planning.specialization import list_static_types
 from hetero_cpu.planning.weights import PackedWeights

@@ -21,7 +21,7 @@ from hetero_cpu.machine.terms import Number
 from hetero_cpu.open.choices import pays
 from hetero_cpu.open.sizes import is_open
 from hetero_cpu.operators.batched.panels import emit_turned_panel
-from hetero_cpu.operators.batched.strided_tile import StridedTile, StridedTiles
+from hetero_cpu.operators.batched.strided_tile import StridedTile, call_strided_tile
 
 PARAMETERS = (
     "q", "q_batch", "q_head", "q_step", "k", "k_batch", "k_head", "k_step", "v", "v_batch", "v_head", "v_step",
@@ -150,7 +150,6 @@ class _Emitter:
     def __init__(self, code: Code, numbers: dict[str, Number], shape: AttentionShape, scratch: Number) -> None:
         self._code, self._p, self._shape, self._panel = code, numbers, shape, scratch
         self._scores, self._masks, self._edges = (scratch + numbers[key] for key in ("scores", "masks", "edges"))
-        self._tiles = StridedTiles(code)
 
     def emit_block(self, places: dict[str, Number], rows: Number | int) -> None:
         """Emits attention of `rows` queries, at places of the head."""
@@ -197,7 +196,8 @@ class _Emitter:
             with code.loop(0, p["keys"], count) as first:
                 key = first.at_most(p["keys"] - count)
                 is_number = shape.mask == "number"
-                self._tiles.call(
+                call_strided_tile(
+                    code,
                     tile,
                     x=places["k"] + key * p["k_step"],
                     x_step=p["k_step"],
@@ -254,7 +254,8 @@ class _Emitter:
             full, rest = full - 1, together
 
         def call(m: Number, pixels: int, offset: Number, count: int, *, is_masked: bool) -> None:
-            self._tiles.call(
+            call_strided_tile(
+                code,
                 StridedTile(pixels, count, is_turned=True, is_masked=is_masked, finish="factor"),
                 x=self._scores + m * FLOAT_BYTES,
                 x_step=vectors * vector_bytes,
@@ -309,8 +310,7 @@ def _choose_value_tile(rows: int, vectors: int, width: int) -> tuple[int, int]:
     """Returns the most queries of a tile and the vectors of values that its registers hold."""
     candidates = ((14, 2), (6, 4), (3, 7), (1, 8)) if width == 16 else ((6, 2), (3, 3), (1, 8))
     return min(
-        ((most, min(together, vectors)) for most, together in candidates),
-        key=lambda tile: _count_cycles(rows, vectors, *tile),
+        ((most, min(together, vectors)) for most, together in candidates), key=lambda tile: _count_cycles(rows, vectors, *tile)
     )
 
 

@@ -13,7 +13,7 @@ from hetero_cpu.machine.footprints import list_batched_writes
 from hetero_cpu.machine.terms import Number
 from hetero_cpu.open.sizes import is_open
 from hetero_cpu.operators.batched.panels import emit_panel, emit_turned_panel
-from hetero_cpu.operators.batched.strided_tile import StridedTile, StridedTiles
+from hetero_cpu.operators.batched.strided_tile import StridedTile, call_strided_tile
 
 ARRAYS = ("a", "b", "y", "added")
 PARAMETERS = (
@@ -71,7 +71,6 @@ def make_batched(shape: BatchedShape) -> Kernel:
 def _emit(name: str, width: int, shape: BatchedShape) -> Code:
     code, p, chunk, worker = begin_kernel(name, width, PARAMETERS)
     panel = p["scratch"] + worker * p["scratch_worker"]
-    tiles = StridedTiles(code)
     with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
         matrix, block = unit // p["blocks"], unit % p["blocks"]
         line, third = matrix // p["inner"], matrix % p["inner"]
@@ -79,7 +78,7 @@ def _emit(name: str, width: int, shape: BatchedShape) -> Code:
         places = {
             key: p[key] + first * p[f"{key}_outer"] + second * p[f"{key}_middle"] + third * p[f"{key}_inner"] for key in ARRAYS
         }
-        emit = partial(_emit_block, code, p, shape, tiles, places, block, panel)
+        emit = partial(_emit_block, code, p, shape, places, block, panel)
         if shape.last_vectors == shape.vectors and not shape.is_masked:
             emit(False)
         else:
@@ -91,7 +90,6 @@ def _emit_block(
     code: Code,
     p: dict[str, Number],
     shape: BatchedShape,
-    tiles: StridedTiles,
     places: dict[str, Number],
     block: Number,
     panel: Number,
@@ -119,7 +117,8 @@ def _emit_block(
     )
     with code.loop(0, p["rows"], shape.rows) as first:
         m = first.at_most(p["rows"] - shape.rows)
-        tiles.call(
+        call_strided_tile(
+            code,
             tile,
             x=places["a"] + (m * FLOAT_BYTES if shape.is_a_turned else m * p["a_step"]),
             x_step=p["a_step"],

@@ -8,6 +8,8 @@ of one m do, or the m of one k.
 
 from __future__ import annotations
 
+from functools import partial
+
 from hetero_core.records import record
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
@@ -45,9 +47,13 @@ PARAMETERS = ("x", "x_step", "depth", "w", "w_step", "y", "y_step", "start", "st
 `edge`: one number for each m, or for each n, as `finish` has it; `last`: the elements of the last vector."""
 
 
-def emit_strided_tile(outer: Code, tile: StridedTile) -> Code:
-    """Returns a function of PARAMETERS in the module of `outer`."""
-    code = outer.inner(f"strided_{tile.name}", len(PARAMETERS))
+def call_strided_tile(code: Code, tile: StridedTile, **arguments: Number | int) -> None:
+    """Calls a tile, which is emitted when it is first called, with its PARAMETERS by name; what is not given is 0."""
+    function = code.find_inner(f"strided_{tile.name}", len(PARAMETERS), partial(_emit_tile, tile=tile))
+    code.call(function, *(arguments.get(name, 0) for name in PARAMETERS))
+
+
+def _emit_tile(code: Code, *, tile: StridedTile) -> None:
     p = dict(zip(PARAMETERS, code.parameters, strict=True))
     vector_bytes = code.width * FLOAT_BYTES
     guards = [code.mask_first(p["last"]) if tile.is_masked and j == tile.vectors - 1 else None for j in range(tile.vectors)]
@@ -88,7 +94,7 @@ def emit_strided_tile(outer: Code, tile: StridedTile) -> Code:
     with code.loop(even, p["depth"]):
         advance(1)
     _emit_finish(code, tile, p, [[total.get() for total in row] for row in sums], guards)
-    return code.finish()
+    code.finish()
 
 
 def _emit_finish(
@@ -109,17 +115,3 @@ def _emit_finish(
                 column = pairs + column[len(pairs) * 2 :]
             edge = code.load(p["edge"], j * vector_bytes)
             code.store(p["edge"], column[0].at_least(edge), j * vector_bytes)
-
-
-class StridedTiles:
-    """The tiles of one kernel, each emitted when it is first called."""
-
-    def __init__(self, code: Code) -> None:
-        self._code = code
-        self._functions: dict[StridedTile, Code] = {}
-
-    def call(self, tile: StridedTile, **arguments: Number | int) -> None:
-        """Calls a tile with its PARAMETERS by name; what is not given is 0."""
-        if tile not in self._functions:
-            self._functions[tile] = emit_strided_tile(self._code, tile)
-        self._code.call(self._functions[tile], *(arguments.get(name, 0) for name in PARAMETERS))

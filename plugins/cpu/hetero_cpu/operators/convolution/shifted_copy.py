@@ -33,10 +33,5 @@ def bind_shifted_copy(target: Array, x: Array, offsets: tuple[int, int], strides
     if rows.start == rows.stop or columns.start == columns.stop:
         return [partial(np.copyto, target, zero)]
     calls: list[Call] = [partial(np.copyto, target[rows, columns], x[read[0], read[1]])]
-    borders = (
-        target[: rows.start],
-        target[rows.stop :],
-        target[rows, : columns.start],
-        target[rows, columns.stop :],
-    )
+    borders = (target[: rows.start], target[rows.stop :], target[rows, : columns.start], target[rows, columns.stop :])
     return calls + [partial(np.copyto, border, zero) for border in borders if border.size]

@@ -15,7 +15,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import list_product_writes
 from hetero_cpu.machine.terms import Number
-from hetero_cpu.operators.product.tile import Tile, emit_call, emit_tile
+from hetero_cpu.operators.product.tile import Tile, call_tile
 from hetero_cpu.operators.product.tiling import Chunks, Tiling
 
 PARAMETERS = (
@@ -88,7 +88,6 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
     last_unit = (first_unit + p["units_of_chunk"]).at_most(p["units"])
     first_block = (chunk // p["unit_chunks"]) * p["blocks_of_chunk"]
     last_block = (first_block + p["blocks_of_chunk"]).at_most(p["blocks"])
-    functions: dict[Tile, Code] = {}
 
     def walk(block: Number, piece: Number, *, is_last: bool) -> None:
         block_channels = block * (shape.vectors * width * FLOAT_BYTES)
@@ -113,19 +112,16 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
             if shape.splits:
                 arguments = _pick_piece(code, p, arguments, piece, vectors, adds=shape.adds)
 
-            def call_tile(pixels: int, activations: tuple[Activation, ...]) -> None:
+            def call_with(activations: tuple[Activation, ...], pixels: int) -> None:
                 adds = shape.adds or shape.splits
                 tile = Tile(pixels, vectors, shape.prefetches, shape.is_masked and is_last, adds, activations, shape.streams)
-                if tile not in functions:
-                    functions[tile] = emit_tile(code, tile)
-                emit_call(code, functions[tile], **arguments)  # called inside the loop
+                call_tile(code, tile, **arguments)  # called inside the loop
 
             def call(pixels: int) -> None:
                 if not (shape.splits and shape.activations):
-                    call_tile(pixels, shape.activations)
+                    call_with(shape.activations, pixels)
                     return
-                is_end = piece.equals(p["pieces"] - 1)
-                code.emit_either(is_end, lambda activations: call_tile(pixels, activations), shape.activations, ())
+                code.emit_either(piece.equals(p["pieces"] - 1), partial(call_with, pixels=pixels), shape.activations, ())
 
             if shape.has_short_tiles:
                 code.emit_either(place < p["long_tiles"], call, shape.pixels, shape.pixels - 1)

@@ -8,6 +8,8 @@ its own offset; a matrix product has one tap. The elements of one m lie side by 
 
 from __future__ import annotations
 
+from functools import partial
+
 from hetero_core.records import record
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
@@ -46,9 +48,8 @@ PARAMETERS = ("x", "x_pixel", "offsets", "taps", "depth", "w", "bias", "y", "y_p
 """Addresses, strides in bytes and counts; `last` is the number of elements of the last vector, `ahead` what is fetched ahead."""
 
 
-def emit_tile(outer: Code, tile: Tile) -> Code:
-    """Returns a function of PARAMETERS in the module of `outer`."""
-    code = outer.inner(f"tile_{tile.name}", len(PARAMETERS))
+def _emit_tile(code: Code, *, tile: Tile) -> None:
+    """Emits a function of PARAMETERS."""
     x, x_pixel, offsets, taps, depth, w, bias, y, y_pixel, added, added_pixel, last, ahead = code.parameters
     vector_bytes = code.width * FLOAT_BYTES
     step = tile.vectors * vector_bytes
@@ -96,9 +97,10 @@ def emit_tile(outer: Code, tile: Tile) -> Code:
                 result = result + code.load(added + added_pixel * m, j * vector_bytes, mask=guard)
             result = emit_activations(code, tile.activations, result)
             code.store(y + y_pixel * m, result, j * vector_bytes, mask=guard)
-    return code.finish()
+    code.finish()
 
 
-def emit_call(code: Code, function: Code, **arguments: Number) -> None:
-    """Calls a tile with its parameters by name; what is not given is 0."""
+def call_tile(code: Code, tile: Tile, **arguments: Number | int) -> None:
+    """Calls a tile, which is emitted when it is first called, with its PARAMETERS by name; what is not given is 0."""
+    function = code.find_inner(f"tile_{tile.name}", len(PARAMETERS), partial(_emit_tile, tile=tile))
     code.call(function, *(arguments.get(name, 0) for name in PARAMETERS))

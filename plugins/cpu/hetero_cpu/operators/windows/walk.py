@@ -131,7 +131,6 @@ def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
     largest = WindowTile(shape, shape.rows, shape.pixels)
     table = code.reserve(len(largest.list_positions(0)) * len(largest.list_positions(1)))
-    functions: dict[WindowTile, Code] = {}
     with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
         image, group = line // p["groups"], line % p["groups"]
         y_row = group * shape.rows
@@ -147,8 +146,8 @@ def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
 
                 def call(pixels: int) -> None:
                     tile = WindowTile(shape, rows, pixels)
-                    if tile not in functions:
-                        functions[tile] = _emit_tile(code, tile, body)
+                    emit = partial(_emit_tile, tile=tile, body=body)
+                    function = code.find_inner(f"{name}_{rows}x{pixels}", len(_TILE_PARAMETERS), emit)
                     column = pixel * shape.strides[1] - p["left"]
                     _fill_table(code, tile, table, p, x_row, column, x + column * p["x_pixel"])
                     arguments = {
@@ -157,7 +156,7 @@ def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
                         "row_counts": p["row_counts"] + y_row * FLOAT_BYTES,
                         "column_counts": p["column_counts"] + pixel * FLOAT_BYTES,
                     }  # fmt: skip
-                    code.call(functions[tile], *(arguments[key] for key in _TILE_PARAMETERS))
+                    code.call(function, *(arguments[key] for key in _TILE_PARAMETERS))
 
                 if shape.has_short_tiles:
                     code.emit_either(place < p["long_tiles"], call, shape.pixels, shape.pixels - 1)
@@ -198,9 +197,7 @@ def _fill_table(
     code.emit_either(is_inside, lambda clips: fill(clips=clips), False, True)
 
 
-def _emit_tile(outer: Code, tile: WindowTile, body: WindowBody) -> Code:
-    shape = tile.shape
-    code = outer.inner(f"{outer.function.name}_{tile.rows}x{tile.pixels}", len(_TILE_PARAMETERS))
+def _emit_tile(code: Code, *, tile: WindowTile, body: WindowBody) -> None:
     p = dict(zip(_TILE_PARAMETERS, code.parameters, strict=True))
     vector_bytes = code.width * FLOAT_BYTES
     weights = code.variable(p["weights"])
@@ -226,6 +223,6 @@ def _emit_tile(outer: Code, tile: WindowTile, body: WindowBody) -> Code:
 
     with code.loop(0, p["channel_bytes"], vector_bytes) as channel:
         advance(channel, None)
-    if shape.is_masked:
+    if tile.shape.is_masked:
         advance(p["channel_bytes"], code.mask_first(p["last"]))
-    return code.finish()
+    code.finish()

@@ -20,7 +20,7 @@ from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import Numbers, Spans, list_winograd_inputs, list_winograd_writes
 from hetero_cpu.machine.native import Array
 from hetero_cpu.machine.terms import Floats, Number
-from hetero_cpu.operators.product.tile import Tile, emit_call, emit_tile
+from hetero_cpu.operators.product.tile import Tile, call_tile
 from hetero_cpu.operators.winograd.transforms import build_matrices
 
 PARAMETERS = (
@@ -141,7 +141,6 @@ def _emit_blocks(
     positions = (shape.size + 2) ** 2
     vector_bytes = code.width * FLOAT_BYTES
     block_bytes = shape.vectors * vector_bytes
-    functions: dict[Tile, Code] = {}
 
     def walk(block: Number, vectors: int) -> None:
         panel = p["channels"] * (vectors * vector_bytes)
@@ -151,28 +150,24 @@ def _emit_blocks(
             source, target = moved + position * p["moved_position"], products + position * p["products_position"]
             for is_short in (False, True)[: 1 + shape.has_short_tiles]:
                 tile = Tile(shape.pixels - is_short, vectors, shape.prefetches)
-                if tile not in functions:
-                    functions[tile] = emit_tile(code, tile)
                 first, end = (p["long_tiles"], p["row_tiles"]) if is_short else (code.number(0), p["long_tiles"])
                 with code.loop(first, end) as number:
                     row = number * tile.pixels + (p["long_tiles"] if is_short else 0)
-                    emit_call(
+                    call_tile(
                         code,
-                        functions[tile],
+                        tile,
                         x=source + row * p["channels"] * FLOAT_BYTES,
                         x_pixel=p["channels"] * FLOAT_BYTES,
                         offsets=p["offsets"],
-                        taps=code.number(1),
+                        taps=1,
                         depth=p["channels"],
                         w=w,
                         # What follows is the next position, or the next block.
                         ahead=w + panel + number * share,
                         bias=p["zeros"],
                         y=target + row * (vectors * vector_bytes),
-                        y_pixel=code.number(vectors * vector_bytes),
-                        added=code.number(0),
-                        added_pixel=code.number(0),
-                        last=code.number(code.width),
+                        y_pixel=vectors * vector_bytes,
+                        last=code.width,
                     )
         _emit_back(code, p, shape, tiles, block * block_bytes, vectors, products)
 
