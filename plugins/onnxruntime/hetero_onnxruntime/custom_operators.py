@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.network.contrib_types import knows_contrib
@@ -91,12 +90,8 @@ def _ask(model: bytes, libraries: tuple[str, ...]) -> tuple[TensorType, ...] | N
         outputs = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).get_outputs()
     except Exception:  # noqa: BLE001  # whatever the engine raises: the query of the device words its refusal
         return None
-    return tuple(_read_type(output) for output in outputs)
-
-
-def _read_type(output: Any) -> TensorType:
-    name = output.type.removeprefix("tensor(").removesuffix(")")
-    return TensorType(_DTYPES.get(name, name))
+    names = (output.type.removeprefix("tensor(").removesuffix(")") for output in outputs)
+    return tuple(TensorType(_DTYPES.get(name, name)) for name in names)
 
 
 def _walk(nodes: Iterable[Node]) -> Iterator[Node]:

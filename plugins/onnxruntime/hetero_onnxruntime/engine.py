@@ -25,13 +25,8 @@ OLDEST = (1, 23)
 """The oldest version that has what the plugin calls: weights by reference, devices as objects, providers without a second try."""
 
 DISTRIBUTIONS = (
-    "onnxruntime",
-    "onnxruntime-directml",
-    "onnxruntime-gpu",
-    "onnxruntime-migraphx",
-    "onnxruntime-openvino",
-    "onnxruntime-qnn",
-    "onnxruntime-training",
+    *("onnxruntime", "onnxruntime-directml", "onnxruntime-gpu", "onnxruntime-migraphx", "onnxruntime-openvino"),
+    *("onnxruntime-qnn", "onnxruntime-training"),
 )
 """Distributions that install the folder `onnxruntime`; two of them overwrite each other."""
 

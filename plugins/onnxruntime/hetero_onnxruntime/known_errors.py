@@ -42,12 +42,9 @@ def _check_attention(node: Node, graph: Graph) -> str | None:
 
 def _check_cast(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32, no case: the standard has 0 and 1.
-    is_known = node.attributes.get("saturate", 1) in (0, 1)
-    return (
-        None
-        if is_known
-        else f"ONNX Runtime returns what it has not written from a {node.op_type} whose saturate is neither 0 nor 1"
-    )
+    if node.attributes.get("saturate", 1) in (0, 1):
+        return None
+    return f"ONNX Runtime returns what it has not written from a {node.op_type} whose saturate is neither 0 nor 1"
 
 
 def _check_conv_integer(node: Node, graph: Graph) -> str | None:
@@ -55,11 +52,6 @@ def _check_conv_integer(node: Node, graph: Graph) -> str | None:
     if not has_input(node, 3) or find_shape(node, graph, 3) in ((), (1,)):
         return None
     return "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number"
-
-
-def _check_max_unpool(node: Node, graph: Graph) -> str | None:
-    # ONNX Runtime 1.31: maxunpool_export_with_output_shape; indices count in the input's shape, not in output_shape's.
-    return "ONNX Runtime places values wrongly when output_shape is given" if len(node.inputs) > 2 and node.inputs[2] else None
 
 
 def _check_reduce_max(node: Node, graph: Graph) -> str | None:
@@ -82,31 +74,24 @@ def _check_resize(node: Node, graph: Graph) -> str | None:
 def _check_dequantized(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32, no case: it moves a Transpose through the pair, and makes a QuantizeLinear of int32.
     is_int32 = dtype_of_input(node, graph) == "int32" and node.inputs[0] not in graph.initializers
-    if not is_int32 or len(node.inputs) < 3 or not node.inputs[2] or all(other.op_type != "Transpose" for other in graph.nodes):
+    if not is_int32 or not has_input(node, 2) or all(other.op_type != "Transpose" for other in graph.nodes):
         return None
     return "ONNX Runtime fails to load a DequantizeLinear of int32 with a zero point in a network that has a Transpose"
 
 
 def _check_dropout(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.31: training_dropout; the standard leaves the mask free, and its cases come from NumPy's generator.
-    if len(node.inputs) < 3 or not node.inputs[2]:
+    training = graph.initializers.get(node.inputs[2]) if has_input(node, 2) else None
+    if not has_input(node, 2) or (training is not None and not training.array.any()):
         return None
-    training = graph.initializers.get(node.inputs[2])
-    return (
-        None if training is not None and not training.array.any() else "a Dropout that trains draws other numbers than ONNX's cases"
-    )
-
-
-def _check_non_zero(node: Node, graph: Graph) -> str | None:
-    # ONNX Runtime 1.32, no case: the standard has no coordinates for the element of a scalar.
-    return "ONNX Runtime gives the element of a scalar one coordinate in NonZero" if find_shape(node, graph) == () else None
+    return "a Dropout that trains draws other numbers than ONNX's cases"
 
 
 def _check_log_sum_exp(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32, no case: the exponentials are cut to integers before they are added.
-    dtype = dtype_of_input(node, graph)
-    is_cut = dtype in ("int32", "int64")
-    return f"ONNX Runtime adds exponentials that are cut to integers in ReduceLogSumExp of {dtype}" if is_cut else None
+    if (dtype := dtype_of_input(node, graph)) not in ("int32", "int64"):
+        return None
+    return f"ONNX Runtime adds exponentials that are cut to integers in ReduceLogSumExp of {dtype}"
 
 
 def _check_drawn(node: Node, graph: Graph) -> str | None:
@@ -140,8 +125,14 @@ _CHECKS: dict[tuple[str, str], Check] = {
     ("", "ConvInteger"): _check_conv_integer,
     ("", "DequantizeLinear"): _check_dequantized,
     ("", "Dropout"): _check_dropout,
-    ("", "MaxUnpool"): _check_max_unpool,
-    ("", "NonZero"): _check_non_zero,
+    # ONNX Runtime 1.31: maxunpool_export_with_output_shape; indices count in the input's shape, not in output_shape's.
+    ("", "MaxUnpool"): lambda node, graph: (
+        "ONNX Runtime places values wrongly when output_shape is given" if has_input(node, 2) else None
+    ),
+    # ONNX Runtime 1.32, no case: the standard has no coordinates for the element of a scalar.
+    ("", "NonZero"): lambda node, graph: (
+        "ONNX Runtime gives the element of a scalar one coordinate in NonZero" if find_shape(node, graph) == () else None
+    ),
     ("", "ReduceLogSumExp"): _check_log_sum_exp,
     ("", "ReduceMax"): _check_reduce_max,
     ("", "ReduceMin"): _check_reduce_max,

@@ -39,7 +39,10 @@ def register_libraries(module: ModuleType) -> Mapping[str, str]:
             fault = _register(module, path)
             for name in names or _providers_of_library[path] or (title,):
                 if fault or name not in _list_names(module):
-                    faults[name] = fault or _find_no_hardware(path)
+                    faults[name] = fault or (
+                        f"its library {Path(path).name} is loaded, and finds no hardware of its kind here; the provider's documents name "
+                        "its hardware and drivers"
+                    )
     return faults
 
 
@@ -97,8 +100,3 @@ def _register(module: ModuleType, path: str) -> str:
 
 def _list_names(module: ModuleType) -> set[str]:
     return {device.ep_name for device in module.get_ep_devices()}
-
-
-def _find_no_hardware(path: str) -> str:
-    name = Path(path).name
-    return f"its library {name} is loaded, and finds no hardware of its kind here; the provider's documents name its hardware and drivers"

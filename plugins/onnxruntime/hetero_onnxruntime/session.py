@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero_core.contract import ConfigKey
 from hetero_core.dtypes import bits_of_dtype, onnx_of_dtype
+from hetero_core.engines.inspection import has_input
 from hetero_core.errors import LoadError
 from hetero_core.network.graph import EMPTY, Network
 from hetero_core.network.initializers import Initializer
@@ -43,11 +44,7 @@ CONFIG_KEYS: Mapping[str, ConfigKey] = {
 # Types that NumPy lacks, by the type of the same size that carries their bytes to the engine.
 _CARRIERS = {
     "bfloat16": np.uint16,
-    "float8e4m3fn": np.uint8,
-    "float8e4m3fnuz": np.uint8,
-    "float8e5m2": np.uint8,
-    "float8e5m2fnuz": np.uint8,
-    "float8e8m0": np.uint8,
+    **dict.fromkeys(("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0"), np.uint8),
 }
 
 
@@ -178,11 +175,9 @@ def _list_wrong_moves(network: Network) -> list[str]:
     dequantizing = [
         node for node in network.nodes if node.op_type == "DequantizeLinear" and node.inputs[0] not in network.initializers
     ]
-    types = {getattr(network.type_of(node.inputs[0]), "dtype", None) for node in dequantizing}
-    is_wrong = "int32" in types or any(
-        getattr(network.type_of(node.inputs[0]), "dtype", None) != "uint8"
-        and (len(node.inputs) < 3 or not node.inputs[2] or node.opset >= 21)
-        for node in dequantizing
+    dtypes = [getattr(network.type_of(node.inputs[0]), "dtype", None) for node in dequantizing]
+    is_wrong = "int32" in dtypes or any(
+        dtype != "uint8" and (not has_input(node, 2) or node.opset >= 21) for node, dtype in zip(dequantizing, dtypes, strict=True)
     )
     return ["QDQPropagationTransformer"] if is_wrong else []
 

@@ -16,6 +16,7 @@ from hetero_core.engines.inspection import MOVING, dtype_of_input, dtype_of_valu
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.types import ValueSpec
 from hetero_openvino.magnitudes import LARGEST, Bound, bound_exactly, find_bounds, is_beyond
+from hetero_openvino.producers import walk_producers
 
 EXACT_FLOAT = 2**24
 _LEAST = 2**18 - 1
@@ -164,14 +165,9 @@ def _list_values_in_float(network: Network) -> Iterable[str]:
 
 def _list_origins(value: str, network: Network) -> set[str]:
     """Returns the inputs that a value is made of; a size is below the limit whatever it is the size of."""
-    waiting, seen = [value], {value}
-    while waiting:
-        node = network.find_producer(waiting.pop())
-        if node is not None and node.op_type not in ("Shape", "Size"):
-            fresh = [name for name in node.reads if name not in seen]
-            seen.update(fresh)
-            waiting += fresh
-    return seen & network.index_of_input.keys()
+    producers = walk_producers(value, network, lambda node: node.op_type not in ("Shape", "Size"))
+    reads = {name for node in producers if node.op_type not in ("Shape", "Size") for name in node.reads}
+    return {value, *reads} & network.index_of_input.keys()
 
 
 def _exceeds(value: str, graph: Graph, limit: int) -> bool:

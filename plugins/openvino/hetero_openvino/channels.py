@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
+from hetero_openvino.producers import walk_producers
 
 _LEAST_RANK = 4
 """From which on the engine puts the channels elsewhere than last."""
@@ -28,14 +29,10 @@ def find_channel_error(node: Node, graph: Graph) -> str | None:
             return None
     else:
         return None
-    if any(_has_rank(graph.type_of(value)) and _comes_from_product(value, graph) for value in sources):
+    shapes = {value: getattr(graph.type_of(value), "shape", None) for value in sources}
+    if any((shape is None or len(shape) >= _LEAST_RANK) and _comes_from_product(value, graph) for value, shape in shapes.items()):
         return f"OpenVINO fuses {node.op_type} by channels into the product before it, along its last axis"
     return None
-
-
-def _has_rank(value_type: object) -> bool:
-    shape = value_type.shape if isinstance(value_type, TensorType) else None
-    return shape is None or len(shape) >= _LEAST_RANK
 
 
 def _is_per_channel(value_type: object) -> bool:
@@ -51,15 +48,5 @@ def _is_per_channel(value_type: object) -> bool:
 
 def _comes_from_product(value: str, graph: Graph) -> bool:
     """Says whether a value is a product of matrices, or made of one element by element."""
-    waiting, seen = [value], {value}
-    while waiting:
-        node = graph.find_producer(waiting.pop())
-        if node is None:
-            continue
-        if node.op_type in ("Gemm", "MatMul"):
-            return True
-        if node.op_type in _FUSED and not node.domain:
-            fresh = [source for source in node.inputs if source and source not in seen]
-            seen.update(fresh)
-            waiting.extend(fresh)
-    return False
+    producers = walk_producers(value, graph, lambda node: node.op_type in _FUSED and not node.domain)
+    return any(node.op_type in ("Gemm", "MatMul") for node in producers)

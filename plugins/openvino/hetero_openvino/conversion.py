@@ -78,12 +78,10 @@ def join_networks(networks: Sequence[Network]) -> bytes:
 def find_type_fault(name: str, network: Network) -> str | None:
     """Returns why a value cannot be handed over, or None when it can."""
     value_type = network.type_of(name)
+    if value_type is None:
+        return f"the type of '{name}' is not known"
     if not isinstance(value_type, TensorType):
-        return (
-            f"the type of '{name}' is not known"
-            if value_type is None
-            else f"'{name}' is {value_type}; OpenVINO takes and gives tensors"
-        )
+        return f"'{name}' is {value_type}; OpenVINO takes and gives tensors"
     if value_type.dtype == "float64":
         return f"'{name}' is float64, which OpenVINO computes in float32"
     if value_type.dtype not in TYPE_NAMES:

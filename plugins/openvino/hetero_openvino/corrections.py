@@ -249,9 +249,8 @@ def _gather_channel(opset: Any, operation: Any) -> None:
     operation.input(0).replace_source_output(channels.output(0))
     if operation.get_type_name() == "Tile":
         repeats = operation.input_value(1)
-        is_channel = (
-            np.arange(repeats.get_partial_shape()[0].get_length()) == repeats.get_partial_shape()[0].get_length() + 1 - rank
-        )
+        length = repeats.get_partial_shape()[0].get_length()
+        is_channel = np.arange(length) == length + 1 - rank
         others = opset.select(opset.constant(is_channel), opset.constant(1, repeats.get_element_type()), repeats)
         others.set_friendly_name(f"{operation.get_friendly_name()}/2")
         operation.input(1).replace_source_output(others.output(0))
@@ -291,15 +290,8 @@ def _replace(operation: Any, last: Any, before: list[Any]) -> None:
 
 _REDUCTIONS: Mapping[str, str] = MappingProxyType(
     {
-        "ReduceL1": "reduce_l1",
-        "ReduceL2": "reduce_l2",
-        "ReduceLogicalAnd": "reduce_logical_and",
-        "ReduceLogicalOr": "reduce_logical_or",
-        "ReduceMax": "reduce_max",
-        "ReduceMean": "reduce_mean",
-        "ReduceMin": "reduce_min",
-        "ReduceProd": "reduce_prod",
-        "ReduceSum": "reduce_sum",
+        **{f"Reduce{name}": f"reduce_{name.lower()}" for name in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")},
+        **{f"ReduceLogical{name}": f"reduce_logical_{name.lower()}" for name in ("And", "Or")},
     }
 )
 """The engine's reductions, and the functions that make them."""

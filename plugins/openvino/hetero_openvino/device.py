@@ -53,10 +53,7 @@ class OpenvinoDevice(EngineDevice):
         """The engine's properties that shape a compiled model here."""
         return {
             PRECISION_KEY: ConfigKey(
-                str,
-                None,
-                "What float32 is computed in; not set: as EXECUTION_MODE_HINT has it.",
-                choices=("bf16", "f16", "f32"),
+                str, None, "What float32 is computed in; not set: as EXECUTION_MODE_HINT has it.", choices=("bf16", "f16", "f32")
             ),
             MODE_KEY: ConfigKey(
                 str,

@@ -23,22 +23,22 @@ from hetero_core.dtypes import numpy_dtype
 from hetero_core.engines.arrays import SMALL, Place, count_bytes, find_place
 from hetero_core.errors import ClosedError, InferenceError
 from hetero_core.executed import ExecutedNode
-from hetero_core.network.graph import Network, Node
+from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
 from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
 from hetero_openvino.conversion import CARRIERS, TYPE_NAMES
 from hetero_openvino.emptiness import list_multiplied_axes
 from hetero_openvino.engine import OpenvinoEngine
-from hetero_openvino.executed import list_layers
+from hetero_openvino.executed import list_layers, record_layers
 from hetero_openvino.packing import PACKED, pack_array, unpack_array
 from hetero_openvino.ports import Ports
 from hetero_openvino.probing import shorten_message
 
 _SECOND_NAMES = "qQ"
 """C has two names for integers of 64 bits, and the binding knows NumPy's arrays of the first only."""
-
-
+_CONVERTED = PACKED | CARRIERS.keys()
+"""Element types whose arrays the engine takes and gives in another form."""
 _SET_BEFORE: dict[int, Any] = {}
 """The argument of `infer` where all inputs stand in the engine's memory, or were set."""
 
@@ -121,7 +121,7 @@ class OpenvinoExecutable(Executable):
         # The engine gives a thread that asks one stream for good: of several, two threads may be given the same.
         self._has_one_stream = streams == 1
         is_all_copied = compiled is not None and not self._bound_inputs and not self._bound_outputs and not ports.passed
-        is_plain = not any(spec.dtype in PACKED or spec.dtype in CARRIERS for spec in self.outputs)
+        is_plain = not any(spec.dtype in _CONVERTED for spec in self.outputs)
         self._is_copied = self._has_one_stream and is_all_copied and is_plain
         limits, _ = settle_limits(network)
         self._limited = [
@@ -150,12 +150,7 @@ class OpenvinoExecutable(Executable):
                     "Run the nodes that multiply on another device"
                 )
         if self._is_copied and context.profile is None and get_ident() == main_thread().ident:
-            try:
-                lane = self._lanes.pop()
-            except IndexError:
-                lane = self._open_lane()
-            for index, view in lane.inputs:
-                view[...] = inputs[index]
+            lane = self._take_lane(inputs)
             # The engine's copies are the results: by port, and so by output.
             copies = lane.infer(_SET_BEFORE, False, False)
             self._keep_lane(lane)
@@ -172,13 +167,8 @@ class OpenvinoExecutable(Executable):
 
     def _run_engine(self, inputs: tuple[Any, ...], results: list[Any], profile: Profile | None) -> None:
         """Runs one request, and puts its outputs in the place of the arrays in `results` that it cannot fill."""
-        try:
-            lane = self._lanes.pop()
-        except IndexError:
-            lane = self._open_lane()
+        lane = self._take_lane(inputs)
         request = lane.request
-        for index, view in lane.inputs:
-            view[...] = inputs[index]
         # A tensor does not keep the memory that it stands on: the arrays here do, until the run is over.
         shared: list[np.ndarray[Any, Any]] = []
         for index, port, spec in self._bound_inputs:
@@ -210,7 +200,7 @@ class OpenvinoExecutable(Executable):
         for index, port in self._taken_outputs:
             results[index] = self._take(request.get_output_tensor(port), index)
         if profile is not None:
-            self._record(request, profile, began, ended)
+            record_layers(request, self.compiled, self.network, profile, began, ended)
         self._keep_lane(lane)
 
     def _open_measured(self, compile_measured: Callable[[], OpenvinoExecutable]) -> OpenvinoExecutable:
@@ -220,11 +210,17 @@ class OpenvinoExecutable(Executable):
                 self._measured = compile_measured()
             return self._measured
 
-    def _open_lane(self) -> EngineRequest:
-        compiled = self.compiled
-        if compiled is None:
-            raise ClosedError("the network was closed on OPENVINO while a run of it began; load it again")
-        return EngineRequest.open(self._module, compiled.create_infer_request(), self._small_inputs, self._small_outputs)
+    def _take_lane(self, inputs: tuple[Any, ...]) -> EngineRequest:
+        """Returns a request that nobody uses, its small inputs written. Raises: ClosedError."""
+        try:
+            lane = self._lanes.pop()
+        except IndexError:
+            if (compiled := self.compiled) is None:
+                raise ClosedError("the network was closed on OPENVINO while a run of it began; load it again") from None
+            lane = EngineRequest.open(self._module, compiled.create_infer_request(), self._small_inputs, self._small_outputs)
+        for index, view in lane.inputs:
+            view[...] = inputs[index]
+        return lane
 
     def _keep_lane(self, lane: EngineRequest) -> None:
         self._lanes.append(lane)
@@ -233,7 +229,7 @@ class OpenvinoExecutable(Executable):
 
     def _is_new_place(self, lane: EngineRequest, key: tuple[int, bool], array: np.ndarray[Any, Any], spec: ValueSpec) -> bool:
         """Says whether the engine has to be told where an array lies, and keeps that for the next run."""
-        place = None if spec.dtype in PACKED or spec.dtype in CARRIERS else find_place(array)
+        place = None if spec.dtype in _CONVERTED else find_place(array)
         if place is not None and lane.places.get(key) == place:
             return False
         lane.places[key] = place
@@ -252,7 +248,7 @@ class OpenvinoExecutable(Executable):
 
     def _share(self, array: np.ndarray[Any, Any], spec: ValueSpec, shape: tuple[int, ...]) -> Any:
         """Returns the engine's tensor over an array's own memory; one that is read-only, too, since the engine writes no input."""
-        if spec.dtype in PACKED or spec.dtype in CARRIERS:
+        if spec.dtype in _CONVERTED:
             return self._module.Tensor(array, shape, getattr(self._module.Type, TYPE_NAMES[str(spec.dtype)]))
         return self._module.Tensor(array, shared_memory=True)
 
@@ -262,50 +258,6 @@ class OpenvinoExecutable(Executable):
             return unpack_array(tensor.data, tuple(tensor.shape), self._dtypes[index])
         array = np.array(tensor.data)
         return array.view(self._dtypes[index]) if dtype in CARRIERS else array
-
-    def _record(self, request: Any, profile: Profile, began: float, ended: float) -> None:
-        """Adds the times of what ran; what the engine has fused stands under the names of all its nodes.
-
-        The engine tells the mean of each layer over all its runs so far, in whole microseconds: means that add up to more than this run
-        took are shortened, all alike, to what it took.
-        """
-        nodes_of_layer = self._nodes_of_layer()
-        entries = [
-            entry
-            for entry in request.profiling_info
-            if str(entry.status).endswith("EXECUTED") and entry.node_type not in ("Parameter", "Result", "Constant")
-        ]
-        # The engine tells how long each layer took, in order, and not when: one after the other, up to the end of the run.
-        total = sum(entry.real_time.total_seconds() for entry in entries)
-        share = min(1.0, (ended - began) / total) if total else 1.0
-        begin = ended - share * total
-        for entry in entries:
-            seconds = share * entry.real_time.total_seconds()
-            profile.add(_join_nodes(nodes_of_layer.get(entry.node_name, ()), entry), seconds, begin=begin)
-            begin += seconds
-
-    def _nodes_of_layer(self) -> dict[str, tuple[Node, ...]]:
-        """Returns the network's nodes in each of the engine's layers; its own, as changes of layout, have none."""
-        compiled, nodes_of_name = self.compiled, dict[str, tuple[Node, ...]]()
-        if compiled is None:
-            return nodes_of_name
-        for layer in compiled.get_runtime_model().get_ordered_ops():
-            info = layer.get_rt_info()
-            names = info["originalLayersNames"].value.split(",") if "originalLayersNames" in info else []
-            indices = {index for name in names if (index := self._find_node(name)) is not None}
-            nodes_of_name[layer.get_friendly_name()] = tuple(self.network.nodes[index] for index in sorted(indices))
-        return nodes_of_name
-
-    def _find_node(self, name: str) -> int | None:
-        """Returns the index of the node that an operation of the engine comes from.
-
-        It has the node's name, or, where it makes an output, the output's; a node that becomes several has its name at their heads.
-        """
-        for candidate in (name, name.rpartition("/")[0]):
-            index = self.network.index_of_node.get(candidate, self.network.index_of_producer.get(candidate))
-            if index is not None:
-                return index
-        return None
 
     def metrics(self) -> Mapping[str, Any]:
         """Metrics that the engine reports of the compiled model; none where all outputs are inputs and nothing was compiled."""
@@ -321,7 +273,7 @@ class OpenvinoExecutable(Executable):
     def executed_nodes(self) -> tuple[ExecutedNode, ...] | None:
         """The layers of the engine's own executed graph."""
         compiled = self.compiled
-        return () if compiled is None else list_layers(compiled.get_runtime_model(), self.network, self._find_node)
+        return () if compiled is None else list_layers(compiled.get_runtime_model(), self.network)
 
     def close(self) -> None:
         """Lets the compiled model and its requests go, and the engine's threads with them, whoever still holds this object."""
@@ -339,7 +291,7 @@ def _find_static_shape(port: Any) -> tuple[int, ...] | None:
 
 def _is_small(port: Any, spec: ValueSpec) -> bool:
     """Says whether a port's arrays are of one small size, and of a type that the engine shows as NumPy has it."""
-    if _find_static_shape(port) is None or spec.dtype in PACKED or spec.dtype in CARRIERS:
+    if _find_static_shape(port) is None or spec.dtype in _CONVERTED:
         return False
     return 0 < (count_bytes(spec) or 0) <= SMALL
 
@@ -370,11 +322,3 @@ def _require_within(array: np.ndarray[Any, Any], name: str, limit: int) -> None:
             f"input '{name}' has {array.dtype} values from {array.min()} to {array.max()}; OpenVINO computes what is made of them in "
             f"{'float32' if limit == EXACT_FLOAT else 'int32'}, exact up to {limit}. Run the nodes that read it on another device"
         )
-
-
-def _join_nodes(nodes: tuple[Node, ...], entry: Any) -> Node:
-    if len(nodes) == 1:
-        return nodes[0]
-    if not nodes:
-        return Node(entry.node_name, entry.node_type, (), ())
-    return Node(" + ".join(node.name for node in nodes), "+".join(node.op_type for node in nodes), (), ())

@@ -1,19 +1,20 @@
-"""The executed graph of the engine, as the core's steps: layers with their kernels, layouts and the nodes that they stand for."""
+"""The executed graph of the engine: layers with their kernels, layouts and times, and the nodes that they stand for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hetero_core.executed import ExecutedNode
-from hetero_core.network.graph import Network
+from hetero_core.network.graph import Network, Node
+from hetero_core.profile import Profile
 
 Port = tuple[str, int]
 """An output of a layer: the layer's name, and the index."""
 
 
-def list_layers(model: Any, network: Network, find_node: Callable[[str], int | None]) -> tuple[ExecutedNode, ...]:
-    """Returns the layers in order, named as in profiles; `find_node` gives the index of the node that an operation comes from.
+def list_layers(model: Any, network: Network) -> tuple[ExecutedNode, ...]:
+    """Returns the layers in order, named as in profiles.
 
     Outputs of the network have their names, and so have values of a layer that stands for nodes; others are named after their layer.
     """
@@ -28,9 +29,8 @@ def list_layers(model: Any, network: Network, find_node: Callable[[str], int | N
         if kind in ("Parameter", "Constant"):
             value_of_port.update((port, title) for port in ports)
             continue
-        info = {key: str(value.value) for key, value in layer.get_rt_info().items() if hasattr(value, "value")}
-        indices = {index for name in info.get("originalLayersNames", "").split(",") if (index := find_node(name)) is not None}
-        nodes = [network.nodes[index] for index in sorted(indices)]
+        info = _read_information(layer)
+        nodes = _find_nodes(info, network)
         for port in ports:
             value_of_port.setdefault(port, _name_value(nodes[-1].writes if nodes else (), port, value_of_port.values()))
         outputs = tuple(value_of_port[port] for port in ports)
@@ -47,6 +47,54 @@ def list_layers(model: Any, network: Network, find_node: Callable[[str], int | N
             )
         )
     return tuple(layers)
+
+
+def record_layers(request: Any, compiled: Any, network: Network, profile: Profile, began: float, ended: float) -> None:
+    """Adds the times of what ran; what the engine has fused stands under the names of all its nodes. `compiled` may be None, if closed.
+
+    The engine tells the mean of each layer over all its runs so far, in whole microseconds: means that add up to more than this run
+    took are shortened, all alike, to what it took.
+    """
+    layers = () if compiled is None else compiled.get_runtime_model().get_ordered_ops()
+    nodes_of_layer = {layer.get_friendly_name(): _find_nodes(_read_information(layer), network) for layer in layers}
+    entries = [
+        entry
+        for entry in request.profiling_info
+        if str(entry.status).endswith("EXECUTED") and entry.node_type not in ("Parameter", "Result", "Constant")
+    ]
+    # The engine tells how long each layer took, in order, and not when: one after the other, up to the end of the run.
+    total = sum(entry.real_time.total_seconds() for entry in entries)
+    share = min(1.0, (ended - began) / total) if total else 1.0
+    begin = ended - share * total
+    for entry in entries:
+        seconds = share * entry.real_time.total_seconds()
+        profile.add(_join_nodes(nodes_of_layer.get(entry.node_name, []), entry), seconds, begin=begin)
+        begin += seconds
+
+
+def _join_nodes(nodes: list[Node], entry: Any) -> Node:
+    if len(nodes) == 1:
+        return nodes[0]
+    if not nodes:
+        return Node(entry.node_name, entry.node_type, (), ())
+    return Node(" + ".join(node.name for node in nodes), "+".join(node.op_type for node in nodes), (), ())
+
+
+def _read_information(layer: Any) -> dict[str, str]:
+    return {key: str(value.value) for key, value in layer.get_rt_info().items() if hasattr(value, "value")}
+
+
+def _find_nodes(information: Mapping[str, str], network: Network) -> list[Node]:
+    """Returns the network's nodes in a layer; the engine's own, as changes of layout, have none.
+
+    An operation has its node's name, or, where it makes an output, the output's; a node that becomes several has its name at their heads.
+    """
+    indices = set()
+    for name in information.get("originalLayersNames", "").split(","):
+        candidates = (name, name.rpartition("/")[0])
+        positions = (network.index_of_node.get(each, network.index_of_producer.get(each)) for each in candidates)
+        indices.add(next((index for index in positions if index is not None), None))
+    return [network.nodes[index] for index in sorted(index for index in indices if index is not None)]
 
 
 def _name_outputs(layers: Iterable[Any], network: Network) -> dict[Port, str]:

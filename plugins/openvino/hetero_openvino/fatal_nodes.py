@@ -38,18 +38,6 @@ def _check_unique(node: Node, graph: Graph) -> str | None:
     return "OpenVINO may end the process on Unique of an axis that its input may not have"
 
 
-def _check_global_lp_pool(node: Node, graph: Graph) -> str | None:
-    # No case: float16[2,0] ends the process.
-    shape = find_shape(node, graph)
-    return "OpenVINO ends the process on GlobalLpPool of no elements" if shape is None or 0 in shape else None
-
-
-def _check_col2im(node: Node, graph: Graph) -> str | None:
-    # No case: a block whose size comes with the run, and does not fit the input, ends the process.
-    is_known = all(name in graph.initializers for name in node.inputs[1:3])
-    return None if is_known else "OpenVINO may end the process on Col2Im whose sizes come with the run"
-
-
 def _check_prelu(node: Node, graph: Graph) -> str | None:
     # No case: PRelu-6 of float[2,3,4,5] with slopes of [3] fails at load, as slopes do that fit no axis.
     shape, slopes = find_shape(node, graph), find_shape(node, graph, 1)
@@ -102,13 +90,21 @@ def _check_expand(node: Node, graph: Graph) -> str | None:
 
 
 FATAL_NODES: dict[str, Check] = {
-    "Col2Im": _check_col2im,
+    # No case: a block whose size comes with the run, and does not fit the input, ends the process.
+    "Col2Im": lambda node, graph: (
+        None
+        if graph.initializers.keys() >= {*node.inputs[1:3]}
+        else "OpenVINO may end the process on Col2Im whose sizes come with the run"
+    ),
     "Compress": _check_compress,
     **dict.fromkeys(("Div", "Mod"), _check_division),
     "Expand": _check_expand,
     "GatherElements": _check_gather_elements,
     "GatherND": _check_gather_nd,
-    "GlobalLpPool": _check_global_lp_pool,
+    # No case: float16[2,0] ends the process.
+    "GlobalLpPool": lambda node, graph: (
+        "OpenVINO ends the process on GlobalLpPool of no elements" if 0 in (find_shape(node, graph) or (0,)) else None
+    ),
     "PRelu": _check_prelu,
     "TopK": _check_top_k,
     "Unique": _check_unique,

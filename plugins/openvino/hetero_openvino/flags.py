@@ -1,6 +1,6 @@
-"""Attributes whose numbers OpenVINO 2026.4 reads in another way.
+"""Flags whose numbers OpenVINO 2026.4 reads in another way.
 
-Flags: ONNX Runtime takes any number but 0 for on; OpenVINO does not, in some operators. The bias of LRN: an integer in OpenVINO.
+ONNX Runtime takes any number but 0 for on; OpenVINO does not, in some operators.
 """
 
 from __future__ import annotations
@@ -9,32 +9,10 @@ from hetero_core.engines.inspection import find_shape
 from hetero_core.network.graph import Graph, Node
 
 _FLAGS = (
-    "align_corners",
-    "allowzero",
-    "antialias",
-    "ceil_mode",
-    "center_point_box",
-    "count_include_pad",
-    "detect_negative",
-    "detect_positive",
-    "exclude_outside",
-    "exclusive",
-    "fmod",
-    "inverse",
-    "is_causal",
-    "keepdims",
-    "largest",
-    "linear_before_reset",
-    "noop_with_empty_axes",
-    "onesided",
-    "periodic",
-    "reverse",
-    "select_last_index",
-    "sorted",
-    "training_mode",
-    "transA",
-    "transB",
-    "upper",
+    *("align_corners", "allowzero", "antialias", "ceil_mode", "center_point_box", "count_include_pad"),
+    *("detect_negative", "detect_positive", "exclude_outside", "exclusive", "fmod", "inverse", "is_causal"),
+    *("keepdims", "largest", "linear_before_reset", "noop_with_empty_axes", "onesided", "periodic", "reverse"),
+    *("select_last_index", "sorted", "training_mode", "transA", "transB", "upper"),
 )
 
 
@@ -48,9 +26,3 @@ def find_flag_error(node: Node, graph: Graph) -> str | None:
     # No case: ArgMin with select_last_index of 4 takes the first index, DFT with inverse of 16 does not divide.
     odd = next((name for name in _FLAGS if node.attributes.get(name, 0) not in (0, 1)), None)
     return None if odd is None else f"OpenVINO may read {odd} of {node.attributes[odd]} otherwise than 1; {odd} is 0 or 1"
-
-
-def find_lrn_error(node: Node, graph: Graph) -> str | None:
-    """Returns why an LRN is refused whose bias has a fraction, or None."""
-    # No case: that of the suite has a bias of 2.
-    return None if float(node.attributes.get("bias", 1.0)).is_integer() else "OpenVINO cuts the fraction of the bias of LRN off"

@@ -1,7 +1,7 @@
 """Operators that the engine's frontend reads in another way than the standard: it ignores attributes and inputs that it does not know.
 
 Each entry was found on OpenVINO 2026.4 by a case of ONNX's own backend suite, which it names, or by a comparison with NumPy. What came into
-an operator later is refused here by name. Flags and numbers that are read otherwise in all operators are in `flags`.
+an operator later is refused here by name. Flags that are read otherwise in all operators are in `flags`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from hetero_core.engines.inspection import dtype_of_input, find_shape, has_input, scales_are_whole
 from hetero_core.engines.known_errors import Check, refuse, refuse_empty_axes, refuse_unless
 from hetero_core.network.graph import Graph, Node
-from hetero_openvino.flags import find_lrn_error
 from hetero_openvino.sequences import find_shared_turn
 
 
@@ -44,13 +43,6 @@ def _check_cast(node: Node, graph: Graph) -> str | None:
     return None
 
 
-def _check_mean_variance(node: Node, graph: Graph) -> str | None:
-    # No case: the form before opset 9, of which onnx has none. By default it has one mean for each image, and ONNX Runtime one for all.
-    return (
-        None if node.since_version else "OpenVINO averages other axes in MeanVarianceNormalization before opset 9 than ONNX Runtime"
-    )
-
-
 def _check_dft(node: Node, graph: Graph) -> str | None:
     # dft_rfft, dft_irfft, dft_axis
     if node.attributes.get("onesided", 0):
@@ -68,10 +60,8 @@ def _check_recurrent(node: Node, graph: Graph) -> str | None:
     if node.attributes.get("input_forget", 0):
         return "OpenVINO ignores input_forget of LSTM"
     activations = node.attributes.get("activations", ())
-    if (
-        node.attributes.get("direction") == "bidirectional"
-        and activations[: len(activations) // 2] != activations[len(activations) // 2 :]
-    ):
+    half = len(activations) // 2
+    if node.attributes.get("direction") == "bidirectional" and activations[:half] != activations[half:]:
         return f"OpenVINO computes both directions of {node.op_type} with the activations of the first"
     shape = find_shape(node, graph)
     if has_input(node, 4) and (shape is None or not all(isinstance(size, int) for size in shape[:2])):
@@ -142,8 +132,14 @@ FRONTEND_ERRORS: dict[str, Check] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _check_recurrent),
     # No case: an alpha of 0.
     **dict.fromkeys(("HardSigmoid", "Selu"), _check_zeros),
-    "LRN": find_lrn_error,
-    "MeanVarianceNormalization": _check_mean_variance,
+    # No case: that of the suite has a bias of 2.
+    "LRN": lambda node, graph: (
+        None if float(node.attributes.get("bias", 1.0)).is_integer() else "OpenVINO cuts the fraction of the bias of LRN off"
+    ),
+    # No case: the form before opset 9, of which onnx has none. By default it has one mean for each image, and ONNX Runtime one for all.
+    "MeanVarianceNormalization": lambda node, graph: (
+        None if node.since_version else "OpenVINO averages other axes in MeanVarianceNormalization before opset 9 than ONNX Runtime"
+    ),
     # No case: without a seed the standard has one made up for each run.
     "Multinomial": refuse("OpenVINO draws the same numbers of Multinomial in every run"),
     "QLinearConv": _check_quantized_convolution,

@@ -75,16 +75,12 @@ def _check_round(node: Node, graph: Graph) -> str | None:
     return "OpenVINO divides by a multiplication, so that a quotient may be on the other side of a half" if is_quotient else None
 
 
-def _check_tile(node: Node, graph: Graph) -> str | None:
-    # tile
-    is_known = node.inputs[1] in graph.initializers
-    return None if is_known else "OpenVINO returns what it has not written where repeats are no constant"
-
-
 _HALVES = (
     "OpenVINO multiplies by the reciprocal of the scale, so that a quotient may be on the other side of a half; "
     f"{QUANTIZED_KEY}=YES takes it all the same"
 )
+
+_UNWRITTEN = "OpenVINO returns what it has not written where repeats are no constant"
 
 _CHECKS: dict[str, Check] = {
     "Concat": find_group_error,
@@ -98,7 +94,8 @@ _CHECKS: dict[str, Check] = {
     "LpNormalization": refuse("OpenVINO adds to the norm that LpNormalization divides by"),
     "Round": _check_round,
     **dict.fromkeys(("Shrink", "ThresholdedRelu"), refuse("OpenVINO multiplies by 0 what it drops, so that infinities become NaN")),
-    "Tile": _check_tile,
+    # tile
+    "Tile": lambda node, graph: None if node.inputs[1] in graph.initializers else _UNWRITTEN,
 }
 _TABLES = (FATAL_NODES, FRONTEND_ERRORS, POOLING_ERRORS, _CHECKS, LAYOUT_ERRORS)
 

@@ -42,11 +42,9 @@ def _check_reshaped(node: Node, graph: Graph) -> str | None:
         return f"OpenVINO may move a Reshape before {node.op_type} behind it, and reduce other axes"
     readers = (graph.nodes[index] for index in graph.index_of_consumers.get(node.outputs[0], ()))
     is_reshaped = any(reader.op_type in ("Flatten", "Reshape", "Transpose") for reader in readers)
-    return (
-        f"OpenVINO may lose a Reshape behind {node.op_type}"
-        if is_reshaped and not (node.op_type != "Einsum" and node.attributes.get("keepdims", 1))
-        else None
-    )
+    if not is_reshaped or (node.op_type != "Einsum" and node.attributes.get("keepdims", 1)):
+        return None
+    return f"OpenVINO may lose a Reshape behind {node.op_type}"
 
 
 LAYOUT_ERRORS: dict[str, Check] = dict.fromkeys(("Concat", "Expand", "Tile"), _check_pixel)

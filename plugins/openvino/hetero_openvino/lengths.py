@@ -34,18 +34,8 @@ def state_lengths(network: Network) -> Network:
         list_name, constant = names.value(f"{node.name}/list"), names.value(f"{node.name}/length")
         initializers[constant] = Initializer.of_array(np.array([length], np.int64))
         nodes.append(replace(node, outputs=(list_name,)))
-        nodes.append(
-            Node(
-                names.node(f"{node.name}/reshape"),
-                "Reshape",
-                (list_name, constant),
-                node.outputs,
-                "",
-                node.opset,
-                _FIRST_OPSET,
-                EMPTY,
-            )
-        )
+        reshape = names.node(f"{node.name}/reshape")
+        nodes.append(Node(reshape, "Reshape", (list_name, constant), node.outputs, "", node.opset, _FIRST_OPSET, EMPTY))
     if len(nodes) == len(network.nodes):
         return network
     return replace(network, nodes=tuple(nodes), initializers=MappingProxyType(initializers))
@@ -57,11 +47,7 @@ def _find_length(node: Node, network: Network) -> int | None:
     if all(value in network.initializers for value in node.inputs if value):
         return None
     result_type = network.type_of(node.outputs[0])
-    if (
-        not isinstance(result_type, TensorType)
-        or result_type.dtype not in ("int32", "int64")
-        or result_type.shape is None
-        or len(result_type.shape) != 1
-    ):
+    if not isinstance(result_type, TensorType) or result_type.dtype not in ("int32", "int64") or len(result_type.shape or ()) != 1:
         return None
-    return result_type.shape[0] if isinstance(result_type.shape[0], int) and result_type.shape[0] > 0 else None
+    (length,) = result_type.shape or ()
+    return length if isinstance(length, int) and length > 0 else None

@@ -172,12 +172,8 @@ def _combine(operation: Callable[[Bound, Bound], tuple[float, float]]) -> Rule:
 
 
 def _multiply(a: Bound, b: Bound) -> tuple[float, float]:
-    products = [_times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+    products = [0 if x == 0 or y == 0 else x * y for x in (a.low, a.high) for y in (b.low, b.high)]
     return min(products), max(products)
-
-
-def _times(a: float, b: float) -> float:
-    return 0 if a == 0 or b == 0 else a * b
 
 
 def _divide(a: Bound, b: Bound) -> tuple[float, float]:

@@ -35,11 +35,8 @@ def lower_constant(opset: Any, operation: Any) -> tuple[Any, list[Any]] | None:
     operands = operation.input_values()
     for index, operand in enumerate(operands):
         constant, rank = operand.get_node(), operands[1 - index].get_partial_shape().rank
-        if (
-            constant.get_type_name() != "Constant"
-            or rank.is_dynamic
-            or operands[1 - index].get_node().get_type_name() == "Constant"
-        ):
+        kinds = constant.get_type_name(), operands[1 - index].get_node().get_type_name()
+        if kinds[0] != "Constant" or kinds[1] == "Constant" or rank.is_dynamic:
             continue
         more = len(operand.get_shape()) - rank.get_length()
         if more <= 0 or any(size != 1 for size in operand.get_shape()):

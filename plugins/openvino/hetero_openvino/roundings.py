@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hetero_core.engines.inspection import MOVING, dtype_of_input, dtype_of_value
 from hetero_core.network.graph import Network, Node
+from hetero_openvino.producers import walk_producers
 
 _CASTS = ("Cast", "CastLike")
 _EXACT = frozenset({"bool", "float16", "float8e4m3fn", "float8e5m2", "int4", "int8", "uint4", "uint8"})
@@ -22,15 +23,7 @@ def find_lost_rounding(node: Node, network: Network) -> str | None:
         return None
     if dtype_of_value(node.outputs[0], network) == "float16":
         return None
-    waiting, seen = [node.inputs[0]], {node.inputs[0]}
-    while waiting:
-        producer = network.find_producer(waiting.pop())
-        if producer is None:
-            continue
+    for producer in walk_producers(node.inputs[0], network, lambda producer: producer.op_type in _SELECTING.union(_CASTS)):
         if producer.op_type in _CASTS and dtype_of_input(producer, network) not in _EXACT:
             return f"OpenVINO does not round what '{producer.name}' casts to float16, as it computes float16 in float32 within a network"
-        if producer.op_type in _SELECTING or producer.op_type in _CASTS:
-            fresh = [value for value in producer.inputs if value and value not in seen]
-            seen.update(fresh)
-            waiting += fresh
     return None

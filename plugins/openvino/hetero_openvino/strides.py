@@ -7,8 +7,11 @@ operations, so that these compute fewer elements, and cannot move them beyond an
 
 from __future__ import annotations
 
+from itertools import islice
+
 from hetero_core.engines.inspection import find_shape
 from hetero_core.network.graph import Graph, Node
+from hetero_openvino.producers import walk_producers
 
 ELEMENTWISE = frozenset(
     {
@@ -38,19 +41,10 @@ def find_stride_error(node: Node, graph: Graph) -> str | None:
 
 
 def _find_lost_stride(node: Node, graph: Graph) -> str | None:
-    waiting = [(node.inputs[0], False)]
-    seen = set(waiting)
-    while waiting:
-        value, is_behind_elementwise = waiting.pop()
-        producer = graph.find_producer(value)
-        if producer is None:
-            continue
-        if is_behind_elementwise and (producer.op_type in SEVERAL_OUTPUTS or len(producer.outputs) > 1):
+    producers = walk_producers(node.inputs[0], graph, lambda producer: not producer.domain and producer.op_type in ELEMENTWISE)
+    for producer in islice(producers, 1, None):  # all but the first stand behind an elementwise node
+        if producer.op_type in SEVERAL_OUTPUTS or len(producer.outputs) > 1:
             return f"OpenVINO cannot move the strides of this Conv to '{producer.name}' ({producer.op_type}), which has several outputs"
-        if not producer.domain and producer.op_type in ELEMENTWISE:
-            sources = {(name, True) for name in producer.inputs if name}
-            waiting += sources - seen
-            seen |= sources
     return None
 
 
