@@ -22,7 +22,7 @@ from hetero_cupy.conversions import STORAGE
 from hetero_cupy.kernel_texts import THREADS
 from hetero_cupy.operators import DOMAIN
 from hetero_cupy.runtime import Card, Launch
-from hetero_cupy.value_types import find_type, name_dtype
+from hetero_cupy.value_types import find_shaped_type, name_dtype
 
 _MOST_BLOCKS = 1 << 16
 _PLAIN: Mapping[str, tuple[Any, ...]] = {
@@ -44,7 +44,7 @@ def take_attention(network: Network) -> Network:
     def find(node: Node) -> Replacement | None:
         if node.domain or node.op_type != "Attention" or not _is_formula(node):
             return None
-        types = [_find_type(network, name) for name in node.inputs[:4] if name]
+        types = [find_shaped_type(network, name) for name in node.inputs[:4] if name]
         if any(operand_type is None for operand_type in types):
             return None
         q, k, v, *masks = (operand_type for operand_type in types if operand_type is not None)
@@ -62,11 +62,6 @@ def _is_formula(node: Node) -> bool:
     if len(node.inputs) < 3 or not all(node.inputs[:3]) or any(node.inputs[4:]) or any(node.outputs[1:]):
         return False
     return all(name in _TAKEN or value in _PLAIN.get(name, ()) for name, value in node.attributes.items())
-
-
-def _find_type(network: Network, value: str) -> TensorType | None:
-    value_type = find_type(network, value)
-    return value_type if isinstance(value_type, TensorType) and value_type.shape is not None else None
 
 
 def find_sizes(node: Node, q: TensorType, k: TensorType, v: TensorType) -> tuple[int, int] | None:

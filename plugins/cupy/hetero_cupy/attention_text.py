@@ -57,6 +57,7 @@ def write_attention(form: AttentionForm) -> CudaText:
     names = ("q", "k", "v", "y", *(("mask",) if form.mask else ()))
     steps = ", ".join(f"long long {name}_{axis}" for name in names for axis in ("batch", "head", "row", "element"))
     mask_parameter = f", const {mask_storage}* mask" if form.mask else ""
+    own_mask = f"\n    const {mask_storage}* own_mask = mask + image * mask_batch + head * mask_head;" if form.mask else ""
     read_q, read_k, read_v = (
         write_load(form.dtype, f"own_{name}[({first} + row) * {name}_row + element * {name}_element]")
         for name, first in (("q", "first"), ("k", "begin"), ("v", "begin"))
@@ -77,7 +78,7 @@ extern "C" __global__ void NAME(const {storage}* q, const {storage}* k, const {s
     const {storage}* own_q = q + image * q_batch + head * q_head;
     const {storage}* own_k = k + image * k_batch + head / repeats * k_head;
     const {storage}* own_v = v + image * v_batch + head / repeats * v_head;
-    {storage}* own_y = y + image * y_batch + head * y_head;{_find_mask(form, mask_storage)}
+    {storage}* own_y = y + image * y_batch + head * y_head;{own_mask}
     for (int i = threadIdx.x; i < {band * wide}; i += {THREADS}) {{
       const int row = i / {wide}, element = i % {wide};
       const bool there = first + row < queries && element < {form.size};
@@ -156,10 +157,6 @@ extern "C" __global__ void NAME(const {storage}* q, const {storage}* k, const {s
 }}
 """
     return name_text("attention", body)
-
-
-def _find_mask(form: AttentionForm, storage: str) -> str:
-    return f"\n    const {storage}* own_mask = mask + image * mask_batch + head * mask_head;" if form.mask else ""
 
 
 def _add_mask(form: AttentionForm) -> str:

@@ -42,28 +42,11 @@ def multiply_by_cublas(cupy: Any, cublas: Any, *, a: Any, b: Any, uses_tf32: boo
     compute = cublas.CUBLAS_COMPUTE_32F_FAST_TF32 if uses_tf32 and dtype == "float32" else cublas.CUBLAS_COMPUTE_32F
     cublas.gemmStridedBatchedEx(
         cupy.cuda.get_cublas_handle(),
-        cublas.CUBLAS_OP_T if is_right_turned else cublas.CUBLAS_OP_N,
-        cublas.CUBLAS_OP_T if is_left_turned else cublas.CUBLAS_OP_N,
-        columns,
-        rows,
-        depth,
-        _ONE.ctypes.data,
-        right.data.ptr,
-        element,
-        right_lead,
-        right_step,
-        left.data.ptr,
-        element,
-        left_lead,
-        left_step,
-        _ZERO.ctypes.data,
-        y.data.ptr,
-        element,
-        columns,
-        rows * columns,
-        count,
-        compute,
-        cublas.CUBLAS_GEMM_DEFAULT,
+        *(cublas.CUBLAS_OP_T if is_turned else cublas.CUBLAS_OP_N for is_turned in (is_right_turned, is_left_turned)),
+        *(columns, rows, depth, _ONE.ctypes.data),
+        *(right.data.ptr, element, right_lead, right_step),
+        *(left.data.ptr, element, left_lead, left_step, _ZERO.ctypes.data),
+        *(y.data.ptr, element, columns, rows * columns, count, compute, cublas.CUBLAS_GEMM_DEFAULT),
     )
     return y
 

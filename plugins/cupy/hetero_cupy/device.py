@@ -38,14 +38,10 @@ PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 
 TRIAL_KEYS: Mapping[str, ConfigKey] = {
     FUSION_KEY: ConfigKey(
-        bool,
-        False,
-        "Join neighbouring elementwise operators on floats, and what stands before a Softmax, into one CUDA kernel.",
+        bool, False, "Join neighbouring elementwise operators on floats, and what stands before a Softmax, into one CUDA kernel."
     ),
     ARENA_KEY: ConfigKey(
-        bool,
-        False,
-        "Give each request one allocation, with a fixed place for every array that a run makes; recorded runs have it.",
+        bool, False, "Give each request one allocation, with a fixed place for every array that a run makes; recorded runs have it."
     ),
     ATTENTION_KEY: ConfigKey(
         bool, False, "Compute attention in one kernel that never writes its scores to memory, by float32 arithmetic."
@@ -110,7 +106,7 @@ class GpuDevice:
             "GPU_MEMORY_BYTES": card.facts.memory_bytes,
             "GPU_FREE_MEMORY_BYTES": lambda: card.read_memory()[0],
             # -1 where nobody can say.
-            "GPU_UTILISATION": lambda: _find_utilisation(card),
+            "GPU_UTILISATION": lambda: -1 if (utilisation := card.read_utilisation()) is None else utilisation,
         }
 
     @hookimpl
@@ -163,12 +159,7 @@ class GpuDevice:
             )
         return GpuExecutable(
             prepared,
-            choose_kernels(
-                prepared,
-                fuses=is_on(FUSION_KEY),
-                attends=is_on(ATTENTION_KEY),
-                has_epilogues=products is not None,
-            ),
+            choose_kernels(prepared, fuses=is_on(FUSION_KEY), attends=is_on(ATTENTION_KEY), has_epilogues=products is not None),
             card,
             recipe=describe_recipe(config),
             is_stored=is_stored,
@@ -272,8 +263,3 @@ def find_capabilities(capability: str) -> tuple[str, ...]:
     """Returns what a card computes with, by its compute capability: tensor cores take bfloat16 and TF32 from 8.0 on."""
     major = int(capability.partition(".")[0])
     return ("FP32", "FP64", "FP16", *(("BF16", "TF32") if major >= _AMPERE else ()), "INT8")
-
-
-def _find_utilisation(card: Card) -> int:
-    utilisation = card.read_utilisation()
-    return -1 if utilisation is None else utilisation

@@ -27,24 +27,19 @@ def fuse_epilogues(network: Network) -> Network:
 
 
 def _fuse_bias(network: Network, first: Node, second: Node) -> Node | None:
-    if (
-        (second.domain, second.op_type) != ("", "Add")
-        or second.since_version < 7
-        or first.domain != DOMAIN
-        or len(first.inputs) != 2
-    ):
+    is_sum = (second.domain, second.op_type) == ("", "Add") and second.since_version >= 7
+    if not is_sum or first.domain != DOMAIN or len(first.inputs) != 2:
         return None
     if first.op_type not in ("MatMul", "Gemm") or first.attributes.get("alpha", 1.0) != 1.0:
         return None
     weight = network.initializers.get(first.inputs[1])
-    value = first.outputs[0]
-    bias = network.initializers.get(next((name for name in second.inputs if name != value), ""))
+    name = next((name for name in second.inputs if name != first.outputs[0]), "")
+    bias = network.initializers.get(name)
     if weight is None or bias is None or len(weight.shape) != 2:
         return None
     turned = int(first.attributes.get("transB", 0))
     if tuple(bias.shape) != (weight.shape[0 if turned else 1],) or bias.dtype != weight.dtype:
         return None
-    name = next(name for name in second.inputs if name != value)
     attributes = {"transA": int(first.attributes.get("transA", 0)), "transB": turned}
     return replace(
         second, domain=DOMAIN, op_type=LINEAR[1], inputs=(*first.inputs, name), attributes=attributes, opset=1, since_version=1

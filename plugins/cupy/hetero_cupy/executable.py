@@ -10,6 +10,7 @@ import gc
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.contract import Executable, Extension, RunContext
@@ -39,15 +40,13 @@ from hetero_cupy.uploads import Uploads
 GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the network to another device, as in HETERO:GPU,CPU"
 
 
+@dataclass(slots=True)
 class GpuState:
     """The state of one request: its stream, its memory where that is planned, and the runs that were recorded for it."""
 
-    __slots__ = ("memory", "recordings", "stream")
-
-    def __init__(self, stream: Any, memory: RequestMemory | None, recordings: Recordings | None) -> None:
-        self.stream = stream
-        self.memory = memory
-        self.recordings = recordings
+    stream: Any
+    memory: RequestMemory | None
+    recordings: Recordings | None
 
 
 class GpuExecutable(Executable):

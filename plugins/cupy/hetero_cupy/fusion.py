@@ -17,12 +17,12 @@ from typing import Any
 
 from hetero_core.dtypes import dtype_of_numpy, dtype_of_onnx, numpy_dtype
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 from hetero_core.records import record
 from hetero_core.transforms.rewrite import fuse_pairs
 from hetero_cupy.conversions import CONVERSIONS, ROUNDING, SMALL, STORAGE, write_load, write_store
 from hetero_cupy.runtime import Card
-from hetero_cupy.value_types import find_type
+from hetero_cupy.value_types import find_shaped_type
 
 FUSED = ("hetero.gpu", "Fused")
 """Domain and operator of a fused node; no model can bring one, since it has no kernel and no schema."""
@@ -95,26 +95,21 @@ class KernelText:
 def fuse_elementwise(network: Network) -> Network:
     """Returns the network with fused nodes; a value that is read twice, leaves the network or is broadcast later stays a value."""
 
-    type_of = partial(find_type, network)
+    type_of = partial(find_shaped_type, network)
 
     def fuse(first: Node, second: Node) -> Node | None:
         trees = _plant(first, type_of), _plant(second, type_of)
         types = type_of(first.outputs[0]), type_of(second.outputs[0])
-        if trees[0] is None or trees[1] is None or _narrows(trees[0], types[0]):
+        if trees[0] is None or trees[1] is None or types[0] is None or types[1] is None or types[0].shape != types[1].shape:
             return None
-        if not isinstance(types[0], TensorType) or not isinstance(types[1], TensorType) or types[0].shape != types[1].shape:
-            return None
+        if trees[0][0] == "Cast" and types[0].dtype in SMALL:
+            return None  # its readers need the rounded value
         return _join(first, second, trees=(trees[0], trees[1]), dtype=str(types[1].dtype))
 
     return fuse_pairs(network, fuse)
 
 
-def _narrows(tree: Tree, result_type: ValueType | None) -> bool:
-    """Says whether a tree ends in a cast to 16 bits: its readers need the rounded value."""
-    return tree[0] == "Cast" and isinstance(result_type, TensorType) and result_type.dtype in SMALL
-
-
-def _plant(node: Node, type_of: Callable[[str], ValueType | None]) -> Tree | None:
+def _plant(node: Node, type_of: Callable[[str], TensorType | None]) -> Tree | None:
     """Returns the tree of a node over its own inputs, None where it cannot be fused."""
     if (node.domain, node.op_type) == FUSED:
         return node.attributes["tree"]
@@ -127,10 +122,7 @@ def _plant(node: Node, type_of: Callable[[str], ValueType | None]) -> Tree | Non
     elif not node.attributes.keys() <= rule.attributes.keys():
         return None
     types = [type_of(value) for value in (*node.inputs, *node.outputs)]
-    if not all(
-        isinstance(operand_type, TensorType) and operand_type.dtype in STORAGE and operand_type.shape is not None
-        for operand_type in types
-    ):
+    if not all(operand_type is not None and operand_type.dtype in STORAGE for operand_type in types):
         return None
     parameters = tuple(float(node.attributes.get(name, default)) for name, default in rule.attributes.items())
     if not all(math.isfinite(parameter) for parameter in parameters):

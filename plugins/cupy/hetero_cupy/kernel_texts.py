@@ -7,6 +7,7 @@ part of the text, the sizes of the tensors are arguments. All arithmetic is floa
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import NamedTuple
 
 from hetero_core.records import record
 from hetero_cupy.conversions import CONVERSIONS, ROUNDING, STORAGE, write_load, write_store
@@ -45,8 +46,7 @@ class CudaText:
     source: str
 
 
-@record(frozen=True, slots=True)
-class Geometry:
+class Geometry(NamedTuple):
     """The windows of a convolution over two axes; `pads` are those at the beginning."""
 
     kernel: tuple[int, int]
@@ -61,12 +61,7 @@ def write_columns(dtype: str, geometry: Geometry) -> CudaText:
     Arguments: x (images, channels, height, width), columns (images, channels * kernel, out_height * out_width), count of columns'
     elements, channels, height, width, out_height, out_width.
     """
-    (tall, wide), (down, right), (step_down, step_right), (top, left) = (
-        geometry.kernel,
-        geometry.strides,
-        geometry.dilations,
-        geometry.pads,
-    )
+    (tall, wide), (down, right), (step_down, step_right), (top, left) = geometry
     storage = STORAGE[dtype]
     body = f"""
 extern "C" __global__ void NAME(const {storage}* x, {storage}* columns, long long count, int channels, int height, int width,
@@ -91,12 +86,7 @@ def write_depthwise(dtype: str, geometry: Geometry) -> CudaText:
     Arguments: x (images, channels, height, width), w (channels, 1, *kernel), y (images, channels, out_height, out_width), count of y's
     elements, channels, height, width, out_height, out_width.
     """
-    (tall, wide), (down, right), (step_down, step_right), (top, left) = (
-        geometry.kernel,
-        geometry.strides,
-        geometry.dilations,
-        geometry.pads,
-    )
+    (tall, wide), (down, right), (step_down, step_right), (top, left) = geometry
     storage = STORAGE[dtype]
     body = f"""
 extern "C" __global__ void NAME(const {storage}* x, const {storage}* w, {storage}* y, long long count, int channels, int height,
@@ -131,19 +121,13 @@ def write_softmax(dtype: str, mask: str | None = None) -> CudaText:
     its own steps along batch, heads and queries, 0 where it is spread.
     """
     storage = STORAGE[dtype]
-    more = (
-        ""
-        if mask is None
-        else f", const {STORAGE[mask]}* mask, int heads, int queries, int along_batch, int along_heads, int along_queries"
-    )
-    added = "" if mask is None else f" + {write_load(mask, 'own[i]')}"
-    find = (
-        ""
-        if mask is None
-        else f"""
+    more = added = find = ""
+    if mask is not None:
+        more = f", const {STORAGE[mask]}* mask, int heads, int queries, int along_batch, int along_heads, int along_queries"
+        added = f" + {write_load(mask, 'own[i]')}"
+        find = f"""
     const long long head = row / queries;
     const {STORAGE[mask]}* own = mask + head / heads * along_batch + head % heads * along_heads + row % queries * along_queries;"""
-    )
     element = f"({write_load(dtype, 'source[i]')} * scale{added})"
     body = f"""{_ROWS}
 extern "C" __global__ void NAME(const {storage}* x, {storage}* y, long long rows, int width, float scale{more}) {{

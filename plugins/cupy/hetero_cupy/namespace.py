@@ -43,7 +43,7 @@ class CardNamespace:
             return array if order is None else self._card.xp.ascontiguousarray(array).reshape(array.shape)
         if isinstance(value, bool | int | float | complex | np.generic):
             return self._card.xp.full((), value, dtype=np.asarray(value).dtype if dtype is None else dtype)
-        if isinstance(value, list | tuple) and _holds_arrays(value):
+        if isinstance(value, list | tuple) and any(hasattr(each, "dtype") and not isinstance(each, np.generic) for each in value):
             return self._card.xp.stack([self.asarray(element, dtype) for element in value])
         host = np.asarray(value, dtype=dtype)
         self._traffic.count_write(host.nbytes)
@@ -51,13 +51,8 @@ class CardNamespace:
 
     def nonzero(self, flags: Any) -> tuple[Any, ...]:
         """Returns the positions in a vector. Their number must be known on the host before anything else can be: one counted read."""
-        return (self._card.count_nonzero_positions(flags, lambda _, nbytes: self._traffic.count_read(nbytes)),)
-
-
-def _holds_arrays(value: Any) -> bool:
-    return any(
-        hasattr(element, "dtype") and getattr(element, "ndim", 0) >= 0 and not isinstance(element, np.generic) for element in value
-    )
+        self._traffic.count_read(8)
+        return (self._card.find_nonzero(flags),)
 
 
 class HostRandom:

@@ -20,7 +20,6 @@ from hetero_core.kernels.operators.softmax import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
 from hetero_core.kernels.windows import Windows, lay_windows
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import TensorType
 from hetero_core.records import record
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 from hetero_cupy.kernel_texts import (
@@ -33,7 +32,7 @@ from hetero_cupy.kernel_texts import (
     write_softmax,
 )
 from hetero_cupy.runtime import Card, Convolutions, Launch
-from hetero_cupy.value_types import find_type, name_dtype
+from hetero_cupy.value_types import find_shaped_type, name_dtype
 
 DOMAIN = "hetero.gpu"
 """The domain of nodes that this plugin makes; no model can bring one that runs, since it has no schema."""
@@ -47,17 +46,9 @@ _COLUMN_BYTES = 1 << 30
 def take_operators(network: Network) -> Network:
     """Returns the network with the nodes in the plugin's domain for which the card has an operator of its own."""
 
-    def type_of(value: str) -> TensorType | None:
-        value_type = find_type(network, value)
-        return (
-            value_type
-            if isinstance(value_type, TensorType) and value_type.dtype in _ELEMENTS and value_type.shape is not None
-            else None
-        )
-
     def find(node: Node) -> Replacement | None:
-        types = [type_of(value) for value in node.inputs if value]
-        known = [value_type for value_type in types if value_type is not None]
+        types = [find_shaped_type(network, value) for value in node.inputs if value]
+        known = [value_type for value_type in types if value_type is not None and value_type.dtype in _ELEMENTS]
         if node.domain or node.op_type not in _FITS or len(known) != len(types) or not known:
             return None
         if not _FITS[node.op_type](node, [len(value_type.shape or ()) for value_type in known]):

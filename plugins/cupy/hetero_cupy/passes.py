@@ -91,17 +91,9 @@ def bound_clips(network: Network) -> Network:
         if len(floats) != len(node.inputs[1:]) or not all(np.isfinite(bound.array.astype(np.float32)).all() for bound in floats):
             return None
         limits = {name: float(bound.array.reshape(())) for name, bound in zip(("min", "max"), floats, strict=False)}
-        return Replacement(
-            (
-                replace(
-                    node,
-                    inputs=node.inputs[:1],
-                    opset=_CLIP_BY_ATTRIBUTES,
-                    since_version=_CLIP_BY_ATTRIBUTES,
-                    attributes=MappingProxyType(limits) if limits else EMPTY,
-                ),
-            )
-        )
+        attributes, version = MappingProxyType(limits) if limits else EMPTY, _CLIP_BY_ATTRIBUTES
+        clip = replace(node, inputs=node.inputs[:1], opset=version, since_version=version, attributes=attributes)
+        return Replacement((clip,))
 
     return drop_unread(replace_nodes(network, find))
 
@@ -113,14 +105,9 @@ def split_biases(network: Network) -> Network:
     def find(node: Node) -> Replacement | None:
         output_type = network.type_of(node.outputs[0]) if node.outputs else None
         bias = network.initializers.get(node.inputs[2]) if node.domain == DOMAIN and len(node.inputs) == 3 else None
-        if (
-            bias is None
-            or not isinstance(output_type, TensorType)
-            or output_type.shape is None
-            or node.op_type not in ("Conv", "Gemm")
-        ):
+        if bias is None or not isinstance(output_type, TensorType) or output_type.shape is None:
             return None
-        if node.attributes.get("beta", 1.0) != 1.0:
+        if node.op_type not in ("Conv", "Gemm") or node.attributes.get("beta", 1.0) != 1.0:
             return None
         product, added = names.value(f"{node.outputs[0]}/product"), names.value(f"{node.inputs[2]}/spread")
         shape = (bias.shape[0], *(1,) * (len(output_type.shape) - 2)) if node.op_type == "Conv" else bias.shape

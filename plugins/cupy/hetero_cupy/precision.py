@@ -138,7 +138,8 @@ class _Lowering:
         if constant is None:
             self._cast(name, copy, self._dtype)
         else:
-            self._constants[copy] = _cast_constant(constant, self._dtype)
+            dtype = self._dtype
+            self._constants[copy] = Initializer(dtype, constant.shape, lambda: constant.array.astype(numpy_dtype(dtype)))
         return copy
 
     def _name_copy(self, name: str) -> str:
@@ -180,7 +181,3 @@ def _fits_in(constant: Initializer, dtype: str) -> bool:
     if (np.isinf(small) & np.isfinite(constant.array)).any():
         return False
     return constant.array.size != 1 or bool((small != 0).all()) or not constant.array.any()
-
-
-def _cast_constant(constant: Initializer, dtype: str) -> Initializer:
-    return Initializer(dtype, constant.shape, lambda: constant.array.astype(numpy_dtype(dtype)))

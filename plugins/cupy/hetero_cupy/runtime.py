@@ -78,8 +78,8 @@ class Card(Protocol):
     def owns(self, value: Any) -> bool:
         """Says whether a value is an array in this card's memory."""
 
-    def count_nonzero_positions(self, flags: Array, count_read: Callable[[str, int], None]) -> Array:
-        """Returns the positions of what is true in a vector, int64; reads their number, 8 bytes, and says so."""
+    def find_nonzero(self, flags: Array) -> Array:
+        """Returns the positions of what is true in a vector, int64; reads their number, 8 bytes."""
 
     def create_stream(self) -> Any:
         """Returns a queue of work for one request."""

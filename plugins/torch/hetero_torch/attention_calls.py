@@ -6,6 +6,7 @@ The pass of the toolkit finds it where sizes are known at load; here they are kn
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,13 +39,13 @@ def join_attention(
     return [joined.get(index, call) for index, call in enumerate(calls) if index not in removed]
 
 
+@dataclass(slots=True)
 class _AttentionChain:
     """The calls of one attention behind its last product: their positions, the slots of q, k and v, and the scale."""
 
-    def __init__(self, softmax: int, product: int, value: int) -> None:
-        self.inner = [softmax, product]
-        self.scale = 1.0
-        self.sources: tuple[int, ...] = (value,)
+    inner: list[int]
+    sources: tuple[int, ...] = ()
+    scale: float = 1.0
 
 
 def _find_chain(
@@ -62,7 +63,7 @@ def _find_chain(
     parts = [shapes.get(slot, ()) for slot in (*calls[product].sources, call.sources[1])]
     if any(len(shape) != _RANK or shape[:2] != parts[0][:2] for shape in parts):
         return None
-    chain = _AttentionChain(softmax, product, call.sources[1])
+    chain = _AttentionChain([softmax, product])
     query = _pass_factors(calls[product].sources[0], chain, calls, values, maker)
     key = _pass_factors(calls[product].sources[1], chain, calls, values, maker)
     turn = maker.get(key)

@@ -58,12 +58,7 @@ _TABLE: dict[tuple[str, int], Operator] = {}
 
 
 def operator(
-    op_type: str,
-    *since: int,
-    dtypes: Dtypes = DTYPES,
-    widens: bool = False,
-    is_placed: bool = False,
-    refuse: Refuse | None = None,
+    op_type: str, *since: int, dtypes: Dtypes = DTYPES, widens: bool = False, is_placed: bool = False, refuse: Refuse | None = None
 ) -> Callable[[Function], Function]:
     """Registers a function for versions of an operator, or for all that the toolkit has where none is named."""
 

@@ -14,12 +14,7 @@ from hetero_core.kernels.precision import integers_of
 from hetero_torch.table import FLOATS, SINGLE, operator, refuse_any, refuse_attributes, refuse_outputs
 
 
-@operator(
-    "Attention",
-    dtypes=SINGLE,
-    widens=True,
-    refuse=refuse_any(refuse_attributes(softmax_precision=(1,)), refuse_outputs(3)),
-)
+@operator("Attention", dtypes=SINGLE, widens=True, refuse=refuse_any(refuse_attributes(softmax_precision=(1,)), refuse_outputs(3)))
 def attention(
     q: Tensor,
     k: Tensor,

@@ -20,11 +20,8 @@ def _refuse_variants(**neutral: Any) -> Refuse:
         names = tuple(str(name).casefold() for name in node.attributes.get("activations", ()))
         defaults = _DEFAULTS[node.op_type]
         # One direction reads the first names.
-        if names[: len(defaults) * (2 if node.attributes.get("direction") == "bidirectional" else 1)] not in (
-            (),
-            defaults,
-            defaults * 2,
-        ):
+        directions = 2 if node.attributes.get("direction") == "bidirectional" else 1
+        if names[: len(defaults) * directions] not in ((), defaults, defaults * 2):
             return f"activations {list(names)} of {node.operator} are not {list(defaults)}"
         for name in ("activation_alpha", "activation_beta", "clip"):
             if name in node.attributes:
@@ -61,7 +58,8 @@ def _run(
     weights: list[Tensor] = []
     for index in range(directions):
         parts = [w[index], r[index], *(() if b is None else b[index].chunk(2))]
-        weights += [_order_gates(part, _GATES[op_type]) for part in parts]
+        chunks = [part.chunk(len(_GATES[op_type])) for part in parts]
+        weights += [torch.cat([rows[gate] for gate in _GATES[op_type]]) for rows in chunks]
     options = (b is not None, 1, 0.0, False, directions == 2, False)
     if op_type == "LSTM":
         sequence, *finals = torch.lstm(steps, list(states), weights, *options)
@@ -72,11 +70,6 @@ def _run(
     y = sequence.reshape(*sequence.shape[:2], directions, hidden)
     y = y.permute(1, 0, 2, 3) if layout else y.permute(0, 2, 1, 3)
     return y, *(final.transpose(0, 1) if layout else final for final in finals)
-
-
-def _order_gates(rows: Tensor, order: tuple[int, ...]) -> Tensor:
-    chunks = rows.chunk(len(order))
-    return torch.cat([chunks[index] for index in order])
 
 
 @operator("LSTM", 7, 14, 22, dtypes=FLOATS, widens=True, refuse=_refuse_variants(input_forget=0))

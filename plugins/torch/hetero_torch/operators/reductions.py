@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,21 +48,9 @@ _REDUCTIONS: tuple[tuple[str, Formula, tuple[int, ...], tuple[int, ...], Dtypes]
     ("ReduceL2", lambda x, axes, keepdim: torch.sqrt(_sum(x * x, axes, keepdim)), (1, 11, 13), (18,), FLOATS),
     ("ReduceLogSum", lambda x, axes, keepdim: torch.log(_sum(x, axes, keepdim)), (1, 11, 13), (18, 28), FLOATS),
     ("ReduceLogSumExp", lambda x, axes, keepdim: torch.logsumexp(x, axes, keepdim=keepdim), (1, 11, 13), (18, 28), FLOATS),
-    (
-        "ReduceMax",
-        lambda x, axes, keepdim: _find_extreme(x, axes, keepdim, largest=True),
-        (1, 11, 12, 13),
-        (18, 20),
-        NUMBERS | {"bool"},
-    ),
+    ("ReduceMax", partial(_find_extreme, largest=True), (1, 11, 12, 13), (18, 20), NUMBERS | {"bool"}),
     ("ReduceMean", lambda x, axes, keepdim: torch.mean(x, axes, keepdim=keepdim), (1, 11, 13), (18,), FLOATS),
-    (
-        "ReduceMin",
-        lambda x, axes, keepdim: _find_extreme(x, axes, keepdim, largest=False),
-        (1, 11, 12, 13),
-        (18, 20),
-        NUMBERS | {"bool"},
-    ),
+    ("ReduceMin", partial(_find_extreme, largest=False), (1, 11, 12, 13), (18, 20), NUMBERS | {"bool"}),
     ("ReduceProd", _product, (1, 11, 13), (18,), NUMBERS),
     ("ReduceSumSquare", lambda x, axes, keepdim: _sum(x * x, axes, keepdim), (1, 11, 13), (18,), NUMBERS),
 )

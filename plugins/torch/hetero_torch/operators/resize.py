@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,8 @@ from hetero_core.kernels.precision import normalize_axes
 from hetero_torch.table import operator, refuse_attributes
 
 _TRANSFORMATIONS = (
-    "half_pixel",
-    "half_pixel_symmetric",
-    "pytorch_half_pixel",
-    "align_corners",
-    "asymmetric",
-    "tf_half_pixel_for_nn",
+    *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"),
+    *("align_corners", "asymmetric", "tf_half_pixel_for_nn"),
 )
 
 
@@ -100,7 +97,4 @@ def _resample_axis(x: Tensor, axis: Axis, sampling: Sampling) -> Tensor:
         if sampling.mode == "nearest":
             return read
         parts.append(read * torch.tensor(weights[:, tap], dtype=x.dtype, device=x.device).reshape(shape))
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+    return reduce(torch.add, parts)
