@@ -100,11 +100,7 @@ def _explain_node(split: _Split, number: int, node: int) -> tuple[KeptOut | None
 
 
 def _find_path(
-    graph: Digraph,
-    inside: frozenset[int],
-    node: int,
-    units: Mapping[int, Sequence[int]],
-    apart: frozenset[int] = frozenset(),
+    graph: Digraph, inside: frozenset[int], node: int, units: Mapping[int, Sequence[int]], apart: frozenset[int] = frozenset()
 ) -> tuple[list[int], int]:
     """Returns the shorter of the paths from the node to a member and from a member to the node, and how many nodes were entered.
 
@@ -117,11 +113,7 @@ def _find_path(
 
 
 def _search(
-    adjacent: Sequence[Sequence[int]],
-    inside: frozenset[int],
-    node: int,
-    units: Mapping[int, Sequence[int]],
-    apart: frozenset[int],
+    adjacent: Sequence[Sequence[int]], inside: frozenset[int], node: int, units: Mapping[int, Sequence[int]], apart: frozenset[int]
 ) -> tuple[list[int], int]:
     """Returns a shortest path along `adjacent` from the node through at least one other outside node to a member, or nothing.
 

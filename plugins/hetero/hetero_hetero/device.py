@@ -154,7 +154,7 @@ class HeteroDevice(Composer):
             network.outputs,
             plan,
             parts,
-            _find_constants(network),
+            {spec.name: network.initializers[spec.name].array for spec in network.outputs if spec.name in network.initializers},
             core=self._core,
             threads=config[THREADS_KEY],
             streams=config[STREAMS_KEY],
@@ -216,8 +216,3 @@ class HeteroDevice(Composer):
             )
             opened.pop_all()
         return BranchExecutable(task.network, plan, then_branch, else_branch)
-
-
-def _find_constants(network: Network) -> dict[str, Any]:
-    """Returns the outputs of the network that no node makes because they are constants."""
-    return {spec.name: network.initializers[spec.name].array for spec in network.outputs if spec.name in network.initializers}

@@ -98,12 +98,7 @@ def _is_at_hand(network: Network, value: str, device: str, going: Mapping[int, s
 
 
 def propose_folds(
-    network: Network,
-    subgraphs: Sequence[Subgraph],
-    predecessors: Sequence[Sequence[int]],
-    assignment: Assignment,
-    *,
-    smallest: int,
+    network: Network, subgraphs: Sequence[Subgraph], predecessors: Sequence[Sequence[int]], assignment: Assignment, *, smallest: int
 ) -> list[Move]:
     """Returns moves of subgraphs with fewer than `smallest` nodes to the device of a neighbour, the largest that may take them.
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hetero_core.composing.threads import computes_on_host
-from hetero_core.core import Core
 from hetero_core.network.types import HOST
 from hetero_core.records import record
 from hetero_hetero.affinity import SplitTask
@@ -103,6 +102,11 @@ def build_costs(
     scales = {device: _find_scale(device, measured, measurements.wholes) for device in task.configs}
     rows = tuple(index for index, row in enumerate(measured) if row)
     number = {index: row for row, index in enumerate(rows)}
+    lanes = {
+        # Where requests overlap, what devices compute on the host's processors adds up: none is idle while another one works.
+        device: "processors" if is_pipeline and computes_on_host(task.core, device) else find_lane(task.core, device)
+        for device in task.configs
+    }
     table = CostTable(
         tuple(task.configs),
         tuple({device: seconds * scales[device] for device, seconds in measured[index].items()} for index in rows),
@@ -113,17 +117,10 @@ def build_costs(
         ),
         measurements.list_transfers(tuple(task.configs)),
         _OVERHEAD,
-        {device: _find_lane(task.core, device, is_pipeline=is_pipeline) for device in task.configs},
+        lanes,
         is_pipeline,
     )
     return Costs(table, rows, len(segments))
-
-
-def _find_lane(core: Core, device: str, *, is_pipeline: bool) -> str:
-    """Returns what runs one part of a request at a time. Where requests overlap, what devices compute on the host's processors adds up:
-    none of them is idle while another one works.
-    """
-    return "processors" if is_pipeline and computes_on_host(core, device) else find_lane(core, device)
 
 
 def _find_rate(

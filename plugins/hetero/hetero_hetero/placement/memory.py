@@ -115,11 +115,8 @@ class _Planner:
             device: task.core.query_network(self.network, device, config).supported for device, config in task.configs.items()
         }
         largest = _grow_to_bounds(self.network)
-        self.bytes_of_value = {value: _count_bytes(largest, value) for value in self._list_values()}
-
-    def _list_values(self) -> list[str]:
-        network = self.network
-        return list(dict.fromkeys(value for node in network.nodes for value in (*node.reads, *node.writes)))
+        values = dict.fromkeys(value for node in self.network.nodes for value in (*node.reads, *node.writes))
+        self.bytes_of_value = {value: _count_bytes(largest, value) for value in values}
 
     def balance(self, devices: Sequence[str]) -> list[int] | None:
         """Returns where the part of each device ends such that the fullest device is as empty as can be; None where they do not fit."""

@@ -90,12 +90,7 @@ def _walk(estimator: Estimator, choices: Sequence[Sequence[str]]) -> list[Placem
 
 
 def _append(
-    costs: CostTable,
-    beginning: _Prefix,
-    index: int,
-    device: str,
-    before: Sequence[int],
-    nbytes: dict[tuple[int, int], list[int]],
+    costs: CostTable, beginning: _Prefix, index: int, device: str, before: Sequence[int], nbytes: dict[tuple[int, int], list[int]]
 ) -> _Prefix:
     """Returns a beginning with one segment more, started as soon as its lane is free and what it reads is there."""
     placement, lane = beginning.placement, costs.lanes.get(device, device)

@@ -209,12 +209,7 @@ def _cut_at_kinds(blocks: Sequence[range], widths: Sequence[int], kinds: Sequenc
 
 
 def _join_small(
-    blocks: Sequence[range],
-    work: Sequence[float],
-    kinds: Sequence[tuple[object, str]],
-    least: float,
-    *,
-    joins_kinds: bool = False,
+    blocks: Sequence[range], work: Sequence[float], kinds: Sequence[tuple[object, str]], least: float, *, joins_kinds: bool = False
 ) -> list[range]:
     """Returns the blocks with each that has less than `least` work joined to the one behind it, where they are of one kind.
 
