@@ -282,6 +282,16 @@ def test_device_that_ends_its_process_costs_its_own_row(
     assert (failed["runs"], cpu["runs"], cpu["difference"]) == (0, 3, None)
 
 
+def run_interruptible(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a group of its own, which an interrupt ends also where these tests run in the background of a shell."""
+    program = [
+        sys.executable,
+        "-c",
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
+    ]
+    return subprocess.run([*program, *command], capture_output=True, text=True, check=False, timeout=900, start_new_session=True)
+
+
 def test_interrupt_prints_what_was_measured(model: str, shape: list[str], tmp_path: Path, odd: Any) -> None:
     # The second process of the device interrupts the whole group, as the keyboard does.
     flag = tmp_path / "flag"
@@ -290,7 +300,7 @@ def test_interrupt_prints_what_was_measured(model: str, shape: list[str], tmp_pa
     counting = text.replace("        flag =", "        self.inner.count = getattr(self.inner, 'count', 0) + 1\n        flag =")
     (tmp_path / "planted" / "planted_odd.py").write_text(counting)
     command = [sys.executable, "-m", "hetero_core", "bench", model, "-d", "ODD", *TWICE, *shape, "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, start_new_session=True)
+    ended = run_interruptible(command)
     assert ended.returncode == 130, ended.stderr
     answer = json.loads(ended.stdout)
     assert answer["interrupted"] is True
@@ -300,7 +310,7 @@ def test_interrupt_prints_what_was_measured(model: str, shape: list[str], tmp_pa
 def test_interrupt_before_anything_was_measured_ends_with_130(model: str, shape: list[str], odd: Any) -> None:
     odd("os.killpg(0, signal.SIGINT)")
     command = [sys.executable, "-m", "hetero_core", "bench", model, "-d", "ODD", *QUICK, *shape]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, start_new_session=True)
+    ended = run_interruptible(command)
     assert (ended.returncode, ended.stdout) == (130, "")
 
 
