@@ -27,8 +27,8 @@ CONTROL = struct.Struct("<BII")
 """A message of the control channel: its kind, the lane, and the request on that lane."""
 SESSION = struct.Struct("<IB")
 """Before the inputs of a run: the number of its session, and which kind of run it is."""
-PLAIN, NOTED, MEASURED = range(3)
-"""Kinds of runs: NOTED says which node begins, for the message about a crash, and MEASURED does so, too."""
+NOTED, MEASURED = 1, 2
+"""Kinds of runs, which may be both: NOTED, a run with limits, says which node begins, for the message about a crash."""
 RUN_HEAD = struct.Struct("<IQ")
 """Before the answer to a run: the bytes of its times, and how many bytes of outputs were copied."""
 NOTES = 4096

@@ -26,8 +26,8 @@ from hetero_process.channel import (
     CONTROL,
     FAILURE,
     MEASURED,
+    NOTED,
     NOTES,
-    PLAIN,
     RUN,
     RUN_HEAD,
     SESSION,
@@ -141,13 +141,13 @@ class Child:
 
     def _run(self, lane: _ServedLane, request: int, text: bytes, files: tuple[int, ...]) -> None:
         token = lane.begin(request)
-        number, way = SESSION.unpack_from(text)
-        measures = way == MEASURED
+        number, kind = SESSION.unpack_from(text)
+        measures = bool(kind & MEASURED)
         session = self._sessions[number]
         writer = session.writer
         inputs = session.reader.read(text[SESSION.size :], files)
         presets = writer.views if session.can_preset and writer.views else None
-        note = None if way == PLAIN else self._note
+        note = self._note if kind & NOTED else None
         outputs, times = session.session.run(inputs, presets, token, measures=measures, note=note)
         began = perf_counter() if measures else 0.0
         places, file, _ = writer.place(outputs)

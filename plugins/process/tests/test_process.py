@@ -34,10 +34,10 @@ def require_right(network: Any) -> None:
     np.testing.assert_array_equal(network.infer(GOOD)["y"], [-1.0, 2.0])
 
 
-def wait_for(is_true: Callable[[], bool]) -> bool:
-    """Waits up to ten seconds for something that another process does."""
+def wait_for(is_true: Callable[[], bool], *, seconds: float = 10) -> bool:
+    """Waits so long at most for something that another process does."""
     clock = threading.Event()
-    return any(is_true() or clock.wait(0.05) for _ in range(200)) or is_true()
+    return any(is_true() or clock.wait(0.05) for _ in range(round(20 * seconds))) or is_true()
 
 
 def is_alive(pid: int) -> bool:
@@ -116,8 +116,8 @@ def test_crash_ends_the_run_and_the_next_run_has_a_new_process(load: Callable[..
         assert network.get_metric("PID") != pid
 
 
-@pytest.mark.parametrize("config", [{"PERF_COUNT": "YES"}, {"DEADLINE": 60}, {"MEMORY_LIMIT": 1 << 30}])
-def test_crash_names_the_last_node_where_runs_are_watched(load: Callable[..., Any], config: dict[str, Any]) -> None:
+@pytest.mark.parametrize("config", [{"PERF_COUNT": "YES", "DEADLINE": 60}, {"DEADLINE": 60}, {"MEMORY_LIMIT": 1 << 30}])
+def test_crash_names_the_last_node_where_runs_have_limits(load: Callable[..., Any], config: dict[str, Any]) -> None:
     network = load(BREAKING_HOW="ABORT", **config)
     require_right(network)
     with pytest.raises(
@@ -367,3 +367,19 @@ def test_forked_process_keeps_no_child_alive(breaking_folder: Path) -> None:
             assert is_alive(fork)
         finally:
             os.kill(fork, signal.SIGKILL)
+
+
+def test_measured_run_verifies_machine_code_in_the_child_as_a_plain_one_does(
+    core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
+    # No process before has verified this plan.
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    text = "g (float[64, 64] x) => (float[64, 64] y) { s = Softmax (x) y = MatMul (s, x) }"
+    network = core.load_network(read(text), "PROCESS:CPU", {"PERF_COUNT": "YES"})
+    x = {"x": np.eye(64, dtype=np.float32)}
+    network.infer(x)
+    assert wait_for(lambda: network.get_metric("CPU_KERNELS_READY"), seconds=300)
+    network.infer(x)
+    assert network.get_metric("CPU_VERIFIED_PLANS") == 1
