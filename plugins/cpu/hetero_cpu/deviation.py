@@ -56,9 +56,10 @@ def is_near(actual: Any, expected: Any) -> bool:
 
     No element is off by more than half of what is allowed for the smallest: nothing is said of what is farther away, or no number.
     """
-    for value in (actual, expected):
-        if not isinstance(value, np.ndarray) or value.dtype != np.float32 or not value.size or value.shape != expected.shape:
-            return False
+    if any(not isinstance(value, np.ndarray) or value.dtype != np.float32 or not value.size for value in (actual, expected)):
+        return False
+    if actual.shape != expected.shape:
+        return False
     with np.errstate(all="ignore"):
         worst = float(np.abs(actual - expected).max())
         return worst <= TOLERANCES["float32"] / 2 * find_scale(np.abs(expected))

@@ -73,9 +73,16 @@ def test_arrays_that_differ_by_little_are_surely_equal() -> None:
     expected = np.random.default_rng(0).standard_normal((5, 100)).astype(np.float32)
     assert is_near(expected * np.float32(1 + 1e-6), expected)
     assert is_near(np.zeros(3, np.float32), np.zeros(3, np.float32))
-    for other in (expected + np.float32(1e-3), expected[:4], expected.astype(np.float64), np.full_like(expected, NAN), None):
+    for other in (
+        expected + np.float32(1e-3),
+        expected[:4],
+        expected.astype(np.float64),
+        np.full_like(expected, NAN),
+        [expected],
+        None,
+    ):
         assert not is_near(other, expected)
-        assert other is None or not is_near(expected, other)
+        assert not is_near(expected, other)
 
 
 def test_text_names_the_worst_element() -> None:
