@@ -45,11 +45,11 @@ def named_precision_is_taken(context: CheckContext) -> None:
 def taken_precision_is_named(context: CheckContext) -> None:
     """A precision of which the device takes every common operator is named in OPTIMIZATION_CAPABILITIES.
 
-    FP16 and BF16 are left out: engines name them only where the processor computes in them, and take them elsewhere as well.
+    FP16 is left out: engines name it only where the processor computes in it, and take it elsewhere as well.
     """
     core, device = context.core, context.device
     named = core.get_metric(device, "OPTIMIZATION_CAPABILITIES")
-    for capability in sorted(MODELS.keys() - {"FP16", "BF16", *named}):
+    for capability in sorted(MODELS.keys() - {"FP16", *named}):
         networks = [read_text(context, text, name=capability.lower()) for text in MODELS[capability]]
         require(
             any(core.query_network(network, device).refused for network in networks),

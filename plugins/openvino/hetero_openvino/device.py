@@ -78,13 +78,18 @@ class OpenvinoDevice(EngineDevice):
             "FULL_DEVICE_NAME": lambda: (
                 f"{self._engine.core.get_property(own, 'FULL_DEVICE_NAME')} with OpenVINO {self._engine.version}"
             ),
-            "OPTIMIZATION_CAPABILITIES": lambda: tuple(self._engine.core.get_property(own, "OPTIMIZATION_CAPABILITIES")),
+            "OPTIMIZATION_CAPABILITIES": lambda: self._list_capabilities(own),
             "DEVICE_ARCHITECTURE": lambda: str(self._engine.core.get_property(own, "DEVICE_ARCHITECTURE")) or "openvino",
             "DEVICE_TYPE": lambda: self._engine.core.get_property(own, "DEVICE_TYPE").name.lower(),
             # OpenVINO 2026.4: Relu of NaN is 0, and so is Gather of an index that is not there.
             "VALUE_DEVIATIONS": ("INDICES", "NAN"),
             **(describe_host_memory() if own == "CPU" else {}),
         }
+
+    def _list_capabilities(self, own: str) -> tuple[str, ...]:
+        named = self._engine.core.get_property(own, "OPTIMIZATION_CAPABILITIES")
+        # The engine names BF16 where the processor computes in it; on others it takes the same networks.
+        return tuple(dict.fromkeys((*named, "BF16"))) if own == "CPU" else tuple(named)
 
     def newest_opsets(self, network: Network) -> Mapping[str, int]:
         """Returns the newest opset whose operators were compared."""
