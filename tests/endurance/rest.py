@@ -181,17 +181,12 @@ def find_leftovers(before: Sample, sample: Sample) -> list[str]:
 
 
 def find_growth(samples: list[Sample]) -> list[str]:
-    """Returns what went on growing: the least of the last third of the time against the most of the first third.
-
-    On a busy machine what is filled once, as caches are, is not full after a third of the time: so nothing counts for more than twice
-    what the last third has on top of the second one.
-    """
+    """Returns what went on growing: the least of the last third of the time against the most of the first third."""
     if len(samples) < 6:
         return []
     third = len(samples) // 3
-
-    def count_on_top(key: str, earlier: list[Sample]) -> int:
-        return min(getattr(sample, key) for sample in samples[-third:]) - max(getattr(sample, key) for sample in earlier)
-
-    grown = {key: min(count_on_top(key, samples[:third]), 2 * count_on_top(key, samples[third:-third])) for key in LARGEST_GROWTH}
+    grown = {
+        key: min(getattr(sample, key) for sample in samples[-third:]) - max(getattr(sample, key) for sample in samples[:third])
+        for key in LARGEST_GROWTH
+    }
     return [f"{key} grew by {grown[key]}, more than {limit}" for key, limit in LARGEST_GROWTH.items() if grown[key] > limit]

@@ -93,6 +93,11 @@ class Soak:
         """Returns how many devices are open, the one that stays not counted."""
         return sum(self.factories[name].made[name] - self.factories[name].closed[name] for name in TAKEN)
 
+    def count_done(self) -> int:
+        """Returns how many operations have succeeded."""
+        with self.lock:
+            return sum(self.done.values())
+
     def attempt(self, action: Callable[[], object]) -> str:
         """Returns how the action failed, empty where it did not; keeps as a finding what may not happen."""
         try:
@@ -317,8 +322,8 @@ def rest(soak: Soak, threads: int, pipes: int) -> Sample:
     return sample
 
 
-def run(soak: Soak, seconds: float, samples: int) -> list[Sample]:
-    """Lets the threads work; returns what was at rest after each part of the time."""
+def run(soak: Soak, seconds: float, samples: int, *, warm_up: int) -> list[Sample]:
+    """Lets the threads work; returns what was at rest after each part of the time, which begins when `warm_up` operations are done."""
     before, pipes = measure(0), count_pipes()
     workers = [threading.Thread(target=soak.work, args=(index,), name=f"soak-{index}", daemon=True) for index in range(THREADS)]
     threading.Thread(target=watch, args=(soak,), name="soak-watch", daemon=True).start()
@@ -326,6 +331,8 @@ def run(soak: Soak, seconds: float, samples: int) -> list[Sample]:
     measured: list[Sample] = []
     for worker in workers:
         worker.start()
+    while soak.count_done() < warm_up and not soak.findings:
+        soak.is_over.wait(0.1)
     for part in range(1, samples + 1):
         soak.is_over.wait(seconds / samples)
         measured.append(rest(soak, before.threads, pipes))
@@ -343,8 +350,9 @@ def run(soak: Soak, seconds: float, samples: int) -> list[Sample]:
 
 def print_sample(part: int, soak: Soak, sample: Sample) -> None:
     """Prints one line about a part of the time."""
+    done = soak.count_done()
     with soak.lock:
-        done, failed = sum(soak.done.values()), sum(soak.errors.values())
+        failed = sum(soak.errors.values())
     sys.stdout.write(
         f"part {part}: at rest {sample.threads} threads, {sample.files} files, {sample.devices} devices, {sample.objects} objects, "
         f"{sample.blocks} blocks, {sample.allocated / 2**20:.2f} MiB allocated, {sample.memory / 2**20:.1f} MiB in all; "
@@ -359,6 +367,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=0.01, help="the share of requests to a device that fail")
+    parser.add_argument("--warm-up", type=int, default=0, help="the operations before the time begins, in which caches are filled")
     parser.add_argument("--leak", choices=LEAKS, help="plant a leak, to see that it is found")
     arguments = parser.parse_args()
     if arguments.leak:
@@ -369,7 +378,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         core = Core()
         soak = Soak(core, Path(folder) / "cache", arguments.seed, arguments.rate)
-        measured = run(soak, arguments.minutes * 60, max(round(arguments.minutes), 10))
+        measured = run(soak, arguments.minutes * 60, max(round(arguments.minutes), 10), warm_up=arguments.warm_up)
         soak.loaded.clear()
         core.close()
     findings = [*soak.findings, *find_growth(measured)]

@@ -35,7 +35,7 @@ def test_processes_killed_in_compilations_leave_no_wrong_entry_and_nothing_that_
 
 
 def test_devices_that_fail_hang_nothing_and_give_no_wrong_number() -> None:
-    printed = run_script("soak.py", "--seed", "5", "--minutes", "0.2", "--rate", "0.02")
+    printed = run_script("soak.py", "--seed", "5", "--minutes", "0.2", "--rate", "0.02", "--warm-up", "2000")
     for kind in ("async", "cancel", "import", "infer", "load", "loop", "queue", "register"):
         assert re.search(rf"^done, \d+:.* \d+ {kind}\b", printed, re.MULTILINE), f"nothing of {kind} succeeded:\n{printed}"
     assert re.search(r"^injected, [1-9]", printed, re.MULTILINE)
