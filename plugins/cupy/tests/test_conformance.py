@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 from hetero_cupy.device import GpuDevice
 from hetero_tests.fake_runtime import FakeRuntime
-from hetero_tests.samples import sample_cases
+from hetero_tests.samples import require_check, sample_cases
 
 from hetero_core import hookimpl
 from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.check import Check
-from hetero_core.conformance.runner import FAILED, SKIPPED, SharedCore, Target, make_target, run_check
+from hetero_core.conformance.runner import SharedCore, Target, make_target
 
 CHECKS = sample_cases(choose_checks(), 12)
 
@@ -37,8 +37,4 @@ def opened_target() -> Iterator[tuple[Target, SharedCore]]:
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
 def test_check(check: Check, opened_target: tuple[Target, SharedCore]) -> None:
-    target, shared = opened_target
-    outcome = run_check(check, target, shared=shared)
-    if outcome.status == SKIPPED:
-        pytest.skip(outcome.reason)
-    assert outcome.status != FAILED, f"{check.name}: {outcome.reason}"
+    require_check(check, *opened_target)

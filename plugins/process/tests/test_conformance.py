@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hetero_tests.samples import require_check
 
 from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.check import Check
-from hetero_core.conformance.runner import FAILED, SKIPPED, SharedCore, Target, make_target, run_check
+from hetero_core.conformance.runner import SharedCore, Target, make_target
 
 _EVERY = {("contract", "concurrency", "export"): 3, ("operators",): 100}
 """Levels -> one of so many checks is tried, as most of them start a child of their own; `nox -s process` tries all."""
@@ -24,8 +25,4 @@ def opened_target() -> Iterator[tuple[Target, SharedCore]]:
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
 def test_check(check: Check, opened_target: tuple[Target, SharedCore]) -> None:
-    target, shared = opened_target
-    outcome = run_check(check, target, shared=shared)
-    if outcome.status == SKIPPED:
-        pytest.skip(outcome.reason)
-    assert outcome.status != FAILED, f"{check.name}: {outcome.reason}"
+    require_check(check, *opened_target)
