@@ -39,10 +39,10 @@ class RequestValues:
         network = self._network
         _, is_input = self._find_spec(name)
         output_of_name = {} if self.outputs is None else dict(zip(network.output_names, self.outputs, strict=True))
-        held = self._inputs if is_input else {**self._preset_of_name, **output_of_name}
-        if name not in held:
+        values = self._inputs if is_input else {**self._preset_of_name, **output_of_name}
+        if name not in values:
             raise InputNameError(f"tensor '{name}' of network '{network.name}' has no value yet; set it or run the request")
-        return held[name]
+        return values[name]
 
     def _find_spec(self, name: str) -> tuple[ValueSpec, bool]:
         network = self._network

@@ -17,7 +17,7 @@ Products = tuple[int, ...]
 Numbers = np.ndarray[Any, Any]
 
 LARGEST_NUMBER = 1 << 52
-"""Of a factor and of a product: sums of such numbers, which are sizes and addresses, are far from the end of int64."""
+"""Of a factor and of a product. Their sums are sizes and addresses of arrays that are in memory, which int64 holds exactly."""
 
 
 @record(frozen=True, slots=True)

@@ -60,13 +60,13 @@ class OpenInstance:
         outside = plan.plan.outside
         self._inputs = [(value, self._index_of_root[value] if value in outside.inputs else None) for value in plan.inputs]
         self._outputs = [(value, value in outside.outputs) for value in plan.plan.outputs]
-        index_of_output, laid = plan.numbers.outputs, plan.numbers.laid
+        index_of_output, arrays = plan.numbers.outputs, plan.numbers.laid
         self._lent = [
-            (value, self._index_of_root[root], index := index_of_output[value], OutputMemory(laid[index][0], room=1.125))
+            (value, self._index_of_root[root], index := index_of_output[value], OutputMemory(arrays[index][0], room=1.125))
             for value, root in outside.outputs.items()
         ]
         lent = set(index_of_output.values())
-        self._in_arena = [index for index in range(len(laid)) if index not in lent]
+        self._in_arena = [index for index in range(len(arrays)) if index not in lent]
         self._described: Described | None = None
         self._laid: dict[int, Array] = {}
         self._arrays = dict(plan.constants)
@@ -176,10 +176,10 @@ class OpenInstance:
 
     def _lay(self, described: Described, before: Described | None) -> None:
         """Lays the arrays that are touched by name or function, but those that lie where they lay `before`."""
-        plan, laid, memory = self._plan, described.laid, self._memory.data
-        moved = [index for index in self._in_arena if before is None or laid[index] != before.laid[index]]
+        plan, places, memory = self._plan, described.laid, self._memory.data
+        moved = [index for index in self._in_arena if before is None or places[index] != before.laid[index]]
         for index in moved:
-            address, shape, strides = laid[index]
+            address, shape, strides = places[index]
             self._laid[index] = np.ndarray(shape, plan.numbers.laid[index][0], memory, address, strides)
         for name, index in plan.numbers.inside.items():
             self._arrays[name] = self._laid[index]

@@ -219,13 +219,13 @@ def _add_begins(numbers: NumberForm, products: int) -> Table:
 def _write_described(numbers: NumberForm, late: LateConstants, begin: int) -> str:
     """Returns the expression of the parts of a description, whose rows begin there."""
     sums = iter(numbers.table.write(range(begin, len(numbers.table))))
-    laid = []
+    arrays = []
     for _, rank in numbers.laid:
         address, shape, strides = next(sums), write_tuple(islice(sums, rank)), write_tuple(islice(sums, rank))
-        laid.append(f"({address}, {shape}, {strides})")
+        arrays.append(f"({address}, {shape}, {strides})")
     extra = write_tuple(islice(sums, numbers.counts[3]))
     elements = write_tuple(_write_elements(shape, sums) for shape in late.elements.values())
-    return write_tuple([write_tuple(laid), extra, elements, write_tuple(sums)])
+    return write_tuple([write_tuple(arrays), extra, elements, write_tuple(sums)])
 
 
 def _write_elements(shape: Sequence[int], sums: Iterator[str]) -> str:
