@@ -19,7 +19,7 @@ pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 from hetero_cpu.machine import translator
 from hetero_cpu.machine.code import Code
 from hetero_cpu.machine.compiler import Compiler, Kernel, find_width
-from hetero_cpu.machine.translator import TRANSLATORS, Translator, Translators
+from hetero_cpu.machine.translator import Translator
 
 if not find_width():
     pytest.skip("no machine code for this processor", allow_module_level=True)
@@ -103,24 +103,12 @@ def test_kernels_are_compiled_up_to_the_one_that_llvm_refuses(tmp_path: Path, mo
         Kernel("comes_too_late", _emit_nothing),
     ]
     monkeypatch.setattr("hetero_cpu.machine.compiler._find_path", lambda kernel: tmp_path / kernel.name)
-    monkeypatch.setattr(TRANSLATORS, "count", 1)
     with pytest.raises(RuntimeError, match="expected top-level entity"):
         compiler.compile_all(kernels, lambda: asked.append("asked"))
     assert [compiler.find(kernel) is not None for kernel in kernels] == [True, False, False]
     assert len(asked) == 3, "the third is emitted while LLVM is at the second"
     compiler.compile_all(kernels[2:])
     assert compiler.find(kernels[2]) is not None
-
-
-def test_kernels_that_are_compiled_side_by_side_all_come_and_an_error_among_them_is_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler, kernels = Compiler(), [Kernel(f"side_{number}", _emit_nothing) for number in range(6)]
-    monkeypatch.setattr("hetero_cpu.machine.compiler._find_path", lambda kernel: tmp_path / kernel.name)
-    monkeypatch.setattr(TRANSLATORS, "count", 2)
-    with pytest.raises(RuntimeError, match="expected top-level entity"):
-        compiler.compile_all([*kernels, Kernel("side_refused", lambda name, width: _Refused())])
-    assert all(compiler.find(kernel) for kernel in kernels)
 
 
 def test_nothing_is_compiled_after_what_is_called_before_has_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,23 +134,6 @@ def test_process_ends_when_nothing_is_left_to_be_compiled(translate: Translator)
     assert process.returncode == 0
 
 
-def test_modules_go_to_a_process_that_is_free_and_one_more_starts_where_none_is() -> None:
-    translators = Translators(2)
-    first, second = translators._all
-    try:
-        for name in ("one", "two"):
-            assert translators.translate(MODULE.format(name=name), name).startswith(ELF)
-        assert first._process is not None
-        assert second._process is None
-        # Somebody else is at the first one.
-        assert translators._free.get() is first
-        assert translators.translate(MODULE.format(name="three"), "three").startswith(ELF)
-        assert second._process is not None
-    finally:
-        translators.rest()
-    assert (first._process, second._process) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("executable", "reason"),
     [
@@ -183,10 +154,9 @@ def test_llvm_is_loaded_here_where_no_process_can_be_had(
 def test_process_goes_when_the_program_was_killed() -> None:
     code = (
         "import os, signal\n"
-        "from hetero_cpu.machine.translator import Translator\n"
-        "translator = Translator()\n"
-        f"translator.translate({MODULE.format(name='last')!r}, 'last')\n"
-        "print(translator._process.pid, flush=True)\n"
+        "from hetero_cpu.machine.translator import TRANSLATOR\n"
+        f"TRANSLATOR.translate({MODULE.format(name='last')!r}, 'last')\n"
+        "print(TRANSLATOR._process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)

@@ -88,8 +88,6 @@ class BackgroundCompiler:
                 COMPILER.prepare()
                 order.begin.wait(LONGEST_DELAY)
         self._require_wanted(order)
-        # Not before, since the first run has one processor less.
-        COMPILER.prepare(many=True)
         COMPILER.compile_all(order.kernels, lambda: self._require_wanted(order))
         # What was emitted is left to the allocator, and the packed weights come now.
         give_back_memory()

@@ -112,30 +112,24 @@ class Compiler:
         return self._addresses[kernel.name]
 
     def compile_all(self, kernels: Iterable[Kernel], before: Callable[[], None] = lambda: None) -> None:
-        """Compiles kernels, each emitted while LLVM is at those before; calls `before` before each, which may raise.
+        """Compiles kernels, each emitted while LLVM is at the one before; calls `before` before each, which may raise.
 
         LLVM is at rest when this returns or raises. To emit takes a tenth of the time, more where other threads run Python.
         """
-        from hetero_cpu.machine.translator import TRANSLATORS  # as in `prepare`
-
-        free = threading.Semaphore(TRANSLATORS.count)
-        translations: list[_Translation] = []
+        translation: _Translation | None = None
         try:
             for kernel in kernels:
                 before()
                 if kernel.name in self._addresses or self._load_stored(kernel):
                     continue
                 text = self._emit(kernel)
-                free.acquire()
-                if any(translation.error is not None for translation in translations):
-                    break
-                translations.append(_Translation(kernel, text, self._finish, free))
-                translations[-1].start()
+                if translation is not None:
+                    translation.wait()
+                translation = _Translation(kernel, text, self._finish)
+                translation.start()
         finally:
-            for translation in translations:
-                translation.join()
-            for translation in translations:
-                translation.check()
+            if translation is not None:
+                translation.wait()
 
     def _finish(self, kernel: Kernel, image: bytes) -> None:
         self._write(kernel, image)
@@ -161,17 +155,17 @@ class Compiler:
         text: str = kernel.emit(kernel.name, find_width()).take_text()
         return text
 
-    def prepare(self, *, many: bool = False) -> None:
-        """Has a process that compiles started, where there is none, and does not wait for it; all of them for `many` kernels."""
-        from hetero_cpu.machine.translator import TRANSLATORS  # subprocess, and LLVM where there can be no other process
+    def prepare(self) -> None:
+        """Has the process that compiles started, where there is none, and does not wait for it."""
+        from hetero_cpu.machine.translator import TRANSLATOR  # subprocess, and LLVM where there can be no other process
 
-        TRANSLATORS.prepare(TRANSLATORS.count if many else 1)
+        TRANSLATOR.prepare()
 
     def rest(self) -> None:
-        """Ends the processes that compile, where there are some; for when nothing is left to be compiled."""
-        from hetero_cpu.machine.translator import TRANSLATORS
+        """Ends the process that compiles, where there is one; for when nothing is left to be compiled."""
+        from hetero_cpu.machine.translator import TRANSLATOR
 
-        TRANSLATORS.rest()
+        TRANSLATOR.rest()
 
     def _link(self, kernel: Kernel, image: bytes) -> None:
         with self._lock:
@@ -207,32 +201,30 @@ class Compiler:
 
 
 def _translate_text(text: str, kernel: Kernel) -> bytes:
-    from hetero_cpu.machine.translator import TRANSLATORS
+    from hetero_cpu.machine.translator import TRANSLATOR
 
-    return TRANSLATORS.translate(text, kernel.name)
+    return TRANSLATOR.translate(text, kernel.name)
 
 
 class _Translation(threading.Thread):
     """LLVM at one kernel."""
 
-    def __init__(self, kernel: Kernel, text: str, finish: Callable[[Kernel, bytes], None], free: threading.Semaphore) -> None:
-        """`free` is released when LLVM is at rest."""
+    def __init__(self, kernel: Kernel, text: str, finish: Callable[[Kernel, bytes], None]) -> None:
         super().__init__(name="hetero-cpu-compiler", daemon=True)
-        self._kernel, self._text, self._finish, self._free = kernel, text, finish, free
-        self.error: Exception | None = None
+        self._kernel, self._text, self._finish = kernel, text, finish
+        self._error: Exception | None = None
 
     def run(self) -> None:
         try:
             self._finish(self._kernel, _translate_text(self._text, self._kernel))
-        except Exception as error:  # noqa: BLE001  # raised by `check`
-            self.error = error
-        finally:
-            self._free.release()
+        except Exception as error:  # noqa: BLE001  # raised by `wait`
+            self._error = error
 
-    def check(self) -> None:
-        """Raises: what has stopped it."""
-        if self.error is not None:
-            raise self.error
+    def wait(self) -> None:
+        """Waits until the kernel is there. Raises: what has stopped it."""
+        self.join()
+        if self._error is not None:
+            raise self._error
 
 
 @cache

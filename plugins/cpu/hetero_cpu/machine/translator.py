@@ -1,11 +1,10 @@
-"""Processes beside this one in which LLVM compiles, so that neither its code nor what it leaves behind is in the memory of this one."""
+"""A process beside this one in which LLVM compiles, so that neither its code nor what it leaves behind is in the memory of this one."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
-import queue
 import subprocess
 import sys
 import threading
@@ -19,8 +18,6 @@ logger = logging.getLogger(__name__)
 
 LONGEST_END = 10.0
 """Seconds that the process has to end by itself."""
-_MOST_PROCESSES = 2
-"""Each takes some 150 MB. One more has kernels ready earlier, also where NumPy answers meanwhile and there are two processors."""
 
 
 class NoProcessError(Exception):
@@ -30,9 +27,8 @@ class NoProcessError(Exception):
 class Translator:
     """Safe for threads. The process starts with the first module and goes with `rest`; where none can be had, LLVM is loaded here."""
 
-    def __init__(self, alone: threading.Lock | None = None) -> None:
-        """`alone` is held while LLVM compiles in this process: it is not safe for threads."""
-        self._lock, self._alone = threading.Lock(), alone or threading.Lock()
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_awaited = self._is_alone = False
 
@@ -63,8 +59,7 @@ class Translator:
                     return self._ask(text, name)
                 except NoProcessError as error:
                     self._go_alone(error)
-            with self._alone:
-                return translation.translate(text)
+            return translation.translate(text)
 
     def _ask(self, text: str, name: str) -> bytes:
         process = self._open()
@@ -107,53 +102,12 @@ class Translator:
         process.stdin.close()
         process.stdout.close()
 
-    def forget_process(self, alone: threading.Lock) -> None:
+    def forget_process(self) -> None:
         """Makes a forked child start a process of its own: this one belongs to the parent."""
         process, self._lock, self._process = self._process, threading.Lock(), None
-        self._alone = alone
         if process is not None:
             # Nobody waits for it here.
             process.returncode = 0
-
-
-class Translators:
-    """Translators that work side by side. Safe for threads: a module goes to one that is free, if possible to one that has a process."""
-
-    def __init__(self, count: int) -> None:
-        self.count, alone = count, threading.Lock()
-        self._all = [Translator(alone) for _ in range(count)]
-        self._free = self._list_free()
-
-    def _list_free(self) -> queue.LifoQueue[Translator]:
-        free: queue.LifoQueue[Translator] = queue.LifoQueue()
-        for translator in reversed(self._all):
-            free.put(translator)
-        return free
-
-    def prepare(self, count: int = 1) -> None:
-        """Starts the first `count` processes where there are none, and waits for none of them."""
-        for translator in self._all[:count]:
-            translator.prepare()
-
-    def translate(self, text: str, name: str) -> bytes:
-        """Returns the object file of a module, as `Translator.translate` does."""
-        translator = self._free.get()
-        try:
-            return translator.translate(text, name)
-        finally:
-            self._free.put(translator)
-
-    def rest(self) -> None:
-        """Ends the processes; the next module starts another one."""
-        for translator in self._all:
-            translator.rest()
-
-    def forget_processes(self) -> None:
-        """Makes a forked child start processes of its own."""
-        alone = threading.Lock()
-        for translator in self._all:
-            translator.forget_process(alone)
-        self._free = self._list_free()
 
 
 def _start_process() -> subprocess.Popen[bytes]:
@@ -171,9 +125,9 @@ def _start_process() -> subprocess.Popen[bytes]:
         raise NoProcessError(f"{error.strerror}") from error
 
 
-TRANSLATORS = Translators(min(_MOST_PROCESSES, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 1)
-"""The translators of this process; their child processes start with the first modules."""
+TRANSLATOR = Translator()
+"""The process-wide translator; its child process starts with the first module."""
 
-atexit.register(TRANSLATORS.rest)
+atexit.register(TRANSLATOR.rest)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=TRANSLATORS.forget_processes)
+    os.register_at_fork(after_in_child=TRANSLATOR.forget_process)
