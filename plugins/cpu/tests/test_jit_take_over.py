@@ -108,9 +108,10 @@ def make_model() -> Any:
 
 @pytest.fixture(name="empty_folder")
 def fixture_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No kernel is stored, and none is in the process."""
+    """No kernel is shipped or stored, and none is in the process."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiler, "find_shipped", lambda: None)
     monkeypatch.setattr(compiler.COMPILER, "_addresses", {})
     compiler._open_folder.cache_clear()
     yield

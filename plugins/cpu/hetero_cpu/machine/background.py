@@ -85,7 +85,7 @@ class BackgroundCompiler:
         if order.begin is not None:
             self._awaited = order.begin
             if not self._is_over.is_set():
-                COMPILER.prepare()
+                COMPILER.expect()
                 order.begin.wait(LONGEST_DELAY)
         self._require_wanted(order)
         COMPILER.compile_all(order.kernels, lambda: self._require_wanted(order))

@@ -1,4 +1,4 @@
-"""From a kernel's code to an address: LLVM for the processor at hand, and object files in the user's private cache.
+"""From a kernel's code to an address: object files that are shipped or in the user's private cache, LLVM for the processor at hand.
 
 A kernel is found by its name, which holds all of its parameters. What is compiled stays for the life of the process.
 """
@@ -22,6 +22,7 @@ from hetero_core.records import record
 from hetero_core.runtime.forks import call_in_child
 from hetero_cpu.machine.footprints import Numbers, Spans
 from hetero_cpu.machine.image import ImageError, load_image
+from hetero_cpu.machine.shipped import ShippedKernels, open_shipped
 from hetero_cpu.machine.sources import digest_sources
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,12 @@ def _describe_processor() -> str:
     return "".join(lines)
 
 
+@cache
+def find_shipped() -> ShippedKernels | None:
+    """Returns the kernels that are shipped for this processor; None where there are none."""
+    return open_shipped(find_width(), frozenset(_describe_processor().split()))
+
+
 class Compiler:
     """Safe for threads: two may compile the same kernel, one result stays."""
 
@@ -99,7 +106,7 @@ class Compiler:
         return self._addresses.get(kernel.name)
 
     def load_stored(self, kernels: Iterable[Kernel]) -> bool:
-        """Loads what the private cache holds of these kernels; returns whether all of them are there now."""
+        """Loads what is shipped of these kernels or in the private cache; returns whether all of them are there now."""
         missing = [
             kernel for kernel in dict.fromkeys(kernels) if kernel.name not in self._addresses and not self._load_stored(kernel)
         ]
@@ -136,7 +143,10 @@ class Compiler:
         self._link(kernel, image)
 
     def _load_stored(self, kernel: Kernel) -> bool:
-        image = self._read(kernel)
+        shipped = find_shipped()
+        image = None if shipped is None else shipped.read(kernel.name)
+        if image is None:
+            image = self._read(kernel)
         if image is None:
             return False
         try:
@@ -154,6 +164,11 @@ class Compiler:
         self.prepare()
         text: str = kernel.emit(kernel.name, find_width()).take_text()
         return text
+
+    def expect(self) -> None:
+        """Has the process that compiles started for kernels that are not known yet, unless they may well be shipped."""
+        if find_shipped() is None:
+            self.prepare()
 
     def prepare(self) -> None:
         """Has the process that compiles started, where there is none, and does not wait for it."""

@@ -17,35 +17,45 @@ from hetero_core.hashing import sha256
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
 
 FOLDER = "cpu-sources"
-_FOLDERS = ("machine", "open", "operators", "planning", "stored")
+_EMITTERS, _OTHERS = ("machine", "operators"), ("open", "planning", "stored")
+"""The folders of what decides which instructions a kernel of a name has, and of what else machine code depends on."""
 _SETTLED = 2_000_000_000
 """Nanoseconds since the last change of a file after which another one would change its times, too."""
 
 
-@cache
 def digest_sources() -> str:
     """Returns a digest of what the source files hold, whatever their times are."""
-    return digest_package(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), _FOLDERS)
+    return " ".join(_digest_here())
 
 
-def digest_package(package: str, folders: tuple[str, ...]) -> str:
-    """Returns a digest of what the source files in some folders of a package hold."""
-    files = [entry for folder in folders for entry in _list_sources(os.path.join(package, folder))]
-    stamps = [(entry.path, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files]
+def digest_emitters() -> str:
+    """Returns a digest of the source files that decide which instructions a kernel of a name has."""
+    return _digest_here()[0]
+
+
+@cache
+def _digest_here() -> tuple[str, ...]:
+    return digest_package(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), (_EMITTERS, _OTHERS))
+
+
+def digest_package(package: str, parts: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """Returns a digest of what the source files in some folders of a package hold, for each part, which is several folders."""
+    files_of_part = [[entry for folder in part for entry in _list_sources(os.path.join(package, folder))] for part in parts]
+    stamps = [(entry.path, entry.stat().st_size, entry.stat().st_mtime_ns) for files in files_of_part for entry in files]
     stamp = sha256(repr(stamps).encode()).hexdigest()
     path = _find_path(package)
     content = None if path is None else read_digested_file(path, "the code is read again")
-    known, _, digest = (content or b"").decode("ascii", "replace").partition(" ")
+    known, *digests = (content or b"").decode("ascii", "replace").split(" ")
     if known == stamp:
-        return digest
-    digest = _digest_files(entry.path for entry in files)
+        return tuple(digests)
+    digests = [_digest_files(entry.path for entry in files) for files in files_of_part]
     if path is not None and max((time_of for *_, time_of in stamps), default=0) < time.time_ns() - _SETTLED:
         try:
-            write_digested_file(path, f"{stamp} {digest}".encode())
+            write_digested_file(path, " ".join((stamp, *digests)).encode())
         except OSError:
             # The next process reads the code, too.
-            return digest
-    return digest
+            return tuple(digests)
+    return tuple(digests)
 
 
 def _find_path(package: str) -> str | None:

@@ -18,11 +18,14 @@ _COUNT_BYTES = 8
 _MADE, _FAILED = b"+", b"-"
 
 
-def translate(text: str) -> bytes:
-    """Returns the object file of a module. Not safe for threads. Raises: RuntimeError where LLVM refuses the module."""
+def translate(text: str, level: str = "") -> bytes:
+    """Returns the object file of a module, for the processor at hand or, with `level` such as "x86-64-v4", for all that have this level.
+
+    Not safe for threads. Raises: RuntimeError where LLVM refuses the module.
+    """
     from llvmlite import binding  # type: ignore[import-not-found,import-untyped,unused-ignore]  # llvmlite ships no types
 
-    target = _open_target()
+    target = _open_target(level)
     module = binding.parse_assembly(text)
     module.verify()
     builder = binding.create_pass_builder(target, binding.create_pipeline_tuning_options())
@@ -38,18 +41,17 @@ def translate(text: str) -> bytes:
 
 
 @cache
-def _open_target() -> Any:
+def _open_target(level: str = "") -> Any:
     from llvmlite import binding
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     # Vectors of AVX-512 are wanted where the code has them.
-    features = binding.get_host_cpu_features()
-    listed = f"{features.flatten()},-prefer-256-bit"
+    features = "-prefer-256-bit" if level else f"{binding.get_host_cpu_features().flatten()},-prefer-256-bit"
     # Code generation of level 1: from level 2 on instructions are put into another order after registers are chosen, which mixes up
     # the order in which weights are read. A product of one row, which waits for these, took 1.5 times as long.
     return binding.Target.from_default_triple().create_target_machine(
-        cpu=binding.get_host_cpu_name(), features=listed, opt=1, reloc="pic", codemodel="default", jit=True
+        cpu=level or binding.get_host_cpu_name(), features=features, opt=1, reloc="pic", codemodel="default", jit=True
     )
 
 

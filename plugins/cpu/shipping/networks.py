@@ -1,0 +1,257 @@
+"""Networks of open sizes whose kernels are shipped: layers as image networks and sequence networks have them, and whole networks.
+
+They are there for the kernels that their plans name, so many layers read the same input, and few of them are large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+from hetero_tests.open_models import Builder, make_decoder, make_detector, make_encoder
+from onnx import TensorProto
+
+Feeds = dict[str, Any]
+Activate = Callable[[Builder, str], str]
+
+VECTOR = 16
+"""Elements of the longest vector: outputs that are a multiple of it are full vectors on all processors."""
+IMAGES = ((20, 24), (48, 56), (120, 136))
+"""Heights and widths on both sides of the limits from which on other kernels pay."""
+LENGTHS = (1, 3, 9, 40, 200)
+DEPTH = 64
+
+
+def _function(op_type: str, **attributes: Any) -> Activate:
+    return lambda b, x: b.add(op_type, x, **attributes)
+
+
+def _clip(b: Builder, x: str) -> str:
+    return b.add("Clip", x, b.constant(0.0, np.float32), b.constant(6.0, np.float32))
+
+
+def _swish(b: Builder, x: str) -> str:
+    return b.add("Mul", x, b.add("Sigmoid", x))
+
+
+def _gelu(b: Builder, x: str) -> str:
+    erf = b.add("Add", b.add("Erf", b.add("Div", x, b.constant(np.sqrt(2), np.float32))), b.constant(1.0, np.float32))
+    return b.add("Mul", b.add("Mul", x, erf), b.constant(0.5, np.float32))
+
+
+def _gelu_tanh(b: Builder, x: str) -> str:
+    cube = b.add("Mul", b.add("Pow", x, b.constant(3.0, np.float32)), b.constant(0.044715, np.float32))
+    inner = b.add("Mul", b.add("Add", x, cube), b.constant(np.sqrt(2 / np.pi), np.float32))
+    outer = b.add("Add", b.add("Tanh", inner), b.constant(1.0, np.float32))
+    return b.add("Mul", b.add("Mul", x, outer), b.constant(0.5, np.float32))
+
+
+def _nothing(b: Builder, x: str) -> str:
+    return x
+
+
+FREQUENT: Sequence[Activate] = (_nothing, _function("Relu"))
+OF_IMAGES: Sequence[Activate] = (
+    _clip,
+    _swish,
+    _function("HardSwish"),
+    _function("LeakyRelu", alpha=0.01),
+    _function("LeakyRelu", alpha=0.1),
+    _function("LeakyRelu", alpha=0.2),
+    _function("Sigmoid"),
+)
+OF_SEQUENCES: Sequence[Activate] = (_gelu, _gelu_tanh, _swish)
+OFTEN = (16, 32, 64, 96, 128, 256)
+"""Numbers of outputs that layers with the other functions have."""
+
+
+class _Layers:
+    """A network of layers side by side, each an output."""
+
+    def __init__(self, inputs: dict[str, list[object]]) -> None:
+        self.builder = Builder()
+        self._inputs = {name: (int(TensorProto.FLOAT), shape) for name, shape in inputs.items()}
+        self._outputs: dict[str, list[object]] = {}
+
+    def end(self, value: str, rank: int) -> None:
+        """Makes a value an output, of sizes that are left open."""
+        self._outputs[value] = [None] * rank
+
+    def finish(self) -> onnx.ModelProto:
+        return self.builder.finish(self._inputs, self._outputs)
+
+
+def _convolve(b: Builder, x: str, channels: int, outputs: int, kernel: int = 3, stride: int = 1, group: int = 1) -> str:
+    weight, bias = b.weight(outputs, channels // group, kernel, kernel), b.weight(outputs)
+    pads = [kernel // 2] * 4
+    return b.add("Conv", x, weight, bias, pads=pads, strides=[stride, stride], group=group, kernel_shape=[kernel, kernel])
+
+
+def _make_convolutions(
+    activate: Activate, kernels: Sequence[tuple[int, int]], outputs: Sequence[int], *, adds: bool
+) -> onnx.ModelProto:
+    channels = 32
+    layers = _Layers({"x": ["batch", 3, "height", "width"]})
+    b = layers.builder
+    x = b.add("Relu", _convolve(b, "x", 3, channels))
+    for kernel, stride in kernels:
+        for count in outputs:
+            y = _convolve(b, x, channels, count, kernel, stride)
+            layers.end(activate(b, y), 4)
+            if adds:
+                other = b.add("Relu", _convolve(b, x, channels, count, 1, stride))
+                layers.end(activate(b, b.add("Add", _convolve(b, x, channels, count, kernel, stride), other)), 4)
+    return layers.finish()
+
+
+def _make_depthwise(activate: Activate) -> onnx.ModelProto:
+    layers = _Layers({"x": ["batch", 3, "height", "width"]})
+    b = layers.builder
+    for channels in (32, 24):
+        x = b.add("Relu", _convolve(b, "x", 3, channels))
+        for kernel in (3, 5):
+            for stride in (1, 2):
+                layers.end(activate(b, _convolve(b, x, channels, channels, kernel, stride, channels)), 4)
+    return layers.finish()
+
+
+def _make_others(batch: int | str) -> onnx.ModelProto:
+    """Poolings, resizes, concatenations and what else stands between convolutions."""
+    layers = _Layers({"x": [batch, 3, "height", "width"]})
+    b, channels = layers.builder, 32
+    first = b.add("Relu", _convolve(b, "x", 3, channels))
+    for count in (channels, 24):
+        x = first if count == channels else b.add("Relu", _convolve(b, first, channels, count))
+        for kernel, pad in ((2, 0), (3, 1), (5, 2)):
+            for stride in (1, 2):
+                attributes: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
+                layers.end(b.add("MaxPool", x, **attributes), 4)
+                layers.end(b.add("AveragePool", x, **attributes), 4)
+        layers.end(b.add("GlobalAveragePool", x), 4)
+        layers.end(b.add("GlobalMaxPool", x), 4)
+        scales = b.constant(np.array([1, 1, 2, 2], np.float32))
+        for mode in ("nearest", "linear"):
+            for place in ("asymmetric", "half_pixel", "align_corners", "pytorch_half_pixel"):
+                floor = {"nearest_mode": "floor"} if mode == "nearest" else {}
+                grown = b.add("Resize", x, "", scales, mode=mode, coordinate_transformation_mode=place, **floor)
+                layers.end(_convolve(b, b.add("Concat", grown, grown, axis=1), 2 * count, count), 4)
+        for outputs in (16, 32, 48, 64):
+            grown = b.add("ConvTranspose", x, b.weight(count, outputs, 2, 2), b.weight(outputs), strides=[2, 2])
+            layers.end(grown, 4)
+            layers.end(b.add("Relu", grown), 4)
+        layers.end(_convolve(b, x, count, count, group=count // 8), 4)
+        gate = b.add("Sigmoid", _convolve(b, b.add("Relu", _convolve(b, b.add("GlobalAveragePool", x), count, 8, 1)), 8, count, 1))
+        layers.end(_convolve(b, b.add("Mul", x, gate), count, count), 4)
+        normed = b.add("InstanceNormalization", x, b.weight(count), b.weight(count))
+        layers.end(b.add("Relu", normed), 4)
+        layers.end(b.add("Relu", normed), 4)
+        layers.end(b.add("Add", x, b.add("Neg", x)), 4)
+        layers.end(b.add("Transpose", x, perm=[0, 2, 3, 1]), 4)
+        layers.end(b.add("Softmax", x, axis=1), 4)
+        for op_type in ("Sigmoid", "Tanh"):
+            layers.end(b.add(op_type, b.add("Transpose", x, perm=[0, 2, 3, 1])), 4)
+            layers.end(b.add(op_type, b.reshape(x, b.size(x, 0), -1)), 2)
+    return layers.finish()
+
+
+def _make_products(activate: Activate, outputs: Sequence[int], *, adds: bool) -> onnx.ModelProto:
+    depth = DEPTH
+    layers = _Layers({"x": ["batch", "length", depth]})
+    b = layers.builder
+    x = b.add("LayerNormalization", "x", b.weight(depth), b.weight(depth), axis=-1)
+    for count in outputs:
+        product = b.add("MatMul", x, b.weight(depth, count))
+        layers.end(activate(b, b.add("Add", product, b.weight(count))), 3)
+        if adds:
+            other = b.add("MatMul", x, b.weight(depth, count))
+            layers.end(other, 3)
+            layers.end(activate(b, b.add("Add", b.add("MatMul", x, b.weight(depth, count)), other)), 3)
+    return layers.finish()
+
+
+def _multiples(last: int, *more: int) -> list[int]:
+    return [VECTOR * count for count in (*range(1, last + 1), *more)]
+
+
+def _draw_images() -> Iterator[Feeds]:
+    for batch in (1, 3):
+        for height, width in IMAGES:
+            yield {"x": np.zeros((batch, 3, height, width), np.float32)}
+
+
+def _draw_rows() -> Iterator[Feeds]:
+    for batch in (1, 3):
+        for length in LENGTHS:
+            yield {"x": np.zeros((batch, length, DEPTH), np.float32)}
+
+
+def _draw_encoder(model: onnx.ModelProto) -> Iterator[Feeds]:
+    for batch in (1, 4):
+        for length in (5, 20, 100):
+            tokens = np.ones((batch, length), np.int64)
+            yield {value.name: tokens for value in model.graph.input}
+
+
+def _draw_decoder(model: onnx.ModelProto) -> Iterator[Feeds]:
+    """A prompt, and tokens behind it."""
+    for batch in (1, 2):
+        for past, steps in ((0, 20), (20, 1), (21, 1), (0, 150), (150, 1), (151, 1), (150, 5)):
+            feeds: Feeds = {}
+            for value in model.graph.input:
+                sizes = [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+                is_tokens = len(sizes) == 2
+                shape = (batch, steps) if is_tokens else (batch, sizes[1], past, sizes[3])
+                feeds[value.name] = np.zeros(shape, np.int64 if is_tokens else np.float32)
+            yield feeds
+
+
+def _list_layers() -> Iterator[tuple[str, onnx.ModelProto, Iterator[Feeds]]]:
+    for number, activate in enumerate(FREQUENT):
+        kernels = ((1, 1), (3, 1), (3, 2), (5, 1), (7, 2))
+        multiples = _multiples(8, 12, 16, 24, 32)
+        yield f"convolutions {number}", _make_convolutions(activate, kernels, multiples, adds=True), _draw_images()
+        odd = _make_convolutions(activate, ((1, 1), (3, 1)), (1, 2, 3, 4, 8, 21, 24, 40, 72, 80), adds=False)
+        yield f"convolutions of odd outputs {number}", odd, _draw_images()
+        products = _make_products(activate, _multiples(24, 32, 36, 48, 64), adds=True)
+        yield f"products {number}", products, _draw_rows()
+    for number, activate in enumerate(OF_IMAGES):
+        yield (
+            f"functions of images {number}",
+            _make_convolutions(activate, ((1, 1), (3, 1), (3, 2)), OFTEN, adds=False),
+            _draw_images(),
+        )
+    for number, activate in enumerate((*FREQUENT, *OF_IMAGES[:3])):
+        yield f"depthwise {number}", _make_depthwise(activate), _draw_images()
+    for number, activate in enumerate(OF_SEQUENCES):
+        yield (
+            f"functions of sequences {number}",
+            _make_products(activate, _multiples(24, 32, 36, 48, 64)[-13:], adds=False),
+            _draw_rows(),
+        )
+    yield "products of odd outputs", _make_products(_nothing, (1, 2, 3, 5, 8, 24, 1000), adds=False), _draw_rows()
+    for batch in (1, "batch"):
+        yield f"other layers, batch {batch}", _make_others(batch), (feeds for feeds in _draw_images() if len(feeds["x"]) == 1)
+
+
+def _list_whole() -> Iterator[tuple[str, onnx.ModelProto, Callable[[], Iterator[Feeds]]]]:
+    for width, heads, key_heads in ((256, 4, 4), (512, 8, 2), (768, 12, 4), (320, 4, 4), (384, 4, 4), (256, 2, 1)):
+        decoder = make_decoder(layers=1, width=width, heads=heads, key_heads=key_heads)
+        yield f"decoder of {width}, {heads} heads", decoder, partial(_draw_decoder, decoder)
+    for width, heads in ((256, 4), (256, 8), (384, 12), (512, 8), (768, 12), (320, 4), (256, 2)):
+        encoder = make_encoder(layers=1, width=width, heads=heads)
+        yield f"encoder of {width}, {heads} heads", encoder, partial(_draw_encoder, encoder)
+    for width in (8, 16, 24, 32, 48, 64):
+        detector = make_detector(width=width)
+        yield f"detector of {width}", detector, lambda: ({"image": feeds["x"]} for feeds in _draw_images())
+
+
+def list_networks() -> Iterator[tuple[str, onnx.ModelProto, int, Iterator[Feeds]]]:
+    """Yields networks: a title, the model, a number of threads, and inputs to run it with."""
+    for title, model, inputs in _list_layers():
+        yield title, model, 1, inputs
+    for title, model, draw in _list_whole():
+        for threads in (1, 2):
+            yield f"{title}, {threads} threads", model, threads, draw()
