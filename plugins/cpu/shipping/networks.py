@@ -19,7 +19,7 @@ Activate = Callable[[Builder, str], str]
 
 VECTOR = 16
 """Elements of the longest vector: outputs that are a multiple of it are full vectors on all processors."""
-IMAGES = ((20, 24), (48, 56), (120, 136))
+IMAGES = ((7, 9), (20, 24), (48, 56), (120, 136))
 """Heights and widths on both sides of the limits from which on other kernels pay."""
 LENGTHS = (1, 3, 9, 40, 200)
 DEPTH = 64
@@ -60,11 +60,18 @@ OF_IMAGES: Sequence[Activate] = (
     _function("HardSwish"),
     _function("LeakyRelu", alpha=0.01),
     _function("LeakyRelu", alpha=0.1),
-    _function("LeakyRelu", alpha=0.2),
     _function("Sigmoid"),
 )
+OF_HEADS: Sequence[Activate] = (_function("Sigmoid"), _function("Tanh"))
+OF_GATES: Sequence[Activate] = (
+    *FREQUENT,
+    _swish,
+    _function("HardSwish"),
+    _function("Sigmoid"),
+    _function("HardSigmoid", alpha=1 / 6),
+)
 OF_SEQUENCES: Sequence[Activate] = (_gelu, _gelu_tanh, _swish)
-OFTEN = (16, 32, 64, 96, 128, 256)
+OFTEN = (16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 192, 240, 256, 320, 384)
 """Numbers of outputs that layers with the other functions have."""
 
 
@@ -129,7 +136,8 @@ def _make_others(batch: int | str) -> onnx.ModelProto:
             for stride in (1, 2):
                 attributes: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
                 layers.end(b.add("MaxPool", x, **attributes), 4)
-                layers.end(b.add("AveragePool", x, **attributes), 4)
+                if kernel < 5:
+                    layers.end(b.add("AveragePool", x, **attributes), 4)
         layers.end(b.add("GlobalAveragePool", x), 4)
         layers.end(b.add("GlobalMaxPool", x), 4)
         scales = b.constant(np.array([1, 1, 2, 2], np.float32))
@@ -138,22 +146,54 @@ def _make_others(batch: int | str) -> onnx.ModelProto:
                 floor = {"nearest_mode": "floor"} if mode == "nearest" else {}
                 grown = b.add("Resize", x, "", scales, mode=mode, coordinate_transformation_mode=place, **floor)
                 layers.end(_convolve(b, b.add("Concat", grown, grown, axis=1), 2 * count, count), 4)
-        for outputs in (16, 32, 48, 64):
+        for outputs in (8, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128):
             grown = b.add("ConvTranspose", x, b.weight(count, outputs, 2, 2), b.weight(outputs), strides=[2, 2])
             layers.end(grown, 4)
             layers.end(b.add("Relu", grown), 4)
         layers.end(_convolve(b, x, count, count, group=count // 8), 4)
-        gate = b.add("Sigmoid", _convolve(b, b.add("Relu", _convolve(b, b.add("GlobalAveragePool", x), count, 8, 1)), 8, count, 1))
-        layers.end(_convolve(b, b.add("Mul", x, gate), count, count), 4)
-        normed = b.add("InstanceNormalization", x, b.weight(count), b.weight(count))
-        layers.end(b.add("Relu", normed), 4)
-        layers.end(b.add("Relu", normed), 4)
+        squeezed = b.add("Relu", _convolve(b, b.add("GlobalAveragePool", x), count, 8, 1))
+        for activate in OF_GATES[-2:]:
+            gate = activate(b, _convolve(b, squeezed, 8, count, 1))
+            layers.end(_convolve(b, b.add("Mul", x, gate), count, count), 4)
         layers.end(b.add("Add", x, b.add("Neg", x)), 4)
         layers.end(b.add("Transpose", x, perm=[0, 2, 3, 1]), 4)
         layers.end(b.add("Softmax", x, axis=1), 4)
         for op_type in ("Sigmoid", "Tanh"):
             layers.end(b.add(op_type, b.add("Transpose", x, perm=[0, 2, 3, 1])), 4)
             layers.end(b.add(op_type, b.reshape(x, b.size(x, 0), -1)), 2)
+    return layers.finish()
+
+
+def _make_gates(activate: Activate) -> onnx.ModelProto:
+    """One pixel of each image: what stands behind a global pooling."""
+    layers = _Layers({"x": ["batch", 3, "height", "width"]})
+    b = layers.builder
+    x = b.add("GlobalAveragePool", b.add("Relu", _convolve(b, "x", 3, 64)))
+    flat = b.add("Flatten", x)
+    for outputs in (8, 10, *_multiples(13, 16, 20, 24, 30, 60), 1000) if activate in FREQUENT else (8, *OFTEN):
+        layers.end(activate(b, _convolve(b, x, 64, outputs, 1)), 4)
+        layers.end(activate(b, b.add("Gemm", flat, b.weight(64, outputs), b.weight(outputs))), 2)
+    return layers.finish()
+
+
+def _normalize_groups(b: Builder, x: str, count: int, groups: int = 8) -> str:
+    flat = b.add("Reshape", x, b.constant([0, groups, -1]))
+    ones, zeros = (b.constant(np.full(groups, number, np.float32)) for number in (1, 0))
+    normed = b.add("Reshape", b.add("InstanceNormalization", flat, ones, zeros), b.add("Shape", x))
+    return b.add("Add", b.add("Mul", normed, b.weight(count, 1, 1)), b.weight(count, 1, 1))
+
+
+def _make_normalizations() -> onnx.ModelProto:
+    layers = _Layers({"x": ["batch", 3, "height", "width"]})
+    b, count = layers.builder, 32
+    x = b.add("Relu", _convolve(b, "x", 3, count))
+    for activate in (*FREQUENT, *OF_IMAGES):
+        normed = b.add("InstanceNormalization", _convolve(b, x, count, count), b.weight(count), b.weight(count))
+        grouped = _normalize_groups(b, _convolve(b, x, count, count), count)
+        scaled = [b.weight(count), b.weight(count), b.weight(count), b.constant(np.ones(count, np.float32))]
+        affine = b.add("BatchNormalization", b.add("Add", x, grouped), *scaled)
+        for value in (normed, grouped, affine):
+            layers.end(_convolve(b, activate(b, value), count, count), 4)
     return layers.finish()
 
 
@@ -223,6 +263,15 @@ def _list_layers() -> Iterator[tuple[str, onnx.ModelProto, Iterator[Feeds]]]:
             _make_convolutions(activate, ((1, 1), (3, 1), (3, 2)), OFTEN, adds=False),
             _draw_images(),
         )
+    for number, activate in enumerate(OF_HEADS):
+        yield (
+            f"heads of images {number}",
+            _make_convolutions(activate, ((1, 1), (3, 1)), (1, 2, 3, 4, 8, 21), adds=False),
+            _draw_images(),
+        )
+    for number, activate in enumerate(OF_GATES):
+        yield f"gates {number}", _make_gates(activate), _draw_images()
+    yield "normalizations", _make_normalizations(), _draw_images()
     for number, activate in enumerate((*FREQUENT, *OF_IMAGES[:3])):
         yield f"depthwise {number}", _make_depthwise(activate), _draw_images()
     for number, activate in enumerate(OF_SEQUENCES):
@@ -251,7 +300,10 @@ def _list_whole() -> Iterator[tuple[str, onnx.ModelProto, Callable[[], Iterator[
 def list_networks() -> Iterator[tuple[str, onnx.ModelProto, int, Iterator[Feeds]]]:
     """Yields networks: a title, the model, a number of threads, and inputs to run it with."""
     for title, model, inputs in _list_layers():
-        yield title, model, 1, inputs
+        # The first sizes are the example of a class, which reaches above a limit or below it.
+        in_order = list(inputs)
+        yield f"{title}, small sizes first", model, 1, iter(in_order)
+        yield f"{title}, large sizes first", model, 1, reversed(in_order)
     for title, model, draw in _list_whole():
         for threads in (1, 2):
             yield f"{title}, {threads} threads", model, threads, draw()
