@@ -18,6 +18,11 @@ from hetero_core.network.initializers import Initializer
 Array = np.ndarray[Any, Any]
 
 
+_LARGE_PAGES = 1 << 22
+"""Bytes from which on NumPy asks for large pages by itself; a network of fewer bytes of weights gains nothing from them."""
+_SHARED_BYTES = 1 << 24
+_LEAST_PLACED = 1 << 16
+_LINE = 64
 _BLOCK_ROWS = 32
 """Of a matrix that is turned: so many rows are still near the processor when their next elements are read."""
 
@@ -37,22 +42,71 @@ def turn_matrix(w: Array) -> Array:
     return turned
 
 
+class WeightMemory:
+    """Memory of arrays that lie side by side on pages of 2 MiB. Safe for threads.
+
+    NumPy asks the system for such pages for memory of 4 MiB and more. What reads many weights of one or two megabytes each for one row
+    waits for a new page of 4 KiB every 4 KiB otherwise.
+    """
+
+    __slots__ = ("_begin", "_lock", "_made", "_memory")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._memory, self._begin, self._made = np.empty(0, np.uint8), 0, 0
+
+    def allocate(self, nbytes: int) -> Array | None:
+        """Returns uint8 memory at a cache line, contents undefined; None for little and for much, or while there is little in all."""
+        with self._lock:
+            self._made += nbytes
+            if not _LEAST_PLACED <= nbytes < _LARGE_PAGES <= self._made:
+                return None
+            if self._begin + nbytes > self._memory.size:
+                self._memory = np.empty(_SHARED_BYTES, np.uint8)
+                self._begin = -self._memory.ctypes.data % _LINE
+            begin = self._begin
+            self._begin += -(-nbytes // _LINE) * _LINE
+            return self._memory[begin : begin + nbytes]
+
+
+class _MemoryInUse(threading.local):
+    """The memory of the weights that a thread is packing."""
+
+    memory: WeightMemory | None = None
+
+
+_IN_USE = _MemoryInUse()
+
+
+def allocate_floats(count: int) -> Array:
+    """Returns float32 numbers that begin at a cache line, contents undefined: in the memory of the weights that are being packed."""
+    nbytes = count * 4
+    found = None if _IN_USE.memory is None else _IN_USE.memory.allocate(nbytes)
+    if found is None:
+        memory = np.empty(nbytes + _LINE, np.uint8)
+        begin = -memory.ctypes.data % _LINE
+        found = memory[begin : begin + nbytes]
+    floats: Array = found.view(np.float32)
+    return floats
+
+
 class LaterArray:
     """An array that is made when it is first asked for, read-only. Safe for threads."""
 
-    __slots__ = ("__weakref__", "_array", "_lock", "_make", "_releases", "_sources", "purpose")
+    __slots__ = ("__weakref__", "_array", "_lock", "_make", "_memory", "_releases", "_sources", "purpose")
 
     def __init__(
         self,
         sources: tuple[Array | Initializer, ...],
         make: Callable[..., Array],
         *,
+        memory: WeightMemory,
         releases: bool,
         purpose: tuple[object, ...] = (),
     ) -> None:
-        """`purpose` says what is made of the sources; `releases`: they are let go when the array is made."""
+        """`purpose` says what is made of the sources; `memory` has room for it; `releases`: the sources are let go when it is made."""
         self.purpose = purpose
-        self._sources, self._make, self._releases = sources, make, releases
+        self._sources, self._make, self._memory, self._releases = sources, make, memory, releases
         self._array: Array | None = None
         self._lock = threading.Lock()
 
@@ -60,10 +114,13 @@ class LaterArray:
         """Returns the array."""
         with self._lock:
             if self._array is None:
-                # NumPy makes scalars of arrays without dimensions.
-                packed = np.asarray(
-                    self._make(*(source.array if isinstance(source, Initializer) else source for source in self._sources))
-                )
+                arrays = [source.array if isinstance(source, Initializer) else source for source in self._sources]
+                _IN_USE.memory = self._memory
+                try:
+                    # NumPy makes scalars of arrays without dimensions.
+                    packed = np.asarray(self._make(*arrays))
+                finally:
+                    _IN_USE.memory = None
                 packed.flags.writeable = False
                 self._array = packed
                 constants = tuple(source for source in self._sources if isinstance(source, Initializer))
@@ -115,13 +172,14 @@ class PackedWeights:
     one form, by all plans.
     """
 
-    __slots__ = ("_arrays", "_owners", "_releases", "_unshared", "is_once")
+    __slots__ = ("_arrays", "_memory", "_owners", "_releases", "_unshared", "is_once")
 
     def __init__(self, *, releases: bool = False, is_once: bool = False) -> None:
         self.is_once = is_once
         # The sources are kept beside what was made of them: an id is only theirs while they live.
         self._arrays: dict[tuple[object, ...], LaterArray] = {}
         self._releases = releases
+        self._memory = WeightMemory()
         self._owners: Mapping[int, Initializer] = {}
         self._unshared: list[ReferenceType[LaterArray]] = []
 
@@ -142,7 +200,7 @@ class PackedWeights:
     def serve(self, constants: Mapping[str, Initializer]) -> PackedWeights:
         """Returns the same weights for the plan of a network with these constants: an array is told apart by the constant that it is of."""
         served = self.renew()
-        served._arrays, served._unshared = self._arrays, self._unshared
+        served._arrays, served._memory, served._unshared = self._arrays, self._memory, self._unshared
         served._owners = {id(constant.array): constant for constant in constants.values()}
         return served
 
@@ -155,16 +213,15 @@ class PackedWeights:
         sources = tuple(map(self._find_owner, constants))
         if self._releases and not all(isinstance(source, Initializer) for source in sources):
             # Views, as of a matrix that is turned: let go with what they are views of, so that nothing may find them by their id.
-            unshared = LaterArray(sources, make, releases=True, purpose=purpose)
+            unshared = LaterArray(sources, make, memory=self._memory, releases=True, purpose=purpose)
             self._unshared.append(ref(unshared))
             return unshared
         key = (*map(id, sources), *purpose)
         later = self._arrays.get(key)
-        return (
-            self._arrays.setdefault(key, LaterArray(sources, make, releases=self._releases, purpose=purpose))
-            if later is None
-            else later
-        )
+        if later is not None:
+            return later
+        made = LaterArray(sources, make, memory=self._memory, releases=self._releases, purpose=purpose)
+        return self._arrays.setdefault(key, made)
 
     def _find_owner(self, array: Array) -> Array | Initializer:
         owner = self._owners.get(id(array))

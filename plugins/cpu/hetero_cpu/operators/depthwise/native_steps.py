@@ -15,9 +15,10 @@ from hetero_cpu.operators.convolution.native_steps import choose_staging
 from hetero_cpu.operators.convolution.staging import bind_staging
 from hetero_cpu.operators.depthwise.kernel import make_depthwise
 from hetero_cpu.operators.product.native_epilogue import list_overwritten, read_native_epilogue
-from hetero_cpu.operators.product.tiling import allocate_floats, pad_vector
+from hetero_cpu.operators.product.tiling import pad_vector
 from hetero_cpu.operators.windows.window_plan import WindowCall, find_overhang, has_channel_vectors, plan_shape
 from hetero_cpu.planning.recipe import NO_HALO, Array, Recipe, Site
+from hetero_cpu.planning.weights import allocate_floats
 
 
 @native_step("Conv")

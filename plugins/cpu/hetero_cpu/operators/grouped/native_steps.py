@@ -16,8 +16,9 @@ from hetero_cpu.operators.convolution.staging import bind_staging
 from hetero_cpu.operators.grouped.kernel import GROUP_PARAMETERS, make_grouped_product
 from hetero_cpu.operators.product.kernel import PARAMETERS, ProductShape, list_cut
 from hetero_cpu.operators.product.native_epilogue import NativeEpilogue, list_overwritten, read_native_epilogue
-from hetero_cpu.operators.product.tiling import Tiling, allocate_floats, choose_chunks, choose_tiling, pack_columns
+from hetero_cpu.operators.product.tiling import Tiling, choose_chunks, choose_tiling, pack_columns
 from hetero_cpu.planning.recipe import NO_HALO, Recipe, Site
+from hetero_cpu.planning.weights import allocate_floats
 
 
 @native_step("Conv")

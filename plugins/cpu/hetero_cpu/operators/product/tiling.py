@@ -12,6 +12,7 @@ from hetero_cpu.machine.chunks import choose_chunk_size
 from hetero_cpu.machine.native import Array
 from hetero_cpu.open.choices import pays
 from hetero_cpu.open.sizes import is_open, largest, least
+from hetero_cpu.planning.weights import allocate_floats
 
 # Pixels and vectors of channels that fit into the registers: with AVX-512 pixels * vectors + vectors + 1 <= 32, with AVX2 <= 16.
 _TILES = {16: ((14, 2), (9, 3), (6, 4), (5, 5), (4, 6), (3, 7), (2, 10), (1, 12)), 8: ((6, 2), (4, 3), (3, 3), (2, 5), (1, 8))}
@@ -236,11 +237,3 @@ def pad_vector(vector: Array | None, outputs: int, size: int) -> Array:
     if vector is not None:
         padded[:outputs] = vector.reshape(-1)
     return padded
-
-
-def allocate_floats(count: int) -> Array:
-    """Returns float32 numbers that begin at a cache line, contents undefined."""
-    memory = np.empty(count * 4 + 64, np.uint8)
-    begin = -memory.ctypes.data % 64
-    floats: Array = memory[begin : begin + count * 4].view(np.float32)
-    return floats

@@ -11,9 +11,10 @@ from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.native import Array, NativeCall, address_of, list_strides, native_step
 from hetero_cpu.operators.grouped.kernel import GROUP_PARAMETERS, make_grouped_product
 from hetero_cpu.operators.product.kernel import PARAMETERS, ProductShape, list_cut
-from hetero_cpu.operators.product.tiling import Tiling, allocate_floats, choose_chunks, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.operators.product.tiling import Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
 from hetero_cpu.operators.windows.window_plan import has_channel_vectors
 from hetero_cpu.planning.recipe import Recipe, Site
+from hetero_cpu.planning.weights import allocate_floats
 
 _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "output_padding", "output_shape", "pads", "strides"}
 

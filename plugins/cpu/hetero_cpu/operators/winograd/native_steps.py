@@ -15,10 +15,11 @@ from hetero_cpu.open.sizes import is_open
 from hetero_cpu.operators.convolution.geometry import Convolution
 from hetero_cpu.operators.convolution.staging import Staging, bind_staging
 from hetero_cpu.operators.product.native_epilogue import NativeEpilogue, list_overwritten
-from hetero_cpu.operators.product.tiling import Tiling, allocate_floats, choose_tiling, pad_vector
+from hetero_cpu.operators.product.tiling import Tiling, choose_tiling, pad_vector
 from hetero_cpu.operators.winograd.kernel import PARAMETERS, WinogradShape, make_input, make_output, make_whole
 from hetero_cpu.operators.winograd.transforms import transform_kernels
 from hetero_cpu.planning.recipe import Recipe
+from hetero_cpu.planning.weights import allocate_floats
 
 # Tiles of one chunk: enough for a block of weights to be used often, few enough for their transforms to stay in the second cache.
 _TILES_OF_CHUNK, _TILES_OF_SMALL_CHUNK = 56, 28
