@@ -16,19 +16,48 @@ from hetero_cpu.machine.sources import digest_emitters
 
 IMAGES = {"first": b"\x7fELF first", "second": b"\x7fELF the second"}
 FIRST_RUNS = """
+import sys
 import numpy as np
+import onnxruntime as ort
+from hetero_cpu.machine import compiler, shipped
+compiler._describe_processor = lambda: " ".join(shipped.FLAGS[sys.argv[2]])
 from hetero_cpu.machine.translator import TRANSLATOR
 from hetero_core import Core
-from hetero_tests.open_models import make_detector
+from hetero_tests import open_models
 
-network = Core().load_network(make_detector(), "CPU", {"INFERENCE_NUM_THREADS": 1})
-plain = Core().load_network(make_detector(), "CPU", {"CPU_KERNELS": "NUMPY"})
-for size in range(64, 264, 40):
-    image = np.random.default_rng(size).standard_normal((1, 3, size, size + 8)).astype(np.float32)
-    (result,), (expected,) = network.infer({"image": image}).values(), plain.infer({"image": image}).values()
-    assert np.allclose(result, expected, rtol=1e-4, atol=1e-5), size
+assert shipped.LEVELS[compiler.find_width()] == sys.argv[2]
+random, name = np.random.default_rng(7), sys.argv[1]
+model = getattr(open_models, f"make_{name}")()
+# Each set of sizes twice; large ones and small ones.
+if name == "detector":
+    sizes = [(1, 96, 104), (2, 64, 72), (1, 96, 104), (1, 200, 136), (1, 33, 47), (1, 33, 47)]
+    feeds = [{"image": random.standard_normal((batch, 3, *size)).astype(np.float32)} for batch, *size in sizes]
+elif name == "encoder":
+    sizes = [(2, 40), (3, 9), (2, 40), (1, 100), (3, 9)]
+    feeds = [{"tokens": random.integers(0, 1000, size), "mask": np.ones(size, np.int64)} for size in sizes]
+else:
+    feeds = []
+    for past, steps in ((0, 30), (30, 1), (31, 1), (0, 30), (32, 5), (200, 1)):
+        shapes = {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in model.graph.input}
+        caches = {
+            name: random.standard_normal((1, shape[1], past, shape[3])).astype(np.float32)
+            for name, shape in shapes.items()
+            if len(shape) == 4
+        }
+        feeds.append({"tokens": random.integers(0, 1000, (1, steps)), **caches})
+network = Core().load_network(model, "CPU", {"INFERENCE_NUM_THREADS": int(sys.argv[3])})
+options = ort.SessionOptions()
+options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+session = ort.InferenceSession(model.SerializeToString(), options)
+for inputs in feeds:
+    expected = dict(zip([output.name for output in model.graph.output], session.run(None, inputs)))
+    for name, value in network.infer(inputs).items():
+        scale = np.abs(expected[name]).max()
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-4 * scale, err_msg=name)
     assert TRANSLATOR._process is None, "LLVM's process was started"
 assert network.get_metric("CPU_KERNELS_READY")
+assert network.get_metric("CPU_NATIVE_STEPS")
+assert not network.get_metric("CPU_REFUTED")
 """
 
 
@@ -61,10 +90,21 @@ def test_each_level_has_the_kernels_of_common_layers(width: int) -> None:
         load_image(image, name)
 
 
-@pytest.mark.skipif(compiler.find_shipped() is None, reason="no kernels are shipped for this processor")
-def test_first_runs_of_a_first_process_need_no_compiler(tmp_path: Path) -> None:
+def is_of_level(level: str) -> bool:
+    return compiler.find_width() > 0 and set(compiler._describe_processor().split()) >= FLAGS[level]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("level", FLAGS)
+@pytest.mark.parametrize("name", ["detector", "encoder", "decoder"])
+def test_first_process_needs_no_compiler_and_shipped_kernels_answer_as_onnxruntime_does(
+    name: str, level: str, threads: int, tmp_path: Path
+) -> None:
+    if not is_of_level(level):
+        pytest.skip(f"the processor is not of level {level}")
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", FIRST_RUNS], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", FIRST_RUNS, name, level, str(threads)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not list((tmp_path / "hetero" / compiler.FOLDER).glob("*.o"))
 
