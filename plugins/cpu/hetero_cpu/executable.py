@@ -234,7 +234,7 @@ class CpuExecutable(TellingExecutable):
         """Returns a new plan of a class of sizes; None where there is none, or where its kernels are being compiled."""
         if self._kernels == NUMPY or not self._open_plans.is_wanted(signature):
             return None
-        # NumPy answers before anything is made for machine code.
+        # Where all is still to be compiled, NumPy answers before anything is made for machine code.
         is_later = self._kernels == AUTO and not has_interpreters(self.workers)
         opened = None if is_later else self._plan_class(special, signature)
         if opened is None and not is_later:

@@ -30,8 +30,8 @@ def write(path: Path, text: str, age: int = HOUR) -> None:
 
 
 def digest(package: Path) -> str:
-    (found,) = sources.digest_package(str(package), (("machine",),))
-    return found
+    (of_machine,) = sources.digest_package(str(package), (("machine",),))
+    return of_machine
 
 
 def expect(*texts: str) -> str:

@@ -81,13 +81,12 @@ _IN_USE = _MemoryInUse()
 def allocate_floats(count: int) -> Array:
     """Returns float32 numbers that begin at a cache line, contents undefined: in the memory of the weights that are being packed."""
     nbytes = count * 4
-    found = None if _IN_USE.memory is None else _IN_USE.memory.allocate(nbytes)
-    if found is None:
-        memory = np.empty(nbytes + _LINE, np.uint8)
-        begin = -memory.ctypes.data % _LINE
-        found = memory[begin : begin + nbytes]
-    floats: Array = found.view(np.float32)
-    return floats
+    shared = None if _IN_USE.memory is None else _IN_USE.memory.allocate(nbytes)
+    if shared is not None:
+        return shared.view(np.float32)
+    own = np.empty(nbytes + _LINE, np.uint8)
+    begin = -own.ctypes.data % _LINE
+    return own[begin : begin + nbytes].view(np.float32)
 
 
 class LaterArray:
@@ -220,8 +219,8 @@ class PackedWeights:
         later = self._arrays.get(key)
         if later is not None:
             return later
-        made = LaterArray(sources, make, memory=self._memory, releases=self._releases, purpose=purpose)
-        return self._arrays.setdefault(key, made)
+        promise = LaterArray(sources, make, memory=self._memory, releases=self._releases, purpose=purpose)
+        return self._arrays.setdefault(key, promise)
 
     def _find_owner(self, array: Array) -> Array | Initializer:
         owner = self._owners.get(id(array))
