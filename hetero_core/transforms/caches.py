@@ -52,7 +52,7 @@ def _find_concats(network: Network, index: int, node: Node) -> tuple[int, int] |
 
 
 def _appends(network: Network, node: Node) -> bool:
-    """Says whether a node puts keys after others."""
+    """Says whether a node puts keys after others; an empty cache, as a prompt has it, is no operand that all devices take."""
     if (
         node.op_type != "Concat"
         or node.domain
@@ -61,4 +61,4 @@ def _appends(network: Network, node: Node) -> bool:
     ):
         return False
     shapes = [read_shape(network, value) for value in node.inputs]
-    return all(shape is not None and len(shape) == _RANK and None not in shape for shape in shapes)
+    return all(shape is not None and len(shape) == _RANK and None not in shape and 0 not in shape for shape in shapes)

@@ -11,11 +11,12 @@ from hetero_cpu.open.sizes import is_open, terms_of
 def pays(number: Any, limit: int) -> bool:
     """Says whether a number is at least a limit from which on something pays, and from half of it on is right.
 
-    So that sizes on both sides of the limit do not need a class each, one reaches down to half of it, or up to four times as much.
+    So that sizes on both sides of the limit do not need a class each, one reaches from half of it on without an end; that of an example
+    below reaches up to four times the limit.
     """
     if not is_open(number):
         return bool(number >= limit)
-    if number.value >= limit:
+    if number.value >= limit // 2:
         return bool(number >= limit // 2)
     return not number < 4 * limit
 

@@ -79,7 +79,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         and staging is None
     )
     pixels, lines = (convolution.batch * height * width, 1) if is_flat else (width, convolution.batch * height)
-    tiling = choose_tiling(pixels, outputs, find_width(), is_shared=site.weights.is_shared)
+    tiling = choose_tiling(pixels, outputs, find_width(), is_image=True, is_shared=site.weights.is_shared)
     chunks = choose_chunks(
         tiling,
         lines=lines,

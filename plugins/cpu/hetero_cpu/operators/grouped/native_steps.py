@@ -43,7 +43,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
     is_flat = windows.is_pointwise and site.output_halo == NO_HALO and staging is None
     is_flat = is_flat and all(is_even(site.prototypes[value]) for value in (convolution.source, *added))
     pixels, lines = (convolution.batch * height * width, 1) if is_flat else (width, convolution.batch * height)
-    tiling = choose_tiling(pixels, group_outputs, find_width(), is_shared=site.weights.is_shared)
+    tiling = choose_tiling(pixels, group_outputs, find_width(), is_image=True, is_shared=site.weights.is_shared)
     chunks = choose_chunks(tiling, lines=lines, depth=own * taps, pixel_bytes=own * 4 * prod(windows.strides), workers=site.workers)
     weight = convolution.pack_later(
         ("grouped", group, tiling.vectors, tiling.width), partial(_pack_groups, group=group, tiling=tiling.packing)

@@ -27,6 +27,8 @@ _LONGEST_SUM, _PIECE = 2048, 1024
 # A number of pixels that stands for many, and tiles that are left out of the classes, so that there are few of these. An encoder of
 # open sizes is 8 % faster with tiles of 6 x 4 than of 14 x 2, and the class reaches down to 25 pixels instead of 169.
 _MANY, _UNFIT = 5040, frozenset({2, 4, 5, 9, 14})
+# The share of the cycles by which tiles of an image may be slower; U-Nets and detectors are not, by the clock.
+_ALMOST = 1.15
 # Tiles over which a block of weights is fetched, and those that stand for all of such a class.
 _MOST_FETCHING, _OPEN_FETCHING = 32, 16
 # From how many blocks for each worker on ranges of them come out even enough.
@@ -96,28 +98,35 @@ class Chunks:
     count: int
 
 
-def choose_tiling(pixels: int, outputs: int, width: int, *, is_shared: bool = False) -> Tiling:
+def choose_tiling(pixels: int, outputs: int, width: int, *, is_image: bool = False, is_shared: bool = False) -> Tiling:
     """Returns the tiling of lines of `pixels` pixels that needs the fewest cycles by its count of products and loads.
 
-    Where the weights are to be shared, all numbers of pixels have blocks of as many outputs.
+    `is_image`: whether the lines are those of an image, of which many are short. Where the weights are to be shared, all numbers of
+    pixels have blocks of as many outputs.
     """
     tiles = (_SHARED_TILES if is_shared else _TILES)[width]
     if is_open(pixels):
-        return _choose_open_tiling(pixels, outputs, width, tiles)
+        return _choose_open_tiling(pixels, outputs, width, tiles, is_image=is_image)
     candidates = [_cut(pixels, outputs, width, most, vectors) for most, vectors in tiles]
     return min(candidates, key=_count_cycles)
 
 
-def _choose_open_tiling(pixels: int, outputs: int, width: int, tiles_of_width: Sequence[tuple[int, int]]) -> Tiling:
+def _choose_open_tiling(
+    pixels: int, outputs: int, width: int, tiles_of_width: Sequence[tuple[int, int]], *, is_image: bool
+) -> Tiling:
     """Returns the tiling of a number of pixels that is a symbol: the size of its tiles is that of a class of numbers.
 
-    From the square of size - 1 on every number of pixels is a sum of tiles of a size and of one less.
+    From the square of size - 1 on every number of pixels is a sum of tiles of a size and of one less. Lines of images have the shortest
+    tiles that are almost as fast as the best, so that small and large images share a class.
     """
 
     def rate(tile: tuple[int, int]) -> float:
         return _count_cycles(_cut(_MANY, outputs, width, *tile))
 
     best = sorted(((most, vectors) for most, vectors in tiles_of_width if most not in _UNFIT), key=rate)
+    if is_image:
+        almost = [tile for tile in best if rate(tile) <= _ALMOST * rate(best[0])]
+        best = [*sorted(almost), *best[len(almost) :]]
     most, vectors = next(tile for tile in best if pays(pixels, 2 * (tile[0] - 1) ** 2))
     like = _cut(most, outputs, width, most, vectors)
     tiles = -(-pixels // most)

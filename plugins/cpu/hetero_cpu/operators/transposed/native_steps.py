@@ -50,7 +50,7 @@ def _make_recipe(site: Site, weight: Array, bias: Array | None) -> Recipe:
     source = site.node.inputs[0]
     channels, outputs, down, right = weight.shape
     batch, _, height, width = site.shape(source)
-    tiling = choose_tiling(width, outputs, find_width(), is_shared=site.weights.is_shared)
+    tiling = choose_tiling(width, outputs, find_width(), is_image=True, is_shared=site.weights.is_shared)
     chunks = choose_chunks(tiling, lines=batch * height, depth=channels, pixel_bytes=channels * 4, workers=site.workers)
     packed = site.weights.pack(
         (weight,), ("transposed", tiling.vectors, tiling.width), partial(_pack_positions, tiling=tiling.packing)

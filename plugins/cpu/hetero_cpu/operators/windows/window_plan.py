@@ -12,14 +12,15 @@ from hetero_core.records import record
 from hetero_cpu.machine.chunks import choose_chunk_size
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.native import NativeCall, address_of, list_strides
-from hetero_cpu.open.choices import is_same, pays
+from hetero_cpu.open.choices import is_same
 from hetero_cpu.open.sizes import is_open, least, value_of
 from hetero_cpu.operators.windows.walk import PARAMETERS, WindowShape
 from hetero_cpu.planning.recipe import Array, Halo
 
 # Outputs of a tile: fourteen sums and nine weights fit the registers of AVX-512; AVX2 has half as many.
 _LONGEST_TILE = 7
-_OPEN_TILES, _SMALLEST_OPEN_TILE = (4,), 2
+# Of an open number of outputs: a sum of tiles of this size and of one less, whatever the number; larger tiles are not faster.
+_OPEN_TILE = 2
 _MANY_REGISTERS = 16
 # Windows with more elements are left to others: each one is an instruction or two for each output of a tile.
 _LARGE_WINDOW, _LARGEST_WINDOW = 49, 225
@@ -68,8 +69,7 @@ def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> W
 def _choose_pixels(length: int) -> tuple[int, bool]:
     """Returns how many pixels a tile has, and whether some have one less."""
     if is_open(length):
-        # From the square of one less on every number is a sum of these and of one less.
-        return next((pixels for pixels in _OPEN_TILES if pays(length, 2 * (pixels - 1) ** 2)), _SMALLEST_OPEN_TILE), True
+        return _OPEN_TILE, True
     tiles = -(-length // _LONGEST_TILE)
     pixels = -(-length // tiles)
     return pixels, tiles * pixels != length

@@ -10,7 +10,6 @@ import numpy as np
 
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.native import Array, NativeCall, address_of, list_strides
-from hetero_cpu.open.choices import pays
 from hetero_cpu.open.sizes import is_open
 from hetero_cpu.operators.convolution.geometry import Convolution
 from hetero_cpu.operators.convolution.staging import Staging, bind_staging
@@ -22,9 +21,9 @@ from hetero_cpu.planning.recipe import Recipe
 from hetero_cpu.planning.weights import allocate_floats
 
 # Tiles of one chunk: enough for a block of weights to be used often, few enough for their transforms to stay in the second cache.
-_TILES_OF_CHUNK, _TILES_OF_SMALL_CHUNK = 56, 28
+# Of an open number of tiles there are 28 in each: on U-Nets 56 for large images are as fast, and ask for a class of their own.
+_TILES_OF_CHUNK, _TILES_OF_OPEN_CHUNK = 56, 28
 _LARGE_CHANNELS = 512
-_MANY_CHUNKS = 4
 _INPUT_TILES = 8
 _LINE = 16
 """Numbers between arrays whose rows would else fall onto the same lines of the caches."""
@@ -46,8 +45,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
         tiling.has_short_tiles,
         tiling.vectors,
         tiling.last_vectors,
-        # Of an open number of tiles those for few, so that small and large images share a kernel.
-        tiling.count_prefetches(tiling.tiles * _TILES_OF_SMALL_CHUNK // rows if is_open(tiles) else tiling.tiles),
+        tiling.count_prefetches(tiling.tiles),
         bool(epilogue.added),
         epilogue.activations,
     )
@@ -99,9 +97,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
 def _cut_tiles(tiles: int, most: int, workers: int) -> tuple[int, int, bool]:
     """Returns the tiles of a chunk, how many chunks there are, and whether one computes all blocks of its tiles."""
     if is_open(tiles):
-        # The last chunk is computed as a whole: of many that is little.
-        rows = most if pays(tiles, _MANY_CHUNKS * most) else _TILES_OF_SMALL_CHUNK
-        return rows, -(-tiles // rows), True
+        return _TILES_OF_OPEN_CHUNK, -(-tiles // _TILES_OF_OPEN_CHUNK), True
     if tiles <= most or (workers > 1 and tiles < workers * most):
         return tiles, 1, False
     count = -(-tiles // most)

@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
 _FEWEST_CHANNELS = 16
 # Tiles that hang over the border of smaller images, and weights four times as large, cost more than the products that are saved.
-_SMALLEST_SIDE, _SMALLEST_OPEN_SIDE = 10, 16
+_SMALLEST_SIDE, _SMALLEST_OPEN_SIDE = 10, 8
 # Kernels that are transformed at a time: whole cache lines of the result, and a product so small that BLAS calls no threads for it.
 _BLOCK_OUTPUTS, _BLOCK_CHANNELS = 16, 48
 
