@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 import onnx
+from attention import LENGTHS, draw_attention, draw_cached_attention, make_attention, make_cached_attention
 from hetero_tests.open_models import Builder, make_decoder, make_detector, make_encoder
-from onnx import TensorProto
+from layers import Feeds, Layers
 
-Feeds = dict[str, Any]
 Activate = Callable[[Builder, str], str]
 
 VECTOR = 16
 """Elements of the longest vector: outputs that are a multiple of it are full vectors on all processors."""
 IMAGES = ((7, 9), (20, 24), (48, 56), (120, 136))
 """Heights and widths on both sides of the limits from which on other kernels pay."""
-LENGTHS = (1, 3, 9, 40, 200)
 DEPTH = 64
 
 
@@ -49,6 +48,10 @@ def _gelu_tanh(b: Builder, x: str) -> str:
     return b.add("Mul", b.add("Mul", x, outer), b.constant(0.5, np.float32))
 
 
+def _mish(b: Builder, x: str) -> str:
+    return b.add("Mul", x, b.add("Tanh", b.add("Softplus", x)))
+
+
 def _nothing(b: Builder, x: str) -> str:
     return x
 
@@ -60,7 +63,10 @@ OF_IMAGES: Sequence[Activate] = (
     _function("HardSwish"),
     _function("LeakyRelu", alpha=0.01),
     _function("LeakyRelu", alpha=0.1),
+    _function("LeakyRelu", alpha=0.2),
     _function("Sigmoid"),
+    _function("Elu"),
+    _function("Tanh"),
 )
 OF_HEADS: Sequence[Activate] = (_function("Sigmoid"), _function("Tanh"))
 OF_GATES: Sequence[Activate] = (
@@ -75,22 +81,6 @@ OFTEN = (16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 192, 240, 256, 320, 384)
 """Numbers of outputs that layers with the other functions have."""
 
 
-class _Layers:
-    """A network of layers side by side, each an output."""
-
-    def __init__(self, inputs: dict[str, list[object]]) -> None:
-        self.builder = Builder()
-        self._inputs = {name: (int(TensorProto.FLOAT), shape) for name, shape in inputs.items()}
-        self._outputs: dict[str, list[object]] = {}
-
-    def end(self, value: str, rank: int) -> None:
-        """Makes a value an output, of sizes that are left open."""
-        self._outputs[value] = [None] * rank
-
-    def finish(self) -> onnx.ModelProto:
-        return self.builder.finish(self._inputs, self._outputs)
-
-
 def _convolve(b: Builder, x: str, channels: int, outputs: int, kernel: int = 3, stride: int = 1, group: int = 1) -> str:
     weight, bias = b.weight(outputs, channels // group, kernel, kernel), b.weight(outputs)
     pads = [kernel // 2] * 4
@@ -101,7 +91,7 @@ def _make_convolutions(
     activate: Activate, kernels: Sequence[tuple[int, int]], outputs: Sequence[int], *, adds: bool
 ) -> onnx.ModelProto:
     channels = 32
-    layers = _Layers({"x": ["batch", 3, "height", "width"]})
+    layers = Layers({"x": ["batch", 3, "height", "width"]})
     b = layers.builder
     x = b.add("Relu", _convolve(b, "x", 3, channels))
     for kernel, stride in kernels:
@@ -115,7 +105,7 @@ def _make_convolutions(
 
 
 def _make_depthwise(activate: Activate) -> onnx.ModelProto:
-    layers = _Layers({"x": ["batch", 3, "height", "width"]})
+    layers = Layers({"x": ["batch", 3, "height", "width"]})
     b = layers.builder
     for channels in (32, 24):
         x = b.add("Relu", _convolve(b, "x", 3, channels))
@@ -127,7 +117,7 @@ def _make_depthwise(activate: Activate) -> onnx.ModelProto:
 
 def _make_others(batch: int | str) -> onnx.ModelProto:
     """Poolings, resizes, concatenations and what else stands between convolutions."""
-    layers = _Layers({"x": [batch, 3, "height", "width"]})
+    layers = Layers({"x": [batch, 3, "height", "width"]})
     b, channels = layers.builder, 32
     first = b.add("Relu", _convolve(b, "x", 3, channels))
     for count in (channels, 24):
@@ -166,7 +156,7 @@ def _make_others(batch: int | str) -> onnx.ModelProto:
 
 def _make_gates(activate: Activate) -> onnx.ModelProto:
     """One pixel of each image: what stands behind a global pooling."""
-    layers = _Layers({"x": ["batch", 3, "height", "width"]})
+    layers = Layers({"x": ["batch", 3, "height", "width"]})
     b = layers.builder
     x = b.add("GlobalAveragePool", b.add("Relu", _convolve(b, "x", 3, 64)))
     flat = b.add("Flatten", x)
@@ -184,22 +174,41 @@ def _normalize_groups(b: Builder, x: str, count: int, groups: int = 8) -> str:
 
 
 def _make_normalizations() -> onnx.ModelProto:
-    layers = _Layers({"x": ["batch", 3, "height", "width"]})
+    layers = Layers({"x": ["batch", 3, "height", "width"]})
     b, count = layers.builder, 32
     x = b.add("Relu", _convolve(b, "x", 3, count))
-    for activate in (*FREQUENT, *OF_IMAGES):
+    for activate in (*FREQUENT, *OF_IMAGES, _gelu, _mish):
         normed = b.add("InstanceNormalization", _convolve(b, x, count, count), b.weight(count), b.weight(count))
         grouped = _normalize_groups(b, _convolve(b, x, count, count), count)
         scaled = [b.weight(count), b.weight(count), b.weight(count), b.constant(np.ones(count, np.float32))]
-        affine = b.add("BatchNormalization", b.add("Add", x, grouped), *scaled)
-        for value in (normed, grouped, affine):
+        added = b.add("Add", _normalize_groups(b, _convolve(b, x, count, count), count), x)
+        affine = b.add("BatchNormalization", b.add("Concat", x, x, axis=1), *[b.constant(np.ones(2 * count, np.float32))] * 4)
+        affine_of_sum = b.add("BatchNormalization", b.add("Add", x, _normalize_groups(b, x, count)), *scaled)
+        for value in (normed, grouped, added, affine_of_sum):
             layers.end(_convolve(b, activate(b, value), count, count), 4)
+        layers.end(_convolve(b, activate(b, affine), 2 * count, count), 4)
+    return layers.finish()
+
+
+def _make_functions() -> onnx.ModelProto:
+    """Functions that stand alone, as behind a ConvTranspose or where a parameter belongs to each channel."""
+    layers = Layers({"x": ["batch", 3, "height", "width"]})
+    b, count = layers.builder, 32
+    x = b.add("Relu", _convolve(b, "x", 3, count))
+    slopes = [b.constant(np.full(shape, 0.25, np.float32)) for shape in ((1, 1, 1), (count, 1, 1))]
+    for activate in (*OF_IMAGES, _gelu, _mish):
+        grown = b.add("ConvTranspose", x, b.weight(count, count, 2, 2), b.weight(count), strides=[2, 2])
+        layers.end(activate(b, grown), 4)
+        layers.end(activate(b, b.add("Concat", x, x, axis=1)), 4)
+    for slope in slopes:
+        layers.end(b.add("PRelu", _convolve(b, x, count, count), slope), 4)
+        layers.end(b.add("PRelu", b.add("Add", _convolve(b, x, count, count), x), slope), 4)
     return layers.finish()
 
 
 def _make_products(activate: Activate, outputs: Sequence[int], *, adds: bool) -> onnx.ModelProto:
     depth = DEPTH
-    layers = _Layers({"x": ["batch", "length", depth]})
+    layers = Layers({"x": ["batch", "length", depth]})
     b = layers.builder
     x = b.add("LayerNormalization", "x", b.weight(depth), b.weight(depth), axis=-1)
     for count in outputs:
@@ -272,6 +281,14 @@ def _list_layers() -> Iterator[tuple[str, onnx.ModelProto, Iterator[Feeds]]]:
     for number, activate in enumerate(OF_GATES):
         yield f"gates {number}", _make_gates(activate), _draw_images()
     yield "normalizations", _make_normalizations(), _draw_images()
+    yield "functions alone", _make_functions(), _draw_images()
+    for depth in (32, 64, 80, 96, 128):
+        for mask in ("nothing", "keys", "past"):
+            attention = make_attention(depth, 2, mask)
+            yield f"attention of {depth}, mask {mask}", attention, draw_attention(attention)
+        for group in range(1, 9) if depth in (64, 128) else (1, 2, 4):
+            cached = make_cached_attention(depth, group)
+            yield f"cached attention of {depth}, {group} heads share", cached, draw_cached_attention(cached)
     for number, activate in enumerate((*FREQUENT, *OF_IMAGES[:3])):
         yield f"depthwise {number}", _make_depthwise(activate), _draw_images()
     for number, activate in enumerate(OF_SEQUENCES):

@@ -41,8 +41,11 @@ def draw_node(draw: random.Random, op_type: str, version: int) -> tuple[list[int
         target = [draw.choice((size, size, 1, 2)) for size in shape[draw.randint(0, 1) :]]
         return shape, {"s": np.array([*[draw.randint(1, 3)] * draw.randint(0, 2), *target], np.int64)}, {}, ["x", "s"]
     if op_type == "Resize":
-        sizes = [draw.choice((size, size * 2, 7)) for size in shape][: draw.choice((4, 4, 3))]
         attributes = {"axes": [0]} if draw.random() < 0.1 else {}
+        if draw.random() < 0.5:
+            scales = [draw.choice((1.0, 2.0, 0.3, 1.7, 1 / 3)) for _ in shape][: draw.choice((4, 4, 3))]
+            return shape, {"f": np.array(scales, np.float32)}, attributes, ["x", "", "f"]
+        sizes = [draw.choice((size, size * 2, 7)) for size in shape][: draw.choice((4, 4, 3))]
         # In version 11 roi and scales may be without elements, and not absent.
         without = {"f": np.zeros(0, np.float32)} if version == 11 else {}
         absent = "f" if version == 11 else ""
@@ -51,13 +54,49 @@ def draw_node(draw: random.Random, op_type: str, version: int) -> tuple[list[int
         axis = draw.randint(-3, 3)
         weight = shape[axis:] if draw.random() < 0.8 else [draw.choice((1, 2))]
         return shape, {"w": np.ones(weight, np.float32)}, {"axis": axis}, ["x", "w"]
+    if op_type == "ConvTranspose":
+        axes = draw.randint(1, 2)
+        shape = [draw.randint(1, 2), draw.choice((2, 4)), *(draw.randint(1, 6) for _ in range(axes))]
+        group, kernel = draw.choice((1, 1, 2)), [draw.randint(1, 4) for _ in range(axes)]
+        choices = {"strides": (1, 2, 3), "dilations": (1, 2), "output_padding": (0, 1), "kernel_shape": kernel}
+        attributes = {
+            name: kernel if values is kernel else [draw.choice(values) for _ in range(axes)]
+            for name, values in choices.items()
+            if draw.random() < 0.5
+        }
+        if draw.random() < 0.5:
+            attributes["pads"] = [draw.randint(0, 2) for _ in range(2 * axes)]
+        if draw.random() < 0.2:
+            attributes |= draw.choice(({"auto_pad": "SAME_UPPER"}, {"output_shape": [9] * axes}))
+        weight = np.ones([shape[1] if draw.random() < 0.9 else 3, 3, *kernel], np.float32)
+        return shape, {"w": weight}, {**attributes, "group": group}, ["x", "w"]
+    if op_type == "DepthToSpace":
+        return [1, draw.choice((4, 8, 9)), 2, 3][: draw.choice((4, 4, 4, 3))], {}, {"blocksize": draw.choice((1, 2, 2, 3))}, ["x"]
+    if op_type == "Tile":
+        repeats = [draw.randint(0, 3) for _ in shape][: draw.choice((4, 4, 3))]
+        return shape, {"t": np.array(repeats, np.int64)}, {}, ["x", "t"]
+    if op_type == "InstanceNormalization":
+        count = (shape[1] if len(shape) > 1 else 1) if draw.random() < 0.9 else 3
+        return shape, {"s": np.ones(count, np.float32), "b": np.ones(count, np.float32)}, {}, ["x", "s", "b"]
+    if op_type == "Pad":
+        pads = [draw.choice((0, 0, 1, 2, -1)) for _ in range(2 * len(shape) + draw.choice((0, 0, 0, 1)))]
+        return shape, {"p": np.array(pads, np.int64)}, {}, ["x", "p"]
+    if op_type == "Split":
+        axis = draw.randint(-2, 2)
+        size = shape[axis] if -len(shape) <= axis < len(shape) else 2
+        attributes = {"axis": axis} if draw.random() < 0.8 or version >= 18 else {}
+        if draw.random() < 0.6:
+            first = draw.randint(0, size)
+            return shape, {"s": np.array([first, size - first + draw.choice((0, 0, 0, 1))], np.int64)}, attributes, ["x", "s"]
+        return shape, {}, {**attributes, **({"num_outputs": 2} if version >= 18 else {})}, ["x"]
     return shape, {}, {}, ["x"]
 
 
 def make_network(op_type: str, version: int, drawn: tuple[list[int], dict[str, Any], dict[str, Any], list[str]]) -> onnx.ModelProto:
     shape, constants, attributes, inputs = drawn
+    outputs = ["r", "other"] if op_type == "Split" else ["r"]
     graph = onnx.helper.make_graph(
-        [onnx.helper.make_node(op_type, inputs, ["r"], **attributes), onnx.helper.make_node("Identity", ["r"], ["y"])],
+        [onnx.helper.make_node(op_type, inputs, outputs, **attributes), onnx.helper.make_node("Identity", ["r"], ["y"])],
         "g",
         [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [f"d{axis}" for axis in range(len(shape))])],
         [onnx.ValueInfoProto(name="y")],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import floor
 from types import MappingProxyType
 
 from hetero_core.network.graph import Network, Node
@@ -20,6 +21,8 @@ from hetero_core.transforms.constants import Evaluate, drop_unread, fold_node
 Types = Mapping[str, ValueType]
 Constants = Mapping[str, Initializer]
 IsKept = Callable[[Node, Network], bool]
+Shapes = Sequence[list[int]] | None
+"""The shape of each output of a node; None where onnx has to be asked."""
 
 
 def specialize_plainly(
@@ -53,18 +56,20 @@ def specialize_plainly(
 
 
 def _infer(node: Node, types: Types, constants: Constants) -> dict[str, ValueType] | None:
-    """Returns the type of what a node makes whose numbers are constants, by rules for sizes that are all known."""
+    """Returns the types of what a node makes whose numbers are constants, by rules for sizes that are all known."""
     rule = None if node.domain else _RULES.get((node.op_type, node.since_version))
     first = types.get(node.inputs[0]) if node.inputs else None
     if rule is None or not isinstance(first, TensorType) or first.shape is None or first.dtype is None:
         return None
-    if any(not isinstance(size, int) for size in first.shape) or len(node.outputs) != 1:
+    if any(not isinstance(size, int) for size in first.shape) or not all(node.outputs):
         return None
-    shape = rule(node, [size for size in first.shape if isinstance(size, int)], constants)
-    return None if shape is None else {node.outputs[0]: TensorType(first.dtype, tuple(shape))}
+    shapes = rule(node, [size for size in first.shape if isinstance(size, int)], constants)
+    if shapes is None or len(shapes) != len(node.outputs):
+        return None
+    return {value: TensorType(first.dtype, tuple(shape)) for value, shape in zip(node.outputs, shapes, strict=True)}
 
 
-def _slice(node: Node, shape: Sequence[int], constants: Constants) -> list[int] | None:
+def _slice(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
     lists = [_read(node, position, constants) for position in range(1, len(node.inputs)) if node.inputs[position]]
     if len(lists) != len(node.inputs) - 1 or len(lists) < 2 or any(each is None for each in lists):
         return None
@@ -81,37 +86,129 @@ def _slice(node: Node, shape: Sequence[int], constants: Constants) -> list[int] 
             return None
         # ONNX clamps the bounds as Python does, also where a step goes back.
         sizes[axis] = len(range(*slice(start, end, step).indices(sizes[axis])))
-    return sizes
+    return [sizes]
 
 
-def _expand(node: Node, shape: Sequence[int], constants: Constants) -> list[int] | None:
+def _expand(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
     target = _read(node, 1, constants)
     if target is None or min(target, default=1) < 1:
         return None
     rank = max(len(shape), len(target))
     pairs = zip([1] * (rank - len(shape)) + list(shape), [1] * (rank - len(target)) + list(target), strict=True)
     sizes = [size if other == 1 else other if size in (1, other) else None for size, other in pairs]
-    return None if None in sizes else [size for size in sizes if size is not None]
+    return None if None in sizes else [[size for size in sizes if size is not None]]
 
 
-def _keep(node: Node, shape: Sequence[int], constants: Constants) -> list[int] | None:
-    return list(shape)
+def _keep(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+    return [list(shape)]
 
 
-def _normalize(node: Node, shape: Sequence[int], constants: Constants) -> list[int] | None:
+def _normalize_instances(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+    return [list(shape)] if len(shape) >= 3 and _has_channels(node, shape, constants) else None
+
+
+def _has_channels(node: Node, shape: Sequence[int], constants: Constants) -> bool:
+    """Says whether all further inputs are constants with a number for each channel."""
+    others = [constants.get(value) for value in node.inputs[1:]]
+    return all(constant is not None and constant.shape == tuple(shape[1:2]) for constant in others)
+
+
+def _normalize(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
     axis, weight = node.attributes.get("axis", -1), constants.get(node.inputs[1])
     fits = weight is not None and -len(shape) <= axis < len(shape) and tuple(shape)[axis:] == weight.shape
-    return list(shape) if fits else None
+    return [list(shape)] if fits else None
 
 
-def _resize(node: Node, shape: Sequence[int], constants: Constants) -> list[int] | None:
-    sizes = _read(node, 3, constants)
-    scales = constants.get(node.inputs[2]) if sizes is not None else None
-    if sizes is None or (node.inputs[2] if scales is None else scales.shape != (0,)):
+def _resize(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+    if {"axes", "keep_aspect_ratio_policy"} & node.attributes.keys() or len(node.inputs) < 3:
         return None
-    if len(sizes) != len(shape) or min(sizes, default=0) < 1:
+    scales = constants.get(node.inputs[2])
+    if len(node.inputs) > 3 and node.inputs[3]:
+        sizes = _read(node, 3, constants)
+        if node.inputs[2] and (scales is None or scales.shape != (0,)):
+            return None
+    elif scales is None or scales.dtype != "float32" or scales.shape != (len(shape),):
         return None
-    return None if {"axes", "keep_aspect_ratio_policy"} & node.attributes.keys() else sizes
+    else:
+        # onnx multiplies in float32.
+        factors = scales.array
+        sizes = [floor(factor * type(factor)(size)) for factor, size in zip(factors, shape, strict=True)]
+    if sizes is None or len(sizes) != len(shape) or min(sizes, default=0) < 1:
+        return None
+    return [sizes]
+
+
+def _transpose_convolution(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+    weight, attributes = constants.get(node.inputs[1]), node.attributes
+    axes = len(shape) - 2
+    if weight is None or axes < 1 or len(weight.shape) != len(shape) or weight.shape[0] != shape[1]:
+        return None
+    if attributes.get("auto_pad", "NOTSET") not in ("", "NOTSET") or "output_shape" in attributes:
+        return None
+    kernel = list(attributes.get("kernel_shape", weight.shape[2:]))
+    strides, dilations, more = (list(attributes.get(name, [own] * axes)) for name, own in _STEPS)
+    pads = list(attributes.get("pads", [0] * 2 * axes))
+    if not len(kernel) == len(strides) == len(dilations) == len(more) == axes or len(pads) != 2 * axes:
+        return None
+    if kernel != list(weight.shape[2:]) or min(*shape, *strides, *dilations) < 1 or min(*pads, *more) < 0:
+        return None
+    group = attributes.get("group", 1)
+    if group < 1 or shape[1] % group:
+        return None
+    sizes = [
+        strides[axis] * (shape[2 + axis] - 1)
+        + more[axis]
+        + (kernel[axis] - 1) * dilations[axis]
+        + 1
+        - pads[axis]
+        - pads[axes + axis]
+        for axis in range(axes)
+    ]
+    return None if min(sizes) < 1 else [[shape[0], weight.shape[1] * group, *sizes]]
+
+
+_STEPS = (("strides", 1), ("dilations", 1), ("output_padding", 0))
+
+
+def _split(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+    axis, count = node.attributes.get("axis", 0), len(node.outputs)
+    if not -len(shape) <= axis < len(shape):
+        return None
+    size = shape[axis]
+    if len(node.inputs) > 1 and node.inputs[1]:
+        sizes = _read(node, 1, constants)
+        if "num_outputs" in node.attributes:
+            return None
+    else:
+        sizes = [size // count] * count if size % count == 0 else None
+        if node.attributes.get("num_outputs", count) != count:
+            return None
+    if sizes is None or len(sizes) != count or min(sizes) < 0 or sum(sizes) != size:
+        return None
+    axis %= len(shape)
+    return [[*shape[:axis], own, *shape[axis + 1 :]] for own in sizes]
+
+
+def _pad(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+    pads = _read(node, 1, constants)
+    if pads is None or len(pads) != 2 * len(shape) or (len(node.inputs) > 3 and node.inputs[3]) or not shape:
+        return None
+    sizes = [size + begin + end for size, begin, end in zip(shape, pads, pads[len(shape) :], strict=False)]
+    return None if min(sizes) < 0 else [sizes]
+
+
+def _move_depth(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+    side = node.attributes.get("blocksize", 0)
+    if len(shape) != 4 or side < 1 or shape[1] % (side * side):
+        return None
+    return [[shape[0], shape[1] // (side * side), shape[2] * side, shape[3] * side]]
+
+
+def _tile(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+    repeats = _read(node, 1, constants)
+    if repeats is None or len(repeats) != len(shape) or min(repeats, default=0) < 0:
+        return None
+    return [[size * times for size, times in zip(shape, repeats, strict=True)]]
 
 
 def _read(node: Node, position: int, constants: Constants) -> list[int] | None:
@@ -123,10 +220,16 @@ def _read(node: Node, position: int, constants: Constants) -> list[int] | None:
     return numbers
 
 
-_RULES: Mapping[tuple[str, int], Callable[[Node, Sequence[int], Constants], list[int] | None]] = {
+_RULES: Mapping[tuple[str, int], Callable[[Node, Sequence[int], Constants], Shapes]] = {
     **{("Slice", version): _slice for version in (10, 11, 13)},
     **{("Expand", version): _expand for version in (8, 13)},
     **{("Resize", version): _resize for version in (11, 13, 18, 19)},
+    **{("ConvTranspose", version): _transpose_convolution for version in (1, 11, 22)},
+    **{("InstanceNormalization", version): _normalize_instances for version in (6, 22)},
+    **{("DepthToSpace", version): _move_depth for version in (1, 11, 13)},
+    **{("Pad", version): _pad for version in (11, 13, 18, 19, 21, 23, 24, 25)},
+    **{("Tile", version): _tile for version in (6, 13)},
+    **{("Split", version): _split for version in (13, 18)},
     ("Gelu", 20): _keep,
     ("HardSwish", 14): _keep,
     ("HardSwish", 22): _keep,
