@@ -75,7 +75,7 @@ def draw_attention(model: onnx.ModelProto) -> Iterator[Feeds]:
 
 
 def draw_cached_attention(model: onnx.ModelProto) -> Iterator[Feeds]:
-    """Yields inputs of `make_cached_attention`: a prompt, tokens behind it, and one behind more keys and values than the caches of a processor hold."""
+    """Yields inputs of `make_cached_attention`: a prompt, tokens behind it, and one behind more than the caches of a processor hold."""
     for past, steps in ((0, 20), (20, 1), (100, 1), (100, 4), (4000, 1)):
         feeds: Feeds = {}
         for value in model.graph.input:
