@@ -196,12 +196,11 @@ class CpuExecutable(TellingExecutable):
             if opened is not None:
                 self._last_open = signature
                 return opened
-        return self._make_plan(signature)
+        stored = self._open_plans.find_stored(signature, verifies=self._verifies)
+        return self._make_plan(signature) if stored is None else self._add_class(stored, signature)
 
     def _make_plan(self, signature: Signature) -> PlanInUse | None:
-        """Returns a new plan for input shapes, or one of an earlier process; None as `_find_plan` does."""
-        if (stored := self._open_plans.find_stored(signature, verifies=self._verifies)) is not None:
-            return self._add_class(stored, signature)
+        """Returns a new plan for input shapes; None as `_find_plan` does."""
         with self._lock:
             if self._open_plans.is_passing(signature):
                 return None

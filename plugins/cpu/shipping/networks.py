@@ -77,7 +77,7 @@ OF_GATES: Sequence[Activate] = (
     _function("HardSigmoid", alpha=1 / 6),
 )
 OF_SEQUENCES: Sequence[Activate] = (_gelu, _gelu_tanh, _swish)
-OFTEN = (16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 192, 240, 256, 320, 384)
+OFTEN = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 240, 256, 320, 384)
 """Numbers of outputs that layers with the other functions have."""
 
 
@@ -136,7 +136,7 @@ def _make_others(batch: int | str) -> onnx.ModelProto:
                 floor = {"nearest_mode": "floor"} if mode == "nearest" else {}
                 grown = b.add("Resize", x, "", scales, mode=mode, coordinate_transformation_mode=place, **floor)
                 layers.end(_convolve(b, b.add("Concat", grown, grown, axis=1), 2 * count, count), 4)
-        for outputs in (8, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128):
+        for outputs in (*_multiples(14), 8, 20, 24, 40):
             grown = b.add("ConvTranspose", x, b.weight(count, outputs, 2, 2), b.weight(outputs), strides=[2, 2])
             layers.end(grown, 4)
             layers.end(b.add("Relu", grown), 4)
@@ -260,7 +260,7 @@ def _draw_decoder(model: onnx.ModelProto) -> Iterator[Feeds]:
 def _list_layers() -> Iterator[tuple[str, onnx.ModelProto, Iterator[Feeds]]]:
     for number, activate in enumerate(FREQUENT):
         kernels = ((1, 1), (3, 1), (3, 2), (5, 1), (7, 2))
-        multiples = _multiples(8, 12, 16, 24, 32)
+        multiples = _multiples(14, 16, 24, 32)
         yield f"convolutions {number}", _make_convolutions(activate, kernels, multiples, adds=True), _draw_images()
         odd = _make_convolutions(activate, ((1, 1), (3, 1)), (1, 2, 3, 4, 8, 21, 24, 40, 72, 80), adds=False)
         yield f"convolutions of odd outputs {number}", odd, _draw_images()

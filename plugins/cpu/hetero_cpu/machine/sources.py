@@ -40,7 +40,7 @@ def _digest_here() -> tuple[str, ...]:
 
 def digest_package(package: str, parts: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
     """Returns a digest of what the source files in some folders of a package hold, for each part, which is several folders."""
-    files_of_part = [[entry for folder in part for entry in _list_sources(os.path.join(package, folder))] for part in parts]
+    files_of_part = [[entry for folder in part for entry in list_sources(os.path.join(package, folder))] for part in parts]
     stamps = [(entry.path, entry.stat().st_size, entry.stat().st_mtime_ns) for files in files_of_part for entry in files]
     stamp = sha256(repr(stamps).encode()).hexdigest()
     path = _find_path(package)
@@ -65,13 +65,14 @@ def _find_path(package: str) -> str | None:
         return None
 
 
-def _list_sources(folder: str) -> Iterator[os.DirEntry[str]]:
+def list_sources(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Yields the source files in a folder and in those below it, always in the same order."""
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.name.endswith(".py"):
                 yield entry
             elif "." not in entry.name and not entry.name.startswith("__") and entry.is_dir():
-                yield from _list_sources(entry.path)
+                yield from list_sources(entry.path)
 
 
 def _digest_files(paths: Iterator[str]) -> str:

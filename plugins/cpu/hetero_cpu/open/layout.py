@@ -27,7 +27,7 @@ def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, 
         rivals = [other for other in placed if lifetimes[other].begin <= block.end and lifetimes[other].end >= block.begin]
         covered = set().union(*(below[other] for other in rivals)) if rivals else set()
         nearest = [other for other in rivals if other not in covered]
-        offsets[index] = scope.find_largest([0, *(ends[other] for other in nearest)])
+        offsets[index] = scope.find_largest([ends[other] for other in nearest]) if nearest else 0
         ends[index] = offsets[index] + align(block.nbytes)
         below[index] = covered.union(nearest)
         placed.append(index)

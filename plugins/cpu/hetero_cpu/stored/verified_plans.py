@@ -21,6 +21,7 @@ from hetero_core.hashing import sha256
 from hetero_core.network.graph import Graph, Network
 from hetero_core.network.initializers import Initializer
 from hetero_cpu.machine.compiler import describe_environment
+from hetero_cpu.machine.sources import list_sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,13 +74,10 @@ def _read_time(mark: Path) -> tuple[float, str]:
 @cache
 def _stamp_sources() -> str:
     """Returns sizes and times of the files that plan and transform, beside those of which `describe_environment` is a digest."""
-    from pathlib import Path
-
     from hetero_core import transforms  # only a plan that is made here is named
 
-    package = Path(__file__).parents[1]
-    folders = (package, Path(transforms.__path__[0]))
-    stamps = ((path.name, path.stat()) for folder in folders for path in sorted(folder.rglob("*.py")))
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    stamps = ((entry.name, entry.stat()) for folder in (package, transforms.__path__[0]) for entry in list_sources(folder))
     return " ".join(f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in stamps)
 
 
