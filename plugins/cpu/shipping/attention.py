@@ -13,7 +13,10 @@ LENGTHS = (1, 3, 9, 40, 200)
 
 
 def make_attention(depth: int, heads: int, mask: str) -> onnx.ModelProto:
-    """Attention without caches, where all queries see all keys, those that a mask names, or those before."""
+    """Attention without caches, where all queries see all keys, those that a mask names, or those before.
+
+    Masks of "floats" may hold infinities and "chosen" ones are put in the place of scores, so these stay products and a softmax.
+    """
     width = heads * depth
     layers = Layers({"x": ["batch", "length", width], "mask": ["batch", "length"]})
     b = layers.builder
@@ -26,6 +29,11 @@ def make_attention(depth: int, heads: int, mask: str) -> onnx.ModelProto:
         # An input of floats may hold an infinity, which no mask of this attention does.
         finite = b.add("Cast", b.add("Cast", "mask", to=TensorProto.INT64), to=TensorProto.FLOAT)
         scores = b.add("Add", scores, b.add("Unsqueeze", finite, b.constant([1, 2])))
+    elif mask == "floats":
+        scores = b.add("Add", scores, b.add("Unsqueeze", "mask", b.constant([1, 2])))
+    elif mask == "chosen":
+        is_hidden = b.add("Unsqueeze", b.add("Cast", "mask", to=TensorProto.BOOL), b.constant([1, 2]))
+        scores = b.add("Where", is_hidden, b.constant(-1e9, np.float32), scores)
     elif mask == "past":
         numbers = b.add("Range", b.constant(0), b.add("Squeeze", length, b.constant([0])), b.constant(1))
         allowed = b.add("LessOrEqual", numbers, b.add("Unsqueeze", numbers, b.constant([1])))

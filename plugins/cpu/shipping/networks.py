@@ -109,7 +109,7 @@ def _make_depthwise(activate: Activate) -> onnx.ModelProto:
     b = layers.builder
     for channels in (32, 24):
         x = b.add("Relu", _convolve(b, "x", 3, channels))
-        for kernel in (3, 5):
+        for kernel in (3, 5, 7):
             for stride in (1, 2):
                 layers.end(activate(b, _convolve(b, x, channels, channels, kernel, stride, channels)), 4)
     return layers.finish()
@@ -160,7 +160,7 @@ def _make_gates(activate: Activate) -> onnx.ModelProto:
     b = layers.builder
     x = b.add("GlobalAveragePool", b.add("Relu", _convolve(b, "x", 3, 64)))
     flat = b.add("Flatten", x)
-    for outputs in (8, 10, *_multiples(13, 16, 20, 24, 30, 60), 1000) if activate in FREQUENT else (8, *OFTEN):
+    for outputs in (8, 10, 24, 40, *_multiples(13, 16, 20, 24, 30, 60), 1000) if activate in FREQUENT else OFTEN:
         layers.end(activate(b, _convolve(b, x, 64, outputs, 1)), 4)
         layers.end(activate(b, b.add("Gemm", flat, b.weight(64, outputs), b.weight(outputs))), 2)
     return layers.finish()
@@ -200,6 +200,10 @@ def _make_functions() -> onnx.ModelProto:
         grown = b.add("ConvTranspose", x, b.weight(count, count, 2, 2), b.weight(count), strides=[2, 2])
         layers.end(activate(b, grown), 4)
         layers.end(activate(b, b.add("Concat", x, x, axis=1)), 4)
+    number = b.constant(0.3, np.float32)
+    for op_type in ("Add", "Sub", "Mul", "Div"):
+        layers.end(b.add(op_type, b.add("Neg", x), number), 4)
+        layers.end(b.add(op_type, number, b.add("Neg", x)), 4)
     for slope in slopes:
         layers.end(b.add("PRelu", _convolve(b, x, count, count), slope), 4)
         layers.end(b.add("PRelu", b.add("Add", _convolve(b, x, count, count), x), slope), 4)
@@ -262,7 +266,7 @@ def _list_layers() -> Iterator[tuple[str, onnx.ModelProto, Iterator[Feeds]]]:
         kernels = ((1, 1), (3, 1), (3, 2), (5, 1), (7, 2))
         multiples = _multiples(14, 16, 24, 32)
         yield f"convolutions {number}", _make_convolutions(activate, kernels, multiples, adds=True), _draw_images()
-        odd = _make_convolutions(activate, ((1, 1), (3, 1)), (1, 2, 3, 4, 8, 21, 24, 40, 72, 80), adds=False)
+        odd = _make_convolutions(activate, ((1, 1), (3, 1)), (1, 2, 3, 4, 8, 21, 24, 40, 72, 80), adds=True)
         yield f"convolutions of odd outputs {number}", odd, _draw_images()
         products = _make_products(activate, _multiples(24, 32, 36, 48, 64), adds=True)
         yield f"products {number}", products, _draw_rows()
@@ -283,7 +287,7 @@ def _list_layers() -> Iterator[tuple[str, onnx.ModelProto, Iterator[Feeds]]]:
     yield "normalizations", _make_normalizations(), _draw_images()
     yield "functions alone", _make_functions(), _draw_images()
     for depth in (32, 64, 80, 96, 128):
-        for mask in ("nothing", "keys", "past"):
+        for mask in ("nothing", "keys", "past", "floats", "chosen"):
             attention = make_attention(depth, 2, mask)
             yield f"attention of {depth}, mask {mask}", attention, draw_attention(attention)
         for group in range(1, 9) if depth in (64, 128) else (1, 2, 4):

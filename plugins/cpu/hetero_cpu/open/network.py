@@ -69,8 +69,9 @@ class LateElements:
         self.shape, self.size = constant.shape, int(constant.example.array.size)
 
     def __array_ufunc__(self, function: Any, method: str, *operands: Any, **keywords: Any) -> Any:
-        if function is np.isfinite and self._constant.is_finite:
-            return np.ones((), np.bool_)
+        if function is np.isfinite:
+            # Nobody knows of the others, which is no reason to pin sizes.
+            return np.full((), self._constant.is_finite, np.bool_)
         return getattr(function, method)(*(np.asarray(operand) for operand in operands), **keywords)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:

@@ -336,6 +336,14 @@ def _scale(size: Any, scale: float) -> Any:
     raise UnknownError("Resize")
 
 
+def _move_depth(node: Node, values: Values) -> Sequence[Shape]:
+    batch, channels, height, width = values.find_shape(node.inputs[0])
+    side = int(node.attributes["blocksize"])
+    if node.op_type == "DepthToSpace":
+        return [(batch, channels // (side * side), height * side, width * side)]
+    return [(batch, channels * side * side, height // side, width // side)]
+
+
 def _global_pool(node: Node, values: Values) -> Sequence[Shape]:
     shape = values.find_shape(node.inputs[0])
     return [(*shape[:2], *[1] * (len(shape) - 2))]
@@ -343,9 +351,11 @@ def _global_pool(node: Node, values: Values) -> Sequence[Shape]:
 
 _RULES: Mapping[str, Rule] = {
     "ArgMax": _arg, "ArgMin": _arg, "AveragePool": _pool, "Concat": _concat, "ConstantOfShape": _constant_of_shape,
-    "Conv": _convolution, "ConvTranspose": _transposed_convolution, "Expand": _expand, "Flatten": _flatten, "Gather": _gather,
+    "Conv": _convolution, "ConvTranspose": _transposed_convolution, "DepthToSpace": _move_depth,
+    "Expand": _expand, "Flatten": _flatten, "Gather": _gather,
     "Gemm": _gemm,
     "GlobalAveragePool": _global_pool, "GlobalMaxPool": _global_pool, "MatMul": _mat_mul, "MaxPool": _pool, "Pad": _pad,
-    "Range": _range, "Reshape": _reshape, "Resize": _resize, "Shape": _shape_of, "Size": _shape_of, "Slice": _slice, "Split": _split,
+    "Range": _range, "Reshape": _reshape, "Resize": _resize, "Shape": _shape_of, "Size": _shape_of, "Slice": _slice,
+    "SpaceToDepth": _move_depth, "Split": _split,
     "Squeeze": _squeeze, "Tile": _tile, "Transpose": _transpose, "Unsqueeze": _unsqueeze, "Upsample": _resize,
 }  # fmt: skip

@@ -141,6 +141,7 @@ def _is_finite(node: Node, open_shapes: OpenShapes) -> bool:
         "Shape",
         "Size",
         "Cast",
+        "ConstantOfShape",
         "Expand",
         "Flatten",
         "Gather",
@@ -151,6 +152,8 @@ def _is_finite(node: Node, open_shapes: OpenShapes) -> bool:
         "Transpose",
     ):
         return all(holds(value) for value in node.inputs[:1])
+    if node.op_type in ("Add", "Concat", "Max", "Min", "Mul", "Sub"):
+        return all(holds(value) for value in node.inputs)
     return node.op_type in ("Unsqueeze", "Tile", "Trilu", "Cos", "Sin", "Neg") and holds(node.inputs[0])
 
 
@@ -205,6 +208,20 @@ def _evaluate(node: Node, open_shapes: OpenShapes) -> Any:
             return known[0] if node.attributes.get("to") in (6, 7) else None
         case "Gather":
             return np.take(known[0], known[1].astype(np.int64), axis=read_axis(node, known[0].ndim))
+        case "Transpose":
+            return np.transpose(known[0], node.attributes.get("perm"))
+        case "ConstantOfShape":
+            value = node.attributes.get("value")
+            is_whole = value is not None and value.dtype in (np.int32, np.int64)
+            return np.full([int(size) for size in known[0]], int(value.reshape(-1)[0]), object) if is_whole else None
+        case "Expand":
+            return np.broadcast_to(known[0], np.broadcast_shapes(known[0].shape, [int(size) for size in known[1]]))
+        case "Neg":
+            return -known[0]
+        case "Equal":
+            return np.equal(known[0], known[1])
+        case "Where":
+            return np.where(known[0].astype(bool), known[1], known[2])
         case "Concat":
             return np.concatenate(known, axis=int(node.attributes.get("axis", 0)))
         case "Slice":

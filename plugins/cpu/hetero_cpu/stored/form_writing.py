@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.network.graph import Network
+from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
 from hetero_cpu.open.evaluation import Table
 from hetero_cpu.open.plan import OpenPlan
@@ -88,21 +88,28 @@ def write_form(plan: OpenPlan, writer: ValueWriter, network: Network | None = No
 
 
 def _write_foreign(work: Foreign, network: Network | None, writer: ValueWriter) -> list[Any]:
-    """Returns a node of the toolkit, which the network has as it is, without bodies: its name, its constants and the types of the rest."""
+    """Returns a node of the toolkit, which the network has but for the names that it reads: these, its constants and the other types."""
     from hetero_core.kernels.registry import find_kernel  # the toolkit
 
     (step,) = work.program.steps
     node = step.node
     index = network.index_of_producer.get(node.writes[0]) if node.writes and network is not None else None
-    if index is None or network is None or network.nodes[index] is not node or node.bodies or find_kernel(node) is None:
+    is_own = index is not None and network is not None and _is_like(node, network.nodes[index])
+    if not is_own or node.bodies or find_kernel(node) is None:
         raise NotStorableError(f"{node.label} is the toolkit's, and not the network's own")
     specs = (*work.program.inputs, *work.program.outputs)
     if any(not isinstance(spec.type, TensorType) or spec.type.dtype is None for spec in specs):
         raise NotStorableError(f"{node.label} has values of unknown types")
-    own = {spec.name for spec in work.program.inputs}
+    computed = {spec.name for spec in work.program.inputs}
     names = zip(node.inputs, step.sources, strict=True)
-    constants = {name: writer.write(np.asarray(work.program.values[slot])) for name, slot in names if name and name not in own}
-    return [node.name, {spec.name: spec.dtype for spec in specs}, constants, work.placed]
+    constants = {name: writer.write(np.asarray(work.program.values[slot])) for name, slot in names if name and name not in computed}
+    return [node.name, node.inputs, {spec.name: spec.dtype for spec in specs}, constants, work.placed]
+
+
+def _is_like(node: Node, other: Node) -> bool:
+    """Says whether two nodes differ at most in what they read, as passes leave them that name a value anew."""
+    fields = [(own.name, own.op_type, own.domain, own.since_version, own.outputs, own.attributes.keys()) for own in (node, other)]
+    return fields[0] == fields[1] and all(value is other.attributes[key] for key, value in node.attributes.items())
 
 
 def _find_span(kept: Any) -> tuple[int, int] | None:

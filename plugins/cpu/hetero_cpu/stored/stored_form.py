@@ -7,6 +7,7 @@ is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -33,8 +34,8 @@ FAULTS = (ValueError, KeyError, TypeError, IndexError, AttributeError, ImportErr
 def _read_foreign(fields: Any, network: Network | None, reader: ValueReader) -> tuple[Node, Foreign]:
     from hetero_core.kernels.single_nodes import compile_node  # the toolkit
 
-    name, dtypes, constants, placed = fields
-    (node,) = (node for node in _list_nodes(network) if node.name == name)
+    name, inputs, dtypes, constants, placed = fields
+    (node,) = (replace(node, inputs=tuple(map(read_text, inputs))) for node in _list_nodes(network) if node.name == name)
     own = {name: Initializer.of_array(reader.read(value)) for name, value in constants.items()}
     types = {name: TensorType(read_text(dtype), None) for name, dtype in dtypes.items()}
     types |= {name: constant.type for name, constant in own.items()}

@@ -52,11 +52,11 @@ class BatchedShape:
 def choose_batched_tile(rows: int, columns: int, width: int) -> tuple[int, int, int, bool]:
     """Returns rows of a tile, vectors of a block and of the last one, and whether that has a vector that is not full."""
     fewest, counts, most = next(tile for tile in _TILES[width] if rows >= tile[0])
-    # The last tile of rows overlaps the one before it.
-    if is_open(rows):
-        tile = next(count for count in (counts[0], fewest) if rows >= count)
-    else:
-        tile = min(rows, min(counts, key=lambda count: ceil(rows / count) * (count + 1)))
+    # The last tile of rows overlaps the one before it; of an open number of rows the smallest one serves the class.
+    tile = fewest if is_open(rows) else min(rows, min(counts, key=lambda count: ceil(rows / count) * (count + 1)))
+    if is_open(columns):
+        # Any number of columns is blocks of one vector, of which the last one may be full or not.
+        return tile, 1, 1, True
     vectors = min(most, ceil(columns / width))
     rest = columns - (ceil(columns / (vectors * width)) - 1) * vectors * width
     return tile, vectors, ceil(rest / width), columns % width != 0
@@ -129,5 +129,5 @@ def _emit_block(
             y_step=p["y_step"],
             start=places["added"] + m * p["added_step"] + offset,
             start_step=p["added_step"],
-            last=p["columns"] % code.width,
+            last=(p["columns"] - 1) % code.width + 1,
         )

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from hetero_core.records import record
+from hetero_cpu.open.arrays import broadcast
 from hetero_cpu.operators.elementwise.activations import BINDERS, NEEDS_SPARE
 from hetero_cpu.planning.recipe import Array, Call, Site
 
@@ -48,8 +49,8 @@ def arrange_added(
     values: Sequence[str], arrays: Sequence[Array], shape: tuple[int, ...], *, channels_last: bool
 ) -> dict[str, Array]:
     """Returns value -> array broadcast to the ONNX `shape` of the result; its axes in the order of (batch, height, width, channels)."""
-    broadcast = {value: np.broadcast_to(array, shape) for value, array in zip(values, arrays, strict=True)}
-    return {value: array.transpose(0, 2, 3, 1) if channels_last else array for value, array in broadcast.items()}
+    spread = {value: broadcast(array, shape) for value, array in zip(values, arrays, strict=True)}
+    return {value: array.transpose(0, 2, 3, 1) if channels_last else array for value, array in spread.items()}
 
 
 def _widen_rows(bias: Array, y: Array) -> Array:

@@ -9,10 +9,13 @@ import numpy as np
 
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.open.arrays import lay_empty
+from hetero_cpu.operators.layout.copies import Copy, plan_copy
 from hetero_cpu.operators.product.kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.product.native_epilogue import list_overwritten, read_native_epilogue
 from hetero_cpu.operators.product.tiling import ColumnPacking, choose_chunks, choose_pieces, choose_tiling, pad_vector
 from hetero_cpu.planning.recipe import Recipe, Site
+from hetero_cpu.planning.scratch import cut_scratch, measure_scratch
 
 
 @native_step("MatMul")
@@ -51,8 +54,14 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
     if epilogue is None:
         return None
     added = (epilogue.added,) if epilogue.added else ()
-    if any(not site.prototypes[value].flags.c_contiguous for value in (source, *added)):
+    if any(not site.prototypes[value].flags.c_contiguous for value in added):
         return None
+    staging: Copy | None = None
+    if not site.prototypes[source].flags.c_contiguous:
+        # Rows that lie otherwise, as those of a turned array, are laid side by side first.
+        staging = plan_copy(lay_empty(shape, np.float32), site.prototypes[source], workers=site.workers)
+        if staging is None:
+            return None
     tiling = choose_tiling(rows, outputs, find_width())
     chunks = choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=site.workers)
     packed = site.weights.pack_later(
@@ -69,7 +78,7 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
     offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, tiling.vectors * tiling.width)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y = reads[0], writes[0]
+        x, y = reads[0] if staging is None else cut_scratch(scratch, [shape])[0], writes[0]
         assert y.flags.c_contiguous
         numbers = {
             "x": address_of(x), "x_pixel": depth * 4, "offsets": address_of(offsets), "taps": 1, "depth": piece_depth,
@@ -80,6 +89,13 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
         }  # fmt: skip
         names = (*PARAMETERS, *PIECE_PARAMETERS) if pieces > 1 else PARAMETERS
         keep = (offsets, zeros, packed, padded, x, y, *reads)
-        return [NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count, keep)]
+        staged = [] if staging is None else [staging.bind(x, reads[0])]
+        return [*staged, NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count, keep)]
 
-    return Recipe((source, *added), bind, overwrites=list_overwritten(site, source, epilogue.added), kernels=(kernel,))
+    return Recipe(
+        (source, *added),
+        bind,
+        0 if staging is None else measure_scratch([shape]),
+        overwrites=list_overwritten(site, source, epilogue.added),
+        kernels=(kernel,) if staging is None else (staging.kernel, kernel),
+    )
