@@ -201,9 +201,10 @@ def _make_functions() -> onnx.ModelProto:
         layers.end(activate(b, grown), 4)
         layers.end(activate(b, b.add("Concat", x, x, axis=1)), 4)
     number = b.constant(0.3, np.float32)
+    pooled = b.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
     for op_type in ("Add", "Sub", "Mul", "Div"):
-        layers.end(b.add(op_type, b.add("Neg", x), number), 4)
-        layers.end(b.add(op_type, number, b.add("Neg", x)), 4)
+        layers.end(b.add(op_type, pooled, number), 4)
+        layers.end(b.add(op_type, number, pooled), 4)
     for slope in slopes:
         layers.end(b.add("PRelu", _convolve(b, x, count, count), slope), 4)
         layers.end(b.add("PRelu", b.add("Add", _convolve(b, x, count, count), x), slope), 4)
