@@ -15,7 +15,7 @@ def choose_chunk_size(units: int, chunks: int, workers: int) -> int:
     Seven chunks keep two workers as long as eight would.
     """
     size: int = -(-units // largest(1, chunks))
-    if workers == 1 or is_open(units) or size >= units:
+    if workers == 1 or is_open(units) or is_open(size) or size >= units:
         return size
 
     def count_rounds(candidate: int) -> int:

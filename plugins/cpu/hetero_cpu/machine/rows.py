@@ -53,7 +53,8 @@ def find_kind(array: Array, y: Array) -> str | None:
     if fastest is None:
         return None
     stride = broadcast(array, y.shape).strides[fastest]
-    return {0: "r", array.itemsize: "v"}.get(stride)
+    # A stride with symbols is compared, not looked up, which would pin it.
+    return "r" if stride == 0 else "v" if stride == array.itemsize else None
 
 
 def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:

@@ -93,12 +93,29 @@ def test_max_pool_keeps_what_is_not_a_number(native: NativeRun) -> None:
     np.testing.assert_array_equal(y, pool_windows("MaxPool", x, geometry, (8, 8), counts_pads=False))
 
 
-@pytest.mark.parametrize("change", ["indices", "C order", "large window"])
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+def test_an_image_in_c_order_is_copied_first(native: NativeRun, op_type: str) -> None:
+    from hetero_cpu.operators.pooling.native_steps import plan_average_pool, plan_max_pool
+
+    x = draw_array(1, 2, 21, 19, 30)
+    geometry = ((3, 3), (2, 2), (1, 1), (1, 1, 1, 1))
+    expected = pool_windows(op_type, x, geometry, (10, 15), counts_pads=False)
+    node = Node("pool", op_type, ("x",), ("y",), since_version=22, attributes=name_geometry(geometry))
+    site = native.make_site([node], {"x": x}, {}, expected.shape, workers=3)
+    recipe = plan_max_pool(site) if op_type == "MaxPool" else plan_average_pool(site)
+    assert recipe is not None
+    assert recipe.scratch
+    y = np.zeros((2, 10, 15, 21), np.float32).transpose(0, 3, 1, 2)
+    native.run(recipe, {"x": x}, y)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=0 if op_type == "MaxPool" else 12 * HALF_ULP * np.abs(x).max())
+
+
+@pytest.mark.parametrize("change", ["indices", "every other column", "large window"])
 def test_max_pool_leaves_to_others_what_it_does_not_compute(native: NativeRun, change: str) -> None:
     from hetero_cpu.operators.pooling.native_steps import plan_max_pool
 
     x = draw_array(1, 1, 4, 16, 16)
-    images = {"x": x if change == "C order" else Lay().place(x)[1]}
+    images = {"x": np.repeat(x, 2, axis=3)[..., ::2] if change == "every other column" else Lay().place(x)[1]}
     kernel = (16, 15) if change == "large window" else (2, 2)
     outputs = ("y", "places") if change == "indices" else ("y",)
     node = Node("pool", "MaxPool", ("x",), outputs, since_version=22, attributes={"kernel_shape": kernel})

@@ -20,6 +20,7 @@ from hetero_cpu.operators.pooling.kernel import (
     make_max_pool,
 )
 from hetero_cpu.operators.pooling.numpy_steps import lay_counts, read_windows
+from hetero_cpu.operators.windows.images import ImageReading, read_image
 from hetero_cpu.operators.windows.window_plan import WindowCall, count_chunks, find_overhang, has_channel_vectors, plan_shape
 from hetero_cpu.planning.recipe import NO_HALO, Array, Recipe, Site
 
@@ -28,13 +29,15 @@ from hetero_cpu.planning.recipe import NO_HALO, Array, Recipe, Site
 def plan_max_pool(site: Site) -> Recipe | None:
     """Returns the recipe of a MaxPool without indices. Source: ONNX MaxPool-22."""
     windows = read_windows(site)
-    if windows is None or not has_channel_vectors(site.prototypes[site.node.inputs[0]]):
+    reading = None if windows is None else read_image(site.prototypes[site.node.inputs[0]], workers=site.workers)
+    if windows is None or reading is None:
         return None
     # The zeros of a halo are larger than negative elements.
     shape = plan_shape(windows, site.shape(site.node.inputs[0])[1], find_width(), zeros=NO_HALO)
     if shape is None:
         return None
-    return _make_recipe(site, WindowCall(make_max_pool(shape), shape, windows, find_width(), -np.inf, site.workers, {}))
+    call = WindowCall(make_max_pool(shape), shape, windows, find_width(), -np.inf, site.workers, {})
+    return _make_recipe(site, reading, call)
 
 
 @native_step("AveragePool")
@@ -47,22 +50,26 @@ def plan_average_pool(site: Site) -> Recipe | None:
     if windows.kernel == windows.sizes and windows.dilations == (1, 1) and is_unpadded:
         return _plan_global(site, make_global_mean(), divides=True)
     source = site.node.inputs[0]
-    if not has_channel_vectors(site.prototypes[source]):
+    reading = read_image(site.prototypes[source], workers=site.workers)
+    if reading is None:
         return None
     shape = plan_shape(windows, site.shape(source)[1], find_width(), zeros=site.halos.get(source, NO_HALO))
     if shape is None:
         return None
     counts_pads = bool(site.node.attributes.get("count_include_pad", 0))
     constants = {f"{name}_counts": lay_counts(windows, axis, count_pads=counts_pads) for axis, name in enumerate(("row", "column"))}
-    return _make_recipe(site, WindowCall(make_average_pool(shape), shape, windows, find_width(), 0.0, site.workers, constants))
+    call = WindowCall(make_average_pool(shape), shape, windows, find_width(), 0.0, site.workers, constants)
+    return _make_recipe(site, reading, call)
 
 
-def _make_recipe(site: Site, call: WindowCall) -> Recipe:
+def _make_recipe(site: Site, reading: ImageReading, call: WindowCall) -> Recipe:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        return [call.bind(reads[0], writes[0])]
+        copies, x = reading.bind(reads[0], scratch)
+        return [*copies, call.bind(x, writes[0])]
 
     reaches = () if call.shape.clips else (find_overhang(call.windows),)
-    return Recipe((site.node.inputs[0],), bind, is_channels_last=True, kernels=(call.kernel,), reaches=reaches)
+    kernels = (call.kernel,) if reading.copy is None else (reading.copy.kernel, call.kernel)
+    return Recipe((site.node.inputs[0],), bind, reading.scratch, is_channels_last=True, kernels=kernels, reaches=reaches)
 
 
 @native_step("GlobalAveragePool", "ReduceMean")

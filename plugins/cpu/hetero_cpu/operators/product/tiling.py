@@ -165,7 +165,8 @@ def choose_chunks(tiling: Tiling, *, lines: int, depth: int, pixel_bytes: int, w
     weight_bytes = tiling.padded_outputs * depth * 4
     most_chunks = largest(1, products // _SMALLEST_CHUNK, weight_bytes // _SMALLEST_STREAM)
     are_near = weight_bytes <= 2 * _NEAR_BYTES
-    outweighs = workers > 1 and weight_bytes > units * tiling.pixels * pixel_bytes and tiling.blocks >= _BLOCKS_OF_WORKER * workers
+    has_ranges = workers > 1 and tiling.blocks >= _BLOCKS_OF_WORKER * workers
+    outweighs = has_ranges and not pays(units * tiling.pixels * pixel_bytes, weight_bytes)
     if ((are_near and not outweighs) or tiling.blocks < 2 * workers) and units >= min(workers, tiling.blocks):
         near = max(1, _NEAR_BYTES // max(1, pixel_bytes * tiling.pixels))
         chunk_target = largest(-(-units // near), least(most_chunks, 8 * workers) if workers > 1 else 1)

@@ -15,7 +15,8 @@ from hetero_cpu.machine.native import Array, NativeCall, address_of, list_stride
 from hetero_cpu.open.arrays import lay_table
 from hetero_cpu.open.sizes import is_open, value_of
 from hetero_cpu.operators.resize.kernel import PARAMETERS, make_resampling
-from hetero_cpu.operators.windows.window_plan import count_chunks, has_channel_vectors
+from hetero_cpu.operators.windows.images import read_image
+from hetero_cpu.operators.windows.window_plan import count_chunks
 from hetero_cpu.planning.recipe import Recipe, Site
 
 _ATTRIBUTES = {
@@ -30,7 +31,7 @@ def plan_resize(site: Site) -> Recipe | None:
     node, source = site.node, site.node.inputs[0]
     x, taps = site.prototypes[source], _TAPS.get(node.attributes.get("mode", "nearest"))
     shape = site.types[node.outputs[0]].shape
-    if taps is None or site.group.epilogue or not has_channel_vectors(x) or not set(node.attributes) <= _ATTRIBUTES:
+    if taps is None or site.group.epilogue or not set(node.attributes) <= _ATTRIBUTES:
         return None
     if shape is None or len(shape) != 4 or shape[:2] != x.shape[:2] or find_width() == 0 or 0 in (*shape, *x.shape):
         return None
@@ -38,10 +39,14 @@ def plan_resize(site: Site) -> Recipe | None:
     samplings = _read_samplings(node, scales)
     if scales is None or samplings is None:
         return None
+    reading = read_image(x, workers=site.workers)
+    if reading is None:
+        return None
     kernel = make_resampling(taps)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y = reads[0], writes[0]
+        copies, x = reading.bind(reads[0], scratch)
+        y = writes[0]
         batch, channels, height, width = y.shape
         numbers, tables = {}, []
         for axis, name in ((2, "row"), (3, "column")):
@@ -57,9 +62,10 @@ def plan_resize(site: Site) -> Recipe | None:
             "lines_of_chunk": lines_of_chunk, "channels": channels,
         }  # fmt: skip
         row = tuple(numbers[key] for key in PARAMETERS)
-        return [NativeCall(kernel, row, -(-lines // lines_of_chunk), (*tables, x, y))]
+        return [*copies, NativeCall(kernel, row, -(-lines // lines_of_chunk), (*tables, x, y))]
 
-    return Recipe((source,), bind, is_channels_last=True, kernels=(kernel,))
+    kernels = (kernel,) if reading.copy is None else (reading.copy.kernel, kernel)
+    return Recipe((source,), bind, reading.scratch, is_channels_last=True, kernels=kernels)
 
 
 def _read_scales(site: Site, shape: Sequence[object]) -> tuple[float | None, float | None] | None:

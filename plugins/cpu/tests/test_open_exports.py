@@ -1,0 +1,199 @@
+"""Open sizes as exporters write them: each has one plan for all sizes, and is right by ONNX Runtime without its optimizations."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hetero_tests.open_models import Builder
+from onnx import TensorProto
+
+from hetero_core import Core
+
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("llvmlite")
+
+Feeds = Mapping[str, Any]
+WIDTH, HEADS, DEPTH = 32, 2, 16
+LAST = 1 << 62
+ROWS = (TensorProto.FLOAT, ["batch", "length", WIDTH])
+IMAGE = (TensorProto.FLOAT, ["batch", 3, "height", "width"])
+
+
+def _normals(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
+
+
+def _draw_rows() -> list[Feeds]:
+    return [{"x": _normals(batch, length, WIDTH)} for batch, length in ((3, 11), (2, 33), (5, 16), (7, 30), (2, 64), (4, 101))]
+
+
+def _draw_images() -> list[Feeds]:
+    return [{"x": _normals(2, 3, *sides)} for sides in ((41, 60), (64, 96), (97, 51), (33, 128))]
+
+
+def _make_computed_pads() -> tuple[onnx.ModelProto, list[Feeds]]:
+    """torch's `F.pad` by sizes: pairs in the order of the axes from the last one, turned round by a slice that goes back."""
+    b = Builder()
+    x = b.add("Conv", "x", b.weight(16, 3, 3, 3), pads=[1] * 4)
+    small = b.add("ConvTranspose", b.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), b.weight(16, 16, 2, 2), strides=[2, 2])
+    pairs = []
+    for axis in (3, 2):
+        missing = b.add("Sub", *(b.add("Gather", b.add("Shape", value), b.constant(axis)) for value in (x, small)), name="")
+        half = b.add("Cast", b.add("Cast", b.add("Div", missing, b.constant(2)), to=TensorProto.INT64), to=TensorProto.INT64)
+        pairs += [half, b.add("Sub", missing, half)]
+    given = b.add("Concat", *(b.add("Unsqueeze", size, b.constant([0])) for size in pairs), axis=0)
+    count = b.add("Sub", b.constant([8]), b.constant([4]))
+    zeros = b.add("ConstantOfShape", count, value=onnx.numpy_helper.from_array(np.zeros(1, np.int64)))
+    stacked = b.add("Reshape", b.add("Concat", given, zeros, axis=0), b.constant([-1, 2]))
+    turned = b.add("Slice", stacked, b.constant([-1]), b.constant([-LAST]), b.constant([0]), b.constant([-1]))
+    pads = b.add("Reshape", b.add("Transpose", turned, perm=[1, 0]), b.constant([-1]))
+    b.add("Relu", b.add("Concat", b.add("Pad", small, pads, mode="constant"), x, axis=1), name="y")
+    return b.finish({"x": IMAGE}, {"y": ["batch", 32, "height", "width"]}), _draw_images()
+
+
+def _make_shuffled_pixels() -> tuple[onnx.ModelProto, list[Feeds]]:
+    b = Builder()
+    x = b.add("Conv", "x", b.weight(16, 3, 3, 3), pads=[1] * 4)
+    shuffled = b.add("DepthToSpace", x, blocksize=2, mode="CRD")
+    b.add("Conv", shuffled, b.weight(8, 4, 3, 3), pads=[1] * 4, name="y")
+    return b.finish({"x": IMAGE}, {"y": ["batch", 8, None, None]}), _draw_images()
+
+
+def _make_turned_rows() -> tuple[onnx.ModelProto, list[Feeds]]:
+    """Length before batch, as torch's layers of transformers compute."""
+    b = Builder()
+    turned = b.add("Transpose", "x", perm=[1, 0, 2])
+    inner = b.add("Relu", b.add("Add", b.add("MatMul", turned, b.weight(WIDTH, 48)), b.weight(48)))
+    back = b.add("Transpose", b.add("MatMul", inner, b.weight(48, WIDTH)), perm=[1, 0, 2])
+    b.add("Add", "x", back, name="y")
+    return b.finish({"x": ROWS}, {"y": ["batch", "length", WIDTH]}), _draw_rows()
+
+
+def _make_expanded() -> tuple[onnx.ModelProto, list[Feeds]]:
+    """torch's `expand` with -1 for a size that stays."""
+    b = Builder()
+    wanted = b.add("Concat", b.size("x", 0), b.size("x", 1), b.constant([-1]), axis=0)
+    ones = b.add("ConstantOfShape", b.add("Shape", wanted), value=onnx.numpy_helper.from_array(np.ones(1, np.int64), "ones"))
+    hidden = b.add("Equal", wanted, b.add("Mul", ones, b.constant(-1)))
+    spread = b.add("Expand", b.weight(1, 1, WIDTH), b.add("Where", hidden, ones, wanted))
+    b.add("Mul", b.add("Add", "x", spread), "x", name="y")
+    return b.finish({"x": ROWS}, {"y": ["batch", "length", WIDTH]}), _draw_rows()
+
+
+def _attend(b: Builder, hide: Callable[[str], str]) -> None:
+    batch, length = b.size("x", 0), b.size("x", 1)
+    parts = [b.reshape(b.add("MatMul", "x", b.weight(WIDTH, WIDTH)), batch, length, HEADS, DEPTH) for _ in range(3)]
+    query, key, value = (b.add("Transpose", part, perm=[0, 2, 1, 3]) for part in parts)
+    scores = b.add("MatMul", query, b.add("Transpose", key, perm=[0, 1, 3, 2]))
+    weights = b.add("Softmax", hide(b.add("Div", scores, b.constant(4.0, np.float32))), axis=-1)
+    b.add("Transpose", b.add("MatMul", weights, value), perm=[0, 2, 1, 3], name="y")
+
+
+def _draw_masked(dtype: type) -> list[Feeds]:
+    """Masks that hide the last third of the keys: infinities, or zeros for hidden ones."""
+    drawn = []
+    for feeds in _draw_rows():
+        batch, length, _ = feeds["x"].shape
+        mask = np.zeros((batch, length), dtype) if dtype is np.float32 else np.ones((batch, length), dtype)
+        mask[:, length - length // 3 :] = -np.inf if dtype is np.float32 else 0
+        drawn.append({**feeds, "mask": mask})
+    return drawn
+
+
+def _make_chosen_mask() -> tuple[onnx.ModelProto, list[Feeds]]:
+    """torch's `masked_fill`: another number in the place of what is hidden."""
+    b = Builder()
+    hidden = b.add("Equal", b.add("Unsqueeze", "mask", b.constant([1, 2])), b.constant(0))
+    _attend(b, lambda scores: b.add("Where", hidden, b.constant(-1e9, np.float32), scores))
+    inputs = {"x": ROWS, "mask": (TensorProto.INT64, ["batch", "length"])}
+    return b.finish(inputs, {"y": ["batch", "length", HEADS, DEPTH]}), _draw_masked(np.int64)
+
+
+def _make_infinite_mask() -> tuple[onnx.ModelProto, list[Feeds]]:
+    b = Builder()
+    _attend(b, lambda scores: b.add("Add", scores, b.add("Unsqueeze", "mask", b.constant([1, 2]))))
+    inputs = {"x": ROWS, "mask": (TensorProto.FLOAT, ["batch", "length"])}
+    return b.finish(inputs, {"y": ["batch", "length", HEADS, DEPTH]}), _draw_masked(np.float32)
+
+
+def _make_filled_mask() -> tuple[onnx.ModelProto, list[Feeds]]:
+    """Zeros of a computed shape, filled where a key comes after a query."""
+    b = Builder()
+
+    def hide(scores: str) -> str:
+        length = b.size("x", 1)
+        zeros = b.add("ConstantOfShape", b.add("Concat", length, length, axis=0))
+        places = b.add("Range", b.constant(0), b.add("Squeeze", length, b.constant([0])), b.constant(1))
+        later = b.add("Greater", places, b.add("Unsqueeze", places, b.constant([1])))
+        return b.add("Add", scores, b.add("Where", later, b.constant(-1e9, np.float32), zeros))
+
+    _attend(b, hide)
+    return b.finish({"x": ROWS}, {"y": ["batch", "length", HEADS, DEPTH]}), _draw_rows()
+
+
+_NETWORKS = {
+    "computed pads": _make_computed_pads,
+    "shuffled pixels": _make_shuffled_pixels,
+    "turned rows": _make_turned_rows,
+    "expanded": _make_expanded,
+    "chosen mask": _make_chosen_mask,
+    "infinite mask": _make_infinite_mask,
+    "filled mask": _make_filled_mask,
+}
+_SECOND = """
+import sys
+import numpy as np
+from hetero_core import Core
+with Core() as core:
+    network = core.load_network(sys.argv[1], "CPU", {"CPU_KERNELS": "JIT"})
+    for path in sys.argv[2:]:
+        np.savez(path + ".out", **network.infer(dict(np.load(path))))
+    print("planned" if "hetero_cpu.open.making" in sys.modules else "read", network.get_metric("CPU_PLANS")[0])
+"""
+
+
+def _require_right(model: onnx.ModelProto, feeds: Feeds, answers: Mapping[str, Any]) -> None:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    for output, expected in zip(model.graph.output, session.run(None, dict(feeds)), strict=True):
+        atol = 1e-4 * max(float(np.abs(expected).max(initial=0)), 1e-3)
+        np.testing.assert_allclose(np.asarray(answers[output.name]), expected, rtol=0, atol=atol, err_msg=output.name)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", _NETWORKS)
+def test_one_plan_is_right_for_all_sizes(name: str, threads: int) -> None:
+    model, drawn = _NETWORKS[name]()
+    with Core() as core:
+        network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": threads})
+        for feeds in drawn:
+            _require_right(model, feeds, network.infer(dict(feeds)))
+        plans: tuple[int, int] = network.get_metric("CPU_PLANS")
+    assert plans[0] == 1
+
+
+@pytest.mark.parametrize("name", ["chosen mask", "computed pads"])
+def test_a_plan_with_a_node_of_the_toolkit_is_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model, drawn = _NETWORKS[name]()
+    onnx.save(model, tmp_path / "model.onnx")
+    paths = [str(tmp_path / f"{place}.npz") for place in range(len(drawn))]
+    for path, feeds in zip(paths, drawn, strict=True):
+        np.savez(path, **feeds)
+
+    def run(*own: str) -> list[str]:
+        command = [sys.executable, "-c", _SECOND, str(tmp_path / "model.onnx"), *own]
+        return subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout.split()
+
+    assert run(paths[0]) == ["planned", "1"]
+    assert run(*paths[1:]) == ["read", "1"]
+    for path, feeds in zip(paths[1:], drawn[1:], strict=True):
+        _require_right(model, feeds, dict(np.load(f"{path}.out.npz")))
