@@ -1,6 +1,6 @@
 """Times of CPU beside ONNX Runtime where sizes are open, each in a process of its own: first pass, later passes, and the time of a binding.
 
-    python tests/bench/bench_open_sizes.py [decoder prefill encoder detector] [--pairs 3] [--threads 1]
+    python tests/bench/bench_open_sizes.py [decoder gpt prefill encoder detector unet] [--pairs 3] [--threads 1]
 
 A line has milliseconds of the processor and of the clock, medians over the pairs: `cold` with an empty private cache, `warm` with that
 of the process before. Reading and loading the model are not part of it.
@@ -28,8 +28,9 @@ from hetero_core import Core
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder  # the path is set above
+from hetero_tests.open_variants import make_gpt, make_unet, swish
 
-SCENARIOS = ("decoder", "decoder-768", "prefill", "encoder", "detector")
+SCENARIOS = ("decoder", "decoder-768", "gpt", "prefill", "encoder", "detector", "unet", "unet-groups")
 PROMPT, TOKENS = 128, 100
 Run = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -39,6 +40,12 @@ def open_model(scenario: str) -> onnx.ModelProto:
         return make_decoder(layers=4, width=768, heads=12, key_heads=4)
     if scenario in ("decoder", "prefill"):
         return make_decoder()
+    if scenario == "gpt":
+        return make_gpt()
+    if scenario == "unet":
+        return make_unet()
+    if scenario == "unet-groups":
+        return make_unet(depth=3, activate=swish, norm="group", grow="nearest", channels=3)
     return make_encoder() if scenario == "encoder" else make_detector()
 
 
@@ -47,9 +54,10 @@ def draw_inputs(scenario: str, rng: np.random.Generator) -> list[dict[str, Any]]
     if scenario == "encoder":
         shapes = [(int(rng.integers(1, 9)), int(rng.integers(8, 129))) for _ in range(30)]
         return [{"tokens": rng.integers(0, 1000, shape), "mask": np.ones(shape, np.int64)} for shape in shapes]
-    if scenario == "detector":
-        sizes = [tuple(int(size) for size in rng.integers(64, 257, 2)) for _ in range(20)]
-        return [{"image": rng.standard_normal((1, 3, *size)).astype(np.float32)} for size in sizes]
+    if scenario in ("detector", "unet", "unet-groups"):
+        step, channels = (1, 3) if scenario == "detector" else (16, 1 if scenario == "unet" else 3)
+        sizes = [tuple(int(size) * step for size in rng.integers(64 // step, 256 // step + 1, 2)) for _ in range(20)]
+        return [{"image": rng.standard_normal((1, channels, *size)).astype(np.float32)} for size in sizes]
     lengths = rng.choice(np.arange(16, 300), 17, replace=False)
     return [{"tokens": rng.integers(0, 1000, (1, int(length)))} for length in lengths]
 
@@ -96,7 +104,7 @@ def run_child(scenario: str, engine: str, threads: int) -> dict[str, list[float]
     """Returns the times of each pass of one process."""
     model = open_model(scenario)
     run = open_engine(engine, model, threads)
-    if scenario.startswith("decoder"):
+    if scenario.startswith(("decoder", "gpt")):
         times = {"first pass": clock(lambda: generate(run, model))}
         times["second pass"] = clock(lambda: generate(run, model))
         times["third pass"] = clock(lambda: generate(run, model))

@@ -10,6 +10,7 @@ import onnx
 import onnx.parser
 import pytest
 from hetero_tests.open_models import make_detector
+from hetero_tests.open_variants import make_unet, swish
 
 from hetero_core import Core
 
@@ -48,6 +49,21 @@ def _draw(count: int, *, channels: int, largest: int = 60) -> list[tuple[int, ..
 def test_a_detector_is_right_for_drawn_sizes_with_few_plans(threads: int, caplog: pytest.LogCaptureFixture) -> None:
     sizes = [(1, 3, *size[2:]) for size in _draw(16, channels=3, largest=140)]
     assert _check(make_detector(width=8, depth=2), sizes, caplog, threads=threads) <= 8
+
+
+_UNETS: dict[str, dict[str, Any]] = {
+    "batch normalization": {},
+    "group normalization": {"activate": swish, "norm": "group", "grow": "nearest", "depth": 3, "channels": 3},
+    "no normalization": {"norm": "", "grow": "linear", "width": 8, "depth": 3},
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", _UNETS)
+def test_a_unet_has_one_plan_for_small_and_large_images(name: str, threads: int, caplog: pytest.LogCaptureFixture) -> None:
+    model = make_unet(**_UNETS[name])
+    sizes = [(1, _UNETS[name].get("channels", 1), *sides) for sides in ((80, 112), (256, 256), (64, 128), (240, 96), (96, 80))]
+    assert _check(model, sizes, caplog, threads=threads) == 1
 
 
 _PADS = "pads = [1, 1, 1, 1]"

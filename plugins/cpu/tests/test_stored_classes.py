@@ -17,6 +17,7 @@ import onnx.parser
 import pytest
 from hetero_cpu.stored.stored_classes import FOLDER, _remove_oldest
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
+from hetero_tests.open_variants import make_gpt
 
 from hetero_core import Core
 
@@ -75,9 +76,9 @@ def _draw(name: str, rng: np.random.Generator) -> dict[str, Any]:
         return {"tokens": rng.integers(0, 1000, (batch, length)), "mask": mask}
     if name == "detector":
         return {"image": rng.standard_normal((1, 3, *rng.integers(40, 90, 2))).astype(np.float32)}
-    past = int(rng.integers(30, 90))
+    past, steps = (0, int(rng.integers(30, 90))) if name == "prompts" else (int(rng.integers(30, 90)), 1)
     caches = {f"past_{part}_{layer}": (1, 2, past, 16) for layer in range(2) for part in ("key", "value")}
-    return {"tokens": rng.integers(0, 1000, (1, 1))} | {
+    return {"tokens": rng.integers(0, 1000, (1, steps))} | {
         key: rng.standard_normal(shape).astype(np.float32) for key, shape in caches.items()
     }
 
@@ -86,6 +87,8 @@ _MODELS = {
     "encoder": lambda: make_encoder(layers=1, width=64),
     "detector": make_detector,
     "decoder": lambda: make_decoder(layers=2, width=64, heads=4, key_heads=2),
+    "tokens": lambda: make_gpt(layers=2, width=32, heads=2),
+    "prompts": lambda: make_gpt(layers=2, width=32, heads=2),
 }
 
 

@@ -38,6 +38,10 @@ class Builder:
         self._nodes.append(helper.make_node(op_type, inputs, [output], name=f"node_{self._count}", **attributes))
         return output
 
+    def add_node(self, node: onnx.NodeProto) -> None:
+        """Adds a node as it is, for one with several outputs."""
+        self._nodes.append(node)
+
     def size(self, value: str, axis: int) -> str:
         """Adds nodes that compute one size of a value, as a vector of one number."""
         return self.add("Gather", self.add("Shape", value), self.constant([axis]), axis=0)

@@ -25,6 +25,8 @@ _ADDRESSES = 1 << 32, 1 << 47
 _MOST_TERMS, _MOST_SAMPLES, _DRAWS = 64, 40, 600
 _MOST_STEPS = 400
 """Sums that the proof of one claim may lead to."""
+_DEEPEST = 60
+"""Sums of which each is proven for the one before: few proofs need more than ten, and Python's stack holds some 200."""
 
 Bounds = list[tuple[int, int]]
 Values = Sequence[int]
@@ -50,7 +52,7 @@ class Prover:
         self._guards = [self.simplify(terms) for terms in positive]
         self.samples = list(islice(_draw_samples(scope, sizes, self._rules), _MOST_SAMPLES))
         self._known: dict[Key, bool] = {}
-        self._steps = _MOST_STEPS
+        self._steps, self._depth = _MOST_STEPS, 0
         self._multiples: dict[tuple[int, int], bool] = {}
 
     def simplify(self, terms: Terms) -> Terms:
@@ -79,9 +81,13 @@ class Prover:
         key = key_of(terms)
         if key not in self._known:
             self._steps -= 1
-            if self._steps < 0:
+            if self._steps < 0 or self._depth >= _DEEPEST:
                 return False
-            self._known[key] = self._prove(terms)
+            self._depth += 1
+            try:
+                self._known[key] = self._prove(terms)
+            finally:
+                self._depth -= 1
         return self._known[key]
 
     def is_multiple(self, terms: Terms, factor: int) -> bool:

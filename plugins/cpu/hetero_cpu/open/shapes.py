@@ -212,8 +212,9 @@ def _evaluate(node: Node, open_shapes: OpenShapes) -> Any:
             return np.transpose(known[0], node.attributes.get("perm"))
         case "ConstantOfShape":
             value = node.attributes.get("value")
-            is_whole = value is not None and value.dtype in (np.int32, np.int64)
-            return np.full([int(size) for size in known[0]], int(value.reshape(-1)[0]), object) if is_whole else None
+            if value is None or value.dtype not in (np.int32, np.int64):
+                return None
+            return np.full([int(size) for size in known[0]], int(value.reshape(-1)[0]), object)
         case "Expand":
             return np.broadcast_to(known[0], np.broadcast_shapes(known[0].shape, [int(size) for size in known[1]]))
         case "Neg":

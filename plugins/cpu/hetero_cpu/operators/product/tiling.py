@@ -116,7 +116,7 @@ def _choose_open_tiling(
 ) -> Tiling:
     """Returns the tiling of a number of pixels that is a symbol: the size of its tiles is that of a class of numbers.
 
-    From the square of size - 1 on every number of pixels is a sum of tiles of a size and of one less. Lines of images have the shortest
+    From (size - 1) (size - 2) on every number of pixels is a sum of tiles of a size and of one less. Lines of images have the shortest
     tiles that are almost as fast as the best, so that small and large images share a class.
     """
 
@@ -127,7 +127,7 @@ def _choose_open_tiling(
     if is_image:
         almost = [tile for tile in best if rate(tile) <= _ALMOST * rate(best[0])]
         best = [*sorted(almost), *best[len(almost) :]]
-    most, vectors = next(tile for tile in best if pays(pixels, 2 * (tile[0] - 1) ** 2))
+    most, vectors = next(tile for tile in best if pays(pixels, 2 * (tile[0] - 1) * (tile[0] - 2)))
     like = _cut(most, outputs, width, most, vectors)
     tiles = -(-pixels // most)
     return replace(like, pixels=most, tiles=tiles, long_tiles=pixels - tiles * (most - 1))
