@@ -178,9 +178,7 @@ class Size:
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
-        if type(other) is int:
-            return Size(self.scope, add_number(self.terms, -other)) if other else self
-        return _operate(self, other, lambda a, b: add(a, b, -1))
+        return self + -other if type(other) is int else _operate(self, other, lambda a, b: add(a, b, -1))
 
     def __rsub__(self, other: Any) -> Any:
         return _operate(self, other, lambda a, b: add(b, a, -1))
