@@ -64,6 +64,10 @@ def infer_shapes(node: Node, values: Values) -> Sequence[Shape]:
         return [_reduce(node, values)]
     rule = _RULES.get(node.op_type)
     if rule is None:
+        from hetero_cpu.open.further_rules import FURTHER_RULES  # most networks have none of them
+
+        rule = FURTHER_RULES.get(node.op_type)
+    if rule is None:
         raise UnknownError(node.op_type)
     return rule(node, values)
 
@@ -279,8 +283,12 @@ def _constant_of_shape(node: Node, values: Values) -> Sequence[Shape]:
 
 
 def _convolution(node: Node, values: Values) -> Sequence[Shape]:
-    shape, weight = (values.find_shape(value) for value in node.inputs[:2])
-    return [(shape[0], weight[0], *_slide(node, shape[2:], node.attributes.get("kernel_shape") or weight[2:]))]
+    return [convolve_shapes(node, *(values.find_shape(value) for value in node.inputs[:2]))]
+
+
+def convolve_shapes(node: Node, shape: Shape, weight: Shape) -> Shape:
+    """Returns the shape of the convolution of an image with filters."""
+    return (shape[0], weight[0], *_slide(node, shape[2:], node.attributes.get("kernel_shape") or weight[2:]))
 
 
 def _pool(node: Node, values: Values) -> Sequence[Shape]:
