@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
+from hetero_cpu import open_plans
 from hetero_cpu.executed import MOST_PLANS, TellingExecutable
 from hetero_cpu.kernel_choice import AUTO, NO, YES
 from hetero_cpu.kernel_set import warn_where_numpy_computes
-from hetero_cpu.open_plans import OpenPlans, has_interpreters, load_kernels, make_plan_in_use, order_kernels, warn_of_error
 from hetero_cpu.planning.instance import WrongTypeError, lay_inputs
 from hetero_cpu.planning.later import build_plan, compile_toolkit, join, specialize
 from hetero_cpu.planning.plan import ExecutionPlan
@@ -28,6 +28,7 @@ from hetero_cpu.verification import Verifier
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
     from hetero_core.network.graph import Network
+    from hetero_cpu.planning.planner import IsAtHand
     from hetero_cpu.planning.signature import Signature
     from hetero_cpu.sources import NetworkSource
 
@@ -70,7 +71,7 @@ class CpuExecutable(TellingExecutable):
         self._lock, self._has_run = threading.Lock(), threading.Event()
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
         self._is_closed, self._plan_count, self._orders = False, 0, 0
-        self._open_plans = OpenPlans(self.inputs)
+        self._open_plans = open_plans.OpenPlans(self.inputs)
         if signature is None and kernels != NUMPY and not (checks_plans or is_once):
             self._open_plans.keep_on_disk(source, self.native_weights, workers)
         self._last_open: Signature | None = None
@@ -181,7 +182,7 @@ class CpuExecutable(TellingExecutable):
         entry = self._enter(self._build_native_plan(special), special)
         if entry.plan.foreign_count or not entry.plan.kernels:
             return None
-        load_kernels(entry, JIT)
+        open_plans.load_kernels(entry, JIT)
         self.native_weights.pack_all(self.workers)
         return last, entry.plan, entry.name
 
@@ -234,11 +235,11 @@ class CpuExecutable(TellingExecutable):
         if self._kernels == NUMPY or not self._open_plans.is_wanted(signature):
             return None
         # Where all is still to be compiled, NumPy answers before anything is made for machine code.
-        is_later = self._kernels == AUTO and not has_interpreters(self.workers)
+        is_later = self._kernels == AUTO and not open_plans.has_interpreters(self.workers)
         opened = None if is_later else self._plan_class(special, signature)
         if opened is None and not is_later:
             self._open_plans.note_failure()
-        elif opened is not None and load_kernels(opened, self._kernels):
+        elif opened is not None and open_plans.load_kernels(opened, self._kernels):
             self._open_plans.keep(opened, special)
             return self._add_class(opened, signature)
         elif self._open_plans.claim_order():
@@ -246,6 +247,8 @@ class CpuExecutable(TellingExecutable):
                 lambda executable: executable._plan_class(special, signature) if opened is None else opened,
                 lambda executable, plan, error: executable._take_over_class(plan, special, signature, error),
             )
+            interim = None if opened is None else self._plan_class(special, signature, is_at_hand=open_plans.are_at_hand)
+            return self._add_class(interim, signature) if interim is not None and open_plans.load_kernels(interim, AUTO) else None
         return None
 
     def _add_class(self, opened: OpenPlanInUse, signature: Signature | None) -> OpenPlanInUse:
@@ -255,31 +258,29 @@ class CpuExecutable(TellingExecutable):
             self._open_plans.add(opened)
         return opened
 
-    def _plan_class(self, special: Network, signature: Signature) -> OpenPlanInUse | None:
-        """Returns the plan of a class of sizes, nothing of it compiled; None where there is none."""
+    def _plan_class(self, special: Network, signature: Signature, is_at_hand: IsAtHand | None = None) -> OpenPlanInUse | None:
+        """Returns the plan of a class of sizes, nothing of it compiled; None where there is none. `is_at_hand`: as for `build_plan`."""
         from hetero_cpu.open.making import make_open_plan
 
+        weights, extensions, workers = self.native_weights, self._extensions, self.workers
         class_plan = make_open_plan(
-            self.transformed, signature, special, weights=self.native_weights, extensions=self._extensions, workers=self.workers
+            self.transformed, signature, special, weights=weights, extensions=extensions, workers=workers, is_at_hand=is_at_hand
         )
         if class_plan is None:
             return None
-        warn_where_numpy_computes(class_plan.plan)
-        enter = partial(self._enter, class_plan.plan, special, kind="_open")
-        return make_plan_in_use(self.source.name, class_plan, signature, enter, checks_plan=self._checks_plans)
+        if is_at_hand is None:
+            warn_where_numpy_computes(class_plan.plan)
+        enter = partial(self._enter, class_plan.plan, special)
+        return open_plans.make_plan_in_use(
+            self.source.name, class_plan, signature, enter, checks_plan=self._checks_plans, is_interim=is_at_hand is not None
+        )
 
     def _take_over_class(
         self, opened: OpenPlanInUse | None, special: Network, signature: Signature, error: BaseException | None
     ) -> None:
         with self._lock:
             self._orders -= 1
-            self._open_plans.end_order()
-            if error is not None or opened is None:
-                self._open_plans.note_failure()
-            else:
-                opened.is_refuted |= self._verifier.has_refuted
-                self._open_plans.add(opened)
-                self._plan_count += 1
+            self._plan_count += self._open_plans.end_with(opened, error, is_refuted=self._verifier.has_refuted)
             if error is None:
                 # NumPy's plans were to answer meanwhile.
                 for own in [own for own, plan in self._plans.items() if not plan.plan.kernels]:
@@ -307,7 +308,7 @@ class CpuExecutable(TellingExecutable):
         def finish(plan: PlanInUse | None, error: BaseException | None) -> None:
             executable = owner()
             if executable is not None:
-                warn_of_error(error, executable.source.name)
+                open_plans.warn_of_error(error, executable.source.name)
                 take_over(executable, plan, error)
 
         def is_wanted() -> bool:
@@ -316,7 +317,7 @@ class CpuExecutable(TellingExecutable):
 
         with self._lock:
             self._orders += 1
-        order_kernels(prepare, finish, is_wanted=is_wanted, begin=self._has_run, workers=self.workers)
+        open_plans.order_kernels(prepare, finish, is_wanted=is_wanted, begin=self._has_run, workers=self.workers)
 
     def _enter(self, plan: ExecutionPlan, special: Network, *, kind: str = "") -> PlanInUse:
         """Returns the plan of a network for runs, to be verified where that is asked for and nobody has."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
@@ -123,10 +123,24 @@ class OpenPlans:
         )
 
     def add(self, opened: OpenPlanInUse) -> None:
-        """Adds the plan of a class; the oldest one leaves where there are too many."""
+        """Adds the plan of a class; the oldest one leaves where there are too many. An interim one goes when its order ends."""
         opened.appended = self.appended
-        self.plans.append(opened)
-        del self.plans[:-MOST_CLASSES]
+        if not opened.is_interim:
+            self.plans.append(opened)
+            del self.plans[:-MOST_CLASSES]
+        elif self.is_ordered:
+            self.plans.insert(0, opened)
+
+    def end_with(self, opened: OpenPlanInUse | None, error: BaseException | None, *, is_refuted: bool) -> bool:
+        """Ends an order with the plan whose kernels are there, which is added; returns whether there is one."""
+        self.end_order()
+        if error is not None or opened is None:
+            self.note_failure()
+            return False
+        self.plans = [own for own in self.plans if not own.is_interim]
+        opened.is_refuted |= is_refuted
+        self.add(opened)
+        return True
 
     def note_failure(self) -> None:
         """Says that a class could not be made."""
@@ -136,6 +150,20 @@ class OpenPlans:
         """Keeps all plans from being used again."""
         for opened in self.plans:
             opened.is_refuted = True
+
+
+def _name_kind(kernels: Iterable[Kernel]) -> str:
+    """Returns what a plan of those kernels alone that are at hand adds to its network's name."""
+    from hetero_core.hashing import sha256  # most plans are of all kernels
+
+    return f"_{sha256(repr([kernel.name for kernel in kernels]).encode()).hexdigest()[:12]}"
+
+
+def are_at_hand(kernels: Iterable[Kernel]) -> bool:
+    """Says whether kernels are shipped or stored, and loads them."""
+    from hetero_cpu.machine.compiler import COMPILER  # LLVM
+
+    return COMPILER.load_stored(kernels)
 
 
 def has_interpreters(workers: int) -> bool:
@@ -194,13 +222,19 @@ def warn_of_error(error: BaseException | None, network: str) -> None:
 
 
 def make_plan_in_use(
-    network: str, opened: OpenPlan, signature: Signature, enter: Callable[[], PlanInUse], *, checks_plan: bool
+    network: str,
+    opened: OpenPlan,
+    signature: Signature,
+    enter: Callable[..., PlanInUse],
+    *,
+    checks_plan: bool,
+    is_interim: bool = False,
 ) -> OpenPlanInUse:
     """Returns a plan for runs, checked as a whole for these input shapes where `checks_plan`; `network` is a name.
 
-    `enter` says what of it is to be verified.
+    `enter(kind=...)` says what of it is to be verified. `is_interim`: its kernels are those that are at hand.
     """
-    entered = enter()
+    entered = enter(kind=_name_kind(opened.plan.kernels) if is_interim else "_open")
     own = OpenPlanInUse(
         opened,
         is_refuted=entered.is_refuted,
@@ -208,5 +242,6 @@ def make_plan_in_use(
         name=entered.name,
         network=network if checks_plan else "",
     )
+    own.is_interim = is_interim
     own.covers(signature)
     return own

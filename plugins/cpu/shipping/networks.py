@@ -75,6 +75,8 @@ OF_GATES: Sequence[Activate] = (
     _function("HardSwish"),
     _function("Sigmoid"),
     _function("HardSigmoid", alpha=1 / 6),
+    _function("Tanh"),
+    _gelu,
 )
 OF_SEQUENCES: Sequence[Activate] = (_gelu, _gelu_tanh, _swish)
 OFTEN = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 240, 256, 320, 384)
@@ -112,6 +114,13 @@ def _make_depthwise(activate: Activate) -> onnx.ModelProto:
         for kernel in (3, 5, 7):
             for stride in (1, 2):
                 layers.end(activate(b, _convolve(b, x, channels, channels, kernel, stride, channels)), 4)
+        # A sum whose zeros around it are not there: what stands between such layers is computed with channels last.
+        turned = b.add(
+            "LayerNormalization", b.add("Transpose", x, perm=[0, 2, 3, 1]), b.weight(channels), b.weight(channels), axis=-1
+        )
+        back = b.add("Transpose", b.add("MatMul", turned, b.weight(channels, channels)), perm=[0, 3, 1, 2])
+        for kernel in (3, 5, 7):
+            layers.end(activate(b, _convolve(b, b.add("Add", x, back), channels, channels, kernel, 1, channels)), 4)
     return layers.finish()
 
 
@@ -142,7 +151,7 @@ def _make_others(batch: int | str) -> onnx.ModelProto:
             layers.end(b.add("Relu", grown), 4)
         layers.end(_convolve(b, x, count, count, group=count // 8), 4)
         squeezed = b.add("Relu", _convolve(b, b.add("GlobalAveragePool", x), count, 8, 1))
-        for activate in OF_GATES[-2:]:
+        for activate in OF_GATES[4:6]:
             gate = activate(b, _convolve(b, squeezed, 8, count, 1))
             layers.end(_convolve(b, b.add("Mul", x, gate), count, count), 4)
         layers.end(b.add("Add", x, b.add("Neg", x)), 4)
@@ -205,6 +214,8 @@ def _make_functions() -> onnx.ModelProto:
     for op_type in ("Add", "Sub", "Mul", "Div"):
         layers.end(b.add(op_type, pooled, number), 4)
         layers.end(b.add(op_type, number, pooled), 4)
+        layers.end(b.add(op_type, pooled, b.weight(count, 1, 1)), 4)
+        layers.end(b.add(op_type, b.weight(count, 1, 1), pooled), 4)
     for slope in slopes:
         layers.end(b.add("PRelu", _convolve(b, x, count, count), slope), 4)
         layers.end(b.add("PRelu", b.add("Add", _convolve(b, x, count, count), x), slope), 4)
@@ -287,7 +298,7 @@ def _list_layers() -> Iterator[tuple[str, onnx.ModelProto, Iterator[Feeds]]]:
         yield f"gates {number}", _make_gates(activate), _draw_images()
     yield "normalizations", _make_normalizations(), _draw_images()
     yield "functions alone", _make_functions(), _draw_images()
-    for depth in (32, 64, 80, 96, 128):
+    for depth in (16, 32, 48, 64, 80, 96, 128):
         for mask in ("nothing", "keys", "past", "floats", "chosen"):
             attention = make_attention(depth, 2, mask)
             yield f"attention of {depth}, mask {mask}", attention, draw_attention(attention)

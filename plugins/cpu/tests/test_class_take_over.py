@@ -18,9 +18,10 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 from hetero_cpu import executable as module
-from hetero_cpu import mapped_weights
+from hetero_cpu import mapped_weights, open_plans
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
+from hetero_cpu.machine.interpreter import list_interpreters
 from hetero_cpu.open_plans import RUNS_WITHOUT_PLAN
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 from hetero_cpu.sources import NetworkSource
@@ -60,8 +61,8 @@ class Orders:
 def fixture_orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
     """The network finds nothing compiled until `finish`."""
     orders = Orders()
-    monkeypatch.setattr(module, "order_kernels", orders.add)
-    monkeypatch.setattr(module, "has_interpreters", lambda _: False)
+    monkeypatch.setattr(open_plans, "order_kernels", orders.add)
+    monkeypatch.setattr(open_plans, "has_interpreters", lambda _: False)
     return orders
 
 
@@ -89,7 +90,7 @@ def test_two_first_runs_at_once_order_one_class(network: CpuExecutable, orders: 
         both_have_asked.wait()
         return False
 
-    monkeypatch.setattr(module, "has_interpreters", have_asked)
+    monkeypatch.setattr(open_plans, "has_interpreters", have_asked)
     threads = [threading.Thread(target=check, args=(network, rows)) for rows in (5, 7)]
     for thread in threads:
         thread.start()
@@ -106,6 +107,37 @@ def test_a_class_takes_over_with_packed_weights(network: CpuExecutable, orders: 
     assert packed >= WEIGHT.nbytes
     check(network, 7)
     assert network.native_weights.nbytes == packed
+
+
+def test_kernels_that_are_at_hand_answer_until_the_others_are_compiled(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A product is shipped, and so are sums; one with this activation behind it is not.
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        active (float[rows, 32] x) => (float[rows, 48] z) { y = MatMul (x, w) z = Elu <alpha = 0.375> (y) }""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT, "w"))
+    monkeypatch.setattr(open_plans, "has_interpreters", lambda workers: compiler.COMPILER.load_stored(list_interpreters(workers)))
+    network = CpuExecutable(NetworkSource(read_network(model)), {}, kernels="AUTO", verifies="AUTO")
+
+    def check_active(rows: int) -> None:
+        x = np.random.default_rng(rows).standard_normal((rows, 32)).astype(np.float32)
+        (z,) = network.run((x,), RunContext())
+        y = x.astype(np.float64) @ WEIGHT.astype(np.float64)
+        np.testing.assert_allclose(z, np.where(y > 0, y, 0.375 * np.expm1(y)), rtol=1e-4, atol=1e-4)
+
+    check_active(50)
+    (interim,) = network._open_plans.plans
+    assert interim.is_interim
+    assert not interim.needs_check
+    names = [kernel.name for kernel in interim.plan.kernels]
+    assert any(name.startswith("product_") for name in names)
+    assert not any("Elu" in name for name in names)
+    check_active(70)
+    assert len(orders) == 1
+    orders.finish()
+    (whole,) = network._open_plans.plans
+    assert not whole.is_interim
+    assert any("Elu" in kernel.name for kernel in whole.plan.kernels)
+    check_active(70)
+    check_active(90)
 
 
 def test_numpys_plan_that_comes_after_the_class_does_not_hide_it(

@@ -138,6 +138,35 @@ def _make_filled_mask() -> tuple[onnx.ModelProto, list[Feeds]]:
     return b.finish({"x": ROWS}, {"y": ["batch", "length", HEADS, DEPTH]}), _draw_rows()
 
 
+def _make_recurrent() -> tuple[onnx.ModelProto, list[Feeds]]:
+    b = Builder()
+    steps_first = b.add("Transpose", "x", perm=[1, 0, 2])
+    weights = (b.weight(2, 4 * 24, WIDTH), b.weight(2, 4 * 24, 24), b.weight(2, 8 * 24))
+    whole = b.add("LSTM", steps_first, *weights, hidden_size=24, direction="bidirectional")
+    turned = b.add("Transpose", whole, perm=[2, 0, 1, 3])
+    flat = b.reshape(turned, b.size("x", 0), b.size("x", 1), 48)
+    b.add("MatMul", flat, b.weight(48, 8), name="y")
+    return b.finish({"x": ROWS}, {"y": ["batch", "length", 8]}), _draw_rows()
+
+
+def _make_quantized() -> tuple[onnx.ModelProto, list[Feeds]]:
+    """A product of integers whose scale is that of the run, as dynamic quantization makes it."""
+    b = Builder()
+    weight = b.constant(np.random.default_rng(3).integers(-100, 100, (WIDTH, 24)).astype(np.int8))
+    b.add_node(onnx.helper.make_node("DynamicQuantizeLinear", ["x"], ["whole", "scale", "zero"], name="quantize"))
+    product = b.add("Cast", b.add("MatMulInteger", "whole", weight, "zero"), to=TensorProto.FLOAT)
+    b.add("Relu", b.add("Mul", product, b.add("Mul", "scale", b.constant(0.02, np.float32))), name="y")
+    return b.finish({"x": ROWS}, {"y": ["batch", "length", 24]}), _draw_rows()
+
+
+def _make_searched() -> tuple[onnx.ModelProto, list[Feeds]]:
+    b = Builder()
+    b.add_node(onnx.helper.make_node("TopK", ["x", b.constant([3])], ["largest", "places"], name="search", axis=1))
+    again = b.add("GatherElements", "x", "places", axis=1)
+    b.add("Sub", b.add("Mul", "largest", again), b.weight(WIDTH), name="y")
+    return b.finish({"x": ROWS}, {"y": ["batch", 3, WIDTH]}), _draw_rows()
+
+
 _NETWORKS = {
     "computed pads": _make_computed_pads,
     "shuffled pixels": _make_shuffled_pixels,
@@ -146,6 +175,9 @@ _NETWORKS = {
     "chosen mask": _make_chosen_mask,
     "infinite mask": _make_infinite_mask,
     "filled mask": _make_filled_mask,
+    "recurrent": _make_recurrent,
+    "quantized": _make_quantized,
+    "searched": _make_searched,
 }
 _SECOND = """
 import sys

@@ -12,7 +12,7 @@ from hetero_cpu.open.plan import OpenPlan
 from hetero_cpu.open.tabulating import tabulate_plan
 from hetero_cpu.open.terms import NotOpenError
 from hetero_cpu.passes import join_open_network
-from hetero_cpu.planning.planner import build_plan
+from hetero_cpu.planning.planner import IsAtHand, build_plan
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import JIT
 
@@ -27,15 +27,16 @@ def make_open_plan(
     weights: PackedWeights,
     extensions: Mapping[tuple[str, str], Any],
     workers: int,
+    is_at_hand: IsAtHand | None = None,
 ) -> OpenPlan | None:
     """Returns the plan of a class that input shapes belong to; None where there is none, or where it holds for these shapes alone.
 
-    `example`: the network as it was specialized for the shapes.
+    `example`: the network as it was specialized for the shapes. `is_at_hand`: as for `build_plan`.
     """
     try:
         opened = open_network(network, signature, example)
         joined, late = expose_late(join_open_network(opened.network, opened.scope))
-        plan = build_plan(joined, weights, extensions, provider=JIT, workers=workers, scope=opened.scope)
+        plan = build_plan(joined, weights, extensions, provider=JIT, workers=workers, scope=opened.scope, is_at_hand=is_at_hand)
         open_plan = tabulate_plan(plan, opened, late)
     except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         # A step that asks of its arrays what those with open sizes cannot tell: each set of sizes is planned alone then.

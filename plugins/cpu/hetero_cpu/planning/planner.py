@@ -7,7 +7,7 @@ group ── choose ──> recipe, views or join ── placing.py ──> a pl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from hetero_cpu.planning.specialization import list_static_types
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.providers import NUMPY, choose_step
 
+IsAtHand = Callable[[Sequence[Any]], bool]
 # Bytes; smaller ones stay, also for functions that look into them when they are bound.
 _LARGE_CONSTANT = 1 << 16
 
@@ -42,10 +43,12 @@ def build_plan(
     workers: int = 1,
     is_interim: bool = False,
     scope: Scope | None = None,
+    is_at_hand: IsAtHand | None = None,
 ) -> ExecutionPlan:
     """Returns the plan of a network as `specialize_network` made it; `workers` is the most threads that machine code may have.
 
-    `is_interim`: machine code takes over soon. `scope`: that of the symbols where sizes are some.
+    `is_interim`: machine code takes over soon. `scope`: that of the symbols where sizes are some. `is_at_hand` says of kernels whether all
+    are; where it is given, what needs another one is parted, as a product and the activation behind it, or left to the toolkit.
     """
     types = list_static_types(network)
     constants = {name: initializer.array for name, initializer in network.initializers.items()}
@@ -58,7 +61,7 @@ def build_plan(
         groups = join_chains(groups, network, types, constants)
     halos = None if provider == NUMPY else make_halo_table(network, types, groups)
     placer = ValuePlacer(network, types, constants, halos, provider != NUMPY, scope)
-    builder = _Builder(network, types, constants, weights, extensions, provider, workers, is_interim, scope, placer)
+    builder = _Builder(network, types, constants, weights, extensions, provider, workers, is_interim, scope, placer, is_at_hand)
     for group in groups:
         builder.add_group(group)
     return builder.finish()
@@ -78,6 +81,7 @@ class _Builder:
     is_interim: bool
     scope: Scope | None
     placer: ValuePlacer
+    is_at_hand: IsAtHand | None
     steps: list[PlannedStep] = field(default_factory=list)
     alike: AlikeGroups = field(init=False)
     last_read: dict[str, int] = field(default_factory=dict)
@@ -143,7 +147,11 @@ class _Builder:
             self.is_interim,
         )
         # Of symbols each choice may set conditions on the sizes.
-        return self.alike.choose(site, self.provider) if self.scope is None else choose_step(site, self.provider)
+        if self.scope is None:
+            return self.alike.choose(site, self.provider)
+        choice = choose_step(site, self.provider)
+        is_missing = self.is_at_hand is not None and isinstance(choice, Recipe) and not self.is_at_hand(choice.kernels)
+        return None if is_missing else choice
 
     def _has_places(self, group: Group) -> bool:
         """Says whether all that a group reads is in the plan and has elements, and what it makes has a place there."""
