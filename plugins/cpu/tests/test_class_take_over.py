@@ -109,7 +109,10 @@ def test_a_class_takes_over_with_packed_weights(network: CpuExecutable, orders: 
     assert network.native_weights.nbytes == packed
 
 
-def test_kernels_that_are_at_hand_answer_until_the_others_are_compiled(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_are_at_hand_answer_until_the_others_are_compiled(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compiler, "_open_folder", lambda: str(tmp_path))
     # A product is shipped, and so are sums; one with this activation behind it is not.
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
         active (float[rows, 32] x) => (float[rows, 48] z) { y = MatMul (x, w) z = Elu <alpha = 0.375> (y) }""")

@@ -82,7 +82,8 @@ def test_answers_are_right_before_while_and_after_machine_code_takes_over_and_th
 ) -> None:
     tmp_path.chmod(0o700)
     cold = start(tmp_path)
-    assert (cold["ready"][0], cold["steps"][0]) == (False, 0)
+    assert not cold["ready"][0]
+    assert cold["steps"][0] <= cold["steps"][-1], "kernels that are shipped may answer first, others not"
     # Machine code is not even planned before NumPy can answer.
     assert not cold["is_planned"]
     assert cold["ready"][-1]
