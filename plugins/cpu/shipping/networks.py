@@ -114,13 +114,15 @@ def _make_depthwise(activate: Activate) -> onnx.ModelProto:
         for kernel in (3, 5, 7):
             for stride in (1, 2):
                 layers.end(activate(b, _convolve(b, x, channels, channels, kernel, stride, channels)), 4)
-        # A sum whose zeros around it are not there: what stands between such layers is computed with channels last.
+        # Images without zeros around them: what stands between such layers is computed with channels last.
+        other = b.add("Relu", _convolve(b, "x", 3, channels))
         turned = b.add(
-            "LayerNormalization", b.add("Transpose", x, perm=[0, 2, 3, 1]), b.weight(channels), b.weight(channels), axis=-1
+            "LayerNormalization", b.add("Transpose", other, perm=[0, 2, 3, 1]), b.weight(channels), b.weight(channels), axis=-1
         )
         back = b.add("Transpose", b.add("MatMul", turned, b.weight(channels, channels)), perm=[0, 3, 1, 2])
         for kernel in (3, 5, 7):
-            layers.end(activate(b, _convolve(b, b.add("Add", x, back), channels, channels, kernel, 1, channels)), 4)
+            for value in (other, b.add("Add", other, back)):
+                layers.end(activate(b, _convolve(b, value, channels, channels, kernel, 1, channels)), 4)
     return layers.finish()
 
 
@@ -237,6 +239,19 @@ def _make_products(activate: Activate, outputs: Sequence[int], *, adds: bool) ->
     return layers.finish()
 
 
+def _make_rows() -> onnx.ModelProto:
+    """What normalizations are written out as: rows beside one number for each, in either order."""
+    layers = Layers({"x": ["batch", "length", DEPTH]})
+    b = layers.builder
+    for op_type in ("Add", "Sub", "Mul", "Div"):
+        mean = b.add("ReduceMean", "x", axes=[-1], keepdims=1)
+        layers.end(b.add(op_type, "x", mean), 3)
+        layers.end(b.add(op_type, mean, "x"), 3)
+        layers.end(b.add(op_type, b.weight(DEPTH), b.add("Softmax", "x")), 3)
+        layers.end(b.add(op_type, b.add("Softmax", "x"), b.weight(DEPTH)), 3)
+    return layers.finish()
+
+
 def _multiples(last: int, *more: int) -> list[int]:
     return [VECTOR * count for count in (*range(1, last + 1), *more)]
 
@@ -313,6 +328,7 @@ def _list_layers() -> Iterator[tuple[str, onnx.ModelProto, Iterator[Feeds]]]:
             _make_products(activate, _multiples(24, 32, 36, 48, 64)[-13:], adds=False),
             _draw_rows(),
         )
+    yield "rows", _make_rows(), _draw_rows()
     yield "products of odd outputs", _make_products(_nothing, (1, 2, 3, 5, 8, 24, 1000), adds=False), _draw_rows()
     for batch in (1, "batch"):
         yield f"other layers, batch {batch}", _make_others(batch), (feeds for feeds in _draw_images() if len(feeds["x"]) == 1)

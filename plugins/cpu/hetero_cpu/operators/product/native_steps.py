@@ -10,6 +10,7 @@ import numpy as np
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.open.arrays import lay_empty
+from hetero_cpu.open.sizes import is_open
 from hetero_cpu.operators.layout.copies import Copy, plan_copy
 from hetero_cpu.operators.product.kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, list_cut, make_product
 from hetero_cpu.operators.product.native_epilogue import list_overwritten, read_native_epilogue
@@ -69,7 +70,9 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
     )
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     pieces, piece_depth = choose_pieces(depth)
-    prefetches, splits, streams = tiling.count_prefetches(tiling.tiles), pieces > 1, tiling.tiles == 1
+    # A question about an open number of tiles would part its class.
+    streams = not is_open(tiling.tiles) and tiling.tiles == 1
+    prefetches, splits = tiling.count_prefetches(tiling.tiles), pieces > 1
     kernel = make_product(
         ProductShape.of_tiling(
             tiling, epilogue.activations, adds=bool(added), prefetches=prefetches, splits=splits, streams=streams
