@@ -117,7 +117,8 @@ def _choose_open_tiling(
     """Returns the tiling of a number of pixels that is a symbol: the size of its tiles is that of a class of numbers.
 
     From (size - 1) (size - 2) on every number of pixels is a sum of tiles of a size and of one less. Lines of images have the shortest
-    tiles that are almost as fast as the best, so that small and large images share a class.
+    tiles that are almost as fast as the best, so that small and large images share a class. A few rows of a sequence have the tile of
+    one row, so that they share its packed weights.
     """
 
     def rate(tile: tuple[int, int]) -> float:
@@ -127,7 +128,8 @@ def _choose_open_tiling(
     if is_image:
         almost = [tile for tile in best if rate(tile) <= _ALMOST * rate(best[0])]
         best = [*sorted(almost), *best[len(almost) :]]
-    most, vectors = next(tile for tile in best if pays(pixels, 2 * (tile[0] - 1) * (tile[0] - 2)))
+    fewer = 2 if is_image else 1
+    most, vectors = next(tile for tile in best if pays(pixels, 2 * (tile[0] - 1) * (tile[0] - fewer)))
     like = _cut(most, outputs, width, most, vectors)
     tiles = -(-pixels // most)
     return replace(like, pixels=most, tiles=tiles, long_tiles=pixels - tiles * (most - 1))
