@@ -12,6 +12,7 @@ from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.machine.rows import merge_axes
 from hetero_cpu.open.arrays import broadcast, lay_empty
+from hetero_cpu.open.choices import pays
 from hetero_cpu.open.sizes import is_open
 from hetero_cpu.operators.batched.kernel import ARRAYS, PARAMETERS, BatchedShape, choose_batched_tile, make_batched
 from hetero_cpu.operators.product.native_epilogue import read_native_epilogue
@@ -49,7 +50,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     width = find_width()
     tile, vectors, last_vectors, is_masked = choose_batched_tile(rows, columns, width)
     # Rows of b far apart fall into the same few lines of a cache.
-    packs = is_open(rows) or rows >= _ROWS_WORTH_PACKING
+    packs = pays(rows, _ROWS_WORTH_PACKING // 2) if is_open(rows) else rows >= _ROWS_WORTH_PACKING
     operands = is_a_turned, is_b_turned, packs, bool(adds) or bias is not None
     kernel = make_batched(BatchedShape(tile, vectors, last_vectors, is_masked, *operands, epilogue.activations))
 

@@ -29,6 +29,8 @@ _LONGEST_SUM, _PIECE = 2048, 1024
 _MANY, _UNFIT = 5040, frozenset({2, 4, 5, 9, 14})
 # The share of the cycles by which tiles of an image may be slower; U-Nets and detectors are not, by the clock.
 _ALMOST = 1.15
+# Twice the rows from which on a sequence has other tiles than one row has, and weights packed for them beside those for one row.
+_FEW_ROWS = 16
 # Tiles over which a block of weights is fetched, and those that stand for all of such a class.
 _MOST_FETCHING, _OPEN_FETCHING = 32, 16
 # From how many blocks for each worker on ranges of them come out even enough.
@@ -128,8 +130,11 @@ def _choose_open_tiling(
     if is_image:
         almost = [tile for tile in best if rate(tile) <= _ALMOST * rate(best[0])]
         best = [*sorted(almost), *best[len(almost) :]]
-    fewer = 2 if is_image else 1
-    most, vectors = next(tile for tile in best if pays(pixels, 2 * (tile[0] - 1) * (tile[0] - fewer)))
+
+    def find_limit(size: int) -> int:
+        return 2 * (size - 1) * (size - 2) if is_image or size == 1 else max(2 * (size - 1) ** 2, _FEW_ROWS)
+
+    most, vectors = next(tile for tile in best if pays(pixels, find_limit(tile[0])))
     like = _cut(most, outputs, width, most, vectors)
     tiles = -(-pixels // most)
     return replace(like, pixels=most, tiles=tiles, long_tiles=pixels - tiles * (most - 1))
