@@ -12,7 +12,7 @@ import onnx.shape_inference
 import pytest
 from hetero_cpu.passes import transform_network
 from hetero_cpu.planning import plain_specialization
-from hetero_cpu.planning.plain_specialization import _RULES, specialize_plainly
+from hetero_cpu.planning.plain_specialization import _CONDITIONS, _RULES, specialize_plainly
 from hetero_cpu.planning.specialization import specialize_network
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
@@ -136,7 +136,7 @@ def by_onnx(network: Network, signature: Any) -> Network:
         return specialize_network(network, signature, evaluate_node)
 
 
-@pytest.mark.parametrize(("op_type", "version"), sorted(_RULES))
+@pytest.mark.parametrize(("op_type", "version"), sorted({*_RULES, *_CONDITIONS}))
 def test_types_of_drawn_nodes_are_those_that_onnx_infers(op_type: str, version: int) -> None:
     draw = random.Random(f"{op_type} {version}")
     answered = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hetero_core.network.graph import Node
-from hetero_cpu.open.rules import Rule, Shape, UnknownError, Values, broadcast_sizes, convolve_shapes
+from hetero_cpu.open.rules import Rule, Shape, UnknownError, Values, convolve_shapes, multiply_shapes
 
 
 def _recur(node: Node, values: Values) -> Sequence[Shape]:
@@ -37,8 +37,8 @@ def _search(node: Node, values: Values) -> Sequence[Shape]:
     if count is None:
         raise UnknownError(node.op_type)
     axis = int(node.attributes.get("axis", -1)) % len(shape)
-    found = (*shape[:axis], count.reshape(-1)[0], *shape[axis + 1 :])
-    return [found, found]
+    largest = (*shape[:axis], count.reshape(-1)[0], *shape[axis + 1 :])
+    return [largest, largest]
 
 
 def _mark_ones(node: Node, values: Values) -> Sequence[Shape]:
@@ -66,10 +66,7 @@ def _multiply(first: int, second: int) -> Rule:
     """Returns the rule of products whose matrices are these inputs."""
 
     def infer(node: Node, values: Values) -> Sequence[Shape]:
-        a, b = (values.find_shape(node.inputs[position]) for position in (first, second))
-        if len(a) < 2 or len(b) < 2:
-            raise UnknownError(node.op_type)
-        return [(*broadcast_sizes(a[:-2], b[:-2]), a[-2], b[-1])]
+        return [multiply_shapes(*(values.find_shape(node.inputs[position]) for position in (first, second)))]
 
     return infer
 

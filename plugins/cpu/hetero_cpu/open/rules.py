@@ -127,10 +127,14 @@ def _arg(node: Node, values: Values) -> Sequence[Shape]:
 
 
 def _mat_mul(node: Node, values: Values) -> Sequence[Shape]:
-    a, b = (values.find_shape(value) for value in node.inputs[:2])
+    return [multiply_shapes(*(values.find_shape(value) for value in node.inputs[:2]))]
+
+
+def multiply_shapes(a: Shape, b: Shape) -> Shape:
+    """Returns the shape of the product of two matrices or stacks of them. Raises: UnknownError for a vector."""
     if len(a) < 2 or len(b) < 2:
-        raise UnknownError(node.op_type)
-    return [(*broadcast_sizes(a[:-2], b[:-2]), a[-2], b[-1])]
+        raise UnknownError("MatMul")
+    return (*broadcast_sizes(a[:-2], b[:-2]), a[-2], b[-1])
 
 
 def _gemm(node: Node, values: Values) -> Sequence[Shape]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import floor
 from types import MappingProxyType
+from typing import Any
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import rebuild_graph
@@ -17,6 +18,7 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.plain_types import infer_plain_node, says_no_more
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_core.transforms.constants import Evaluate, drop_unread, fold_node
+from hetero_cpu.open.rules import infer_shapes
 
 Types = Mapping[str, ValueType]
 Constants = Mapping[str, Initializer]
@@ -57,16 +59,24 @@ def specialize_plainly(
 
 def _infer(node: Node, types: Types, constants: Constants) -> dict[str, ValueType] | None:
     """Returns the types of what a node makes whose numbers are constants, by rules for sizes that are all known."""
-    rule = None if node.domain else _RULES.get((node.op_type, node.since_version))
+    key = node.op_type, node.since_version
+    rule, condition = _RULES.get(key), _CONDITIONS.get(key)
     first = types.get(node.inputs[0]) if node.inputs else None
-    if rule is None or not isinstance(first, TensorType) or first.shape is None or first.dtype is None:
+    if node.domain or (rule is None and condition is None) or not isinstance(first, TensorType):
+        return None
+    if first.shape is None or first.dtype is None:
         return None
     if any(not isinstance(size, int) for size in first.shape) or not all(node.outputs):
         return None
-    shapes = rule(node, [size for size in first.shape if isinstance(size, int)], constants)
-    if shapes is None or len(shapes) != len(node.outputs):
+    shape = [size for size in first.shape if isinstance(size, int)]
+    shapes: Sequence[Sequence[int]] | None = None
+    if rule is not None:
+        shapes = rule(node, shape, constants)
+    elif condition is not None and condition(node, shape, constants):
+        shapes = infer_shapes(node, _KnownValues(node.inputs[0], shape, constants))
+    if shapes is None or len(shapes) != len(node.outputs) or any(size < 0 for own in shapes for size in own):
         return None
-    return {value: TensorType(first.dtype, tuple(shape)) for value, shape in zip(node.outputs, shapes, strict=True)}
+    return {value: TensorType(first.dtype, tuple(own)) for value, own in zip(node.outputs, shapes, strict=True)}
 
 
 def _slice(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
@@ -103,14 +113,10 @@ def _keep(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
     return [list(shape)]
 
 
-def _normalize_instances(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
-    return [list(shape)] if len(shape) >= 3 and _has_channels(node, shape, constants) else None
-
-
 def _has_channels(node: Node, shape: Sequence[int], constants: Constants) -> bool:
     """Says whether all further inputs are constants with a number for each channel."""
     others = [constants.get(value) for value in node.inputs[1:]]
-    return all(constant is not None and constant.shape == tuple(shape[1:2]) for constant in others)
+    return len(shape) >= 3 and all(constant is not None and constant.shape == tuple(shape[1:2]) for constant in others)
 
 
 def _normalize(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
@@ -138,77 +144,46 @@ def _resize(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
     return [sizes]
 
 
-def _transpose_convolution(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+def _can_transpose(node: Node, shape: Sequence[int], constants: Constants) -> bool:
     weight, attributes = constants.get(node.inputs[1]), node.attributes
     axes = len(shape) - 2
     if weight is None or axes < 1 or len(weight.shape) != len(shape) or weight.shape[0] != shape[1]:
-        return None
-    if attributes.get("auto_pad", "NOTSET") not in ("", "NOTSET") or "output_shape" in attributes:
-        return None
-    kernel = list(attributes.get("kernel_shape", weight.shape[2:]))
-    strides, dilations, more = (list(attributes.get(name, [own] * axes)) for name, own in _STEPS)
-    pads = list(attributes.get("pads", [0] * 2 * axes))
-    if not len(kernel) == len(strides) == len(dilations) == len(more) == axes or len(pads) != 2 * axes:
-        return None
-    if kernel != list(weight.shape[2:]) or min(*shape, *strides, *dilations) < 1 or min(*pads, *more) < 0:
-        return None
+        return False
+    if attributes.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in attributes:
+        return False
+    kernel, pads = list(attributes.get("kernel_shape", weight.shape[2:])), list(attributes.get("pads", [0] * 2 * axes))
+    steps = [list(attributes.get(name, [1] * axes)) for name in ("strides", "dilations")]
+    more = list(attributes.get("output_padding", [0] * axes))
+    if kernel != list(weight.shape[2:]) or {len(numbers) for numbers in (*steps, more)} != {axes} or len(pads) != 2 * axes:
+        return False
     group = attributes.get("group", 1)
-    if group < 1 or shape[1] % group:
-        return None
-    sizes = [
-        strides[axis] * (shape[2 + axis] - 1)
-        + more[axis]
-        + (kernel[axis] - 1) * dilations[axis]
-        + 1
-        - pads[axis]
-        - pads[axes + axis]
-        for axis in range(axes)
-    ]
-    return None if min(sizes) < 1 else [[shape[0], weight.shape[1] * group, *sizes]]
+    return min(*shape, *steps[0], *steps[1], group) >= 1 and min(*pads, *more) >= 0 and shape[1] % group == 0
 
 
-_STEPS = (("strides", 1), ("dilations", 1), ("output_padding", 0))
-
-
-def _split(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+def _can_split(node: Node, shape: Sequence[int], constants: Constants) -> bool:
     axis, count = node.attributes.get("axis", 0), len(node.outputs)
     if not -len(shape) <= axis < len(shape):
-        return None
-    size = shape[axis]
+        return False
     if len(node.inputs) > 1 and node.inputs[1]:
         sizes = _read(node, 1, constants)
-        if "num_outputs" in node.attributes:
-            return None
-    else:
-        sizes = [size // count] * count if size % count == 0 else None
-        if node.attributes.get("num_outputs", count) != count:
-            return None
-    if sizes is None or len(sizes) != count or min(sizes) < 0 or sum(sizes) != size:
-        return None
-    axis %= len(shape)
-    return [[*shape[:axis], own, *shape[axis + 1 :]] for own in sizes]
+        is_whole = sizes is not None and len(sizes) == count and min(sizes) >= 0 and sum(sizes) == shape[axis]
+        return is_whole and "num_outputs" not in node.attributes
+    return shape[axis] % count == 0 and node.attributes.get("num_outputs", count) == count
 
 
-def _pad(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+def _can_pad(node: Node, shape: Sequence[int], constants: Constants) -> bool:
     pads = _read(node, 1, constants)
-    if pads is None or len(pads) != 2 * len(shape) or (len(node.inputs) > 3 and node.inputs[3]) or not shape:
-        return None
-    sizes = [size + begin + end for size, begin, end in zip(shape, pads, pads[len(shape) :], strict=False)]
-    return None if min(sizes) < 0 else [sizes]
+    return pads is not None and len(pads) == 2 * len(shape) > 0 and not any(node.inputs[3:])
 
 
-def _move_depth(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+def _can_move_depth(node: Node, shape: Sequence[int], constants: Constants) -> bool:
     side = node.attributes.get("blocksize", 0)
-    if len(shape) != 4 or side < 1 or shape[1] % (side * side):
-        return None
-    return [[shape[0], shape[1] // (side * side), shape[2] * side, shape[3] * side]]
+    return len(shape) == 4 and side >= 1 and shape[1] % (side * side) == 0
 
 
-def _tile(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
+def _can_tile(node: Node, shape: Sequence[int], constants: Constants) -> bool:
     repeats = _read(node, 1, constants)
-    if repeats is None or len(repeats) != len(shape) or min(repeats, default=0) < 0:
-        return None
-    return [[size * times for size, times in zip(shape, repeats, strict=True)]]
+    return repeats is not None and len(repeats) == len(shape) and min(repeats, default=0) >= 0
 
 
 def _read(node: Node, position: int, constants: Constants) -> list[int] | None:
@@ -224,15 +199,40 @@ _RULES: Mapping[tuple[str, int], Callable[[Node, Sequence[int], Constants], Shap
     **{("Slice", version): _slice for version in (10, 11, 13)},
     **{("Expand", version): _expand for version in (8, 13)},
     **{("Resize", version): _resize for version in (11, 13, 18, 19)},
-    **{("ConvTranspose", version): _transpose_convolution for version in (1, 11, 22)},
-    **{("InstanceNormalization", version): _normalize_instances for version in (6, 22)},
-    **{("DepthToSpace", version): _move_depth for version in (1, 11, 13)},
-    **{("Pad", version): _pad for version in (11, 13, 18, 19, 21, 23, 24, 25)},
-    **{("Tile", version): _tile for version in (6, 13)},
-    **{("Split", version): _split for version in (13, 18)},
     ("Gelu", 20): _keep,
     ("HardSwish", 14): _keep,
     ("HardSwish", 22): _keep,
     ("RMSNormalization", 23): _normalize,
     ("Swish", 24): _keep,
 }
+
+_CONDITIONS: Mapping[tuple[str, int], Callable[[Node, Sequence[int], Constants], bool]] = {
+    **{("ConvTranspose", version): _can_transpose for version in (1, 11, 22)},
+    **{("DepthToSpace", version): _can_move_depth for version in (1, 11, 13)},
+    **{("InstanceNormalization", version): _has_channels for version in (6, 22)},
+    **{("Pad", version): _can_pad for version in (11, 13, 18, 19, 21, 23, 24, 25)},
+    **{("Split", version): _can_split for version in (13, 18)},
+    **{("Tile", version): _can_tile for version in (6, 13)},
+}
+"""When onnx infers for an operator what the rule for symbols says, and finds no error."""
+
+
+class _KnownValues:
+    """What the rules for symbols ask of a node whose first input has this shape and whose others are constants."""
+
+    def __init__(self, source: str, shape: Sequence[int], constants: Constants) -> None:
+        self._source, self._shape, self._constants = source, tuple(shape), constants
+
+    def read(self, value: str) -> Any:
+        """Returns the elements of a constant."""
+        constant = self._constants.get(value)
+        return None if constant is None else constant.array
+
+    def read_scales(self, value: str) -> Sequence[float]:
+        """Returns the elements of a constant of floats."""
+        scales: list[float] = self._constants[value].array.reshape(-1).tolist()
+        return scales
+
+    def find_shape(self, value: str) -> tuple[Any, ...]:
+        """Returns a shape."""
+        return self._shape if value == self._source else self._constants[value].shape
