@@ -45,13 +45,13 @@ def _make_computed_pads() -> tuple[onnx.ModelProto, list[Feeds]]:
     small = b.add("ConvTranspose", b.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), b.weight(16, 16, 2, 2), strides=[2, 2])
     pairs = []
     for axis in (3, 2):
-        missing = b.add("Sub", *(b.add("Gather", b.add("Shape", value), b.constant(axis)) for value in (x, small)), name="")
+        missing = b.add("Sub", *(b.add("Gather", b.add("Shape", value), b.constant(axis)) for value in (x, small)))
         half = b.add("Cast", b.add("Cast", b.add("Div", missing, b.constant(2)), to=TensorProto.INT64), to=TensorProto.INT64)
         pairs += [half, b.add("Sub", missing, half)]
-    given = b.add("Concat", *(b.add("Unsqueeze", size, b.constant([0])) for size in pairs), axis=0)
+    pads_of_sides = b.add("Concat", *(b.add("Unsqueeze", size, b.constant([0])) for size in pairs), axis=0)
     count = b.add("Sub", b.constant([8]), b.constant([4]))
     zeros = b.add("ConstantOfShape", count, value=onnx.numpy_helper.from_array(np.zeros(1, np.int64)))
-    stacked = b.add("Reshape", b.add("Concat", given, zeros, axis=0), b.constant([-1, 2]))
+    stacked = b.add("Reshape", b.add("Concat", pads_of_sides, zeros, axis=0), b.constant([-1, 2]))
     turned = b.add("Slice", stacked, b.constant([-1]), b.constant([-LAST]), b.constant([0]), b.constant([-1]))
     pads = b.add("Reshape", b.add("Transpose", turned, perm=[1, 0]), b.constant([-1]))
     b.add("Relu", b.add("Concat", b.add("Pad", small, pads, mode="constant"), x, axis=1), name="y")
@@ -79,10 +79,10 @@ def _make_turned_rows() -> tuple[onnx.ModelProto, list[Feeds]]:
 def _make_expanded() -> tuple[onnx.ModelProto, list[Feeds]]:
     """torch's `expand` with -1 for a size that stays."""
     b = Builder()
-    wanted = b.add("Concat", b.size("x", 0), b.size("x", 1), b.constant([-1]), axis=0)
-    ones = b.add("ConstantOfShape", b.add("Shape", wanted), value=onnx.numpy_helper.from_array(np.ones(1, np.int64), "ones"))
-    hidden = b.add("Equal", wanted, b.add("Mul", ones, b.constant(-1)))
-    spread = b.add("Expand", b.weight(1, 1, WIDTH), b.add("Where", hidden, ones, wanted))
+    target = b.add("Concat", b.size("x", 0), b.size("x", 1), b.constant([-1]), axis=0)
+    ones = b.add("ConstantOfShape", b.add("Shape", target), value=onnx.numpy_helper.from_array(np.ones(1, np.int64), "ones"))
+    hidden = b.add("Equal", target, b.add("Mul", ones, b.constant(-1)))
+    spread = b.add("Expand", b.weight(1, 1, WIDTH), b.add("Where", hidden, ones, target))
     b.add("Mul", b.add("Add", "x", spread), "x", name="y")
     return b.finish({"x": ROWS}, {"y": ["batch", "length", WIDTH]}), _draw_rows()
 
