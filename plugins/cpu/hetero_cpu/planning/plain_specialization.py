@@ -156,8 +156,9 @@ def _can_transpose(node: Node, shape: Sequence[int], constants: Constants) -> bo
     more = list(attributes.get("output_padding", [0] * axes))
     if kernel != list(weight.shape[2:]) or {len(numbers) for numbers in (*steps, more)} != {axes} or len(pads) != 2 * axes:
         return False
-    group = attributes.get("group", 1)
-    return min(*shape, *steps[0], *steps[1], group) >= 1 and min(*pads, *more) >= 0 and shape[1] % group == 0
+    group = int(attributes.get("group", 1))
+    is_positive = bool(min(*shape, *steps[0], *steps[1], group) >= 1 and min(*pads, *more) >= 0)
+    return is_positive and shape[1] % group == 0
 
 
 def _can_split(node: Node, shape: Sequence[int], constants: Constants) -> bool:
@@ -168,7 +169,7 @@ def _can_split(node: Node, shape: Sequence[int], constants: Constants) -> bool:
         sizes = _read(node, 1, constants)
         is_whole = sizes is not None and len(sizes) == count and min(sizes) >= 0 and sum(sizes) == shape[axis]
         return is_whole and "num_outputs" not in node.attributes
-    return shape[axis] % count == 0 and node.attributes.get("num_outputs", count) == count
+    return shape[axis] % count == 0 and bool(node.attributes.get("num_outputs", count) == count)
 
 
 def _can_pad(node: Node, shape: Sequence[int], constants: Constants) -> bool:
@@ -177,7 +178,7 @@ def _can_pad(node: Node, shape: Sequence[int], constants: Constants) -> bool:
 
 
 def _can_move_depth(node: Node, shape: Sequence[int], constants: Constants) -> bool:
-    side = node.attributes.get("blocksize", 0)
+    side = int(node.attributes.get("blocksize", 0))
     return len(shape) == 4 and side >= 1 and shape[1] % (side * side) == 0
 
 
