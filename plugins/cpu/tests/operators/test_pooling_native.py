@@ -110,16 +110,17 @@ def test_an_image_in_c_order_is_copied_first(native: NativeRun, op_type: str) ->
     np.testing.assert_allclose(y, expected, rtol=0, atol=0 if op_type == "MaxPool" else 12 * HALF_ULP * np.abs(x).max())
 
 
-@pytest.mark.parametrize("change", ["indices", "every other column", "large window"])
+@pytest.mark.parametrize("change", ["indices", "every other column", "few channels", "large window"])
 def test_max_pool_leaves_to_others_what_it_does_not_compute(native: NativeRun, change: str) -> None:
     from hetero_cpu.operators.pooling.native_steps import plan_max_pool
 
     x = draw_array(1, 1, 4, 16, 16)
-    images = {"x": np.repeat(x, 2, axis=3)[..., ::2] if change == "every other column" else Lay().place(x)[1]}
+    others = {"every other column": np.repeat(x, 2, axis=3)[..., ::2], "few channels": x[:, :3].copy()}
+    images = {"x": others[change] if change in others else Lay().place(x)[1]}
     kernel = (16, 15) if change == "large window" else (2, 2)
     outputs = ("y", "places") if change == "indices" else ("y",)
     node = Node("pool", "MaxPool", ("x",), outputs, since_version=22, attributes={"kernel_shape": kernel})
-    site = native.make_site([node], images, {}, (1, 4, 17 - kernel[0], 17 - kernel[1]))
+    site = native.make_site([node], images, {}, (1, images["x"].shape[1], 17 - kernel[0], 17 - kernel[1]))
     assert plan_max_pool(site) is None
 
 
