@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import ceil
 from time import thread_time
 from typing import Any
@@ -46,14 +46,17 @@ class ReadLimits:
 class ReadBudget:
     """The part of its `ReadLimits` that the reading of one model has used so far. It belongs to the thread that reads."""
 
-    __slots__ = ("_began", "_memory", "_nodes", "_seconds", "_title", "_until_clock", "limits")
+    __slots__ = ("_began", "_measure", "_memory", "_nodes", "_seconds", "_title", "_until_clock", "limits")
 
-    def __init__(self, limits: ReadLimits, title: str, nbytes: int) -> None:
-        """`title` begins the message of an error: "'model.onnx'"; `nbytes` of the model without its large weights."""
+    def __init__(self, limits: ReadLimits, title: str, measure: Callable[[], int]) -> None:
+        """`title` begins the message of an error: "'model.onnx'"; `measure` returns the bytes of the model without its large weights.
+
+        It is called when the time for the first megabyte is over: a ModelProto of 68 MB takes 90 ms to tell its size.
+        """
         self.limits = limits
-        self._title = title
+        self._title, self._measure = title, measure
         self._nodes = self._memory = self._until_clock = 0
-        self._seconds = limits.seconds * max(ceil(nbytes / 2**20), 1)
+        self._seconds = limits.seconds
         self._began = thread_time()
 
     def take_nodes(self, count: int, owner: str) -> None:
@@ -85,6 +88,8 @@ class ReadBudget:
             return
         self._until_clock = 64
         seconds = thread_time() - self._began
+        if seconds > self._seconds:
+            self._seconds = self.limits.seconds * max(ceil(self._measure() / 2**20), 1)
         if seconds > self._seconds:
             raise self._refuse(f"{owner} was reached after {seconds:.0f} s of the processor", "seconds", self.limits.seconds)
 

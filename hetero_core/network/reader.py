@@ -75,7 +75,7 @@ def read_network(
     else:
         title = "the ModelProto"
         model = _check_proto(source)
-    budget = ReadBudget(ReadLimits() if limits is None else limits, title, model.ByteSize())
+    budget = ReadBudget(ReadLimits() if limits is None else limits, title, model.ByteSize)
     network = assemble_network(model, WeightFiles(folder), title, raw_data, budget=budget)
     inferred = infer_types(forget_shapes(network), infer_custom_types=infer_custom_types, budget=budget)
     compared = compare_declarations(network, inferred)
@@ -179,7 +179,7 @@ def assemble_network(
     Raises: as `read_network`.
     """
     _check_header(model, title)
-    budget = ReadBudget(ReadLimits(), title, model.ByteSize()) if budget is None else budget
+    budget = ReadBudget(ReadLimits(), title, model.ByteSize) if budget is None else budget
     opsets = read_opsets(model.opset_import, "the model")
     reader = GraphReader(model, weights, raw_data, budget)
     graph, pins = reader.read_root(opsets)
