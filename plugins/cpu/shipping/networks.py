@@ -278,7 +278,7 @@ def _draw_encoder(model: onnx.ModelProto) -> Iterator[Feeds]:
 def _draw_decoder(model: onnx.ModelProto) -> Iterator[Feeds]:
     """A prompt, and tokens behind it."""
     for batch in (1, 2):
-        for past, steps in ((0, 20), (20, 1), (21, 1), (0, 150), (150, 1), (151, 1), (150, 5)):
+        for past, steps in ((0, 20), (20, 1), (21, 1), (0, 150), (150, 1), (151, 1), (150, 5), (0, 5)):
             feeds: Feeds = {}
             for value in model.graph.input:
                 sizes = [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]

@@ -43,7 +43,7 @@ def collect_texts(level: str) -> dict[str, str]:
     compiler.Compiler._emit = emit_and_keep
     compiler.find_shipped = lambda: None
     # A network is planned again for sizes in another order.
-    OpenPlans.keep_on_disk = lambda *_: None
+    OpenPlans.keep_on_disk = lambda *_, **__: None
     compiler._describe_processor = lambda: " ".join(sorted(shipped.FLAGS[level]))
     for title, model, threads, inputs in list_networks():
         count = len(texts)

@@ -140,6 +140,24 @@ def test_sizes_that_happen_to_be_equal_make_no_class_of_their_own() -> None:
     assert _check(make_encoder(layers=1, width=64), draw, threads=1, count=len(shapes)) == 1
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("first", [5, 60])
+def test_products_have_a_class_of_few_rows_and_one_of_many(first: int, threads: int) -> None:
+    rows = [first, 65 - first, *range(2, 32), 113, 700]
+    layer = "p = MatMul (x, w) b = Add (p, c) y = Relu (b) z = MatMul (y, v) out = Add (z, x)"
+    constants = ", ".join(
+        f"float[{', '.join(map(str, shape))}] {name} = {{{', '.join(f'{number:.3f}' for number in numbers.reshape(-1))}}}"
+        for name, shape in (("w", (24, 200)), ("c", (200,)), ("v", (200, 24)))
+        for numbers in [np.random.default_rng(len(name)).standard_normal(shape)]
+    )
+    text = f"<ir_version: 8, opset_import: ['': 17]> graph (float[rows, 24] x) => (float[rows, 24] out) <{constants}> {{ {layer} }}"
+
+    def draw(rng: np.random.Generator, place: int) -> Feeds:
+        return {"x": rng.standard_normal((rows[place], 24)).astype(np.float32)}
+
+    assert _check(onnx.parser.parse_model(text.replace("'", '"')), draw, threads=threads, count=len(rows)) == 2
+
+
 def test_a_class_reaches_down_to_a_few_keys_and_rows() -> None:
     # 8 keys are fewer than a tile of the kernel has, 26 rows more than the least that tiles of two sizes add up to.
     shapes = [(6, 105), (8, 14), (2, 13), (5, 8), (3, 9)]

@@ -9,17 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from hetero_cpu.machine import compiler, shipped
+from hetero_cpu.machine import compiler, shipped, translation
 from hetero_cpu.machine.image import load_image
 from hetero_cpu.machine.shipped import FLAGS, FOLDER, LEVELS, ShippedKernels, open_shipped, write_shipped
 from hetero_cpu.machine.sources import digest_emitters
+from hetero_cpu.operators.winograd.kernel import WinogradShape, make_whole
 
 IMAGES = {"first": b"\x7fELF first", "second": b"\x7fELF the second"}
 FIRST_RUNS = """
 import sys
 import numpy as np
 import onnxruntime as ort
-from hetero_cpu.machine import compiler, shipped
+from hetero_cpu.machine import compiler, shipped, translation
 compiler._describe_processor = lambda: " ".join(shipped.FLAGS[sys.argv[2]])
 from hetero_cpu.machine.translator import TRANSLATOR
 from hetero_core import Core
@@ -154,3 +155,12 @@ def test_damaged_kernel_is_compiled(folder: Path, caplog: pytest.LogCaptureFixtu
     assert kernels.read("second") is None
     assert "is damaged; kernel second is compiled" in caplog.text
     assert kernels.read("first") == IMAGES["first"]
+
+
+def test_sums_of_winograd_stay_in_the_registers_of_avx512() -> None:
+    kernel = make_whole(WinogradShape(4, 14, False, 2, 2, 4, False, ()))
+    text, level = kernel.emit(kernel.name, 16).take_text(), "x86-64-v4"
+    assembly: str = translation._open_target(level).emit_assembly(translation.optimize(text, level))
+    # By LLVM's model of the level there are 140.
+    assert sum("%zmm" in line and "%rsp" in line for line in assembly.splitlines()) < 40
+    assert assembly.count("vfmadd") > 200

@@ -24,13 +24,13 @@ _LATENCY, _PRODUCTS_PER_CYCLE = 4, 2
 _NEAR_BYTES = 1 << 19
 # Products of a sum from which on it is made in pieces, and of a piece.
 _LONGEST_SUM, _PIECE = 2048, 1024
-# A number of pixels that stands for many, and tiles that are left out of the classes, so that there are few of these. An encoder of
-# open sizes is 8 % faster with tiles of 6 x 4 than of 14 x 2, and the class reaches down to 25 pixels instead of 169.
+# A number of pixels that stands for many, and tiles that are left out of the classes, so that there are few of these.
 _MANY, _UNFIT = 5040, frozenset({2, 4, 5, 9, 14})
 # The share of the cycles by which tiles of an image may be slower; U-Nets and detectors are not, by the clock.
 _ALMOST = 1.15
-# Twice the rows from which on a sequence has other tiles than one row has, and weights packed for them beside those for one row.
-_FEW_ROWS = 16
+# The longest tile of an open number of pixels: decoders, encoders and U-Nets take as long as with tiles of 6, which need 20 pixels where
+# these need 12. And one for few pixels, in blocks as wide, so that weights of both are packed once.
+_LONG, _SHORT = 5, 3
 # Tiles over which a block of weights is fetched, and those that stand for all of such a class.
 _MOST_FETCHING, _OPEN_FETCHING = 32, 16
 # From how many blocks for each worker on ranges of them come out even enough.
@@ -54,6 +54,8 @@ class Tiling:
     last: int
     """The channels in the last vector of the last block."""
     width: int
+    is_few: bool = False
+    """Whether the pixels are an open number of rows that is too small for the tile of many."""
 
     def count_prefetches(self, units: int) -> int:
         """Returns the cache lines that a tile fetches ahead for every four numbers of depth, where `units` tiles share a block of weights.
@@ -81,7 +83,7 @@ class Tiling:
     @property
     def packing(self) -> Tiling:
         """What packed weights depend on: the same without what is open, the rows."""
-        return replace(self, pixels=0, tiles=0, long_tiles=0)
+        return replace(self, pixels=0, tiles=0, long_tiles=0, is_few=False)
 
     @property
     def padded_outputs(self) -> int:
@@ -119,25 +121,27 @@ def _choose_open_tiling(
     """Returns the tiling of a number of pixels that is a symbol: the size of its tiles is that of a class of numbers.
 
     From (size - 1) (size - 2) on every number of pixels is a sum of tiles of a size and of one less. Lines of images have the shortest
-    tiles that are almost as fast as the best, so that small and large images share a class. A few rows of a sequence have the tile of
-    one row, so that they share its packed weights.
+    tiles that are almost as fast as the best, so that small and large images share a class. Too few rows of a sequence for the best tile
+    have a short one: tiles of one row, which read all weights for each, take up to twice as long from two rows on.
     """
 
     def rate(tile: tuple[int, int]) -> float:
         return _count_cycles(_cut(_MANY, outputs, width, *tile))
 
-    best = sorted(((most, vectors) for most, vectors in tiles_of_width if most not in _UNFIT), key=rate)
+    best = sorted(((min(most, _LONG), vectors) for most, vectors in tiles_of_width if most not in _UNFIT), key=rate)
+    short = _SHORT, best[0][1]
     if is_image:
+        best = sorted([short, *best], key=rate)
         almost = [tile for tile in best if rate(tile) <= _ALMOST * rate(best[0])]
         best = [*sorted(almost), *best[len(almost) :]]
-
-    def find_limit(size: int) -> int:
-        return 2 * (size - 1) * (size - 2) if is_image or size == 1 else max(2 * (size - 1) ** 2, _FEW_ROWS)
-
-    most, vectors = next(tile for tile in best if pays(pixels, find_limit(tile[0])))
+    else:
+        best = [best[0], short, *sorted(best)]
+    tile = next(tile for tile in best if pays(pixels, 2 * (tile[0] - 1) * (tile[0] - 2)))
+    most, vectors = tile
     like = _cut(most, outputs, width, most, vectors)
     tiles = -(-pixels // most)
-    return replace(like, pixels=most, tiles=tiles, long_tiles=pixels - tiles * (most - 1))
+    is_few = not is_image and tile != best[0]
+    return replace(like, pixels=most, tiles=tiles, long_tiles=pixels - tiles * (most - 1), is_few=is_few)
 
 
 def _cut(pixels: int, outputs: int, width: int, most: int, vectors: int) -> Tiling:
@@ -173,8 +177,10 @@ def choose_chunks(tiling: Tiling, *, lines: int, depth: int, pixel_bytes: int, w
     most_chunks = largest(1, products // _SMALLEST_CHUNK, weight_bytes // _SMALLEST_STREAM)
     are_near = weight_bytes <= 2 * _NEAR_BYTES
     has_ranges = workers > 1 and tiling.blocks >= _BLOCKS_OF_WORKER * workers
-    outweighs = has_ranges and not pays(units * tiling.pixels * pixel_bytes, weight_bytes)
-    if ((are_near and not outweighs) or tiling.blocks < 2 * workers) and units >= min(workers, tiling.blocks):
+    # A question about an open number would part its class, and for many rows both ways take as long, to a few hundredths.
+    outweighs = has_ranges and not is_open(units) and units * tiling.pixels * pixel_bytes < weight_bytes
+    has_units = not tiling.is_few and units >= min(workers, tiling.blocks)
+    if ((are_near and not outweighs) or tiling.blocks < 2 * workers) and has_units:
         near = max(1, _NEAR_BYTES // max(1, pixel_bytes * tiling.pixels))
         chunk_target = largest(-(-units // near), least(most_chunks, 8 * workers) if workers > 1 else 1)
         size = choose_chunk_size(units, chunk_target, workers)
