@@ -10,7 +10,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -119,3 +120,16 @@ def begin_limit(threads: int) -> None:
 def end_limit(threads: int) -> None:
     """Ends what `begin_limit` began with the same number."""
     _blas.leave(threads)
+
+
+@contextmanager
+def limit_blas(threads: int | None) -> Iterator[None]:
+    """Keeps BLAS at this many threads or fewer meanwhile; None leaves it alone."""
+    if threads is None:
+        yield
+        return
+    begin_limit(threads)
+    try:
+        yield
+    finally:
+        end_limit(threads)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
 from hetero_cpu import open_plans
-from hetero_cpu.executed import MOST_PLANS, TellingExecutable
+from hetero_cpu.checked_executable import CheckedExecutable
+from hetero_cpu.executed import MOST_PLANS
 from hetero_cpu.kernel_choice import AUTO, NO, YES
 from hetero_cpu.kernel_set import warn_where_numpy_computes
-from hetero_cpu.planning.instance import WrongTypeError, lay_inputs
-from hetero_cpu.planning.later import build_plan, compile_toolkit, join, specialize
+from hetero_cpu.planning.instance import WrongTypeError
+from hetero_cpu.planning.later import build_plan, join, specialize
 from hetero_cpu.planning.plan import ExecutionPlan
 from hetero_cpu.planning.plan_check import is_faulty
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
@@ -26,7 +27,6 @@ from hetero_cpu.providers import JIT, NUMPY
 from hetero_cpu.verification import Verifier
 
 if TYPE_CHECKING:
-    from hetero_core.kernels.execution import Program
     from hetero_core.network.graph import Network
     from hetero_cpu.planning.planner import IsAtHand
     from hetero_cpu.planning.signature import Signature
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class CpuExecutable(TellingExecutable):
+class CpuExecutable(CheckedExecutable):
     """Safe for threads. Results are the caller's own."""
 
     def __init__(
@@ -73,9 +73,10 @@ class CpuExecutable(TellingExecutable):
         self._is_closed, self._plan_count, self._orders = False, 0, 0
         self._open_plans = open_plans.OpenPlans(self.inputs)
         if signature is None and kernels != NUMPY and not (checks_plans or is_once):
-            self._open_plans.keep_on_disk(source, self.native_weights, workers)
+            self._open_plans.keep_on_disk(source, self.native_weights, workers, verifies=verifies)
+            self._plan_count = len(self._open_plans.plans)
         self._last_open: Signature | None = None
-        self._program: Program | None = None
+        self._program = None
         # The plan of a network whose inputs have one shape each: no run has to look for it.
         self._only_plan: PlanInUse | None = None
         if source.plan is not None:
@@ -118,56 +119,6 @@ class CpuExecutable(TellingExecutable):
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.source.name, error)
             in_use.is_refuted = True
         return self._run_frugally(inputs, context)
-
-    def _run_twice(
-        self, in_use: PlanInUse, inputs: tuple[Any, ...], context: RunContext, expected: tuple[Any, ...] | None = None
-    ) -> tuple[Any, ...]:
-        """Runs with a plan that nobody has verified, and without one; where the answers differ the network goes on node by node.
-
-        `expected`: the answer of a run without a plan that was under way when the plan took over.
-        """
-        from hetero_cpu.mapped_weights import drop_read_pages  # only what is verified needs it
-
-        program = drop_read_pages(self._open_program(), self.transformed.initializers)
-        verdict = self._verifier.run(inputs, context, lambda: in_use.run(inputs, context, self._teams), program, expected)
-        if verdict.fault:
-            self._refute_all()
-            self._verifier.warn(verdict.fault)
-            if verdict.error is not None:
-                raise verdict.error
-            return verdict.outputs
-        in_use.needs_check = False
-        if verdict.is_lasting and in_use.name:
-            from hetero_cpu.stored.verified_plans import note_verified
-
-            note_verified(in_use.name)
-        if self._weights.releases or self.source.is_read_again:
-            # Nothing is left to be verified: the plan has what it needs of the constants.
-            self._program = None
-            self._let_go(self.transformed)
-            self.source.let_go()
-        return verdict.outputs
-
-    def _refute_all(self) -> None:
-        """Keeps all plans from being used again, also those that are still to come: where one is wrong, so may be others."""
-        with self._lock:
-            for in_use in self._plans.values():
-                in_use.is_refuted = True
-                in_use.free.clear()
-            self._open_plans.refute()
-
-    def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Runs node by node, where a value is freed when it is read for the last time; names the node for which there is no room."""
-        program, inputs = self._open_program(), lay_inputs(inputs)
-        return program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
-
-    def _open_program(self) -> Program:
-        """Returns the network as the toolkit runs it."""
-        program = self._program
-        if program is None:
-            program = self._program = compile_toolkit(self.transformed, self._extensions)
-            self._verifier.name = self.source.name
-        return program
 
     def find_native_plan(self) -> tuple[Signature, ExecutionPlan, str] | None:
         """Returns a plan of machine code alone, with its input shapes and its name: made for the last sizes where a class has them."""
@@ -240,7 +191,7 @@ class CpuExecutable(TellingExecutable):
         if opened is None and not is_later:
             self._open_plans.note_failure()
         elif opened is not None and open_plans.load_kernels(opened, self._kernels):
-            self._open_plans.keep(opened, special)
+            self._open_plans.keep_aside(opened, special)
             return self._add_class(opened, signature)
         elif self._open_plans.claim_order():
             self._order_plan(
@@ -331,12 +282,6 @@ class CpuExecutable(TellingExecutable):
         needs_check = bool(name) or self._verifies == YES
         return PlanInUse(plan, is_refuted=self._verifier.has_refuted, needs_check=needs_check, name=name)
 
-    def _let_go(self, special: Network) -> None:
-        """Lets go of the constants where there will be no other plan: what this one needs of them it has."""
-        if self._weights.releases:
-            for constant in (*self.transformed.initializers.values(), *special.initializers.values()):
-                constant.release()
-
     def _build_plan(self, special: Network, *, is_interim: bool) -> tuple[ExecutionPlan, bool]:
         """Returns the plan to run, NumPy's until a class takes over where `is_interim`, and whether one of machine code takes its place."""
         if self._kernels == NUMPY:
@@ -396,5 +341,6 @@ class CpuExecutable(TellingExecutable):
         """Ends the helping threads; nothing more is compiled for this network."""
         self._is_closed = True
         self._has_run.set()
+        self._open_plans.wait()
         if self._teams is not None:
             self._teams.close()

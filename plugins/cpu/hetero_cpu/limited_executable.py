@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
-from hetero_cpu.blas import begin_limit, end_limit
+from hetero_cpu.blas import limit_blas
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.sources import NetworkSource
 
@@ -31,22 +30,10 @@ class LimitedExecutable(CpuExecutable):
         is_bare = in_use is not None and not (in_use.calls_blas or in_use.needs_check or in_use.is_refuted)
         if is_bare and context.limits is None:
             return super()._run_plan(in_use, inputs, context)
-        with self._limit():
+        with limit_blas(self._threads):
             return super()._run_plan(in_use, inputs, context)
 
     def _make_plan(self, signature: Signature) -> PlanInUse | None:
         """Returns a new plan; making one may call BLAS as well."""
-        with self._limit():
+        with limit_blas(self._threads):
             return super()._make_plan(signature)
-
-    @contextmanager
-    def _limit(self) -> Iterator[None]:
-        threads = self._threads
-        if threads is None:
-            yield
-            return
-        begin_limit(threads)
-        try:
-            yield
-        finally:
-            end_limit(threads)

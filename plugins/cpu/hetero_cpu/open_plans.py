@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.network.graph import Network
@@ -29,6 +29,9 @@ _MOST_SEEN = 256
 RUNS_WITHOUT_PLAN = 4
 """Runs of a set of sizes while kernels are compiled for which NumPy makes no plan: making one takes two to three times as long as a run of
 the toolkit (a decoder of 230 nodes: 29 ms and 12)."""
+_MANY_CONSTANTS = 1 << 24
+"""Bytes of constants from which on a load reads the plans of earlier processes: a run would wait 2 ms for each megabyte, which is read
+and packed. Loads of smaller networks are to be short."""
 _MOST_FAILURES = 3
 """Sets of input shapes that none but themselves could share a plan with, after which a network without a class gets none."""
 
@@ -36,7 +39,7 @@ _MOST_FAILURES = 3
 class OpenPlans:
     """Used under the lock of the network that has them, but for orders, which are claimed and ended without it, and plans on disk."""
 
-    __slots__ = ("_failures", "_inputs", "_open_stored", "_order", "_reading", "_seen", "_stored", "appended", "plans")
+    __slots__ = ("_failures", "_inputs", "_keeping", "_open_stored", "_order", "_reading", "_seen", "_stored", "appended", "plans")
 
     def __init__(self, inputs: tuple[ValueSpec, ...]) -> None:
         self.plans: list[OpenPlanInUse] = []
@@ -46,11 +49,12 @@ class OpenPlans:
         self._order, self._reading = Lock(), Lock()
         self._open_stored: Callable[[], StoredClasses] | None = None
         self._stored: StoredClasses | None = None
+        self._keeping: list[Thread] = []
         # The runs of sets of sizes that came while kernels were compiled, in order.
         self._seen: dict[Signature, int] = {}
 
-    def keep_on_disk(self, source: NetworkSource, weights: PackedWeights, workers: int) -> None:
-        """Has plans read from earlier processes, and kept for later ones."""
+    def keep_on_disk(self, source: NetworkSource, weights: PackedWeights, workers: int, *, verifies: str) -> None:
+        """Has plans read from earlier processes, and kept for later ones; those of a network with many constants are read at once."""
 
         def open_stored() -> StoredClasses:
             from hetero_cpu.stored.stored_classes import StoredClasses
@@ -58,6 +62,10 @@ class OpenPlans:
             return StoredClasses(source.open(), weights, workers)
 
         self._open_stored = open_stored
+        if sum(constant.nbytes for constant in source.open().initializers.values()) >= _MANY_CONSTANTS:
+            stored = self._read_stored()
+            for opened in [] if stored is None else stored.open_all(verifies=verifies):
+                self.add(opened)
 
     def find_stored(self, signature: Signature, *, verifies: str) -> OpenPlanInUse | None:
         """Returns the plan of an earlier process for a class that input shapes belong to; None where there is none."""
@@ -70,11 +78,32 @@ class OpenPlans:
         if stored is not None:
             stored.keep(opened, special)
 
+    def keep_aside(self, opened: OpenPlanInUse, special: Network) -> None:
+        """Does what `keep` does while the caller goes on; the process does not end before."""
+        thread = Thread(target=self.keep, args=(opened, special), name="hetero-cpu-plans")
+        try:
+            thread.start()
+        except RuntimeError:
+            # There may be no further thread.
+            self.keep(opened, special)
+        else:
+            self._keeping = [*(other for other in self._keeping if other.is_alive()), thread]
+
+    def wait(self) -> None:
+        """Waits until what is to be kept is."""
+        for thread in self._keeping:
+            thread.join()
+
     def _read_stored(self) -> StoredClasses | None:
         with self._reading:
             if self._stored is None and self._open_stored is not None:
                 self._stored = self._open_stored()
             return self._stored
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether plans are kept for later processes."""
+        return self._open_stored is not None
 
     @property
     def is_ordered(self) -> bool:

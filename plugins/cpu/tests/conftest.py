@@ -76,7 +76,7 @@ def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def fresh_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has every test make its own plans of classes: one that was stored has no symbols by which `verified_plans` could check it."""
-    monkeypatch.setattr(OpenPlans, "keep_on_disk", lambda *_: None)
+    monkeypatch.setattr(OpenPlans, "keep_on_disk", lambda *_, **__: None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 from hetero_cpu.stored.stored_classes import FOLDER, _remove_oldest
@@ -121,8 +122,9 @@ def _make_small(fill: float = 0.25) -> onnx.ModelProto:
 
 def _run(model: onnx.ModelProto, rows: int = 7) -> None:
     feeds = {"x": np.random.default_rng(rows).standard_normal((rows, 8)).astype(np.float32)}
-    with Core() as core:
-        _require_right(model, feeds, core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"}).infer(feeds))
+    # The network, which is closed, waits for what is kept.
+    with Core() as core, core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"}) as network:
+        _require_right(model, feeds, network.infer(feeds))
 
 
 def test_a_network_with_other_weights_gets_a_plan_of_its_own(private_folder: Path) -> None:
@@ -235,6 +237,58 @@ def test_a_stored_plan_is_verified_where_nobody_has(private_folder: Path, recwar
             _require_right(_make_small(), feeds, network.infer(feeds))
             assert network.get_metric("CPU_VERIFIED_PLANS") == verified
     assert not [warning for warning in recwarn if "WrongPlan" in str(warning.category)]
+
+
+def _make_large(fill: float) -> onnx.ModelProto:
+    """A network with 17 MB of constants."""
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["h"]), onnx.helper.make_node("Relu", ["h"], ["y"])]
+    inputs, outputs = (
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", size])]
+        for name, size in (("x", 256), ("y", 16640))
+    )
+    weight = np.full((256, 16640), fill, np.float32)
+    weight[:, ::3] *= -1
+    graph = onnx.helper.make_graph(nodes, "large", inputs, outputs, [onnx.numpy_helper.from_array(weight, "w")])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _count_plans(model: onnx.ModelProto, rows: int, features: int) -> tuple[int, int]:
+    """Returns the number of plans after a load, and after a right answer."""
+    feeds = {"x": np.random.default_rng(rows).standard_normal((rows, features)).astype(np.float32)}
+    with Core() as core, core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"}) as network:
+        loaded = network.get_metric("CPU_PLANS")[0]
+        _require_right(model, feeds, network.infer(feeds))
+        return loaded, network.get_metric("CPU_PLANS")[0]
+
+
+def test_a_load_of_many_constants_reads_the_plans_of_earlier_processes() -> None:
+    large = _make_large(0.01)
+    assert _count_plans(large, 20, 256) == (0, 1)
+    assert _count_plans(large, 30, 256) == (1, 1)
+    assert _count_plans(large, 3, 256) == (1, 2)
+    assert _count_plans(large, 4, 256) == (2, 2)
+
+
+def test_a_load_reads_no_plan_of_a_network_with_other_constants() -> None:
+    assert _count_plans(_make_large(0.01), 20, 256) == (0, 1)
+    assert _count_plans(_make_large(0.02), 20, 256) == (0, 1)
+
+
+def test_a_load_of_few_constants_reads_no_plan_before_it_is_wanted() -> None:
+    assert _count_plans(_make_small(), 20, 8) == (0, 1)
+    assert _count_plans(_make_small(), 30, 8) == (0, 1)
+
+
+@pytest.mark.parametrize("example", [[[20, 255]], [[1, 256]], [[20]], [], None, [["20", 256]]])
+def test_a_load_refuses_a_plan_that_was_made_for_other_sizes(
+    example: Any, private_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _count_plans(_make_large(0.01), 20, 256)
+    (path,) = private_folder.iterdir()
+    _rewrite(path, _change("example", value=example))
+    with caplog.at_level(logging.WARNING):
+        assert _count_plans(_make_large(0.01), 20, 256) == (0, 1)
+    assert f"'{path}' holds no plan" in caplog.text
 
 
 def test_a_file_that_another_process_removes_meanwhile_is_passed_over(tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ def make_open_plan(
         opened = open_network(network, signature, example)
         joined, late = expose_late(join_open_network(opened.network, opened.scope))
         plan = build_plan(joined, weights, extensions, provider=JIT, workers=workers, scope=opened.scope, is_at_hand=is_at_hand)
+        if workers > 1:
+            # Binding packs one weight after the other.
+            weights.pack_all(workers)
         open_plan = tabulate_plan(plan, opened, late)
     except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         # A step that asks of its arrays what those with open sizes cannot tell: each set of sizes is planned alone then.

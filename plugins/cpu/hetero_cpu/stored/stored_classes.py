@@ -25,8 +25,6 @@ from hetero_cpu.kernel_choice import NO
 from hetero_cpu.machine.compiler import COMPILER
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
 from hetero_cpu.machine.interpreter import list_interpreters
-from hetero_cpu.open.evaluation import Products
-from hetero_cpu.open.plan import OpenPlan
 from hetero_cpu.open.size_class import SizeClass
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 from hetero_cpu.planning.signature import Signature
@@ -61,17 +59,19 @@ class StoredClasses:
         None where there is none, or not all of its kernels are there. Each plan is returned once.
         """
         with self._lock:
-            if self._pending is None:
-                self._pending = self._read_all()
-            for index, (path, form, sizes) in enumerate(self._pending):
-                if (products := sizes.match(signature)) is not None:
-                    del self._pending[index]
-                    plan = self._open(path, form, sizes, products)
-                    if plan is None:
-                        return None
-                    needs_check = verifies != NO and not is_verified(form["name"])
-                    return OpenPlanInUse(plan, is_refuted=False, needs_check=needs_check, name=form["name"])
+            pending = self._list_pending()
+            for index, own in enumerate(pending):
+                if own[2].match(signature) is not None:
+                    del pending[index]
+                    return self._open(*own, signature, verifies=verifies)
         return None
+
+    def open_all(self, *, verifies: str) -> list[OpenPlanInUse]:
+        """Returns the plans of all classes that `find` has not returned, as it does."""
+        with self._lock:
+            pending, self._pending = self._list_pending(), []
+            opened = [self._open(*own, None, verifies=verifies) for own in pending]
+        return [in_use for in_use in opened if in_use is not None]
 
     def keep(self, in_use: OpenPlanInUse, special: Network) -> None:
         """Keeps a plan that was made here of a network for one set of sizes; the log says so where that is not possible."""
@@ -84,7 +84,8 @@ class StoredClasses:
             constants = self._network.initializers
             form = write_form(in_use.opened, ValueWriter(constants, self._weights.serve(constants)), self._network)
             with self._lock:
-                form |= {"name": name, "content": self._digest_content()}
+                shapes = [spec.shape for spec in special.inputs]
+                form |= {"name": name, "content": self._digest_content(), "example": shapes}
                 paths = self._list_paths()
                 path = next((path for path in paths if not path.exists()), None) or next(filter(self._is_foreign, paths), None)
                 if path is not None:
@@ -95,8 +96,11 @@ class StoredClasses:
         except (OSError, HeteroError) as error:
             logger.warning("cannot keep a plan: %s", error)
 
-    def _read_all(self) -> list[tuple[Path, Form, SizeClass]]:
-        pending = []
+    def _list_pending(self) -> list[tuple[Path, Form, SizeClass]]:
+        """Returns the plans that are not opened yet."""
+        if self._pending is not None:
+            return self._pending
+        self._pending = pending = []
         for path in self._list_paths():
             content = read_digested_file(path, "the network is planned again")
             if content is None:
@@ -109,18 +113,30 @@ class StoredClasses:
                 _drop(path, error)
         return pending
 
-    def _open(self, path: Path, form: Form, sizes: SizeClass, products: Products) -> OpenPlan | None:
+    def _open(
+        self, path: Path, form: Form, sizes: SizeClass, signature: Signature | None, *, verifies: str
+    ) -> OpenPlanInUse | None:
+        """Returns a plan after it was checked for input shapes, where they are None those that it was made for."""
         try:
-            read_text(form["name"])
+            name = read_text(form["name"])
             kernels = [open_kernel(name) for name in dict.fromkeys(name for name, _ in form["calls"])]
             if not COMPILER.load_stored((*kernels, *list_interpreters(self._workers))):
                 path.unlink(missing_ok=True)
                 return None
             constants = self._network.initializers
             reader = NetworkReader(form["memories"], constants, self._weights.serve(constants))
+            if self._workers > 1:
+                # Reading packs one weight after the other.
+                self._weights.pack_all(self._workers)
             plan = read_plan(form, sizes, reader, tuple(spec.name for spec in self._network.inputs), self._network)
+            products = sizes.match(tuple(map(tuple, form["example"])) if signature is None else signature)
+            if products is None:
+                raise ValueError("it was made for sizes that are not of its class")
             check_bounds(plan, products)
-            return plan if COMPILER.load_stored(plan.plan.kernels) else None
+            if not COMPILER.load_stored(plan.plan.kernels):
+                return None
+            needs_check = verifies != NO and not is_verified(name)
+            return OpenPlanInUse(plan, is_refuted=False, needs_check=needs_check, name=name)
         except FAULTS as error:
             _drop(path, error)
             return None
