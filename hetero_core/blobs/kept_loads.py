@@ -34,7 +34,6 @@ from hetero_core.devices.threads import THREAD_KEYS
 from hetero_core.errors import PrivateFolderError
 from hetero_core.hashing import blake2b, sha256
 from hetero_core.network.border import EMPTY_BORDER
-from hetero_core.network.declarations import NO_DECLARATIONS
 from hetero_core.network.graph import Network, iterate_nodes
 from hetero_core.plain_files import open_plain, open_unlinked, require_owner
 
@@ -136,9 +135,12 @@ class KeptLoad:
             logger.warning("a load of '%s' is not kept: %s: %s", self._model, type(error).__name__, error)
 
     def _is_told_by_the_file(self, network: Network) -> bool:
-        """Says whether the network has no border, pins or doubtful declarations, and the file is as it was when it was read."""
+        """Says whether the network has no border, pins or wrong declarations, and the file is as it was when it was read.
+
+        Declared shapes that nobody has proved are in the entry, as far as a run may contradict them.
+        """
         last = max(self._status.st_mtime_ns, self._status.st_ctime_ns)
-        is_plain = network.border == EMPTY_BORDER and network.declarations == NO_DECLARATIONS and not network.affinity
+        is_plain = network.border == EMPTY_BORDER and not (network.declarations.contradictions or network.affinity)
         # The types of operators that onnx does not know are told by packages, which are not in the name of an entry.
         is_known = all(node.since_version for node in iterate_nodes(network))
         return is_plain and is_known and 0 <= last < time.time_ns() - _SETTLED

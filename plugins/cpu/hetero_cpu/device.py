@@ -72,8 +72,8 @@ class CpuDevice:
             KEEP_LOADS_KEY: ConfigKey(
                 bool,
                 True,
-                "Keep what machine code runs of a small model file in the user's private folder, so that its next load plans nothing; NO "
-                "writes no copy of the model there.",
+                "Keep a small model file that machine code runs alone, or that has open sizes, in the user's private folder as it was "
+                "loaded, so that its next load takes less time; NO writes no copy of the model there.",
                 runtime=True,
             ),
             WEIGHTS_ONCE_KEY: ConfigKey(

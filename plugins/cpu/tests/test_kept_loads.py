@@ -1,7 +1,11 @@
-"""Model files on CPU: what machine code alone runs is kept, and the next load of the file plans and packs nothing."""
+"""Model files on CPU: what machine code alone runs is kept, and the next load of the file plans and packs nothing; so are open sizes."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ from hetero_cpu.stored.blob_network import BlobNetwork
 from hetero_tests.larger_models import vit_tiny_model
 
 from hetero_core import Core
+from hetero_core.errors import NetworkDeclarationWarning
 from hetero_core.testing.models import light_inputs, light_model
 
 if not find_width():
@@ -35,6 +40,11 @@ MODELS = {
     "squeezenet": lambda: light_model("squeezenet"),
     "vit_tiny": lambda: vit_tiny_model(layers=1),
 }
+
+
+@pytest.fixture(autouse=True)
+def fresh_plans() -> None:
+    """Here plans of open sizes are stored, and read again."""
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +125,8 @@ def test_plan_of_auto_is_kept_when_its_kernels_are_there_and_is_verified(core: C
     ("text", "config"),
     [
         ("(float[2,2] x) => (float y) { y = Det (x) }", {}),
-        ("(float[N] x) => (float[N] y) { y = Relu (x) }", {}),
+        ("(float[N] x) => (float[N] y) { y = Relu (x) }", {"CPU_KERNELS": "NUMPY"}),
+        ("(float[N] x) => (float[N] y) { y = Relu (x) }", {"WEIGHTS_ONCE": "YES"}),
         ("(float[2] x) => (float[2] y) { y = Relu (x) }", {"CPU_KERNELS": "NUMPY"}),
         ("(float[2] x) => (float[2] y) { y = Relu (x) }", {"CPU_VERIFY_PLAN": "YES"}),
     ],
@@ -125,6 +136,7 @@ def test_load_that_plans_or_calls_python_is_not_kept(core: Core, tmp_path: Path,
     path = write_model(model, tmp_path / "m.onnx")
     for _ in range(2):
         assert not takes_up_plan(load(core, path, **config))
+    assert not count_entries(tmp_path)
 
 
 def test_kept_load_without_its_plan_is_planned_from_what_is_kept(core: Core, tmp_path: Path) -> None:
@@ -145,3 +157,80 @@ def test_plan_of_too_many_steps_is_not_kept(core: Core, tmp_path: Path, monkeypa
     path = write_model(small_model(), tmp_path / "m.onnx")
     for _ in range(2):
         assert not takes_up_plan(load(core, path))
+
+
+def test_network_of_open_sizes_and_many_nodes_is_not_kept(core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hetero_cpu.executed.MOST_KEPT_NODES", 2)
+    load(core, write_model(open_model(), tmp_path / "m.onnx"))
+    assert not count_entries(tmp_path)
+
+
+def count_entries(folder: Path) -> int:
+    return len(list((folder / "cache" / "hetero" / "loads").glob("*.blob")))
+
+
+def open_model(outputs: str = "float[N, 3] y") -> onnx.ModelProto:
+    return onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => ({outputs})
+        <float[4, 3] w = {{1, -2, 3, -4, 5, -6, 7, -8, 9, -10, 11, -12}}> {{ a = MatMul (x, w) b = Relu (a) y = Softmax (b) }}""")
+
+
+@pytest.mark.parametrize("kernels", ["JIT", "AUTO"])
+def test_network_of_open_sizes_is_kept_and_says_the_same_of_itself(core: Core, kernels: str, tmp_path: Path) -> None:
+    path = write_model(open_model(), tmp_path / "m.onnx")
+    first = load(core, path, CPU_KERNELS=kernels)
+    assert count_entries(tmp_path) == 1
+    second = load(core, path, CPU_KERNELS=kernels)
+    assert (first.inputs, first.outputs, first.name, first.fingerprint) == (
+        second.inputs, second.outputs, second.name, second.fingerprint,
+    )  # fmt: skip
+    for rows in (5, 1, 40):
+        x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
+        answers = [network.infer({"x": x})["y"] for network in (first, second)]
+        np.testing.assert_array_equal(*answers)
+        assert answers[0].shape == (rows, 3)
+    graphs = [
+        [(node.name, node.op_type, node.inputs, node.outputs) for node in network.get_runtime_model().nodes]
+        for network in (first, second)
+    ]
+    assert graphs[0] == graphs[1]
+
+
+LATER_PROCESS = """
+import sys
+import numpy as np
+from hetero_core import Core
+with Core() as core, core.load_network(sys.argv[1], "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 1}) as network:
+    y = network.infer({"x": np.full((7, 4), 0.5, np.float32)})["y"]
+print(y.tobytes().hex(), "onnx" in sys.modules, "hetero_cpu.open.making" in sys.modules)
+"""
+
+
+def test_later_process_reads_no_model_and_plans_nothing_for_open_sizes(tmp_path: Path) -> None:
+    path = write_model(open_model(), tmp_path / "m.onnx")
+    old = path.stat().st_mtime - 10
+    os.utime(path, (old, old))
+    time.sleep(max(0.0, path.stat().st_ctime + 0.6 - time.time()))
+    command = [sys.executable, "-c", LATER_PROCESS, str(path)]
+    runs = [subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout.split() for _ in range(2)]
+    assert [run[1:] for run in runs] == [["True", "True"], ["False", "False"]]
+    assert runs[0][0] == runs[1][0]
+
+
+def test_declared_sizes_that_a_run_contradicts_are_told_of_a_kept_load_too(core: Core, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[N] x, bool[N] c) => (float[2] y)
+        { a = Relu (x) y = Compress <axis = 0> (a, c) }""")
+    path = write_model(model, tmp_path / "m.onnx")
+    for count in (0, 1):
+        assert count_entries(tmp_path) == count
+        network = load(core, path)
+        with pytest.warns(NetworkDeclarationWarning, match=r"'y'.*\[2\]"):
+            y = network.infer({"x": np.arange(3, dtype=np.float32), "c": np.ones(3, np.bool_)})["y"]
+        np.testing.assert_array_equal(y, [0, 1, 2])
+
+
+def test_model_with_a_declaration_that_is_wrong_is_read_again(core: Core, tmp_path: Path) -> None:
+    path = write_model(open_model("float[N, 5] y"), tmp_path / "m.onnx")
+    for _ in range(2):
+        with pytest.warns(NetworkDeclarationWarning):
+            load(core, path)
+    assert not count_entries(tmp_path)
