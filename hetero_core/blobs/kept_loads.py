@@ -129,8 +129,10 @@ class KeptLoad:
     def keep(self, network: Network, pack: Callable[[], tuple[BlobHeader, Payload]]) -> None:
         """Keeps what `pack` gives of a network that was read from the file; nothing where the file does not say all of it."""
         try:
-            if self._is_told_by_the_file(network):
-                self._write(*pack())
+            content = self._read_content() if self._is_told_by_the_file(network) else b""
+            # Not before: to pack weights that lie in other files may take several times their memory.
+            if content:
+                self._write(content, *pack())
         except Exception as error:  # noqa: BLE001  # a full disk, or a plugin that cannot export: the network is loaded all the same
             logger.warning("a load of '%s' is not kept: %s: %s", self._model, type(error).__name__, error)
 
@@ -145,16 +147,20 @@ class KeptLoad:
         is_known = all(node.since_version for node in iterate_nodes(network))
         return is_plain and is_known and 0 <= last < time.time_ns() - _SETTLED
 
-    def _write(self, header: BlobHeader, payload: Payload) -> None:
+    def _read_content(self) -> bytes:
+        """Returns the bytes of the model; none where it has changed, or has weights in other files."""
+        with open(self._model, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        is_same = _describe_status(os.stat(self._model)) == _describe_status(self._status)
+        # The key that says in which file external weights are.
+        return b"" if not is_same or b"location" in content else content
+
+    def _write(self, content: bytes, header: BlobHeader, payload: Payload) -> None:
         from io import BytesIO  # as above
 
         from hetero_core.blobs.container import find_code, write_blob
 
-        with open(self._model, "rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        is_same = _describe_status(os.stat(self._model)) == _describe_status(self._status)
-        # "location" is the key that says in which file external weights are.
-        if not is_same or b"location" in content or find_code(payload) or payload.spare:
+        if find_code(payload) or payload.spare:
             return
         source = blake2b(content).digest() + self._describe(payload.sections)
         stream = BytesIO()

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 
@@ -23,6 +24,7 @@ from hetero_tests.larger_models import vit_tiny_model
 
 from hetero_core import Core
 from hetero_core.errors import NetworkDeclarationWarning
+from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.testing.models import light_inputs, light_model
 
 if not find_width():
@@ -234,3 +236,20 @@ def test_model_with_a_declaration_that_is_wrong_is_read_again(core: Core, tmp_pa
         with pytest.warns(NetworkDeclarationWarning):
             load(core, path)
     assert not count_entries(tmp_path)
+
+
+@pytest.mark.parametrize("make", [small_model, open_model])
+def test_weights_in_other_files_are_not_packed_to_be_kept(
+    core: Core, tmp_path: Path, make: Callable[[], onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed: list[str] = []
+    pack = ExecutableNetwork.pack
+    monkeypatch.setattr(ExecutableNetwork, "pack", lambda network: (packed.append(network.name), pack(network))[1])
+    load(core, write_model(make(), tmp_path / "whole.onnx"))
+    assert len(packed) == count_entries(tmp_path) == 1
+    model = make()
+    for initializer in model.graph.initializer:
+        initializer.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(initializer), initializer.name))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
+    load(core, tmp_path / "m.onnx")
+    assert len(packed) == count_entries(tmp_path) == 1
