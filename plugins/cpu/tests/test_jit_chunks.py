@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
 from hetero_cpu.machine.chunks import choose_chunk_size
+from hetero_cpu.open.sizes import Scope
 from hetero_cpu.operators.product.tiling import choose_chunks, choose_tiling
 
 
@@ -51,6 +52,18 @@ def test_several_workers_share_what_is_more_weights_or_pixels(pixels: int, outpu
     assert (chunks.unit_chunks == 1) is shares_weights
     assert chunks.count % 2 == 0
     assert choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=1).unit_chunks == 1
+
+
+@pytest.mark.parametrize("rows", [3, 12, 400])
+@pytest.mark.parametrize("workers", [1, 8, 16])
+def test_how_far_weights_are_cut_asks_no_open_number_of_rows(rows: int, workers: int) -> None:
+    scope = Scope()
+    tiling = choose_tiling(scope.open_size("rows", rows), 4096, 16)
+    guards = dict(scope.at_least_zero)
+    chunks = choose_chunks(tiling, lines=1, depth=512, pixel_bytes=2048, workers=workers)
+    assert (chunks.unit_chunks, int(chunks.count) >= workers) == (1, True)
+    assert scope.at_least_zero == guards
+    assert not scope.equal_zero
 
 
 @pytest.mark.parametrize("workers", [2, 4, 16])

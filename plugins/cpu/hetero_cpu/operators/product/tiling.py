@@ -179,8 +179,8 @@ def choose_chunks(tiling: Tiling, *, lines: int, depth: int, pixel_bytes: int, w
     has_ranges = workers > 1 and tiling.blocks >= _BLOCKS_OF_WORKER * workers
     # A question about an open number would part its class, and for many rows both ways take as long, to a few hundredths.
     outweighs = has_ranges and not is_open(units) and units * tiling.pixels * pixel_bytes < weight_bytes
-    has_units = not tiling.is_few and units >= min(workers, tiling.blocks)
-    if ((are_near and not outweighs) or tiling.blocks < 2 * workers) and has_units:
+    takes_units = not tiling.is_few and ((are_near and not outweighs) or tiling.blocks < 2 * workers)
+    if takes_units and units >= min(workers, tiling.blocks):
         near = max(1, _NEAR_BYTES // max(1, pixel_bytes * tiling.pixels))
         chunk_target = largest(-(-units // near), least(most_chunks, 8 * workers) if workers > 1 else 1)
         size = choose_chunk_size(units, chunk_target, workers)
