@@ -62,7 +62,9 @@ class OpenPlans:
             return StoredClasses(source.open(), weights, workers)
 
         self._open_stored = open_stored
-        if sum(constant.nbytes for constant in source.open().initializers.values()) >= _MANY_CONSTANTS:
+        # A blob that brings a plan need not be read.
+        is_read = source.plan is None
+        if is_read and sum(constant.nbytes for constant in source.open().initializers.values()) >= _MANY_CONSTANTS:
             stored = self._read_stored()
             for opened in [] if stored is None else stored.open_all(verifies=verifies):
                 self.add(opened)

@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 import pytest
+from hetero_cpu.stored.blob_network import BlobNetwork
 from hetero_cpu.stored.stored_classes import FOLDER, _remove_oldest
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 from hetero_tests.open_variants import make_gpt
@@ -106,9 +108,12 @@ def test_a_second_process_plans_nothing_and_is_right(name: str, tmp_path: Path) 
         command = [sys.executable, "-c", SECOND, str(tmp_path / "model.onnx"), "JIT", *own]
         return subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout.split()
 
+    # The file is as old as one has to be for its load to be kept.
+    time.sleep(max(0.0, (tmp_path / "model.onnx").stat().st_ctime + 0.6 - time.time()))
     first = run(*paths[:3])
     assert first[0] == "planned"
-    # Other sizes than those that the plans were made for.
+    assert len(list((tmp_path / "cache" / "hetero" / "loads").glob("*.blob"))) == 1
+    # Other sizes than those that the plans were made for, of the network as it is kept.
     second = run(*paths[1:])
     assert second[0] == "read"
     assert int(second[1]) <= int(first[1])
@@ -277,6 +282,21 @@ def test_a_load_reads_no_plan_of_a_network_with_other_constants() -> None:
 def test_a_load_of_few_constants_reads_no_plan_before_it_is_wanted() -> None:
     assert _count_plans(_make_small(), 20, 8) == (0, 1)
     assert _count_plans(_make_small(), 30, 8) == (0, 1)
+
+
+def test_an_import_with_a_plan_reads_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[BlobNetwork] = []
+    open_network = BlobNetwork.open
+    monkeypatch.setattr(BlobNetwork, "open", lambda source: (opened.append(source), open_network(source))[1])
+    feeds = {"x": np.random.default_rng(7).standard_normal((7, 8)).astype(np.float32)}
+    with Core() as core:
+        network = core.load_network(_make_small(), "CPU", {"CPU_KERNELS": "JIT"})
+        network.infer(feeds)
+        network.export_network(tmp_path / "x.blob")
+        imported = core.import_network(tmp_path / "x.blob", "CPU", {"CPU_KERNELS": "JIT"})
+        assert isinstance(imported.executable.source, BlobNetwork)
+        assert not opened
+        _require_right(_make_small(), feeds, imported.infer(feeds))
 
 
 @pytest.mark.parametrize("example", [[[20, 255]], [[1, 256]], [[20]], [], None, [["20", 256]]])
