@@ -229,7 +229,7 @@ class PackedWeights:
 
     def pack_all(self, workers: int) -> None:
         """Makes what is promised, the largest first, with up to `workers` threads."""
-        arrays = self._list_arrays()
+        arrays = [later for later in self._list_arrays() if not later.nbytes]
         arrays.sort(key=lambda later: -later.source_bytes)
         if workers <= 1 or len(arrays) <= 1:
             for later in arrays:
