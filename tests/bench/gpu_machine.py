@@ -26,7 +26,6 @@ WANTED = {
     "torch": "torch",
     "torchvision": "torchvision",
     "transformers": "transformers",
-    "cudnn": "nvidia-cudnn-frontend",
 }
 """Module -> distribution; without one of these a part of the table is left out."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from hetero_core.hookspecs import hookimpl
 
 requires_api = (1, 1)
@@ -19,4 +17,4 @@ def create_device(name: str) -> object:
     from hetero_cupy.cupy_runtime import open_cupy  # imports CuPy
     from hetero_cupy.device import GpuDevice  # imports the kernels
 
-    return GpuDevice(name, open_cupy(name), is_for_trials=os.environ.get("HETERO_GPU_TRIALS") == "YES")
+    return GpuDevice(name, open_cupy(name))

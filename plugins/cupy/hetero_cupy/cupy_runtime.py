@@ -6,8 +6,7 @@ CuPy is imported when the device is created. Kernels that it compiles go to a fo
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,15 +14,10 @@ import numpy as np
 
 from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import DeviceUnavailableError
-from hetero_cupy.arena import ArrayAllocator
-from hetero_cupy.cublaslt_library import load_cublaslt
-from hetero_cupy.cublaslt_products import LtProducts
-from hetero_cupy.cudnn_convolution import open_cudnn
-from hetero_cupy.cupy_arena import make_allocator
 from hetero_cupy.cupy_copies import CupyCopyEngine
 from hetero_cupy.cupy_gemm import multiply_by_cublas
 from hetero_cupy.probe import explain_facts, explain_import, find_facts
-from hetero_cupy.runtime import CardFacts, Convolutions, Launch, Products
+from hetero_cupy.runtime import CardFacts, Launch
 from hetero_cupy.staging import Copies
 from hetero_cupy.utilisation import read_utilisation
 
@@ -69,19 +63,6 @@ class CupyRuntime:
         return self._cards
 
 
-class CupyReplay:
-    """A CUDA graph; its holder also holds the arrays that it works on."""
-
-    def __init__(self, stream: Any, graph: Any) -> None:
-        self._stream = stream
-        self._graph = graph
-
-    def launch(self) -> None:
-        """Runs the graph on its stream, and waits."""
-        self._graph.launch(stream=self._stream)
-        self._stream.synchronize()
-
-
 class CupyCard:
     """One card, with the arrays that CuPy keeps on it."""
 
@@ -98,9 +79,6 @@ class CupyCard:
             # HIP has none.
             bytes(properties.get("uuid", b"")).hex(),
         )
-        self._convolutions: Convolutions | None = None
-        self._products: Products | None = None
-        self._own = threading.local()
         with cupy.cuda.Device(index):
             self._copies = Copies(CupyCopyEngine(cupy))
 
@@ -156,49 +134,6 @@ class CupyCard:
             finally:
                 stream.synchronize()
 
-    def address_of(self, array: Any) -> int:
-        """Returns the address on the card."""
-        return int(array.data.ptr)
-
-    @contextmanager
-    def place_arrays(self, places: ArrayAllocator, block: Any) -> Iterator[None]:
-        """Makes the places this thread's allocator; what has no place comes from CuPy's pool."""
-        pool = self.xp.get_default_memory_pool()
-        give = make_allocator(self.xp, places, block, index=self._index, allocate=pool.malloc)
-        before, self._own.places = getattr(self._own, "places", None), places
-        try:
-            with self.xp.cuda.using_allocator(give):
-                yield
-        finally:
-            self._own.places = before
-
-    def allow_in_place(self, target: Any, read: Any) -> None:
-        """Tells the places of this thread."""
-        places = getattr(self._own, "places", None)
-        if places is not None:
-            places.allow_in_place(int(target.data.ptr), int(read.data.ptr))
-
-    def record(self, stream: Any, work: Callable[[], None]) -> CupyReplay:
-        """Returns the work as a CUDA graph. While a stream is recorded nothing may be taken from the driver: `work` has an arena."""
-        with self.xp.cuda.Device(self._index), stream:
-            stream.synchronize()
-            stream.begin_capture()
-            try:
-                work()
-            except BaseException:
-                # A stream that is left in this state would refuse everything after; the graph is thrown away.
-                stream.end_capture()
-                raise
-            graph = stream.end_capture()
-        return CupyReplay(stream, graph)
-
-    def compile_elementwise(
-        self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], body: str, preamble: str
-    ) -> Callable[..., Any]:
-        """Returns CuPy's elementwise kernel, which broadcasts and compiles when it is first called."""
-        kernel: Callable[..., Any] = self.xp.ElementwiseKernel(", ".join(inputs), ", ".join(outputs), body, name, preamble=preamble)
-        return kernel
-
     def compile_kernel(self, name: str, source: str) -> Launch:
         """Returns CuPy's kernel of a module, which is compiled when it is first called."""
         kernel = self.xp.RawKernel(source, name)
@@ -209,19 +144,6 @@ class CupyCard:
         from cupy_backends.cuda.libs import cublas  # loads the library
 
         return multiply_by_cublas(self.xp, cublas, a=a, b=b, uses_tf32=uses_tf32)
-
-    def find_convolutions(self) -> Convolutions | None:
-        """Returns cuDNN's, one for the card, where nvidia-cudnn-frontend is installed."""
-        if self._convolutions is None:
-            self._convolutions = open_cudnn(self.xp)
-        return self._convolutions
-
-    def find_products(self) -> Products | None:
-        """Returns cuBLASLt's, one for the card, where the library is."""
-        if self._products is None:
-            library = load_cublaslt(int(self.xp.cuda.runtime.runtimeGetVersion()) // 1000)
-            self._products = None if library is None else LtProducts(self.xp, library)
-        return self._products
 
     def read_memory(self) -> tuple[int, int]:
         """Returns what the driver has free and what the pool has in reserve together, and all there is."""

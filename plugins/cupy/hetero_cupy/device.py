@@ -7,64 +7,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.host_memory import FREE_MEMORY, TOTAL_MEMORY
 from hetero_core.devices.query import answer_query, require_all_supported
-from hetero_core.errors import BlobMismatchError, ConfigValueError
+from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 from hetero_core.network.writer import unpack_network
-from hetero_cupy.arena import ArenaPlan
 from hetero_cupy.conversions import SMALL
 from hetero_cupy.executable import GpuExecutable
-from hetero_cupy.operators import CardOperators
-from hetero_cupy.passes import LOWERED, choose_kernels, prepare_network
+from hetero_cupy.operators import CardOperators, take_operators
+from hetero_cupy.passes import LOWERED, prepare_network
 from hetero_cupy.payload import VERSION, WEIGHTS, describe_mapping, pack_prepared, unpack_prepared
 from hetero_cupy.refusals import DTYPES, find_card_refusals
-from hetero_cupy.request_memory import Signature, read_plans
 from hetero_cupy.runtime import Card, Runtime
 
-FUSION_KEY = "GPU_FUSION"
-GRAPHS_KEY = "GPU_GRAPHS"
-ATTENTION_KEY = "GPU_ATTENTION"
-ARENA_KEY = "GPU_ARENA"
-CUDNN_KEY = "GPU_CUDNN"
-CUBLASLT_KEY = "GPU_CUBLASLT"
 PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 
-TRIAL_KEYS: Mapping[str, ConfigKey] = {
-    FUSION_KEY: ConfigKey(
-        bool, False, "Join neighbouring elementwise operators on floats, and what stands before a Softmax, into one CUDA kernel."
-    ),
-    ARENA_KEY: ConfigKey(
-        bool, False, "Give each request one allocation, with a fixed place for every array that a run makes; recorded runs have it."
-    ),
-    ATTENTION_KEY: ConfigKey(
-        bool, False, "Compute attention in one kernel that never writes its scores to memory, by float32 arithmetic."
-    ),
-    CUBLASLT_KEY: ConfigKey(
-        bool, False, "Compute bias, ReLU and GELU in the kernel of the product before them, by cuBLASLt where it has one."
-    ),
-    CUDNN_KEY: ConfigKey(
-        bool, False, "Compute convolutions of 16 bits or TF32 by cuDNN where it has a plan; needs nvidia-cudnn-frontend."
-    ),
-    GRAPHS_KEY: ConfigKey(bool, False, "Record runs that stay on the card as CUDA graphs, one for each signature of inputs."),
-}
-"""Ways to be faster that no card has decided on. They are internals: a device has them only when it is made for trials."""
 _IDENTITY = "gpu identity"
 _PLANS = "gpu arena"
+"""A section that blobs of hetero-cupy 0.1.0 hold; it is not read any more."""
 _AMPERE = 8
 
 
 class GpuDevice:
     """One object per Core and registered name; the cards of its runtime are its ids."""
 
-    def __init__(self, name: str, runtime: Runtime, *, is_for_trials: bool = True) -> None:
-        self._is_for_trials = is_for_trials
+    def __init__(self, name: str, runtime: Runtime) -> None:
         self._name = name
         self._runtime = runtime
         self._extensions: dict[tuple[str, str], Extension] = {}
@@ -74,7 +46,7 @@ class GpuDevice:
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """Configuration keys of GPU: the precision of float32; a device for trials also has the switches that no card has decided."""
+        """The configuration keys of GPU: the precision of float32."""
         precision = ConfigKey(
             str,
             None,
@@ -88,7 +60,7 @@ class GpuDevice:
             "ACCURACY: float32 is computed in f32; PERFORMANCE: in tf32. INFERENCE_PRECISION_HINT wins.",
             choices=("ACCURACY", "PERFORMANCE"),
         )
-        return {PRECISION_KEY: precision, MODE_KEY: mode, **(TRIAL_KEYS if self._is_for_trials else {})}
+        return {PRECISION_KEY: precision, MODE_KEY: mode}
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
@@ -129,7 +101,7 @@ class GpuDevice:
 
     def _prepare(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Network:
         require_all_supported(device, network, self.query_network(device, network))
-        return prepare_network(network, precision=read_precision(config), attends=config.get(ATTENTION_KEY, False))
+        return prepare_network(network, precision=read_precision(config))
 
     def _compile(
         self,
@@ -137,50 +109,28 @@ class GpuDevice:
         prepared: Network,
         config: Mapping[str, Any],
         *,
-        known_plans: Mapping[Signature, ArenaPlan] = MappingProxyType({}),
         is_stored: bool = False,
     ) -> GpuExecutable:
         card = self._card(device)
-
-        def is_on(trial: str) -> bool:
-            return bool(config.get(trial, False))
-
-        convolutions = card.find_convolutions() if is_on(CUDNN_KEY) else None
-        if is_on(CUDNN_KEY) and convolutions is None:
-            raise ConfigValueError(
-                f"configuration key {CUDNN_KEY} of device {device}: nvidia-cudnn-frontend is not installed; pip install "
-                "'hetero-cupy[cudnn]', or load without the key"
-            )
-        products = card.find_products() if is_on(CUBLASLT_KEY) else None
-        if is_on(CUBLASLT_KEY) and products is None:
-            raise ConfigValueError(
-                f"configuration key {CUBLASLT_KEY} of device {device}: libcublasLt, which comes with cuBLAS, is not found; pip install "
-                "nvidia-cublas-cu12 for CUDA 12, nvidia-cublas for later ones, or load without the key"
-            )
         return GpuExecutable(
             prepared,
-            choose_kernels(prepared, fuses=is_on(FUSION_KEY), attends=is_on(ATTENTION_KEY), has_epilogues=products is not None),
+            take_operators(prepared),
             card,
             recipe=describe_recipe(config),
             is_stored=is_stored,
             extensions=self._extensions,
             where=f"network '{prepared.name}' on {device}",
-            operators=CardOperators(card, uses_tf32=read_precision(config) == "tf32", convolutions=convolutions),
-            products=products,
-            plans=is_on(ARENA_KEY),
-            records=is_on(GRAPHS_KEY),
-            known_plans=known_plans,
+            operators=CardOperators(card, uses_tf32=read_precision(config) == "tf32"),
         )
 
     @hookimpl
     def export_network(self, device: DeviceName, executable: GpuExecutable) -> Payload:
-        """The prepared network, its weights read back from the card, where the arrays of its runs lie, and for which card and library.
+        """The prepared network, its weights read back from the card, and the card and library that it is for.
 
         Compiled kernels stay in the user's own folder.
         """
         identity = json.dumps(self._identify(executable.card)).encode()
-        plans = json.dumps(executable.list_plans()).encode()
-        return Payload({**pack_prepared(executable.network, executable.recipe), _IDENTITY: identity, _PLANS: plans}, VERSION)
+        return Payload({**pack_prepared(executable.network, executable.recipe), _IDENTITY: identity}, VERSION)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
@@ -196,19 +146,12 @@ class GpuDevice:
                 f"cannot import the blob on {device}: it was exported with {describe_mapping(identity)}, here is "
                 f"{describe_mapping(here)}; load the model again and export it"
             )
-        section = bytes(sections.pop(_PLANS, b"[]"))
-        try:
-            plans = read_plans(json.loads(section))
-        except (TypeError, ValueError) as error:
-            raise BlobMismatchError(
-                f"cannot import the blob on {device}: its section '{_PLANS}' holds no places of arrays ({error}); load the model again "
-                "and export it"
-            ) from error
+        sections.pop(_PLANS, None)
         if WEIGHTS not in sections:
-            return self._compile(device, self._prepare(device, unpack_network(sections), config), config, known_plans=plans)
+            return self._compile(device, self._prepare(device, unpack_network(sections), config), config)
         prepared = unpack_prepared(sections, describe_recipe(config), str(device))
         self._require_taken(device, prepared)
-        return self._compile(device, prepared, config, known_plans=plans, is_stored=True)
+        return self._compile(device, prepared, config, is_stored=True)
 
     def _identify(self, card: Card) -> dict[str, str]:
         return {"library": self._runtime.name, "compute capability": card.facts.capability}
@@ -256,7 +199,7 @@ def read_precision(config: Mapping[str, Any]) -> str:
 
 def describe_recipe(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the weights of a network are prepared for; other keys change nothing about them."""
-    return {"precision": LOWERED.get(read_precision(config), "float32"), "attention": config.get(ATTENTION_KEY, False)}
+    return {"precision": LOWERED.get(read_precision(config), "float32"), "attention": False}
 
 
 def find_capabilities(capability: str) -> tuple[str, ...]:

@@ -114,26 +114,17 @@ extern "C" __global__ void NAME(const {storage}* x, const {storage}* w, {storage
     return name_text("depthwise", body)
 
 
-def write_softmax(dtype: str, mask: str | None = None) -> CudaText:
-    """Returns the kernel of exp(z - max) / sum over the last axis, z = scale * x + mask; one block for a row.
+def write_softmax(dtype: str) -> CudaText:
+    """Returns the kernel of exp(x - max) / sum over the last axis; one block for a row.
 
-    Arguments: x, y (rows, width), rows, width, scale; with a mask of an element type, it, the heads and queries that rows are made of, and
-    its own steps along batch, heads and queries, 0 where it is spread.
+    Arguments: x, y (rows, width), rows, width.
     """
-    storage = STORAGE[dtype]
-    more = added = find = ""
-    if mask is not None:
-        more = f", const {STORAGE[mask]}* mask, int heads, int queries, int along_batch, int along_heads, int along_queries"
-        added = f" + {write_load(mask, 'own[i]')}"
-        find = f"""
-    const long long head = row / queries;
-    const {STORAGE[mask]}* own = mask + head / heads * along_batch + head % heads * along_heads + row % queries * along_queries;"""
-    element = f"({write_load(dtype, 'source[i]')} * scale{added})"
+    storage, element = STORAGE[dtype], write_load(dtype, "source[i]")
     body = f"""{_ROWS}
-extern "C" __global__ void NAME(const {storage}* x, {storage}* y, long long rows, int width, float scale{more}) {{
+extern "C" __global__ void NAME(const {storage}* x, {storage}* y, long long rows, int width) {{
   __shared__ float shared[{THREADS}];
   for (long long row = blockIdx.x; row < rows; row += gridDim.x) {{
-    const {storage}* source = x + row * width;{find}
+    const {storage}* source = x + row * width;
     float most = __int_as_float(0xff800000);
     for (int i = threadIdx.x; i < width; i += blockDim.x) most = fmaxf(most, {element});
     most = hetero_most_of_block(shared, most);

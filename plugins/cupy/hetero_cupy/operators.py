@@ -31,7 +31,7 @@ from hetero_cupy.kernel_texts import (
     write_layer_normalization,
     write_softmax,
 )
-from hetero_cupy.runtime import Card, Convolutions, Launch
+from hetero_cupy.runtime import Card, Launch
 from hetero_cupy.value_types import find_shaped_type, name_dtype
 
 DOMAIN = "hetero.gpu"
@@ -88,11 +88,10 @@ class CardOperator:
 class CardOperators:
     """The operators of one network on a card; compiles each text once."""
 
-    def __init__(self, card: Card, *, uses_tf32: bool, convolutions: Convolutions | None = None) -> None:
+    def __init__(self, card: Card, *, uses_tf32: bool) -> None:
         self._card = card
         self._xp: Namespace = card.xp
         self.uses_tf32 = uses_tf32
-        self._convolutions = convolutions
         self._compiled: dict[str, Launch | None] = {}
 
     def list_extensions(self) -> dict[tuple[str, str], CardOperator]:
@@ -150,9 +149,6 @@ class CardOperators:
             return narrow(convolve(self._xp, widen(x), widen(w), windows, group), x.dtype)
         if group == channels == outputs and not windows.is_pointwise:
             return self._convolve_depthwise(x, w, windows)
-        convolved = None if self._convolutions is None else self._convolutions.convolve(x, w, windows, uses_tf32=self.uses_tf32)
-        if convolved is not None:
-            return convolved
         filters = w.reshape(group, outputs // group, -1)
         if windows.is_pointwise:
             y = self._multiply_groups(filters, x.reshape(batch, group, channels // group, -1))
@@ -196,28 +192,16 @@ class CardOperators:
         _launch_each(launch, (self._lay_out(x), self._lay_out(w), y), y.size, x.shape[1], windows)
         return y
 
-    def compute_softmax(self, x: Array, mask: Array | None = None, *, axis: int = -1, scale: float = 1.0) -> Array:
-        """Returns exp(z - max(z)) / sum(exp(z - max(z))) over the last axis, z = scale * x + mask. Source: ONNX Softmax-13.
-
-        mask: (batch, heads, queries, keys) as x, or 1 in place of any of the first three.
-        """
+    def compute_softmax(self, x: Array, *, axis: int = -1) -> Array:
+        """Returns exp(x - max(x)) / sum(exp(x - max(x))) over the last axis. Source: ONNX Softmax-13."""
         if not x.size:
             return x
-        launch = self._compile(write_softmax(name_dtype(x), None if mask is None else name_dtype(mask)))
+        launch = self._compile(write_softmax(name_dtype(x)))
         if launch is None:
-            scores = widen(x) if scale == 1 else narrow(widen(x) * scale, widen(x).dtype)
-            return narrow(softmax_of(self._xp, scores if mask is None else scores + widen(mask), -1), x.dtype)
+            return narrow(softmax_of(self._xp, widen(x), -1), x.dtype)
         y = self._xp.empty(x.shape, dtype=x.dtype)
         rows, width = x.size // x.shape[-1], x.shape[-1]
-        arguments = [self._lay_out(x), y, np.int64(rows), np.int32(width), np.float32(scale)]
-        if mask is not None:
-            mask = self._lay_out(mask)
-            batch, heads, queries, _ = mask.shape
-            steps = (heads * queries * width * (batch > 1), queries * width * (heads > 1), width * (queries > 1))
-            arguments += [mask, *(np.int32(size) for size in (*x.shape[1:3], *steps))]
-        launch(min(rows, _MOST_BLOCKS), THREADS, tuple(arguments))
-        # The thread that writes an element was the last to read the one in its place.
-        self._card.allow_in_place(y, arguments[0])
+        launch(min(rows, _MOST_BLOCKS), THREADS, (self._lay_out(x), y, np.int64(rows), np.int32(width)))
         return y
 
     def normalize_rows(
@@ -232,7 +216,6 @@ class CardOperators:
         rows, width = x.size // x.shape[-1], x.shape[-1]
         arrays = (self._lay_out(x), self._lay_out(scale), self._lay_out(bias), y)
         launch(min(rows, _MOST_BLOCKS), THREADS, (*arrays, np.int64(rows), np.int32(width), np.float32(epsilon)))
-        self._card.allow_in_place(y, arrays[0])
         return y
 
     def _lay_out(self, x: Array) -> Array:

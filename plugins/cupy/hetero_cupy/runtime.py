@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from hetero_core.records import record
-from hetero_cupy.arena import ArrayAllocator
 
 Array = Any
 """An array in a card's memory."""
@@ -19,7 +18,7 @@ HostArray = Any
 Launch = Callable[[int, int, tuple[Any, ...]], None]
 """A compiled kernel: blocks, threads of a block, arguments; of arrays the address of their first element, numbers as NumPy has them.
 
-Arrays are C-contiguous, but for those of attention, whose strides are arguments."""
+Arrays are C-contiguous."""
 
 
 @record(frozen=True, slots=True)
@@ -31,30 +30,6 @@ class CardFacts:
     capability: str
     memory_bytes: int
     uuid: str = ""
-
-
-class Convolutions(Protocol):
-    """A library of convolutions."""
-
-    def convolve(self, x: Array, w: Array, windows: Any, *, uses_tf32: bool) -> Array | None:
-        """Returns the convolution without bias, with float32 sums, None where the library has none that fits."""
-
-
-class Products(Protocol):
-    """A library of products with an epilogue."""
-
-    def multiply(self, a: Array, b: Array, bias: Array, *, activation: str, uses_tf32: bool) -> Array | None:
-        """Returns activation(a @ b + bias), "", "Relu" or "Gelu", with float32 sums, None where the library has none that fits.
-
-        a: (..., depth), b: (depth, columns), bias: (columns,).
-        """
-
-
-class Replay(Protocol):
-    """A run that was recorded once; running it again reads and writes the arrays that it was recorded with."""
-
-    def launch(self) -> None:
-        """Runs it, and waits for its end."""
 
 
 class Card(Protocol):
@@ -87,29 +62,6 @@ class Card(Protocol):
     def use(self, stream: Any) -> AbstractContextManager[None]:
         """Sends what this thread calls meanwhile to a stream of the card; at its end all of it is done."""
 
-    def address_of(self, array: Array) -> int:
-        """Returns where the first element of an array is, in bytes."""
-
-    def place_arrays(self, places: ArrayAllocator, block: Array | None) -> AbstractContextManager[None]:
-        """Asks `places` for the memory of every array that this thread makes meanwhile; `block` is what offsets count from."""
-
-    def allow_in_place(self, target: Array, read: Array) -> None:
-        """Tells the places of this thread, if there are any, that each element of an array follows from one of another of its size."""
-
-    def record(self, stream: Any, work: Callable[[], None]) -> Replay:
-        """Returns what `work` did as something to run again. It has run before, and makes its arrays where it made them then.
-
-        Raises: whatever the library raises where something in it cannot be recorded.
-        """
-
-    def compile_elementwise(
-        self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], body: str, preamble: str
-    ) -> Callable[..., Any]:
-        """Returns a function of arrays that broadcast, computed element by element by `body`, CUDA C++ over the names.
-
-        `inputs` and `outputs` are declarations as "float32 x"; `preamble` defines functions that the body calls.
-        """
-
     def compile_kernel(self, name: str, source: str) -> Launch | None:
         """Returns the kernel `name` of a module in CUDA C++, None where the card is one that compiles nothing."""
 
@@ -118,12 +70,6 @@ class Card(Protocol):
 
         Sums are float32, the result is rounded once. With TF32 the elements of float32 may lose all but 10 bits of their fractions.
         """
-
-    def find_convolutions(self) -> Convolutions | None:
-        """Returns a library of convolutions, None where none is installed."""
-
-    def find_products(self) -> Products | None:
-        """Returns a library of products with an epilogue, None where none is installed."""
 
     def read_memory(self) -> tuple[int, int]:
         """Returns the bytes that are free and all bytes; what only the library's pool holds counts as free."""

@@ -12,29 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hetero_cupy.conversions import STORAGE
-from hetero_cupy.fusion import KernelText
 from hetero_tests.samples import IS_WHOLE
 
 # The oldest that the kernels are written for; the newest beside it in `nox -s kit`.
 ARCHITECTURES = ("80", "90") if IS_WHOLE else ("80",)
 MISSING = "neither NVRTC nor nvcc is installed: pip install nvidia-cuda-nvrtc-cu12"
 NVCC = shutil.which("nvcc")
-
-
-def write_module(text: KernelText) -> str:
-    """Returns a whole CUDA module with the kernel over `count` elements of arrays of one shape; what compilers of CUDA can check."""
-    inputs = [declaration.split()[1] for declaration in text.inputs]
-    *sources, result_type = (STORAGE[dtype] for dtype in text.dtypes)
-    declared = [f"const {storage}* {name}_" for storage, name in zip(sources, inputs, strict=True)]
-    arguments = ", ".join([*declared, f"{result_type}* y0_", "long long count"])
-    loads = "\n".join(f"    const {storage} {name} = {name}_[i];" for storage, name in zip(sources, inputs, strict=True))
-    body = "\n".join(f"    {line}" for line in text.body.splitlines())
-    return (
-        f'{text.preamble}\nextern "C" __global__ void {text.name}({arguments}) {{\n'
-        "  for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count; i += (long long)gridDim.x * blockDim.x) {\n"
-        f"{loads}\n    {result_type} y0;\n{body}\n    y0_[i] = y0;\n  }}\n}}\n"
-    )
 
 
 @cache

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,43 +118,20 @@ class HostCompiledCard(FakeCard):
 
         def launch(blocks: int, threads: int, arguments: tuple[Any, ...]) -> None:
             self.launches.append(name)
-            has_strides = name.startswith("hetero_attention")
-            held = [self._place(argument, has_strides=has_strides) for argument in arguments]
+            held = [self._place(argument) for argument in arguments]
             addresses = (ctypes.c_void_p * len(held))(*(value.ctypes.data for value in held))
             library.run_kernel(blocks, threads, addresses)
 
         return launch
 
-    def _place(self, argument: Any, *, has_strides: bool) -> np.ndarray[Any, Any]:
+    def _place(self, argument: Any) -> np.ndarray[Any, Any]:
         """Returns an array that holds the argument: of an array, its address."""
         if isinstance(argument, FakeArray):
             array = self._home.unwrap(argument)
-            assert has_strides or array.flags.c_contiguous
+            assert array.flags.c_contiguous
             return np.array([array.ctypes.data], np.uint64)
         assert isinstance(argument, np.generic)
         return np.asarray(argument)
-
-    def compile_elementwise(
-        self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], body: str, preamble: str
-    ) -> Callable[..., Any]:
-        """Returns the function of the statements as they are written, over arrays that broadcast."""
-        storage = {"float32": "float", "uint16": "unsigned short"}
-        declared = [tuple(one.split()) for one in (*inputs, *outputs)]
-        parameters = ", ".join(f"{storage[kind]}* {value}_" for kind, value in declared)
-        loads = " ".join(f"{storage[kind]} {value} = {value}_[i];" for kind, value in declared)
-        loop = f"for (long long i = 0; i < count; ++i) {{ {loads} {body} {outputs[0].split()[1]}_[i] = {outputs[0].split()[1]}; }}"
-        launch = self.compile_kernel(
-            name, f'{preamble}\nextern "C" __global__ void {name}({parameters}, long long count) {{ {loop} }}'
-        )
-
-        def call(*arrays: FakeArray) -> FakeArray:
-            values = [np.ascontiguousarray(one) for one in np.broadcast_arrays(*(self._home.unwrap(array) for array in arrays))]
-            shape = np.broadcast_shapes(*(array.shape for array in arrays))
-            made = FakeArray(self._home, np.empty(shape, outputs[0].split()[0]))
-            launch(1, 1, (*(FakeArray(self._home, value) for value in values), made, np.int64(values[0].size)))
-            return made
-
-        return call
 
 
 class HostCompilingRuntime(FakeRuntime):

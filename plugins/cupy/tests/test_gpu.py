@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx.parser
 import pytest
 from hetero_cupy.device import GpuDevice
 from hetero_tests.fake_runtime import FakeRuntime
@@ -16,7 +15,6 @@ from hetero_tests.fake_runtime import FakeRuntime
 from hetero_core import Core, Extension, Network
 from hetero_core.errors import (
     BlobMismatchError,
-    ConfigKeyError,
     DeviceMemoryError,
     DeviceNotFoundError,
     InputShapeError,
@@ -238,7 +236,7 @@ def test_metrics_tell_the_card(core: Core) -> None:
 
 def test_reference_pages_name_every_key_and_metric(core: Core, read: Callable[..., Network]) -> None:
     reference = Path(__file__).parents[3] / "docs" / "reference"
-    keys = list(GpuDevice("GPU", FakeRuntime(), is_for_trials=False).config_keys())
+    keys = list(GpuDevice("GPU", FakeRuntime()).config_keys())
     metrics = (*core.get_metric("GPU", "SUPPORTED_METRICS"), *core.load_network(read(CHAIN), "GPU").get_metric("SUPPORTED_METRICS"))
     assert [name for name in keys if f"| `{name}` |" not in (reference / "configuration.md").read_text()] == []
     assert [name for name in metrics if f"`{name}`" not in (reference / "metrics.md").read_text()] == []
@@ -250,20 +248,3 @@ def test_memory_limit_holds_on_a_card(core: Core, read: Callable[..., Network]) 
     assert loaded.infer({"x": X, "n": np.array([2])})["y"].tolist() == [*-X, *-X]
     with pytest.raises(MemoryLimitError, match="node 'tile' .* needs 16000000 bytes"):
         loaded.infer({"x": X, "n": np.array([10**6])})
-
-
-def test_switches_that_no_card_has_decided_on_are_keys_of_trials_alone() -> None:
-    keys = GpuDevice("GPU", FakeRuntime(), is_for_trials=False).config_keys()
-    assert list(keys) == ["INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"]
-    for_trials = GpuDevice("GPU", FakeRuntime()).config_keys()
-    assert all(key.default is False for name, key in for_trials.items() if name not in keys)
-    with Core() as core:
-        core.register_plugin("CARD", GpuDevice("CARD", FakeRuntime(), is_for_trials=False))
-        loaded = core.load_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {CHAIN}'), "CARD")
-        np.testing.assert_allclose(loaded.infer({"x": X})["y"], compute_chain(), rtol=1e-6)
-        stream = io.BytesIO()
-        loaded.export_network(stream)
-        imported = core.import_network(stream.getvalue(), "CARD")
-        np.testing.assert_allclose(imported.infer({"x": X})["y"], compute_chain(), rtol=1e-6)
-        with pytest.raises(ConfigKeyError, match="device CARD has no configuration key 'GPU_FUSION'"):
-            core.set_config({"GPU_FUSION": True}, "CARD")

@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fusion import write_kernel
 from hetero_cupy.kernel_texts import CudaText, Geometry, write_columns, write_depthwise, write_layer_normalization, write_softmax
 from hetero_cupy.operators import CardOperators
 
@@ -37,12 +36,7 @@ def iterate_texts() -> Iterator[tuple[str, CudaText]]:
         yield f"depthwise-{dtype}", write_depthwise(dtype, GEOMETRY)
         yield f"softmax-{dtype}", write_softmax(dtype)
         yield f"layer_normalization-{dtype}", write_layer_normalization(dtype, "float32")
-    for scores, mask in product(TYPES, repeat=2):
-        yield f"softmax-{scores}-{mask}", write_softmax(scores, mask)
     yield "layer_normalization-float16-float16", write_layer_normalization("float16", "float16")
-    for made, read in product(TYPES, repeat=2):
-        text = write_kernel(("Gelu", (), (("Add", (), (0, 1)),)), (read, "float32", made))
-        yield f"fused-{read}-{made}", CudaText(text.name, cuda_compiler.write_module(text))
 
 
 @needs_cuda_compiler
@@ -92,18 +86,6 @@ def test_softmax_is_the_formula(dtype: str) -> None:
 def test_softmax_of_nothing_but_minus_infinity_and_of_nan_is_nan() -> None:
     x = np.array([[-np.inf, -np.inf], [np.nan, 1], [0, 0]], np.float32)
     np.testing.assert_array_equal(run(HostCompiledCard(0), "Softmax", x), [[np.nan] * 2, [np.nan] * 2, [0.5, 0.5]])
-
-
-@needs_compiler
-@pytest.mark.parametrize("mask_dtype", TYPES)
-@pytest.mark.parametrize("spread", [(1, 1, 1), (2, 1, 1), (1, 3, 1), (1, 1, 4), (2, 3, 4)], ids=str)
-def test_softmax_of_masked_scores_is_the_formula(mask_dtype: str, spread: tuple[int, ...]) -> None:
-    card, x, mask = HostCompiledCard(0), draw("float16", 2, 3, 4, 5), draw(mask_dtype, *spread, 5, seed=1)
-    mask[..., 2] = -np.inf
-    scores = x.astype(np.float64) * 0.125 + mask.astype(np.float64)
-    wide = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    check(run(card, "Softmax", x, mask, scale=0.125), wide / wide.sum(axis=-1, keepdims=True), "float16")
-    assert card.launches == [write_softmax("float16", mask_dtype).name]
 
 
 @needs_compiler
@@ -170,23 +152,6 @@ def test_images_that_are_too_many_for_the_columns_are_computed_in_turns(monkeypa
     assert len(card.launches) == 3
 
 
-@needs_compiler
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_conversions_round_as_numpy_does(dtype: str) -> None:
-    card = HostCompiledCard(0)
-    text = write_kernel(("Cast", (), (0,)), ("float32", dtype))
-    compiled = card.compile_elementwise(text.name, text.inputs, text.outputs, text.body, text.preamble)
-    x = np.concatenate(
-        [draw("float32", 1000) * 10.0 ** np.arange(-20, 20).repeat(25), [np.inf, -np.inf, 0, -0.0, 65519, 65520, 3.4e38]]
-    )
-    x = x.astype(np.float32)
-    with np.errstate(over="ignore"):
-        expected = x.astype(TYPES[dtype]).view(np.uint16)
-    np.testing.assert_array_equal(card.to_host(compiled(card.from_host(x))), expected)
-    (nan,) = card.to_host(compiled(card.from_host(np.array([np.nan], np.float32)))).view(TYPES[dtype])
-    assert nan != nan
-
-
 # What runs a kernel of its own, by the names of onnx's cases.
 CASES = (
     r"^test_(basic_conv|conv_with|softmax|layer_normalization|gelu_default|relu|Conv[12]d|Softmax|clip|add|Linear|operator_conv)"
@@ -200,7 +165,7 @@ def test_backend_cases_are_right_on_the_kernels_as_they_are_written() -> None:
         core.register_plugin("CARD", GpuDevice("CARD", runtime))
         for case in iterate_backend_cases(CASES, kinds=("node", "simple", "pytorch-converted", "pytorch-operator")):
             try:
-                loaded = core.load_network(case.model, "CARD", {"GPU_FUSION": True})
+                loaded = core.load_network(case.model, "CARD")
             except UnsupportedNodesError:
                 continue
             for inputs, expected in case.runs:
@@ -212,4 +177,4 @@ def test_backend_cases_are_right_on_the_kernels_as_they_are_written() -> None:
             right += case.name not in wrong
     assert wrong == {}
     assert right >= 100
-    assert len(set(runtime.card.launches)) >= 20
+    assert len(set(runtime.card.launches)) >= 15

@@ -29,7 +29,7 @@ from hetero_core.testing.transformers import encoder_model
 
 HINT = "INFERENCE_PRECISION_HINT"
 GPU = DeviceName("GPU", "", "")
-DEFAULTS = {"GPU_ATTENTION": False, HINT: "f32"}
+DEFAULTS = {HINT: "f32"}
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -44,7 +44,7 @@ def conv_model() -> onnx.ModelProto:
         writer.add_constant(array) for array in (draw(16, seed=1), draw(16, seed=2), draw(16, seed=3), np.abs(draw(16, seed=4)))
     ]
     y = writer.add_node("Relu", writer.add_node("BatchNormalization", y, *norm))
-    # Its bias is large enough for a section of its own; with GPU_FUSION it is written in another shape.
+    # Its bias is large enough for a section of its own.
     y = writer.add_node("Conv", y, writer.add_constant(draw(600, 16, 1, 1) / 4), writer.add_constant(draw(600)))
     y = writer.add_node("Relu", y)
     writer.add_output(y, (1, 600, 6, 6))
@@ -71,7 +71,6 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, np.ndarray[Any,
     "MatMul": (lambda: product_model("MatMul"), {"x": draw(3, 48)}),
     "Attention": (lambda: encoder_model(2), {"tokens": np.arange(12, dtype=np.int64).reshape(2, 6)}),
 }
-EVERYTHING = {"GPU_FUSION": True, "GPU_ATTENTION": True, "GPU_ARENA": True, "GPU_CUBLASLT": True}
 
 
 def export(loaded: Any) -> bytes:
@@ -112,7 +111,6 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Network]:
     return networks
 
 
-@pytest.mark.parametrize("keys", [{}, EVERYTHING], ids=["plain", "everything"])
 @pytest.mark.parametrize("hint", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_blob_gives_the_same_bits_and_nothing_is_made_again(
@@ -122,10 +120,9 @@ def test_blob_gives_the_same_bits_and_nothing_is_made_again(
     prepared: list[Network],
     name: str,
     hint: str,
-    keys: dict[str, Any],
 ) -> None:
     build, inputs = MODELS[name]
-    config = {HINT: hint, **keys}
+    config = {HINT: hint}
     loaded = core.load_network(core.read_network(build()), "GPU", config)
     assert len(prepared) == 1
     expected = loaded.infer(inputs)
@@ -143,8 +140,7 @@ def test_blob_gives_the_same_bits_and_nothing_is_made_again(
     assert sum(array.nbytes for array in large) == size_sections(blob)
     assert again.get_metric("GPU_WEIGHT_BYTES") == loaded.get_metric("GPU_WEIGHT_BYTES")
     assert len(card.products) == products
-    if not keys:
-        assert card.allocations - before == len(written)
+    assert card.allocations - before == len(written)
     found = again.infer(inputs)
     assert {value: array.dtype for value, array in found.items()} == {value: array.dtype for value, array in expected.items()}
     assert {value: array.tobytes() for value, array in found.items()} == {
@@ -187,7 +183,7 @@ def test_host_lets_go_of_weights_that_are_on_the_card(core: Core, monkeypatch: p
         return found
 
     monkeypatch.setattr(device_module, "prepare_network", note)
-    loaded = core.load_network(core.read_network(conv_model()), "GPU", {HINT: "f16", "GPU_FUSION": True})
+    loaded = core.load_network(core.read_network(conv_model()), "GPU", {HINT: "f16"})
     gc.collect()
     assert len(held) == 3
     assert [array() for array in held] == [None] * 3
@@ -200,7 +196,7 @@ def test_prepared_numbers_are_those_that_a_blob_holds(core: Core) -> None:
     network = core.read_network(product_model("Gemm"))
     gemm, relu = network.nodes
     exact = replace(network, nodes=(replace(gemm, attributes={**gemm.attributes, "alpha": 0.1}), relu))
-    alpha = prepare_network(exact, precision="f32", attends=False).nodes[0].attributes["alpha"]
+    alpha = prepare_network(exact, precision="f32").nodes[0].attributes["alpha"]
     assert alpha == float(np.float32(0.1)) != 0.1
 
 
@@ -275,21 +271,15 @@ def test_section_that_was_cut_is_refused(core: Core, runtime: FakeRuntime) -> No
         device.import_network(GPU, cut, DEFAULTS)
 
 
-@pytest.mark.parametrize(
-    ("keys", "here"),
-    [({HINT: "f16"}, "precision float16, attention False"), ({"GPU_ATTENTION": True}, "precision float32, attention True")],
-)
-def test_weights_that_were_prepared_for_other_keys_are_refused(
-    core: Core, runtime: FakeRuntime, keys: dict[str, Any], here: str
-) -> None:
+def test_weights_that_were_prepared_for_other_keys_are_refused(core: Core, runtime: FakeRuntime) -> None:
     blob = export(core.load_network(core.read_network(conv_model()), "GPU"))
-    with pytest.raises(BlobMismatchError, match=next(iter(keys))):
-        core.import_network(blob, "GPU", keys)
+    with pytest.raises(BlobMismatchError, match=HINT):
+        core.import_network(blob, "GPU", {HINT: "f16"})
     device, payload = make_payload(core, runtime)
     with pytest.raises(
-        BlobMismatchError, match=f"prepared for precision float32, attention False, here they are needed for {here}"
+        BlobMismatchError, match="prepared for precision float32, attention False, here they are needed for precision float16"
     ):
-        device.import_network(GPU, payload, {**DEFAULTS, **keys})
+        device.import_network(GPU, payload, {**DEFAULTS, HINT: "f16"})
 
 
 def test_blob_of_another_card_or_library_is_refused(core: Core, runtime: FakeRuntime) -> None:

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hetero_cupy.device import GpuDevice, find_capabilities
+from hetero_cupy.passes import prepare_network
 from hetero_cupy.precision import NEUTRAL, NORMALIZED, PRODUCTS
 from hetero_tests.fake_runtime import FakeRuntime
 
@@ -18,8 +19,6 @@ from hetero_core.kernels.registry import read_table
 from hetero_core.network.types import TensorType
 from hetero_core.testing.models import light_inputs, light_model
 
-from .compiled import transform_network
-
 HINT, MODE = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 SMALL = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 NAMES = {"f16": "float16", "bf16": "bfloat16"}
@@ -27,7 +26,7 @@ NAMES = {"f16": "float16", "bf16": "bfloat16"}
 
 def lower(network: Network, hint: str = "f16") -> dict[str, str]:
     """Returns operator -> the element type that it makes, in order; the last one of a name counts."""
-    lowered = transform_network(network, precision=hint, fuses=False)
+    lowered = prepare_network(network, precision=hint)
     made = ((node.op_type, lowered.type_of(node.outputs[0])) for node in lowered.nodes)
     return {name: str(found.dtype) for name, found in made if isinstance(found, TensorType)}
 
@@ -44,7 +43,7 @@ def test_values_between_products_are_small_and_the_border_is_not(read: Callable[
     text = """g (float[1,2,4,4] x) => (float[1,2,1,4] y) <float[2,2,1,1] w = {1, 2, 3, 4}, float[1,4] v = {1, 2, 3, 4}> {
         c = Conv (x, w) r = Relu (c) p = GlobalAveragePool (r) y = MatMul (p, v) }"""
     small = NAMES[hint]
-    lowered = transform_network(read(text), precision=hint, fuses=False)
+    lowered = prepare_network(read(text), precision=hint)
     made = [(node.op_type, lowered.type_of(node.outputs[0]).dtype) for node in lowered.nodes]  # type: ignore[union-attr]  # tensors
     assert made == [
         ("Cast", small),
@@ -86,7 +85,7 @@ def test_constant_that_does_not_fit_keeps_its_node_in_float32(
 
 def test_table_of_embeddings_is_small(read: Callable[..., Network]) -> None:
     text = "g (int64[3] x) => (float[3,2] y) <float[2,2] t = {1, 2, 3, 4}> { e = Gather (t, x) y = Neg (e) }"
-    lowered = transform_network(read(text), precision="f16", fuses=False)
+    lowered = prepare_network(read(text), precision="f16")
     assert [constant.nbytes for constant in lowered.initializers.values()] == [8]
 
 
@@ -167,15 +166,14 @@ def test_capabilities_follow_the_card() -> None:
 
 
 @pytest.mark.parametrize(("hint", "bound"), [("tf32", 2e-3), ("f16", 4e-3), ("bf16", 3e-2)])
-@pytest.mark.parametrize("fuses", [False, True])
-def test_squeezenet_stays_near_float32(hint: str, bound: float, fuses: bool) -> None:
+def test_squeezenet_stays_near_float32(hint: str, bound: float) -> None:
     # 26 products in a row: the bounds are four units in the last place of the type, for values of the size of the largest one.
     model = light_model("squeezenet")
     inputs = light_inputs(model)
     with Core() as core:
         core.register_plugin("CARD", GpuDevice("CARD", FakeRuntime()))
         (expected,) = core.load_network(model, "CPU").infer(inputs).values()
-        (found,) = core.load_network(model, "CARD", {HINT: hint, "GPU_FUSION": fuses}).infer(inputs).values()
+        (found,) = core.load_network(model, "CARD", {HINT: hint}).infer(inputs).values()
     difference = np.abs(found - expected).max() / np.abs(expected).max()
     assert 1e-6 < difference < bound
     assert math.isfinite(difference)

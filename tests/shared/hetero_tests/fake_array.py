@@ -63,7 +63,7 @@ class HostAccessError(TypeError):
 
 
 Allocate = Callable[..., np.ndarray[Any, Any]]
-"""Gives an array its memory: returns it, or its copy where it is told to lie; with `is_empty`, without its elements."""
+"""Gives an array its memory: returns the array, or a copy of it."""
 
 
 class FakeArray:
@@ -204,7 +204,7 @@ class Home:
     def make_empty(self, shape: Any, dtype: Any = float) -> FakeArray:
         """Returns an array whose elements are what was in its memory before."""
         array = FakeArray.__new__(FakeArray)
-        array.home, array._array = self, self.allocate(np.empty(shape, dtype), is_empty=True)
+        array.home, array._array = self, self.allocate(np.empty(shape, dtype))
         return array
 
     def wrap_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
