@@ -53,7 +53,7 @@ class ConfigKey:
     `default` None means "not set". Keys with `runtime` affect only runs, so an import may change them; all others affect compilation. The
     key marked `is_arguments` is a text that replaces the arguments behind the colon of a device string. A number may have a `least`
     value, and `words` that may stand in its place. A key that is `added_later` is missing in older blobs; those count as compiled with
-    its default.
+    its default. `aliases` are further names of the key.
     """
 
     type: type
@@ -65,6 +65,7 @@ class ConfigKey:
     least: float | None = None
     words: tuple[str, ...] = ()
     added_later: bool = False
+    aliases: tuple[str, ...] = ()
 
 
 @record(frozen=True, slots=True)

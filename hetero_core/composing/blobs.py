@@ -52,9 +52,13 @@ def read_index(payload: Payload, read: Callable[[Mapping[str, Any]], T], *, owne
         raise BlobDamagedError(f"the blob of {owner} has an index that cannot be read: {type(error).__name__}: {error}") from error
 
 
-def select_steering(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys of the whole that steer the runs of its parts: limits that are set, and whether runs are measured."""
-    return {name: config[name] for name in LIMIT_KEYS if config[name] is not None} | {MEASURING_KEY: config[MEASURING_KEY]}
+def select_steering(core: Core, child: str, config: Mapping[str, Any], child_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values for the import of a part: whether runs are measured, and those of `child_config` that affect only runs.
+
+    `config` is the configuration of the whole, `child_config` what `configure_children` returns for the child.
+    """
+    keys = core.config_keys(child)
+    return {name: value for name, value in child_config.items() if keys[name].runtime} | {MEASURING_KEY: config[MEASURING_KEY]}
 
 
 def export_part(loaded: ExecutableNetwork, network: Network | None, prefix: str, sections: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,61 @@ def test_import_takes_runtime_keys_and_refuses_unknown_ones(core: Core, read: Ca
         core.import_network(blob, "CPU", {"PERF_COUNTS": "YES"})
     with pytest.raises(HeteroError, match=r"cannot write the exported network 'g' to '.*': No such file or directory"):
         core.load_network(read(TEXT), "CPU").export_network(tmp_path / "no" / "x.blob")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("place", ["all", "device"])
+def test_import_takes_run_time_keys_of_set_config_below_those_of_the_call(
+    core: Core, read: Callable[..., Network], device: str, place: str, tmp_path: Path
+) -> None:
+    blob = export(core, read(TEXT), device)
+    settings = {"PERF_COUNT": True, "STRICT_DECLARATIONS": True, "CACHE_DIR": str(tmp_path)}
+    core.set_config(settings, None if place == "all" else device)
+    imported = core.import_network(blob)
+    assert {name: imported.get_config(name) for name in settings} == settings
+    request = imported.create_infer_request()
+    request.infer({"x": X})
+    assert request.perf_counts
+    called = core.import_network(blob, config={"PERF_COUNT": False})
+    assert (called.get_config("PERF_COUNT"), called.get_config("STRICT_DECLARATIONS")) == (False, True)
+    core.set_config(dict.fromkeys(settings), None if place == "all" else device)
+    assert core.import_network(blob).get_config("PERF_COUNT") is False
+
+
+def test_import_takes_run_time_keys_of_an_id_for_that_id_alone(core: Core, read: Callable[..., Network]) -> None:
+    blob = export(core, read(TEXT), "TEMPLATE")
+    core.set_config({"PERF_COUNT": True}, "TEMPLATE.1")
+    assert core.import_network(blob, "TEMPLATE").get_config("PERF_COUNT") is False
+    assert core.import_network(blob, "TEMPLATE.1").get_config("PERF_COUNT") is True
+    assert core.import_network(blob, config={"DEVICE_ID": "1"}).get_config("PERF_COUNT") is True
+
+
+def test_run_time_value_of_the_blob_stays_where_nothing_else_is_said(core: Core, read: Callable[..., Network]) -> None:
+    stream = io.BytesIO()
+    core.load_network(read(TEXT), "CPU", {"PERF_COUNT": True}).export_network(stream)
+    assert core.import_network(stream.getvalue()).get_config("PERF_COUNT") is True
+
+
+def test_key_that_shapes_the_compilation_stays_that_of_the_blob(core: Core, read: Callable[..., Network]) -> None:
+    blob = export(core, read(TEXT), "TEMPLATE")
+    core.set_config({"TEMPLATE_REFUSED_OPERATORS": "Relu"}, "TEMPLATE")
+    assert core.import_network(blob, "TEMPLATE").get_config("TEMPLATE_REFUSED_OPERATORS") == ()
+    with pytest.raises(BlobMismatchError, match="TEMPLATE_REFUSED_OPERATORS is Relu in the call and empty in the blob"):
+        core.import_network(blob, "TEMPLATE", {"TEMPLATE_REFUSED_OPERATORS": "Relu"})
+
+
+def test_log_level_of_an_import_is_used(core: Core, read: Callable[..., Network]) -> None:
+    logger = logging.getLogger("hetero_template")
+    before = logger.level
+    stream = io.BytesIO()
+    core.load_network(read(TEXT), "TEMPLATE", {"LOG_LEVEL": "LOG_ERROR"}).export_network(stream)
+    with Core() as other:
+        # The level of the process that wrote the blob says nothing about this one.
+        assert other.import_network(stream.getvalue()).get_config("LOG_LEVEL") is None
+        assert other.import_network(stream.getvalue(), config={"LOG_LEVEL": "LOG_DEBUG"}).get_config("LOG_LEVEL") == "LOG_DEBUG"
+        assert logger.level == logging.DEBUG
+    core.close()
+    assert logger.level == before
 
 
 def test_export_to_the_name_of_a_folder_is_an_error_and_leaves_it(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:

@@ -56,7 +56,11 @@ FALLBACKS = ("STRICT", "NEXT")
 OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
     {
         PRIORITIES_KEY: ConfigKey(
-            str, None, "The devices in order of priority, as behind the colon of HETERO:GPU,CPU.", is_arguments=True
+            str,
+            None,
+            "The devices in order of priority, as behind the colon of HETERO:GPU,CPU.",
+            is_arguments=True,
+            aliases=("MULTI_DEVICE_PRIORITIES",),
         ),
         POLICY_KEY: ConfigKey(str, POLICIES[0], "How nodes of one device are joined to subgraphs.", choices=POLICIES),
         FALLBACK_KEY: ConfigKey(
