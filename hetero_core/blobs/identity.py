@@ -34,13 +34,25 @@ def check_header(header: BlobHeader, entry: Device, network: Network | None) -> 
             )
 
 
+def _check_architecture(header: BlobHeader, device: DeviceName, entry: Device) -> None:
+    """Raises BlobMismatchError for a blob that was compiled for another architecture than the device has."""
+    here = entry.find_architecture(device) if header.architecture else ""
+    if header.architecture != here:
+        source = DeviceName(header.device, header.device_id)
+        raise BlobMismatchError(
+            f"cannot import network '{header.network}' on {device}: the blob was compiled on {source} for the architecture "
+            f"'{header.architecture}', and {device} has '{here}'; name a device with the architecture of the blob, or load the model on "
+            f"{device} and export it again"
+        )
+
+
 def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, requested: Mapping[str, Any] | None) -> CallTarget:
     """Returns the target of an import. Keys that affect only runs have the value of the call, else of `set_config`, else of the blob;
     all others that of the blob.
 
     The arguments behind the colon of the device string come from the blob if the call leaves them out.
 
-    Raises: BlobMismatchError if the call contradicts the blob; ConfigKeyError, ConfigValueError.
+    Raises: BlobMismatchError if the call or the device's architecture contradicts the blob; ConfigKeyError, ConfigValueError.
     """
     arguments = _arguments_of(header.config, entry, device)
     device = DeviceName(device.name, device.id, device.arguments or arguments)
@@ -66,6 +78,7 @@ def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, re
     # A blob of an older core may lack these.
     runtime = {name: key for name, key in keys.items() if key.runtime}
     resolved, here = entry.resolve(device, {name: value for name, value in call.items() if name in runtime})
+    _check_architecture(header, resolved, entry)
     # These describe the machine at hand, not the one that wrote the blob.
     local = {name: here[name] for name in ("DEVICE_ID", LOG_KEY, *THREAD_KEYS, *LIMIT_KEYS)}
     config = merge_config(runtime, stored, entry.read_settings(resolved, runtime), overrides, local)

@@ -42,8 +42,9 @@ def pack_index(inputs: Specs, outputs: Specs, fields: Mapping[str, Any], section
 def read_index(payload: Payload, read: Callable[[Mapping[str, Any]], T], *, owner: str) -> tuple[Specs, Specs, T]:
     """Returns inputs, outputs, and what `read` makes of the fields; it may raise ValueError, KeyError, TypeError and AttributeError.
 
-    Raises: BlobDamagedError.
+    Raises: BlobDamagedError; BlobMismatchError for a payload of another version.
     """
+    payload.require_version(1)
     try:
         fields = json.loads(bytes(payload.sections["index"]))
         inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))

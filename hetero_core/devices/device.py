@@ -256,6 +256,11 @@ class Device:
             error.add_note(f"raised by {self.provenance} in {question} of device {device}")
             raise
 
+    def find_architecture(self, device: DeviceName) -> str:
+        """Returns the architecture that the device compiles for; "" if it only gives networks to other devices."""
+        is_plain = not any(key.is_arguments for key in self.keys(DeviceName(device.name)).values())
+        return str(self.metric(device, "DEVICE_ARCHITECTURE")) if is_plain else ""
+
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """Returns which nodes the device takes, checked to name every node of the network once."""
         result = self.call("query_network", device, network=network, config=share_threads(config))

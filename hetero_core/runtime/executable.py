@@ -259,7 +259,7 @@ class ExecutableNetwork:
         provenance = self._binding.provenance
         exported = check_payload(self._binding.export(), str(provenance))
         payload = add_border(exported, self.border, self._binding.declarations, self.all_outputs, self._replacements)
-        return make_header(self, provenance, payload.version), payload
+        return make_header(self, provenance, payload.version, self._binding.find_architecture()), payload
 
     def get_runtime_model(self, profile: Profile | None = None) -> Network:
         """Returns the executed graph: the steps of its devices in order, with layouts, original names, and the times of a profile.

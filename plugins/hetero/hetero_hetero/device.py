@@ -178,6 +178,7 @@ class HeteroDevice(Composer):
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Imports each part on the device that the plan names; loads an If with split branches anew."""
         if "index" not in payload.sections:
+            payload.require_version(1)
             return self.load_network(device, unpack_network(payload.sections), config)
         configs = configure_children(self._core, device, self.list_children(device), config)
         executable = import_stages(self._core, payload, config, configs)
