@@ -14,8 +14,8 @@ from hetero_core.records import record
 class BlobHeader:
     """The header of a container. `inputs` and `outputs` are names; `config` is the complete configuration.
 
-    `device_id` and `architecture` are those of the device that compiled; both are "" in blobs of formats 1 and 2, and if the device has
-    no id, or is made of devices, whose own containers say it.
+    `device_id` and `architecture` describe the device that compiled. Both are "" in formats 1 and 2; `device_id` if the device string has
+    no id, `architecture` if the device is made of devices, whose own containers name it.
     """
 
     device: str

@@ -17,7 +17,7 @@ from hetero_core.network.graph import Network
 
 
 def check_header(header: BlobHeader, entry: Device, network: Network | None) -> None:
-    """Raises BlobMismatchError that names what differs: device, distribution, version, or the network where one is given."""
+    """Raises BlobMismatchError that names what differs: device, distribution, version, or the given network."""
     here = entry.provenance
     compared = [
         ("device", header.device, here.device),
@@ -47,8 +47,8 @@ def _check_architecture(header: BlobHeader, device: DeviceName, entry: Device) -
 
 
 def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, requested: Mapping[str, Any] | None) -> CallTarget:
-    """Returns the target of an import. Keys that affect only runs have the value of the call, else of `set_config`, else of the blob;
-    all others that of the blob.
+    """Returns the target of an import. Run-time keys have the value of the call, else of `set_config`, else of the blob; keys that
+    shape the compilation have the value of the blob.
 
     The arguments behind the colon of the device string come from the blob if the call leaves them out.
 

@@ -54,9 +54,9 @@ def read_index(payload: Payload, read: Callable[[Mapping[str, Any]], T], *, owne
 
 
 def select_steering(core: Core, child: str, config: Mapping[str, Any], child_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values for the import of a part: whether runs are measured, and those of `child_config` that affect only runs.
+    """Returns the values that the import of a part may change: PERF_COUNT of the whole, and the run-time keys of `child_config`.
 
-    `config` is the configuration of the whole, `child_config` what `configure_children` returns for the child.
+    `config` is the configuration of the whole, `child_config` the entry of the child from `configure_children`.
     """
     keys = core.config_keys(child)
     return {name: value for name, value in child_config.items() if keys[name].runtime} | {MEASURING_KEY: config[MEASURING_KEY]}

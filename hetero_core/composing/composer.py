@@ -43,7 +43,7 @@ class Composer:
     def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
         """The device's own keys, and those of its children: a flat key goes to every child that knows it.
 
-        The list of a child stands in its name, so that no key of the whole replaces it.
+        A child's list is part of its name, so its list key is not a key of the whole.
 
         A child that cannot be used has none; whether that is an error is said when a network is queried or loaded.
         """

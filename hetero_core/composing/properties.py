@@ -62,9 +62,9 @@ def configure_children(
 
 
 def describe_properties(parts: Iterable[ExecutableNetwork]) -> dict[str, dict[str, Any]]:
-    """Returns device -> its complete configuration, for the metric DEVICE_PROPERTIES; of several parts on one device that of the first.
+    """Returns device -> its complete configuration, for the metric DEVICE_PROPERTIES.
 
-    A part that is composed itself has the properties of its own devices in its entry.
+    Of several parts on one device the first counts. The entry of a composed part holds the properties of its own devices.
     """
     properties: dict[str, dict[str, Any]] = {}
     for part in parts:
