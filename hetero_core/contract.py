@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.errors import BlobError, ClosedError
+from hetero_core.errors import BlobError, BlobMismatchError, ClosedError
 from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits
 from hetero_core.network.types import ValueSpec, ValueType
@@ -53,7 +53,7 @@ class ConfigKey:
     `default` None means "not set". Keys with `runtime` affect only runs, so an import may change them; all others affect compilation. The
     key marked `is_arguments` is a text that replaces the arguments behind the colon of a device string. A number may have a `least`
     value, and `words` that may stand in its place. A key that is `added_later` is missing in older blobs; those count as compiled with
-    its default.
+    its default. `aliases` are further names of the key.
     """
 
     type: type
@@ -65,6 +65,7 @@ class ConfigKey:
     least: float | None = None
     words: tuple[str, ...] = ()
     added_later: bool = False
+    aliases: tuple[str, ...] = ()
 
 
 @record(frozen=True, slots=True)
@@ -108,6 +109,14 @@ class Payload:
         """Returns the payload without the sections in `spare`."""
         sections = {name: section for name, section in self.sections.items() if name not in self.spare}
         return replace(self, sections=sections, code=tuple(name for name in self.code if name not in self.spare), spare=())
+
+    def require_version(self, *readable: int) -> None:
+        """Raises BlobMismatchError unless the sections have one of these versions; a plugin calls it before it reads them."""
+        if self.version not in readable:
+            raise BlobMismatchError(
+                f"the blob's payload has version {self.version}; the plugin reads {' and '.join(map(str, readable))}; load the model again "
+                "and export it"
+            )
 
     def read_code(self, name: str) -> Any:
         """Returns a section of code; a plugin reads every section that it executes with this method.

@@ -11,8 +11,9 @@ Layout, all numbers little-endian:
     sections      each at a multiple of 64 from the start of the container, gaps filled with zeros
     last 32       SHA-256 over everything before the sections
 
-The digest of a section is made of those of its pieces (digests.py), so that several processors share the work. Format 1, which is still
-read, has none in its table; its last 32 bytes are SHA-256 over everything before them.
+The digest of a section is made of those of its pieces (digests.py), so that several processors share the work. Formats 1 and 2 are still
+read: both do not name the device's id and architecture; format 1 has no digests in its table, and its last 32 bytes are SHA-256 over
+everything before them.
 
 HETERO's sections hold containers of the same format. A container carries data; what is code is marked as such in the table of
 sections, and is used only where the user trusts it.
@@ -31,13 +32,13 @@ from hetero_core.blobs.digests import digest_sections
 from hetero_core.blobs.header import BlobHeader, SectionEntry, read_header, write_header
 from hetero_core.blobs.streams import name_stream, read_bytes, require_binary, write_whole
 from hetero_core.contract import Payload
-from hetero_core.errors import BlobDamagedError, BlobMismatchError
+from hetero_core.errors import BlobDamagedError, BlobMismatchError, enumerate_choices
 from hetero_core.hashing import sha256
 from hetero_core.plain_files import open_plain
 
 MAGIC = b"HETEROBL"
-FORMAT_VERSION = 2
-_OLD_FORMAT = 1
+FORMAT_VERSION = 3
+_FORMATS = (1, 2, FORMAT_VERSION)
 ALIGNMENT = 64
 _HEAD = struct.Struct("<8sIIQQ")
 _DIGEST_SIZE = 32
@@ -126,19 +127,20 @@ def _open_container(name: str, view: memoryview) -> tuple[BlobHeader, list[Secti
     magic, version, _, header_size, total = _HEAD.unpack_from(view)
     if magic != MAGIC:
         raise BlobDamagedError(f"{name} is no exported network: it begins with {bytes(magic)!r}, expected {MAGIC!r}")
-    if version not in (_OLD_FORMAT, FORMAT_VERSION):
+    if version not in _FORMATS:
+        readable = enumerate_choices(map(str, _FORMATS))
         raise BlobMismatchError(
-            f"{name} has container format {version}; this hetero-core reads formats {_OLD_FORMAT} and {FORMAT_VERSION}; export it again"
+            f"{name} has container format {version}; this hetero-core reads formats {readable}; export it again"
         )
     if total != len(view):
         raise BlobDamagedError(f"{name} is cut off or has bytes added: its header says {total} bytes, it has {len(view)}")
     if header_size > len(view) - _HEAD.size - _DIGEST_SIZE:
         raise BlobDamagedError(f"{name} is damaged: its header of {header_size} bytes does not fit into {len(view)} bytes")
-    summed = len(view) - _DIGEST_SIZE if version == _OLD_FORMAT else min(_align(_HEAD.size + header_size), len(view) - _DIGEST_SIZE)
+    summed = len(view) - _DIGEST_SIZE if version == 1 else min(_align(_HEAD.size + header_size), len(view) - _DIGEST_SIZE)
     if _digest(view[:summed]) != view[-_DIGEST_SIZE:]:
         raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
-    header, rows, payload = _parse(name, view, header_size)
-    return header, rows, payload, None if version == _OLD_FORMAT else _align(_HEAD.size + header_size)
+    header, rows, payload = _parse(name, view, version, header_size)
+    return header, rows, payload, None if version == 1 else _align(_HEAD.size + header_size)
 
 
 def _digest(content: memoryview) -> bytes:
@@ -200,11 +202,11 @@ def map_file(descriptor: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if os.fstat(descriptor).st_size else b"")
 
 
-def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, list[SectionEntry], Payload]:
+def _parse(name: str, view: memoryview, version: int, header_size: int) -> tuple[BlobHeader, list[SectionEntry], Payload]:
     start = _align(_HEAD.size + header_size)
     room = len(view) - _DIGEST_SIZE - start
     try:
-        header, table = read_header(bytes(view[_HEAD.size : _HEAD.size + header_size]))
+        header, table = read_header(bytes(view[_HEAD.size : _HEAD.size + header_size]), version=version)
     except (ValueError, RecursionError) as error:
         raise BlobDamagedError(f"{name} has a header that cannot be read: {error}") from error
     names = sorted(row.name for row in table)
@@ -247,8 +249,8 @@ def _peek(section: Any) -> Payload | None:
     view = memoryview(section).cast("B")
     if len(view) < _HEAD.size + _DIGEST_SIZE or bytes(view[: len(MAGIC)]) != MAGIC:
         return None
-    header_size = _HEAD.unpack_from(view)[3]
+    _, version, _, header_size, _ = _HEAD.unpack_from(view)
     try:
-        return _parse("a section", view, header_size)[2]
+        return _parse("a section", view, version, header_size)[2]
     except BlobDamagedError:
         return None

@@ -12,7 +12,11 @@ from hetero_core.records import record
 
 @record(frozen=True, slots=True)
 class BlobHeader:
-    """The header of a container. `inputs` and `outputs` are names; `config` is the complete configuration."""
+    """The header of a container. `inputs` and `outputs` are names; `config` is the complete configuration.
+
+    `device_id` and `architecture` describe the device that compiled. Both are "" in formats 1 and 2; `device_id` if the device string has
+    no id, `architecture` if the device is made of devices, whose own containers name it.
+    """
 
     device: str
     distribution: str
@@ -24,6 +28,8 @@ class BlobHeader:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     config: Mapping[str, Any]
+    device_id: str = ""
+    architecture: str = ""
 
 
 @record(frozen=True, slots=True)
@@ -44,26 +50,30 @@ def write_header(header: BlobHeader, table: list[dict[str, Any]]) -> bytes:
     return json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
 
 
-def read_header(text: bytes) -> tuple[BlobHeader, list[SectionEntry]]:
-    """Returns the header and the table of sections. Raises: ValueError, RecursionError for a text that is no header."""
+def read_header(text: bytes, *, version: int) -> tuple[BlobHeader, list[SectionEntry]]:
+    """Returns the header and the table of sections of a container in this format.
+
+    Raises: ValueError, RecursionError for a text that is no header.
+    """
     fields = json.loads(text)
     table = [_read_row(row) for row in _take_field(fields, "sections", list)]
-    return _read_fields(fields), table
+    return _read_fields(fields, _KIND_OF_FIELD if version > 2 else _KIND_OF_OLD_FIELD), table
 
 
-_KIND_OF_FIELD: Mapping[str, type] = {
+_KIND_OF_OLD_FIELD: Mapping[str, type] = {
     **dict.fromkeys(("device", "distribution", "plugin_version", "core_version", "network", "fingerprint"), str),
     "payload_version": int,
     "inputs": list,
     "outputs": list,
     "config": dict,
 }
+_KIND_OF_FIELD: Mapping[str, type] = {**_KIND_OF_OLD_FIELD, "device_id": str, "architecture": str}
 _KIND_IN_WORDS = {int: "an int", str: "a text", list: "a list", dict: "an object"}
 
 
-def _read_fields(fields: dict[str, Any]) -> BlobHeader:
+def _read_fields(fields: dict[str, Any], kinds: Mapping[str, type]) -> BlobHeader:
     """Raises: ValueError for a field that is missing, unknown or of another type."""
-    header_fields = {name: _take_field(fields, name, kind) for name, kind in _KIND_OF_FIELD.items()}
+    header_fields = {name: _take_field(fields, name, kind) for name, kind in kinds.items()}
     if fields:
         raise ValueError(f"it has the fields {', '.join(fields)}, which the format does not have")
     for side in ("inputs", "outputs"):

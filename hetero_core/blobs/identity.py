@@ -9,6 +9,7 @@ from hetero_core.blobs.header import BlobHeader
 from hetero_core.contract import DeviceName
 from hetero_core.devices.config import LIMIT_KEYS, convert_config, merge_config
 from hetero_core.devices.device import Device
+from hetero_core.devices.log_level import LOG_KEY
 from hetero_core.devices.target import CallTarget
 from hetero_core.devices.threads import THREAD_KEYS
 from hetero_core.errors import BlobMismatchError
@@ -16,7 +17,7 @@ from hetero_core.network.graph import Network
 
 
 def check_header(header: BlobHeader, entry: Device, network: Network | None) -> None:
-    """Raises BlobMismatchError that names what differs: device, distribution, version, or the network where one is given."""
+    """Raises BlobMismatchError that names what differs: device, distribution, version, or the given network."""
     here = entry.provenance
     compared = [
         ("device", header.device, here.device),
@@ -33,12 +34,25 @@ def check_header(header: BlobHeader, entry: Device, network: Network | None) -> 
             )
 
 
+def _check_architecture(header: BlobHeader, device: DeviceName, entry: Device) -> None:
+    """Raises BlobMismatchError for a blob that was compiled for another architecture than the device has."""
+    here = entry.find_architecture(device) if header.architecture else ""
+    if header.architecture != here:
+        source = DeviceName(header.device, header.device_id)
+        raise BlobMismatchError(
+            f"cannot import network '{header.network}' on {device}: the blob was compiled on {source} for the architecture "
+            f"'{header.architecture}', and {device} has '{here}'; name a device with the architecture of the blob, or load the model on "
+            f"{device} and export it again"
+        )
+
+
 def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, requested: Mapping[str, Any] | None) -> CallTarget:
-    """Returns the target of an import. Its configuration is the blob's, with the call's changes to keys that only steer running.
+    """Returns the target of an import. Run-time keys have the value of the call, else of `set_config`, else of the blob; keys that
+    shape the compilation have the value of the blob.
 
-    The arguments behind the colon of the device string come from the blob where the call leaves them out.
+    The arguments behind the colon of the device string come from the blob if the call leaves them out.
 
-    Raises: BlobMismatchError where the call contradicts the blob; ConfigKeyError, ConfigValueError.
+    Raises: BlobMismatchError if the call or the device's architecture contradicts the blob; ConfigKeyError, ConfigValueError.
     """
     arguments = _arguments_of(header.config, entry, device)
     device = DeviceName(device.name, device.id, device.arguments or arguments)
@@ -61,12 +75,13 @@ def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, re
                 f"cannot import network '{header.network}' on {device}: {name} is {_show(value)} in the call and "
                 f"{_show(stored.get(name))} in the blob, and it shaped what was compiled; leave it out, or load the model again"
             )
-    resolved, here = entry.resolve(device, {name: call[name] for name in ("DEVICE_ID", *THREAD_KEYS, *LIMIT_KEYS) if name in call})
-    # A blob of an older core lacks the keys that came later; what only steers running may have any value.
-    added = {name: key for name, key in keys.items() if key.runtime}
-    # How a machine is used, and how much of it, is said here, whatever the blob says of the one that it comes from.
-    local = {name: here[name] for name in (*THREAD_KEYS, *LIMIT_KEYS)}
-    config = merge_config(added, stored, overrides, local, {"DEVICE_ID": resolved.id})
+    # A blob of an older core may lack these.
+    runtime = {name: key for name, key in keys.items() if key.runtime}
+    resolved, here = entry.resolve(device, {name: value for name, value in call.items() if name in runtime})
+    _check_architecture(header, resolved, entry)
+    # These describe the machine at hand, not the one that wrote the blob.
+    local = {name: here[name] for name in ("DEVICE_ID", LOG_KEY, *THREAD_KEYS, *LIMIT_KEYS)}
+    config = merge_config(runtime, stored, entry.read_settings(resolved, runtime), overrides, local)
     return CallTarget(DeviceName(device.name, resolved.id, device.arguments), entry, config)
 
 
@@ -84,4 +99,4 @@ def _arguments_of(config: Mapping[str, Any], entry: Device, device: DeviceName) 
 
 
 def _show(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else repr(value)
+    return (",".join(value) or "empty") if isinstance(value, tuple) else repr(value)

@@ -10,6 +10,7 @@ from hetero_core.blobs.container import MAGIC, read_blob
 from hetero_core.cli.answer import Answer, UsageError
 from hetero_core.cli.options import Parser, add_command, add_device_options, add_shape_option, find_target, read_pinned
 from hetero_core.cli.progress import follow
+from hetero_core.contract import DeviceName
 
 if TYPE_CHECKING:
     from hetero_core.blobs.header import BlobHeader
@@ -75,7 +76,8 @@ def _describe_section(name: str, view: Any, *, is_code: bool) -> dict[str, Any]:
 def _format_blob(fields: dict[str, Any], indent: str) -> list[str]:
     config = " ".join(f"{key}={_show(value)}" for key, value in fields["config"].items() if value not in (None, "", []))
     rows = [
-        ("device", fields["device"]),
+        ("device", str(DeviceName(fields["device"], fields["device_id"]))),
+        *([("architecture", fields["architecture"])] if fields["architecture"] else []),
         ("plugin", f"{fields['distribution']} {fields['plugin_version']}, payload version {fields['payload_version']}"),
         ("hetero-core", fields["core_version"]),
         ("network", f"{fields['network']}, SHA-256 {fields['fingerprint'][:16]}..."),

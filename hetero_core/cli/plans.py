@@ -38,7 +38,7 @@ def list_parts(core: Core, device: str, config: Mapping[str, str]) -> tuple[str,
     key = next((name for name, key in core.config_keys(device).items() if key.is_arguments), None)
     if key is None:
         return ()
-    arguments = parse_device_name(device).arguments or config.get(key, "")
+    arguments = parse_device_name(device).arguments or core.resolve_config(device, config)[key] or ""
     return tuple(dict.fromkeys(str(parse_device_name(part)) for part in split_device_list(arguments)))
 
 

@@ -42,8 +42,9 @@ def pack_index(inputs: Specs, outputs: Specs, fields: Mapping[str, Any], section
 def read_index(payload: Payload, read: Callable[[Mapping[str, Any]], T], *, owner: str) -> tuple[Specs, Specs, T]:
     """Returns inputs, outputs, and what `read` makes of the fields; it may raise ValueError, KeyError, TypeError and AttributeError.
 
-    Raises: BlobDamagedError.
+    Raises: BlobDamagedError; BlobMismatchError for a payload of another version.
     """
+    payload.require_version(1)
     try:
         fields = json.loads(bytes(payload.sections["index"]))
         inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
@@ -52,9 +53,13 @@ def read_index(payload: Payload, read: Callable[[Mapping[str, Any]], T], *, owne
         raise BlobDamagedError(f"the blob of {owner} has an index that cannot be read: {type(error).__name__}: {error}") from error
 
 
-def select_steering(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys of the whole that steer the runs of its parts: limits that are set, and whether runs are measured."""
-    return {name: config[name] for name in LIMIT_KEYS if config[name] is not None} | {MEASURING_KEY: config[MEASURING_KEY]}
+def select_steering(core: Core, child: str, config: Mapping[str, Any], child_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values that the import of a part may change: PERF_COUNT of the whole, and the run-time keys of `child_config`.
+
+    `config` is the configuration of the whole, `child_config` the entry of the child from `configure_children`.
+    """
+    keys = core.config_keys(child)
+    return {name: value for name, value in child_config.items() if keys[name].runtime} | {MEASURING_KEY: config[MEASURING_KEY]}
 
 
 def export_part(loaded: ExecutableNetwork, network: Network | None, prefix: str, sections: dict[str, Any]) -> dict[str, Any]:

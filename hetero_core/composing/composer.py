@@ -43,6 +43,8 @@ class Composer:
     def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
         """The device's own keys, and those of its children: a flat key goes to every child that knows it.
 
+        A child's list is part of its name, so its list key is not a key of the whole.
+
         A child that cannot be used has none; whether that is an error is said when a network is queried or loaded.
         """
         own = dict(self.own_keys)
@@ -53,8 +55,8 @@ class Composer:
             except DeviceUnavailableError:
                 continue
             for name, key in keys.items():
-                if name not in own and name not in STANDARD_KEYS:
-                    own[name] = replace(key, default=None, doc=f"{key.doc} (of {child})", is_arguments=False)
+                if name not in own and name not in STANDARD_KEYS and not key.is_arguments:
+                    own[name] = replace(key, default=None, doc=f"{key.doc} (of {child})")
         return own
 
     @hookimpl

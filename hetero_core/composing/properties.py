@@ -1,9 +1,12 @@
-"""The configuration of each device of a list: flat keys for all that know them, DEVICE_PROPERTIES for one device alone."""
+"""The configuration of each device of a list: flat keys for all that know them, DEVICE_PROPERTIES for one device alone.
+
+The metric DEVICE_PROPERTIES of a loaded network tells the configuration that each of its devices has in the end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import DeviceName
 from hetero_core.core import Core
@@ -12,6 +15,9 @@ from hetero_core.devices.log_level import LOG_KEY
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, PRIORITY_KEY, REQUESTS_KEY, STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import ConfigKeyError, ConfigValueError, DeviceUnavailableError, enumerate_choices, suggest
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.executable import ExecutableNetwork
 
 PROPERTIES_KEY = "DEVICE_PROPERTIES"
 MEASURING_KEY = "PERF_COUNT"
@@ -53,6 +59,19 @@ def configure_children(
         for child in children
         if child not in unavailable
     }
+
+
+def describe_properties(parts: Iterable[ExecutableNetwork]) -> dict[str, dict[str, Any]]:
+    """Returns device -> its complete configuration, for the metric DEVICE_PROPERTIES.
+
+    Of several parts on one device the first counts. The entry of a composed part holds the properties of its own devices.
+    """
+    properties: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        is_composed = PROPERTIES_KEY in part.get_metric("SUPPORTED_METRICS")
+        nested = {PROPERTIES_KEY: part.get_metric(PROPERTIES_KEY)} if is_composed else {}
+        properties.setdefault(str(part.device), {**part.config, **nested})
+    return properties
 
 
 def _select_flat(core: Core, child: str, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_core.blobs.container import read_blob
+from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.conformance.check import (
     CheckContext,
     CheckFailed,
@@ -201,6 +202,35 @@ def every_choice_comes_with_the_blob(context: CheckContext) -> None:
             require_equal(imported.get_config(name), loaded.get_config(name), f"{name} of the import")
             for output, value in loaded.infer(inputs).items():
                 require_same(imported.infer(inputs)[output], value, f"imported under {name}={choice}, output '{output}'")
+
+
+@check("export", needs=["export"])
+def blob_is_for_one_architecture(context: CheckContext) -> None:
+    """A blob names the id and the architecture of its device. Every id of that architecture imports it and computes the same; any other
+    architecture is a BlobMismatchError."""
+    sample = make_sample(context, "chain")
+    loaded = context.load(sample.network)
+    blob = _export(loaded)
+    header, payload = read_blob(blob)
+    if not header.architecture:
+        raise Skip("the device is made of devices, whose blobs name their own architectures")
+    require_equal(header.device_id, loaded.device.id, "the id in the blob")
+    require_equal(header.architecture, context.get_metric("DEVICE_ARCHITECTURE"), "the architecture in the blob")
+    core, inputs = context.core, sample.draw(context.seed)
+    for device_id in context.facts.ids if "ids" in context.facts.capabilities else ():
+        device = f"{context.facts.name}.{device_id}"
+        what = f"a blob of {loaded.device} for '{header.architecture}', imported on {device}"
+        if core.get_metric(device, "DEVICE_ARCHITECTURE") != header.architecture:
+            require_error(BlobMismatchError, core.import_network, what, blob, device)
+            continue
+        try:
+            outputs = core.import_network(blob, device).infer(inputs)
+        except HeteroError as error:
+            raise CheckFailed(f"{what}, which states the same architecture: {error}") from error
+        sample.require_right(outputs, inputs, what)
+    stream = io.BytesIO()
+    write_blob(replace(header, architecture=f"not {header.architecture}"), payload, stream)
+    require_error(BlobMismatchError, context.import_blob, "a blob of another architecture", stream.getvalue())
 
 
 @check("export", needs=["export"])

@@ -149,7 +149,8 @@ def _check_fields(name: str, key: ConfigKey, blame: str) -> None:
     for field, value, is_right in (
         ("doc", key.doc, isinstance(key.doc, str)),
         ("choices", key.choices, isinstance(key.choices, tuple)),
-        ("words", key.words, isinstance(key.words, tuple) and all(isinstance(word, str) for word in key.words)),
+        ("words", key.words, _is_texts(key.words)),
+        ("aliases", key.aliases, _is_texts(key.aliases)),
         ("least", key.least, is_least),
         ("runtime", key.runtime, isinstance(key.runtime, bool)),
         ("is_arguments", key.is_arguments, isinstance(key.is_arguments, bool)),
@@ -160,15 +161,20 @@ def _check_fields(name: str, key: ConfigKey, blame: str) -> None:
             )
 
 
-def resolve_key(name: str, keys: Mapping[str, Any], *, device: str, where: str = "") -> str:
-    """Returns the declared name of a key, given by that name in any case, or by its old one.
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
+
+
+def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str, where: str = "") -> str:
+    """Returns the declared name of a key, given by that name in any case, by an alias, or by its old one.
 
     `where` is what messages name in place of the device: "network 'net' on CPU".
 
     Raises: ConfigKeyError with the near misses and all the keys.
     """
     folded = name.strip().upper() if isinstance(name, str) else str(name)
-    folded = folded if folded in keys else find_new_name(folded, device)
+    if folded not in keys:
+        folded = next((known for known, key in keys.items() if folded in key.aliases), find_new_name(folded, device))
     if folded in keys and isinstance(name, str):
         return folded
     owner = where or f"device {device}"

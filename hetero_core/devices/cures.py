@@ -26,7 +26,7 @@ _DISTRIBUTION_OF_DEVICE = {
     "CPU": "hetero-cpu",
     "HETERO": "hetero-hetero",
     "OPENVINO": "'hetero-openvino[engine]'",
-    "ORT": "'hetero-onnxruntime[engine]'",
+    "ORT": "'hetero-onnxruntime[cpu]'",
 }
 """The packages that pip installs, for devices that run anywhere."""
 _KNOWN_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft")

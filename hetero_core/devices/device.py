@@ -134,6 +134,10 @@ class Device:
         self._log_packages = "hetero_core", self.provenance.module.partition(".")[0]
         set_log_level(level, *self._log_packages)
 
+    def read_settings(self, device: DeviceName, keys: Mapping[str, ConfigKey]) -> dict[str, Any]:
+        """Returns the values of these keys that `set_config` has set: those for all devices, and over them those of the device."""
+        return {name: value for name, value in (*self._find_common().items(), *self.read_set(device).items()) if name in keys}
+
     def read_set(self, device: DeviceName) -> dict[str, Any]:
         """Returns what `set_config` has set for the device with this id and these arguments."""
         values_of_place = self._set
@@ -151,8 +155,7 @@ class Device:
         keys = self.keys(device)
         call = convert_config(requested or {}, keys, device=str(device))
         device = self._with_id(device, call)
-        common = {name: value for name, value in self._find_common().items() if name in keys}
-        config = dict(merge_config(keys, common, self.read_set(device), call))
+        config = dict(merge_config(keys, self.read_settings(device, keys), call))
         config["DEVICE_ID"] = device.id
         if config.get(LOG_KEY) is not None:
             self.set_log_level(config[LOG_KEY])
@@ -175,7 +178,8 @@ class Device:
         name = next((name for name, key in keys.items() if key.is_arguments), None)
         if name is None:
             return device
-        spelled = next((spelling for spelling in config if str(spelling).strip().upper() == name), None)
+        spellings = name, *keys[name].aliases
+        spelled = next((spelling for spelling in config if str(spelling).strip().upper() in spellings), None)
         setting = self._set.get(("", ""), {}).get(name)
         value = setting if spelled is None else config[spelled]
         if value is None:
@@ -251,6 +255,11 @@ class Device:
         except Exception as error:  # a plugin may raise anything; it goes on with a note that names the plugin
             error.add_note(f"raised by {self.provenance} in {question} of device {device}")
             raise
+
+    def find_architecture(self, device: DeviceName) -> str:
+        """Returns the architecture that the device compiles for; "" if it only gives networks to other devices."""
+        is_plain = not any(key.is_arguments for key in self.keys(DeviceName(device.name)).values())
+        return str(self.metric(device, "DEVICE_ARCHITECTURE")) if is_plain else ""
 
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """Returns which nodes the device takes, checked to name every node of the network once."""

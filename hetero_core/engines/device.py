@@ -98,6 +98,7 @@ class EngineDevice:
         """Returns the stored compiled form if it is trusted and fits this machine; otherwise compiles the network. Raises:
         BlobMismatchError for another version of the engine.
         """
+        payload.require_version(1)
         written = bytes(payload.sections[_ENGINE]).decode()
         if written != self.version:
             raise BlobMismatchError(

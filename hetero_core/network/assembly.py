@@ -15,7 +15,7 @@ from hetero_core.limits import ReadBudget
 from hetero_core.network.affinity import AFFINITY_KEY, PLAIN_AFFINITY_KEY
 from hetero_core.network.arity import check_arity
 from hetero_core.network.attributes import GRAPH, SPARSE_TENSOR, TENSOR, read_attribute
-from hetero_core.network.declarations import Contradiction, RepeatedConstant
+from hetero_core.network.declarations import Contradictory, IgnoredPins
 from hetero_core.network.draft import Draft
 from hetero_core.network.functions import FunctionLibrary, bind_call, check_recursion, key_of_function
 from hetero_core.network.graph import EMPTY, Graph, Node
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class GraphReader:
-    """Reads the graphs of one model. `contradictions` are constants that have another shape than is declared, or two values."""
+    """Reads the graphs of one model. `contradictions` are declarations that are proved wrong, and pins that have no effect."""
 
     def __init__(self, model: onnx.ModelProto, weights: WeightSource, raw_data: Mapping[int, RawData], budget: ReadBudget) -> None:
         """`raw_data` is that of initializers of the root graph, by position, where it was taken out of the proto."""
@@ -53,7 +53,8 @@ class GraphReader:
         self._weights = weights
         self._raw_data = raw_data
         self._functions = FunctionLibrary(model, budget)
-        self.contradictions: list[Contradiction | RepeatedConstant] = []
+        self.contradictions: list[Contradictory] = []
+        self._ignored_pins: dict[str, str] = {}
         self._root_opset = next((entry.version for entry in model.opset_import if not normal_domain(entry.domain)), 1)
         self._since: dict[tuple[str, str, int], int] = {}
         self._value_names: set[str] = set(names_of_values(model.graph)) if self._functions else set()
@@ -63,6 +64,8 @@ class GraphReader:
         draft = Draft(self.contradictions, self._root_opset)
         graph = self._read_graph(self._model.graph, NodeScope(opsets), draft, self._raw_data)
         check_everything_is_produced(graph)
+        if self._ignored_pins:
+            self.contradictions.append(IgnoredPins(tuple(self._ignored_pins.items())))
         return graph, {node.name: draft.pins[node.name] for node in graph.nodes if node.name in draft.pins}
 
     def _read_graph(
@@ -71,6 +74,7 @@ class GraphReader:
         for position, tensor in enumerate(proto.initializer):
             name = scope.value(tensor.name)
             initializer = read_tensor(tensor, self._weights, f"initializer '{name}'", raw=raw_data.get(position))
+            self._note_pin(tensor, f"initializer '{name}'")
             draft.add_initializer(name, initializer)
         for sparse in proto.sparse_initializer:
             name = scope.value(sparse.values.name)
@@ -95,6 +99,7 @@ class GraphReader:
             check_text(proto.name)
             if not proto.name:
                 raise InvalidNetworkError(f"an {kind} has no name; name every {kind} of every graph.")
+            self._note_pin(proto, f"{kind} '{proto.name}'")
             specs.append(ValueSpec(scope.value(proto.name), TensorType(None) if value_type is None else value_type))
         return tuple(specs)
 
@@ -193,6 +198,7 @@ class GraphReader:
                 f"{owner} has {len(proto.output)} outputs and {len(proto.attribute)} attributes; expected one output and one value. "
                 "Correct the node."
             )
+        self._note_pin(proto, f"Constant node '{name}'")
         value = scope.value(proto.output[0])
         attribute = proto.attribute[0]
         expected = {"value": TENSOR, "sparse_value": SPARSE_TENSOR}.get(attribute.name, attribute.type)
@@ -211,6 +217,12 @@ class GraphReader:
                     f"{owner} has no value: the call does not give '{attribute.ref_attr_name}'. Give it in the call."
                 )
             draft.add_initializer(value, initializer_of_attribute(attribute.name, decoded[attribute.name], owner))
+
+    def _note_pin(self, proto: onnx.NodeProto | onnx.TensorProto | onnx.ValueInfoProto, place: str) -> None:
+        """Records a pin at a place that has no device of its own."""
+        for entry in proto.metadata_props:
+            if entry.key in (AFFINITY_KEY, PLAIN_AFFINITY_KEY) and entry.value.strip():
+                self._ignored_pins.setdefault(place, entry.value)
 
     def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, function: onnx.FunctionProto, scope: NodeScope) -> None:
         key = key_of_function(function)

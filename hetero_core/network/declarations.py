@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import field
 from types import MappingProxyType
+from typing import TypeAlias
 
 from hetero_core.dtypes import DTYPES
 from hetero_core.errors import InvalidNetworkError
@@ -24,6 +25,24 @@ class RepeatedConstant:
 
     def __str__(self) -> str:
         return f"the constant '{self.name}' is there twice with different values; the later one is used. Remove one of them."
+
+
+@record(frozen=True, slots=True)
+class IgnoredPins:
+    """Pins of a file at places that have no device of their own, each with its place: "Constant node 'c'"."""
+
+    pins: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"{place} -> {device}" for place, device in self.pins[:3])
+        rest = f" and {len(self.pins) - 3} more" if len(self.pins) > 3 else ""
+        return (
+            f"the affinity of {listed}{rest} has no effect: constants, inputs and outputs follow the nodes that read or make them. Pin "
+            "these nodes, or remove the affinity."
+        )
+
+
+Contradictory: TypeAlias = "Contradiction | RepeatedConstant | IgnoredPins"
 
 
 @record(frozen=True, slots=True)
@@ -70,7 +89,7 @@ class Declarations:
     `reported` are the values that a warning has named; a network and its parts share it, so that each value is named once.
     """
 
-    contradictions: tuple[Contradiction | RepeatedConstant, ...] = ()
+    contradictions: tuple[Contradictory, ...] = ()
     hints: Mapping[str, Hint] = field(default_factory=lambda: MappingProxyType({}))
     reported: set[str] = field(default_factory=set)
     are_stated: bool = False

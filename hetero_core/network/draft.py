@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.declarations import Contradiction, RepeatedConstant
+from hetero_core.network.declarations import Contradiction, Contradictory
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.hints import drop_shape
 from hetero_core.network.initializers import Initializer
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Draft:
     """The parts of one graph. `contradictions` are those of the whole model; `root_opset` is its version of ONNX's own domain."""
 
-    contradictions: list[Contradiction | RepeatedConstant]
+    contradictions: list[Contradictory]
     root_opset: int
     nodes: list[Node] = field(default_factory=list)
     initializers: dict[str, Initializer] = field(default_factory=dict)

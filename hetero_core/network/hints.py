@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
-from hetero_core.network.declarations import NO_DECLARATIONS, Contradiction, Declarations, Hint, RepeatedConstant
+from hetero_core.network.declarations import NO_DECLARATIONS, Contradiction, Contradictory, Declarations, Hint
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.merging import merge_types
 from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType
@@ -145,7 +145,7 @@ class _Comparison:
     """The result of comparing two networks graph by graph; `names_of_inputs` are those of sizes of the inputs."""
 
     names_of_inputs: frozenset[str]
-    contradictions: list[Contradiction | RepeatedConstant]
+    contradictions: list[Contradictory]
     hints: dict[str, Hint] = field(default_factory=dict)
 
     def find_hints(self, declared: Network, inferred: Network) -> None:

@@ -91,12 +91,13 @@ _Tensor = _define(
     doc_string=(12, "skipped"),
     external_data=(13, _Entry, True),
     data_location=(14, "int"),
+    metadata_props=(16, _Entry, True),
 )
 _Dimension = _define("_Dimension", "dim_value dim_param", dim_value=(1, "int"), dim_param=(2, "text"), denotation=(3, "skipped"))
 _Shape = _define("_Shape", dim=(1, _Dimension, True))
 _TensorType = _define("_TensorType", elem_type=(1, "int"), shape=(2, _Shape))
 _Type = _define("_Type", "tensor_type", tensor_type=(1, _TensorType), denotation=(6, "skipped"))
-_ValueInfo = _define("_ValueInfo", name=(1, "text"), type=(2, _Type), doc_string=(3, "skipped"))
+_ValueInfo = _define("_ValueInfo", name=(1, "text"), type=(2, _Type), doc_string=(3, "skipped"), metadata_props=(4, _Entry, True))
 _Graph = _define("_Graph")
 _Attribute = _define(
     "_Attribute",

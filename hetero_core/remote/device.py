@@ -118,6 +118,7 @@ class RemoteDevice(Generic[AnyCarrier]):
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """The network of a blob of the host's device, imported there with the trust of the import here."""
+        payload.require_version(1)
         carrier, settings = self._reach(device, config)
         bulk, trust = carrier.ship((payload.sections[BLOB],)), are_imports_trusted()
         return RemoteExecutable(carrier, lambda token: carrier.call("import", settings, trust, bulk=bulk, token=token)[0])

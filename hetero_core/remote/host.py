@@ -74,7 +74,7 @@ class Host:
             "core": find_core_version(),
             "api": hookspecs.API,
             "keys": {
-                name: (key.type.__name__, key.default, key.doc, key.choices, key.runtime, key.least, key.words)
+                name: (key.type.__name__, key.default, key.doc, key.choices, key.runtime, key.least, key.words, key.aliases)
                 for name, key in keys.items()
                 if name not in STANDARD_KEYS and not key.is_arguments
             },

@@ -74,8 +74,8 @@ def describe_remote(carrier: Succession[Any], where: str) -> Description:
             "version in both environments"
         )
     keys = {
-        name: ConfigKey(_TYPES[kind], default, doc, tuple(choices), runtime, False, least, tuple(words))
-        for name, (kind, default, doc, choices, runtime, least, words) in fields["keys"].items()
+        name: ConfigKey(_TYPES[kind], default, doc, tuple(choices), runtime, False, least, tuple(words), aliases=tuple(aliases))
+        for name, (kind, default, doc, choices, runtime, least, words, aliases) in fields["keys"].items()
     }
     return Description(keys, fields["metrics"], fields["full_name"], fields["exports"])
 

@@ -31,6 +31,7 @@ class Binding:
     from_host: Callable[..., Array]
     export: Callable[[], Payload]
     executor: Submitting
+    find_architecture: Callable[[], str]
     set_log_level: Callable[[str | None], None]
     is_from_cache: bool = False
     border: Border = EMPTY_BORDER

@@ -259,7 +259,7 @@ class ExecutableNetwork:
         provenance = self._binding.provenance
         exported = check_payload(self._binding.export(), str(provenance))
         payload = add_border(exported, self.border, self._binding.declarations, self.all_outputs, self._replacements)
-        return make_header(self, provenance, payload.version), payload
+        return make_header(self, provenance, payload.version, self._binding.find_architecture()), payload
 
     def get_runtime_model(self, profile: Profile | None = None) -> Network:
         """Returns the executed graph: the steps of its devices in order, with layouts, original names, and the times of a profile.
@@ -293,7 +293,7 @@ class ExecutableNetwork:
 
     def get_config(self, name: str) -> Any:
         """Returns the value of a key that the network was loaded with. Raises: ConfigKeyError with the near misses and all keys."""
-        return read_value(name, resolve_key(name, self.config, device=str(self.device), where=self.where), self.config)
+        return read_value(name, resolve_key(name, self._binding.keys, device=str(self.device), where=self.where), self.config)
 
     def set_config(self, config: Mapping[str, Any]) -> None:
         """Changes PERF_COUNT, DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, LOG_LEVEL, and keys that the device lets change, for the runs that

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
 
 
-def make_header(network: ExecutableNetwork, provenance: Provenance, payload_version: int) -> BlobHeader:
-    """Returns the header of the blob of a loaded network, whose payload is of this version."""
+def make_header(network: ExecutableNetwork, provenance: Provenance, payload_version: int, architecture: str) -> BlobHeader:
+    """Returns the header of the blob of a loaded network, whose payload is of this version, compiled for this architecture."""
     return BlobHeader(
         device=network.device.name,
         distribution=provenance.distribution,
@@ -31,6 +31,8 @@ def make_header(network: ExecutableNetwork, provenance: Provenance, payload_vers
         inputs=tuple(spec.name for spec in network.all_inputs),
         outputs=tuple(spec.name for spec in network.all_outputs),
         config=freeze_mapping((name, value) for name, value in network.config.items() if name not in THREAD_KEYS),
+        device_id=network.device.id,
+        architecture=architecture,
     )
 
 

@@ -116,6 +116,7 @@ class Loader:
             from_host=lambda array, spec, target=None: entry.call("from_host", device, array=array, spec=spec, target=target),
             export=lambda: entry.call("export_network", device, executable=executable),
             executor=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth),
+            find_architecture=lambda: entry.find_architecture(device),
             set_log_level=entry.set_log_level,
             is_from_cache=is_from_cache,
             border=around.border,

@@ -56,6 +56,7 @@ class PlainDevice:
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload) -> Executable:
         """Returns the exported network, loaded."""
+        payload.require_version(1)
         return self.load_network(device, unpack_network(payload.sections))
 
     def find_refusal(self, node: Node, network: Network) -> str | None:

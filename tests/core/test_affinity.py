@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 
-from hetero_core.errors import AffinityError
+from hetero_core import Core
+from hetero_core.errors import AffinityError, InvalidNetworkError, NetworkDeclarationWarning
 from hetero_core.network.affinity import read_pins, resolve_pins
 from hetero_core.network.reader import read_network
 
@@ -106,3 +109,73 @@ def test_file_of_pins_that_cannot_be_used_says_file_and_key(text: str | None, me
     with pytest.raises(AffinityError) as caught:
         read_pins(path)
     assert message.replace("{path}", str(path)) in str(caught.value)
+
+
+TEXT = """<ir_version: 11, opset_import: ["": 21, "local": 1]> g (float[2] x, bool t) => (float[2] y) <float[2] w = {3, 4}> {
+    [c] k = Constant <value = float[2] {1, 2}> ()
+    [add] a = Add (x, k)
+    [mul] b = Mul (a, w)
+    [choose] y = If (t) <
+        then_branch = u () => (float[2] p) { [inner] q = Constant <value_floats = [5.0, 6.0]> () [sub] p = Sub (b, q) },
+        else_branch = v () => (float[2] r) { [keep] r = Identity (b) }> }"""
+
+
+def pinned(**device_of_place: str) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(TEXT)
+    graph = model.graph
+    place_of_name = {"x": graph.input[0], "y": graph.output[0], "w": graph.initializer[0]}
+    place_of_name |= {node.name: node for node in (*graph.node, *graph.node[-1].attribute[0].g.node)}
+    for name, device in device_of_place.items():
+        key, _, name_of_place = name.rpartition("__")
+        place_of_name[name_of_place].metadata_props.add(key=key or "hetero.affinity", value=device)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("pins", "named"),
+    [
+        ({"c": "CPU"}, "Constant node 'c' -> CPU"),
+        ({"affinity__c": "CPU", "add": "TEMPLATE"}, "Constant node 'c' -> CPU"),
+        ({"inner": "CPU"}, "Constant node 'inner' -> CPU"),
+        ({"w": "CPU"}, "initializer 'w' -> CPU"),
+        ({"x": "CPU", "y": "TEMPLATE"}, "input 'x' -> CPU, output 'y' -> TEMPLATE"),
+        (
+            {"c": "A", "inner": "A", "w": "B", "x": "C", "y": "C"},
+            "initializer 'w' -> B, input 'x' -> C, output 'y' -> C and 2 more",
+        ),
+    ],
+)
+def test_pin_without_effect_is_named_in_one_warning(pins: dict[str, str], named: str) -> None:
+    message = (
+        f"the affinity of {named} has no effect: constants, inputs and outputs follow the nodes that read or make them. Pin these nodes, "
+        "or remove the affinity."
+    )
+    model = pinned(**pins)
+    # The bytes of a small model are read without protobuf.
+    for source in (model, model.SerializeToString()):
+        with pytest.warns(NetworkDeclarationWarning) as caught:
+            network = read_network(source)
+        assert [str(warning.message) for warning in caught] == [message]
+    assert dict(network.affinity) == ({"add": "TEMPLATE"} if "add" in pins else {})
+
+
+def test_pins_of_nodes_and_empty_ones_of_constants_warn_of_nothing() -> None:
+    assert dict(read_network(pinned(c=" ", add="CPU", choose="CPU")).affinity) == {"add": "CPU", "choose": "CPU"}
+
+
+def test_pin_without_effect_in_a_file_is_named_at_each_load(tmp_path: Path) -> None:
+    model = pinned(c="CPU")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(1 << 16, np.float32), "large"))
+    model.graph.initializer[-1].metadata_props.add(key="affinity", value="CPU")
+    onnx.save(model, tmp_path / "m.onnx")
+    with Core() as core:
+        for device in ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU", "CPU"):
+            with pytest.warns(
+                NetworkDeclarationWarning, match="initializer 'large' -> CPU, Constant node 'c' -> CPU has no effect"
+            ):
+                core.load_network(tmp_path / "m.onnx", device)
+        with (
+            pytest.warns(NetworkDeclarationWarning),
+            pytest.raises(InvalidNetworkError, match="cannot load network 'g' on CPU: the affinity of .* has no effect"),
+        ):
+            core.load_network(tmp_path / "m.onnx", "CPU", {"STRICT_DECLARATIONS": True})

@@ -97,7 +97,7 @@ def test_every_truncation_and_addition_is_caught() -> None:
 def test_other_format_version_says_which_one_is_read() -> None:
     blob = bytearray(make_blob())
     blob[8] = 9
-    with pytest.raises(BlobMismatchError, match="has container format 9; this hetero-core reads formats 1 and 2"):
+    with pytest.raises(BlobMismatchError, match="has container format 9; this hetero-core reads formats 1, 2, 3; export it again"):
         read_blob(bytes(blob))
 
 

@@ -1,4 +1,4 @@
-"""Formats of the container are frozen: files that were written once are read for ever, those of format 2 written again byte for byte."""
+"""Formats of the container are frozen: files that were written once are read for ever, those of format 3 written again byte for byte."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ DIGESTS = {
     "nested-1.blob": "62db8e0ea4179ff189faf4e711eee27b5481db9e44483f16f3a1d7622d70c157",
     "plain-2.blob": "81ae365a4f229d9428474e102963e8af1e0894051298bf1a9e05f763d1ae3706",
     "nested-2.blob": "5d079b31fcb3641e849ab0fa5b65b23c779edc82b81d67bd357083d5cb821edd",
+    "plain-3.blob": "d5e617185ece66bd276dd1701d82d53a8df8632030c775a3fe1514178b788341",
+    "nested-3.blob": "c3bb352984568ed688c2eee8b2af3c3c343788cf11d1157571a021d3928b5aa5",
 }
 
 
@@ -39,10 +41,10 @@ def test_writer_still_writes_the_golden_bytes(name: str) -> None:
     assert make_golden.GOLDEN[name]() == (GOLDEN / name).read_bytes()
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_reader_still_reads_the_golden_files(version: int) -> None:
     header, payload = read_blob(GOLDEN / f"plain-{version}.blob")
-    assert header == make_golden.PLAIN_HEADER
+    assert header == (make_golden.PLAIN_HEADER if version < 3 else make_golden.NEW_HEADER)
     assert payload.version == 3
     assert {name: bytes(section) for name, section in payload.sections.items()} == make_golden.PLAIN_SECTIONS
     outer, nested = read_blob(GOLDEN / f"nested-{version}.blob")
@@ -70,22 +72,24 @@ def test_every_byte_of_the_old_layout_is_where_the_format_says() -> None:
     assert content[1024:] == hashlib.sha256(content[:1024]).digest()
 
 
-def test_every_byte_of_the_layout_is_where_the_format_says() -> None:
-    content = (GOLDEN / "plain-2.blob").read_bytes()
+@pytest.mark.parametrize(("version", "size"), [(2, 897), (3, 953)])
+def test_every_byte_of_the_layout_is_where_the_format_says(version: int, size: int) -> None:
+    content = (GOLDEN / f"plain-{version}.blob").read_bytes()
+    begin = -(-(32 + size) // 64) * 64
     assert content[:8] == b"HETEROBL"
-    assert content[8:12] == b"\x02\0\0\0", "the format's version"
+    assert content[8:12] == version.to_bytes(4, "little"), "the format's version"
     assert content[12:16] == bytes(4)
-    assert content[16:24] == (897).to_bytes(8, "little"), "the size of the header"
-    assert content[24:32] == len(content).to_bytes(8, "little") == (1376).to_bytes(8, "little")
-    header = json.loads(content[32 : 32 + 897])
-    assert content[32 + 897 : 960] == bytes(960 - 32 - 897), "the sections begin at the next multiple of 64"
+    assert content[16:24] == size.to_bytes(8, "little"), "the size of the header"
+    assert content[24:32] == len(content).to_bytes(8, "little") == (begin + 384 + 32).to_bytes(8, "little")
+    header = json.loads(content[32 : 32 + size])
+    assert content[32 + size : begin] == bytes(begin - 32 - size), "the sections begin at the next multiple of 64"
     sections = {"model": (0, b"\x08\x0a" * 21), "empty": (64, b""), "weights": (64, bytes(range(200))), "one/two": (320, b"z")}
     assert header["sections"] == [
         {"name": name, "offset": offset, "size": len(section), "digest": digest_of_pieces(section)}
         for name, (offset, section) in sections.items()
     ]
-    assert content[960:1344] == ((b"\x08\x0a" * 21).ljust(64, b"\0") + bytes(range(200)).ljust(256, b"\0") + b"z".ljust(64, b"\0"))
-    assert content[1344:] == hashlib.sha256(content[:960]).digest()
+    assert content[begin:-32] == ((b"\x08\x0a" * 21).ljust(64, b"\0") + bytes(range(200)).ljust(256, b"\0") + b"z".ljust(64, b"\0"))
+    assert content[-32:] == hashlib.sha256(content[:begin]).digest()
 
 
 def digest_of_pieces(section: bytes) -> str:

@@ -105,7 +105,7 @@ def test_nodes_that_no_device_takes_are_named(few: FewDevices, read: Read) -> No
     few.names = (*few.names, "HETERO")
     assert find_error(few, read(TEXT), "PICKY").cure == (
         "No device takes 'third' (Relu-14), 1 of 3 nodes; another device may: pip install hetero-cpu 'hetero-openvino[engine]' "
-        "'hetero-onnxruntime[engine]'."
+        "'hetero-onnxruntime[cpu]'."
     )
 
 

@@ -186,6 +186,52 @@ def _fix(value_type: Any) -> TensorType:
     return replace(value_type, shape=tuple(size if isinstance(size, int) else 1 for size in value_type.shape))
 
 
+class BoundToId(Telling):
+    """Compiles for one of its two ids alone, and states one architecture for both."""
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network) -> Executable:
+        loaded = super().load_network(device, network)
+        loaded.compiled_for = device.id or "0"  # type: ignore[attr-defined]  # read by the export
+        return loaded
+
+    @hookimpl
+    def export_network(self, executable: PlainExecutable) -> Payload:
+        payload = super().export_network(executable)
+        return replace(payload, sections={**payload.sections, "id": executable.compiled_for.encode()})  # type: ignore[attr-defined]  # as above
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+        sections = dict(payload.sections)
+        compiled_for = bytes(sections.pop("id")).decode()
+        imported = super().import_network(device, replace(payload, sections=sections))
+        imported.compiled_for = compiled_for  # type: ignore[attr-defined]  # for another export
+        return self.use(imported, is_here=compiled_for == (device.id or "0"))
+
+    def use(self, imported: Executable, *, is_here: bool) -> Executable:
+        if not is_here:
+            raise InferenceError("the driver refuses this code")
+        return imported
+
+
+class SilentlyBoundToId(BoundToId):
+    """The other id runs the code, and computes nothing."""
+
+    def use(self, imported: Executable, *, is_here: bool) -> Executable:
+        compute = imported.run
+        if not is_here:
+            imported.run = lambda inputs, context: tuple(np.zeros_like(value) for value in compute(inputs, context))  # type: ignore[method-assign]  # the fault
+        return imported
+
+
+class TwoArchitectures(Telling):
+    """States the architecture of each id, as it should."""
+
+    @hookimpl
+    def metrics(self, device: DeviceName) -> Mapping[str, Any]:
+        return {**super().metrics(device), "DEVICE_ARCHITECTURE": f"v{device.id or 0}"}
+
+
 STAY, OWN, FREE, BATCH = (
     f"device_facts.{name}"
     for name in (
@@ -195,6 +241,7 @@ STAY, OWN, FREE, BATCH = (
         "batches_up_to_the_limit_run",
     )
 )
+ARCHITECTURE = "exporting.blob_is_for_one_architecture"
 CHANGED, BACK = "properties.loaded_network_takes_new_values_and_gives_them_back", "properties.none_takes_a_setting_back"
 STANDS, TIMES = "executed.executed_graph_stands_for_the_network", "executed.executed_graph_has_the_times_of_a_run"
 STREAM, DESCRIBED = "exporting.blobs_may_stand_anywhere_in_a_stream", "exporting.descriptions_come_with_the_blob"
@@ -259,6 +306,16 @@ FAULTS: Mapping[str, tuple[Callable[[], object], str, str]] = {
         TIMES,
         "no step of the executed graph of 'chain' has a time",
     ),
+    "a blob for one id of several": (
+        BoundToId,
+        ARCHITECTURE,
+        "a blob of PLANTED for 'PLANTED', imported on PLANTED.1, which states the same architecture: the driver refuses this code",
+    ),
+    "a blob for one id of several, in silence": (
+        SilentlyBoundToId,
+        ARCHITECTURE,
+        "a blob of PLANTED for 'PLANTED', imported on PLANTED.1",
+    ),
     "imports what was exported last": (LastExported, STREAM, "blob 2 of 4 in one stream, that of 'fork'"),
     "open sizes lost by import": (Fixing, DESCRIBED, "input_info of 'dynamic', imported"),
 }
@@ -270,3 +327,8 @@ def test_fault_is_caught_by_a_check_that_names_it(fault: str) -> None:
     failed = list_failed(plant(), name)
     assert list(failed) == [name]
     assert message in failed[name]
+
+
+@pytest.mark.parametrize("device", [TwoArchitectures, Telling])
+def test_ids_of_one_and_of_several_architectures_pass(device: Callable[[], object]) -> None:
+    assert list_failed(device(), ARCHITECTURE) == {}

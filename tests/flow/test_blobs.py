@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
-from collections.abc import Callable
+import json
+import logging
+import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,14 @@ import importlib_metadata
 import numpy as np
 import pytest
 
-from hetero_core import Core, Network, Payload
+from hetero_core import Core, Network, Payload, hookimpl
 from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.blobs.header import BlobHeader
+from hetero_core.contract import DeviceName
 from hetero_core.devices import announcements
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError
 from hetero_core.network.border import InputInfo
+from hetero_core.testing.plain_device import PlainDevice
 from hetero_core.transforms.editing import edit
 
 TEXT = "g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> { a = Div(x, w) y = Relu(a) }"
@@ -95,6 +101,61 @@ def test_import_takes_runtime_keys_and_refuses_unknown_ones(core: Core, read: Ca
         core.load_network(read(TEXT), "CPU").export_network(tmp_path / "no" / "x.blob")
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("place", ["all", "device"])
+def test_import_takes_run_time_keys_of_set_config_below_those_of_the_call(
+    core: Core, read: Callable[..., Network], device: str, place: str, tmp_path: Path
+) -> None:
+    blob = export(core, read(TEXT), device)
+    settings = {"PERF_COUNT": True, "STRICT_DECLARATIONS": True, "CACHE_DIR": str(tmp_path)}
+    core.set_config(settings, None if place == "all" else device)
+    imported = core.import_network(blob)
+    assert {name: imported.get_config(name) for name in settings} == settings
+    request = imported.create_infer_request()
+    request.infer({"x": X})
+    assert request.perf_counts
+    called = core.import_network(blob, config={"PERF_COUNT": False})
+    assert (called.get_config("PERF_COUNT"), called.get_config("STRICT_DECLARATIONS")) == (False, True)
+    core.set_config(dict.fromkeys(settings), None if place == "all" else device)
+    assert core.import_network(blob).get_config("PERF_COUNT") is False
+
+
+def test_import_takes_run_time_keys_of_an_id_for_that_id_alone(core: Core, read: Callable[..., Network]) -> None:
+    blob = export(core, read(TEXT), "TEMPLATE")
+    core.set_config({"PERF_COUNT": True}, "TEMPLATE.1")
+    assert core.import_network(blob, "TEMPLATE").get_config("PERF_COUNT") is False
+    assert core.import_network(blob, "TEMPLATE.1").get_config("PERF_COUNT") is True
+    assert core.import_network(blob, config={"DEVICE_ID": "1"}).get_config("PERF_COUNT") is True
+
+
+def test_run_time_value_of_the_blob_stays_where_nothing_else_is_said(core: Core, read: Callable[..., Network]) -> None:
+    stream = io.BytesIO()
+    core.load_network(read(TEXT), "CPU", {"PERF_COUNT": True}).export_network(stream)
+    assert core.import_network(stream.getvalue()).get_config("PERF_COUNT") is True
+
+
+def test_key_that_shapes_the_compilation_stays_that_of_the_blob(core: Core, read: Callable[..., Network]) -> None:
+    blob = export(core, read(TEXT), "TEMPLATE")
+    core.set_config({"TEMPLATE_REFUSED_OPERATORS": "Relu"}, "TEMPLATE")
+    assert core.import_network(blob, "TEMPLATE").get_config("TEMPLATE_REFUSED_OPERATORS") == ()
+    with pytest.raises(BlobMismatchError, match="TEMPLATE_REFUSED_OPERATORS is Relu in the call and empty in the blob"):
+        core.import_network(blob, "TEMPLATE", {"TEMPLATE_REFUSED_OPERATORS": "Relu"})
+
+
+def test_log_level_of_an_import_is_used(core: Core, read: Callable[..., Network]) -> None:
+    logger = logging.getLogger("hetero_template")
+    before = logger.level
+    stream = io.BytesIO()
+    core.load_network(read(TEXT), "TEMPLATE", {"LOG_LEVEL": "LOG_ERROR"}).export_network(stream)
+    with Core() as other:
+        # The level of the process that wrote the blob says nothing about this one.
+        assert other.import_network(stream.getvalue()).get_config("LOG_LEVEL") is None
+        assert other.import_network(stream.getvalue(), config={"LOG_LEVEL": "LOG_DEBUG"}).get_config("LOG_LEVEL") == "LOG_DEBUG"
+        assert logger.level == logging.DEBUG
+    core.close()
+    assert logger.level == before
+
+
 def test_export_to_the_name_of_a_folder_is_an_error_and_leaves_it(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
     path = tmp_path / "x.blob"
     path.mkdir()
@@ -147,6 +208,92 @@ def test_blob_without_a_key_that_shapes_is_refused_and_one_without_a_key_that_st
     broken = repack(blob, lambda fields, _: fields["config"].pop("TEMPLATE_REFUSED_OPERATORS"))
     with pytest.raises(BlobMismatchError, match="the blob does not say TEMPLATE_REFUSED_OPERATORS, which shape what is compiled"):
         core.import_network(broken, "TEMPLATE")
+
+
+class Acme(PlainDevice):
+    """Ids 0 and 2 are of one architecture, 1 of another."""
+
+    @hookimpl
+    def metrics(self, device: DeviceName) -> Mapping[str, Any]:
+        return {"AVAILABLE_DEVICES": ("0", "1", "2"), "DEVICE_ARCHITECTURE": "v2" if device.id == "1" else "v1"}
+
+
+CHAIN = "g (float[2] x) => (float[2] y) { a = Neg(x) y = Relu(a) }"
+
+
+def test_blob_is_imported_on_ids_of_its_architecture_alone(core: Core, read: Callable[..., Network]) -> None:
+    core.register_plugin("ACME", Acme())
+    values = {"x": np.array([1, -2], np.float32)}
+    blob = export(core, read(CHAIN), "ACME.0")
+    header, _ = read_blob(blob)
+    assert (header.device, header.device_id, header.architecture) == ("ACME", "0", "v1")
+    for device in ("ACME.0", "ACME.2", "ACME", None):
+        assert core.import_network(blob, device).infer(values)["y"].tolist() == [0, 2]
+    message = (
+        "cannot import network 'g' on ACME.1: the blob was compiled on ACME.0 for the architecture 'v1', and ACME.1 has 'v2'; name a "
+        "device with the architecture of the blob, or load the model on ACME.1 and export it again"
+    )
+    with pytest.raises(BlobMismatchError, match=f"^{message}$"):
+        core.import_network(blob, "ACME.1")
+    with pytest.raises(BlobMismatchError, match="and ACME.1 has 'v2'"):
+        core.import_network(blob, config={"DEVICE_ID": 1})
+    core.set_config({"DEVICE_ID": "1"}, "ACME")
+    with pytest.raises(BlobMismatchError, match="and ACME.1 has 'v2'"):
+        core.import_network(blob)
+
+
+@pytest.mark.parametrize("device", ["HETERO:ACME,TEMPLATE", "MULTI:ACME,TEMPLATE", "AUTO:ACME", "BATCH:ACME"])
+def test_parts_of_a_blob_are_for_their_architectures(core: Core, read: Callable[..., Network], device: str) -> None:
+    text = CHAIN.replace("[2]", "[1, 2]")
+    acme = Acme()
+    core.register_plugin("ACME", acme)
+    blob = export(core, read(text), device)
+    assert read_blob(blob)[0].architecture == ""
+    core.import_network(blob)
+    with Core() as other:
+        other.register_plugin("ACME", Newer())
+        with pytest.raises(BlobMismatchError, match="compiled on ACME for the architecture 'v1', and ACME has 'v3'"):
+            other.import_network(blob)
+
+
+class Newer(Acme):
+    """ACME of another machine."""
+
+    @hookimpl
+    def metrics(self, device: DeviceName) -> Mapping[str, Any]:
+        return {"DEVICE_ARCHITECTURE": "v3"}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_blob_of_the_format_before_is_imported(core: Core, read: Callable[..., Network], device: str) -> None:
+    blob = export(core, read(TEXT), device)
+    assert core.import_network(to_format_2(blob)).infer({"x": X})["y"].tolist() == [[3, 2], [0, 2.5]]
+    with pytest.raises(BlobDamagedError, match="it has the fields architecture, which the format does not have"):
+        core.import_network(to_format_2(blob, "device_id"))
+
+
+def to_format_2(blob: bytes, *dropped: str) -> bytes:
+    """Returns the container as hetero-core 0.1.0 wrote it; or with these fields of format 3 dropped alone."""
+    size = int.from_bytes(blob[16:24], "little")
+    fields = json.loads(blob[32 : 32 + size])
+    for name in dropped or ("device_id", "architecture"):
+        del fields[name]
+    text = json.dumps(fields, sort_keys=True).encode()
+    sections = blob[-(-(32 + size) // 64) * 64 : -32]
+    begin = -(-(32 + len(text)) // 64) * 64
+    head = b"HETEROBL" + struct.pack("<IIQQ", 2, 0, len(text), begin + len(sections) + 32)
+    prefix = (head + text).ljust(begin, b"\0")
+    return prefix + sections + hashlib.sha256(prefix).digest()
+
+
+@pytest.mark.parametrize("device", [*DEVICES, "MULTI:CPU,TEMPLATE", "BATCH:CPU", "PROCESS:TEMPLATE"])
+def test_payload_of_another_version_is_refused(core: Core, read: Callable[..., Network], device: str) -> None:
+    header, payload = read_blob(export(core, read(TEXT), device))
+    stream = io.BytesIO()
+    write_blob(dataclasses.replace(header, payload_version=99), dataclasses.replace(payload, version=99), stream)
+    with pytest.raises(BlobMismatchError, match="the blob's payload has version 99; the plugin reads 1") as caught:
+        core.import_network(stream.getvalue())
+    assert any(f"raised by plugin {header.device}" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -22,9 +22,10 @@ from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
 from hetero_core.core import Core
+from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import ListedDevice, parse_device_name
 from hetero_core.devices.query import require_all_supported
-from hetero_core.devices.threads import HINT_KEY, STREAMS_KEY, THREADS_KEY, THROUGHPUT
+from hetero_core.devices.threads import HINT_KEY, STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
@@ -58,8 +59,8 @@ class AutoDevice(Composer):
             HINT_KEY: ConfigKey(
                 str,
                 "LATENCY",
-                "LATENCY and THROUGHPUT: one device, as its own hint has it; CUMULATIVE_THROUGHPUT: all devices at once, as MULTI.",
-                choices=("LATENCY", THROUGHPUT, CUMULATIVE),
+                "CUMULATIVE_THROUGHPUT: all devices at once, as MULTI; else one device, with the streams of the hint.",
+                choices=(*STANDARD_KEYS[HINT_KEY].choices, CUMULATIVE),
                 runtime=True,
             ),
             PROPERTIES_KEY: PROPERTIES,

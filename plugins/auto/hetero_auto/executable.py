@@ -12,6 +12,7 @@ from typing import Any
 from hetero_auto.loading import MemberSource
 from hetero_auto.members import MemberMemory, PoolTicket
 from hetero_auto.pool import Pool
+from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
 from hetero_core.composing.runs import describe_part, run_child, start_child
 from hetero_core.contract import Done, Executable, RunContext
 from hetero_core.errors import RequestCancelledError
@@ -77,6 +78,7 @@ class PoolExecutable(Executable):
             ),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.pool.count_runs(),
             "REQUESTS_OF_DEVICES": dict(self.pool.served),
+            PROPERTIES_KEY: lambda: describe_properties(member.loaded for member in members),
             "REFERENCE_NODES": tuple(
                 dict.fromkeys(name for member in members for name in member.loaded.get_metric("REFERENCE_NODES"))
             ),

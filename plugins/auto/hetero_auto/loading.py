@@ -125,7 +125,7 @@ def import_members(
             shares = sharing > 1 and bool(row.get("shares"))
             requests = processors if shares else slots
             threads = share_processors(core, device, config, configs[device], sharers=sharers, requests=requests)
-            steered = {**threads, **select_steering(config)}
+            steered = {**select_steering(core, device, config, configs[device]), **threads}
             loaded, _ = import_part(core, row, f"device/{place}", payload.sections, steered, owner=owner)
             opened.callback(loaded.close)
             own = min(max(threads[THREADS_KEY] // threads[STREAMS_KEY], 1), processors) if shares else 0

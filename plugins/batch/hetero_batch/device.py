@@ -36,6 +36,7 @@ class BatchDevice(Composer):
                 None,
                 "The device and how many images it gets at once, as behind the colon of BATCH:GPU(16).",
                 is_arguments=True,
+                aliases=("MULTI_DEVICE_PRIORITIES",),
             ),
             TIMEOUT_KEY: ConfigKey(
                 int, 20, "The milliseconds that a request waits for others, where there are others.", runtime=True, least=0
@@ -89,7 +90,7 @@ class BatchDevice(Composer):
         inputs, outputs, (axes, size, row) = read_index(payload, read, owner="BATCH")
         own = configure_children(self._core, device, [name], config)[name]
         threads = share_processors(self._core, name, config, own, sharers=1, requests=None)
-        steered = {**threads, **select_steering(config)}
+        steered = {**select_steering(self._core, name, config, own), **threads}
         child, _ = import_part(self._core, row, "device", payload.sections, steered, owner=device.name)
         return BatchExecutable(inputs, outputs, child, axes, size=size, seconds=config[TIMEOUT_KEY] / 1000)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero_batch.axes import BatchAxes
 from hetero_batch.gathering import BatchTicket, Gatherer
+from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
 from hetero_core.composing.runs import start_child
 from hetero_core.contract import Done, Executable, RunContext
 from hetero_core.errors import InferenceError, RequestCancelledError
@@ -93,6 +94,7 @@ class BatchExecutable(Executable):
             "EXECUTION_DEVICES": self.child.get_metric("EXECUTION_DEVICES"),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.size * self.slots,
             "OPTIMAL_BATCH_SIZE": self.size,
+            PROPERTIES_KEY: lambda: describe_properties([self.child]),
             "BATCHES_OF_SIZES": dict(sorted(self.gatherer.batches.items())),
             "REFERENCE_NODES": self.child.get_metric("REFERENCE_NODES"),
         }

@@ -150,6 +150,8 @@ class CpuDevice:
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Takes up the plan that was kept when the blob was written, weights staying in the blob's memory; without it plans again."""
+        # A payload of version 1 is that of a network without packed weights.
+        payload.require_version(1, 2)
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
         # A plan that was kept is numbers, which a verifier cannot read: the network is planned again.
         if kernels != NUMPY and not config[VERIFY_PLAN_KEY]:

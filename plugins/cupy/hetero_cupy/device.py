@@ -138,6 +138,7 @@ class GpuDevice:
 
         Raises: BlobMismatchError for a blob of another library, another kind of card or other keys; BlobDamagedError.
         """
+        payload.require_version(VERSION)
         sections = dict(payload.sections)
         identity = json.loads(bytes(sections.pop(_IDENTITY)))
         here = self._identify(self._card(device))

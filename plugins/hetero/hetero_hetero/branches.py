@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.composing.properties import PROPERTIES_KEY
 from hetero_core.contract import Executable, RunContext, freeze_mapping
 from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Graph, Network, Node
@@ -111,12 +112,14 @@ class BranchExecutable(Executable):
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of a split network; its devices are those of both branches."""
         devices = (device for branch in self._branches for device in branch.loaded.get_metric("EXECUTION_DEVICES"))
+        properties = [branch.loaded.get_metric(PROPERTIES_KEY) for branch in self._branches]
         return {
             "HETERO_SUBGRAPHS": tuple((stage.device, stage.nodes) for stage in self.plan.stages),
             "HETERO_NUMBER_OF_SUBMODELS": len(self.plan.stages),
             "HETERO_PLAN": self.plan,
             "HETERO_BOUNDARY_TENSORS": 0,
             "HETERO_BOUNDARY_BYTES": 0,
+            PROPERTIES_KEY: {**properties[1], **properties[0]},
             "EXECUTION_DEVICES": tuple(dict.fromkeys(devices)),
         }
 

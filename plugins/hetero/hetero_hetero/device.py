@@ -56,7 +56,11 @@ FALLBACKS = ("STRICT", "NEXT")
 OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
     {
         PRIORITIES_KEY: ConfigKey(
-            str, None, "The devices in order of priority, as behind the colon of HETERO:GPU,CPU.", is_arguments=True
+            str,
+            None,
+            "The devices in order of priority, as behind the colon of HETERO:GPU,CPU.",
+            is_arguments=True,
+            aliases=("MULTI_DEVICE_PRIORITIES",),
         ),
         POLICY_KEY: ConfigKey(str, POLICIES[0], "How nodes of one device are joined to subgraphs.", choices=POLICIES),
         FALLBACK_KEY: ConfigKey(
@@ -174,6 +178,7 @@ class HeteroDevice(Composer):
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Imports each part on the device that the plan names; loads an If with split branches anew."""
         if "index" not in payload.sections:
+            payload.require_version(1)
             return self.load_network(device, unpack_network(payload.sections), config)
         configs = configure_children(self._core, device, self.list_children(device), config)
         executable = import_stages(self._core, payload, config, configs)

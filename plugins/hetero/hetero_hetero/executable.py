@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
 from hetero_core.contract import Executable, RunContext
 from hetero_core.core import Core
 from hetero_core.devices.threads import THREADS_KEY
@@ -263,6 +264,7 @@ class HeteroExecutable(Executable):
             "HETERO_BOUNDARY_TENSORS": len(inner),
             "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
             "HETERO_HELD_BYTES": lambda: count_held_bytes(self.stages),
+            PROPERTIES_KEY: lambda: describe_properties(self.stages),
             "REFERENCE_NODES": tuple(name for stage in self.stages for name in stage.get_metric("REFERENCE_NODES")),
             "EXECUTION_DEVICES": tuple(
                 dict.fromkeys(name for stage in self.stages for name in stage.get_metric("EXECUTION_DEVICES"))

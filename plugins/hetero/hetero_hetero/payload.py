@@ -23,7 +23,6 @@ from hetero_core.composing.blobs import (
 )
 from hetero_core.contract import Payload, freeze_mapping
 from hetero_core.core import Core
-from hetero_core.devices.config import STRICT_KEY
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
@@ -70,11 +69,12 @@ def import_stages(
         raise BlobDamagedError(f"the blob of HETERO has {len(rows)} parts and a plan of {len(plan.stages)} stages")
     borders = [(stage.device, stage.inputs, stage.outputs) for stage in plan.stages]
     shares = configure_stages(core, borders, config[THREADS_KEY], configs)
-    steered = {**select_steering(config), STRICT_KEY: config[STRICT_KEY]}
     with ExitStack() as opened:
         loaded = []
         for index, row in enumerate(rows):
-            part = import_part(core, row, f"stage/{index}", sections, {**shares[index], **steered}, owner="HETERO")
+            device = plan.stages[index].device
+            steered = select_steering(core, device, config, configs.get(device, {}))
+            part = import_part(core, row, f"stage/{index}", sections, {**steered, **shares[index]}, owner="HETERO")
             opened.callback(part[0].close)
             loaded.append(_with_part(part, f"stage/{index}/{_PART}", sections))
         constant_sections = take_prefix(_CONSTANTS, sections)

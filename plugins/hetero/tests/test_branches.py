@@ -51,6 +51,12 @@ def test_branches_are_split_and_one_of_them_runs(
     assert sorted(pair[0].closed + pair[1].closed) == [("after",), ("before",), ("flip",), ("grow",), ("shift",)]
 
 
+def test_properties_of_the_branches_stand_below_hetero_itself(core: Core, read: Callable[..., Network], pair: Any) -> None:
+    properties = core.load_network(read(CHOICE), DEVICE).get_metric("DEVICE_PROPERTIES")
+    assert list(properties) == ["A", DEVICE]
+    assert set(properties[DEVICE]["DEVICE_PROPERTIES"]) == {"A", "B"}
+
+
 def test_plan_shows_hetero_itself_as_the_device_and_why(core: Core, read: Callable[..., Network], pair: Any) -> None:
     result = core.query_network(read(CHOICE), DEVICE)
     assert result.supported == {"before": "A", "choose": DEVICE, "after": "A"}

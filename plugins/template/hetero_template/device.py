@@ -29,6 +29,8 @@ from hetero_core.transforms.copies import eliminate_copies
 
 IDS = ("0", "1")
 REFUSED_KEY = "TEMPLATE_REFUSED_OPERATORS"
+PAYLOAD_VERSION = 1
+"""The meaning of the sections of a blob; a change of it gets the next number."""
 XP = np
 """The array namespace that the kernels compute with. With another one, as CuPy's, `compile_program` also takes the two copies."""
 
@@ -113,11 +115,12 @@ class TemplateDevice(DeviceHooks):
     @hookimpl
     def export_network(self, executable: TemplateExecutable) -> Payload:
         """Returns sections of bytes. Nothing costly was compiled, so the network is all that importing needs."""
-        return Payload(pack_network(executable.network))
+        return Payload(pack_network(executable.network), PAYLOAD_VERSION)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Loads the network of a blob that the core has checked; what this device refuses today is refused here, too."""
+        payload.require_version(PAYLOAD_VERSION)
         return self.load_network(device, unpack_network(payload.sections), config)
 
     @hookimpl

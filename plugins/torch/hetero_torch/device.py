@@ -100,6 +100,7 @@ class TorchDevice(DeviceHooks):
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload) -> Executable:
         """Loads the network of a blob that the core has checked."""
+        payload.require_version(1)
         return self.load_network(device, unpack_network(payload.sections))
 
     @hookimpl
