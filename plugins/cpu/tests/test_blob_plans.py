@@ -24,7 +24,7 @@ from hetero_cpu.planning.plan import Block, ExecutionPlan, PlannedStep
 from hetero_cpu.planning.recipe import Recipe
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.stored.blob_network import BlobNetwork
-from hetero_cpu.stored.blob_plans import FOLDER, SectionReader, SectionWriter, make_key, write_blob_plan
+from hetero_cpu.stored.blob_plans import FOLDER, SectionReader, SectionWriter, make_key
 from hetero_cpu.stored.form_writing import write_form
 from hetero_cpu.stored.stored_form import Form, read_class, read_plan
 from hetero_cpu.stored.stored_values import NotStorableError
