@@ -6,13 +6,12 @@ import logging
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
 from hetero_cpu import open_plans
 from hetero_cpu.executed import MOST_PLANS, TellingExecutable
-from hetero_cpu.kernel_choice import AUTO
 from hetero_cpu.kernel_set import warn_where_numpy_computes
 from hetero_cpu.planning.instance import WrongTypeError, lay_inputs
 from hetero_cpu.planning.later import build_plan, compile_toolkit, join, specialize
@@ -27,7 +26,7 @@ from hetero_cpu.verification import Verifier
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
     from hetero_core.network.graph import Network
-    from hetero_cpu.planning.planner import IsAtHand
+    from hetero_cpu.machine.compiler import Kernel
     from hetero_cpu.planning.signature import Signature
     from hetero_cpu.sources import NetworkSource
 
@@ -217,22 +216,27 @@ class CpuExecutable(TellingExecutable):
         """Returns a new plan of a class of sizes; None where there is none, or where its kernels are being compiled."""
         if self._kernels == NUMPY or not self._open_plans.is_wanted(signature):
             return None
-        # Where all is still to be compiled, NumPy answers before anything is made for machine code.
-        is_later = self._kernels == AUTO and not open_plans.has_interpreters(self.workers)
-        opened = None if is_later else self._plan_class(special, signature)
-        if opened is None and not is_later:
-            self._open_plans.note_failure()
-        elif opened is not None and open_plans.load_kernels(opened, self._kernels):
+        missing: list[Kernel] | None = None
+        opened, is_ready = None, False
+        if self._kernels == JIT or open_plans.has_interpreters(self.workers):
+            # The call that waits plans once: if kernels are missing, the whole plan is made by the compiling thread.
+            missing = []
+            opened = self._plan_class(special, signature, None if self._kernels == JIT else missing)
+            if opened is None and not missing:
+                self._open_plans.note_failure()
+                return None
+            is_ready = opened is not None and open_plans.load_kernels(opened, self._kernels)
+        if opened is not None and is_ready and not missing:
             self._open_plans.keep_aside(opened, special)
             return self._add_class(opened, signature)
-        elif self._open_plans.claim_order():
-            self._order_plan(
-                lambda executable: executable._plan_class(special, signature) if opened is None else opened,
-                lambda executable, plan, error: executable._take_over_class(plan, special, signature, error),
-            )
-            interim = None if opened is None else self._plan_class(special, signature, is_at_hand=open_plans.are_at_hand)
-            return self._add_class(interim, signature) if interim is not None and open_plans.load_kernels(interim, AUTO) else None
-        return None
+        if not self._open_plans.claim_order():
+            return None
+        whole = None if missing else opened
+        self._order_plan(
+            lambda executable: executable._plan_class(special, signature) if whole is None else whole,
+            lambda executable, plan, error: executable._take_over_class(plan, special, signature, error),
+        )
+        return self._add_class(opened, signature) if opened is not None and is_ready else None
 
     def _add_class(self, opened: OpenPlanInUse, signature: Signature | None) -> OpenPlanInUse:
         with self._lock:
@@ -241,20 +245,34 @@ class CpuExecutable(TellingExecutable):
             self._open_plans.add(opened)
         return opened
 
-    def _plan_class(self, special: Network, signature: Signature, is_at_hand: IsAtHand | None = None) -> OpenPlanInUse | None:
-        """Returns the plan of a class of sizes, nothing of it compiled; None where there is none. `is_at_hand`: as for `build_plan`."""
+    def _plan_class(self, special: Network, signature: Signature, missing: list[Kernel] | None = None) -> OpenPlanInUse | None:
+        """Returns the plan of a class of sizes, nothing of it compiled; None if there is none.
+
+        With `missing`, which gets the kernels that are neither shipped nor stored, the plan does without them.
+        """
         from hetero_cpu.open.making import make_open_plan
 
-        weights, extensions, workers = self.native_weights, self._extensions, self.workers
+        def is_at_hand(kernels: Sequence[Kernel]) -> bool:
+            assert missing is not None
+            is_there = open_plans.are_at_hand(kernels)
+            missing.extend(() if is_there else kernels)
+            return is_there
+
         class_plan = make_open_plan(
-            self.transformed, signature, special, weights=weights, extensions=extensions, workers=workers, is_at_hand=is_at_hand
+            self.transformed,
+            signature,
+            special,
+            weights=self.native_weights,
+            extensions=self._extensions,
+            workers=self.workers,
+            is_at_hand=None if missing is None else is_at_hand,
         )
         if class_plan is None:
             return None
-        if is_at_hand is None:
+        if not missing:
             warn_where_numpy_computes(class_plan.plan)
         return open_plans.make_plan_in_use(
-            self.source.name, class_plan, signature, checks_plan=self._checks_plans, is_interim=is_at_hand is not None
+            self.source.name, class_plan, signature, checks_plan=self._checks_plans, is_interim=bool(missing)
         )
 
     def _take_over_class(
