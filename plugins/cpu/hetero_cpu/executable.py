@@ -213,7 +213,7 @@ class CpuExecutable(TellingExecutable):
         return in_use
 
     def _make_open_plan(self, special: Network, signature: Signature) -> PlanInUse | None:
-        """Returns a new plan of a class of sizes; None where there is none, or where its kernels are being compiled."""
+        """Returns a new plan of a class of sizes; None if no class can be made, or while kernels of one are compiled."""
         if self._kernels == NUMPY or not self._open_plans.is_wanted(signature):
             return None
         missing: list[Kernel] | None = None
