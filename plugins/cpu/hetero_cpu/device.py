@@ -20,10 +20,11 @@ from hetero_cpu.kernel_choice import (
     AUTO,
     KERNEL_CHOICES,
     KERNELS_KEY,
+    NO,
     VERIFY_CHOICES,
     VERIFY_KEY,
+    YES,
     choose_kernels,
-    choose_verification,
     describe_machine_code,
     find_code_folder,
 )
@@ -57,9 +58,9 @@ class CpuDevice:
             ),
             VERIFY_KEY: ConfigKey(
                 str,
-                AUTO,
-                "YES computes the first run of each plan a second time without a plan, and leaves a plan that is wrong; AUTO does so "
-                "where CPU_KERNELS is AUTO and machine code computes, unless the run has MEMORY_LIMIT or DEADLINE; NO never.",
+                NO,
+                "YES computes the first run of each plan a second time without a plan, and stops using a plan whose answer differs; it "
+                "is for finding faults. NO never does; AUTO is an old word for NO.",
                 choices=VERIFY_CHOICES,
                 runtime=True,
             ),
@@ -127,15 +128,14 @@ class CpuDevice:
         threads = config[THREADS_KEY]
         kind = LimitedExecutable if needs_limit(threads) else CpuExecutable
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
-        verifies, checks = choose_verification(config[VERIFY_KEY], kernels), config[VERIFY_PLAN_KEY]
         return kind(
             source,
             self._extensions,
             kernels=kernels,
             workers=threads,
             streams=config[STREAMS_KEY],
-            verifies=verifies,
-            checks_plans=checks,
+            verifies=config[VERIFY_KEY] == YES,
+            checks_plans=config[VERIFY_PLAN_KEY],
             is_once=bool(config[WEIGHTS_ONCE_KEY]),
             may_keep_loads=config[KEEP_LOADS_KEY],
         )
@@ -157,8 +157,7 @@ class CpuDevice:
         if kernels != NUMPY and not config[VERIFY_PLAN_KEY]:
             from hetero_cpu.stored.blob_network import find_blob_network  # machine code
 
-            verifies = choose_verification(config[VERIFY_KEY], kernels)
-            source = find_blob_network(payload, config[THREADS_KEY], verifies=verifies, is_once=bool(config[WEIGHTS_ONCE_KEY]))
+            source = find_blob_network(payload, config[THREADS_KEY], is_once=bool(config[WEIGHTS_ONCE_KEY]))
             if source is not None:
                 return self._open(device, source, config)
         from hetero_cpu.stored.payload import keep_plan, read_network  # reads and writes networks

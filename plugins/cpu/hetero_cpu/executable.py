@@ -6,18 +6,15 @@ import logging
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
 from hetero_cpu import open_plans
-from hetero_cpu.checked_executable import CheckedExecutable
-from hetero_cpu.executed import MOST_PLANS
-from hetero_cpu.kernel_choice import AUTO, NO, YES
+from hetero_cpu.executed import MOST_PLANS, TellingExecutable
 from hetero_cpu.kernel_set import warn_where_numpy_computes
-from hetero_cpu.planning.instance import WrongTypeError
-from hetero_cpu.planning.later import build_plan, join, specialize
+from hetero_cpu.planning.instance import WrongTypeError, lay_inputs
+from hetero_cpu.planning.later import build_plan, compile_toolkit, join, specialize
 from hetero_cpu.planning.plan import ExecutionPlan
 from hetero_cpu.planning.plan_check import is_faulty
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
@@ -27,15 +24,16 @@ from hetero_cpu.providers import JIT, NUMPY
 from hetero_cpu.verification import Verifier
 
 if TYPE_CHECKING:
+    from hetero_core.kernels.execution import Program
     from hetero_core.network.graph import Network
-    from hetero_cpu.planning.planner import IsAtHand
+    from hetero_cpu.machine.compiler import Kernel
     from hetero_cpu.planning.signature import Signature
     from hetero_cpu.sources import NetworkSource
 
 logger = logging.getLogger(__name__)
 
 
-class CpuExecutable(CheckedExecutable):
+class CpuExecutable(TellingExecutable):
     """Safe for threads. Results are the caller's own."""
 
     def __init__(
@@ -46,24 +44,23 @@ class CpuExecutable(CheckedExecutable):
         kernels: str = NUMPY,
         workers: int = 1,
         streams: int = 1,
-        verifies: str = NO,
+        verifies: bool = False,
         checks_plans: bool = False,
         is_once: bool = False,
         may_keep_loads: bool = True,
     ) -> None:
         """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way.
 
-        `verifies` says which plans are verified in their first run: AUTO those with machine code, YES all, NO none. With
-        `checks_plans` a plan is also checked as a whole before it runs, and where it is wrong the network goes node by node. With
-        `is_once` each weight is held in one form, for all sizes. `may_keep_loads`: a copy of the model may be written.
+        With `verifies` the first run of each plan is computed twice. With `checks_plans` a plan is checked as a whole before it runs,
+        and a network with a wrong one goes node by node. With `is_once` each weight is held in one form, for all sizes.
+        `may_keep_loads`: a copy of the model may be written.
         """
         self._kernels, self.workers, self._verifies, self._checks_plans = kernels, workers, verifies, checks_plans
         self._may_keep_loads = may_keep_loads
         self._teams = None if kernels == NUMPY or workers == 1 else open_teams(workers, streams)
         self.source, self.inputs, self.outputs = source, source.inputs, source.outputs
         self._extensions = dict(extensions)
-        names = [tuple(spec.name for spec in specs) for specs in (self.inputs, self.outputs)]
-        self._verifier = Verifier(source.name, names[1], inputs=names[0])
+        self._verifier = Verifier([spec.name for spec in self.outputs])
         # Apart, so that what only NumPy's plans read goes when machine code takes over.
         signature = read_static_signature(self.inputs)
         self._weights = PackedWeights(releases=signature is not None, is_once=is_once)
@@ -71,12 +68,12 @@ class CpuExecutable(CheckedExecutable):
         self._lock, self._has_run = threading.Lock(), threading.Event()
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
         self._is_closed, self._plan_count, self._orders = False, 0, 0
-        self._open_plans = open_plans.OpenPlans(self.inputs)
+        self._open_plans = open_plans.OpenPlans(self.inputs, verifies=verifies)
         if signature is None and kernels != NUMPY and not (checks_plans or is_once):
-            self._open_plans.keep_on_disk(source, self.native_weights, workers, verifies=verifies)
+            self._open_plans.keep_on_disk(source, self.native_weights, workers)
             self._plan_count = len(self._open_plans.plans)
         self._last_open: Signature | None = None
-        self._program = None
+        self._program: Program | None = None
         # The plan of a network whose inputs have one shape each: no run has to look for it.
         self._only_plan: PlanInUse | None = None
         if source.plan is not None:
@@ -102,40 +99,74 @@ class CpuExecutable(CheckedExecutable):
     def _run_plan(self, in_use: PlanInUse | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by a plan, or node by node where there is none for this run."""
         limits = context.limits
-        if in_use is not None and (in_use.is_refuted or (limits is not None and not has_room(limits, in_use.measure(inputs)))):
+        if in_use is None or in_use.is_refuted or (limits is not None and not has_room(limits, in_use.measure(inputs))):
             return self._run_frugally(inputs, context)
         try:
-            if in_use is None:
-                outputs = self._run_frugally(inputs, context)
-                with self._lock:
-                    in_use = self._open_plans.find_unverified(inputs, context)
-                return outputs if in_use is None else self._run_twice(in_use, inputs, context, outputs)
-            # A run with limits was given neither the time nor the memory of two, unless all are to be verified.
-            if in_use.needs_check and (limits is None or self._verifies == YES):
-                return self._run_twice(in_use, inputs, context)
-            return in_use.run(inputs, context, self._teams)
+            return self._run_twice(in_use, inputs, context) if in_use.needs_check else in_use.run(inputs, context, self._teams)
         except WrongTypeError as error:
-            assert in_use is not None, "the toolkit alone raises no such error"
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.source.name, error)
             in_use.is_refuted = True
         return self._run_frugally(inputs, context)
 
-    def find_native_plan(self) -> tuple[Signature, ExecutionPlan, str] | None:
-        """Returns a plan of machine code alone, with its input shapes and its name: made for the last sizes where a class has them."""
+    def _run_twice(self, in_use: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Verifies a plan with a run; if the answers differ, the network goes on node by node."""
+        program = self._open_program()
+        try:
+            outputs = self._verifier.run(
+                self.source.name, inputs, context, lambda: in_use.run(inputs, context, self._teams), program
+            )
+        finally:
+            if self._verifier.has_refuted:
+                self._refute_all()
+        in_use.needs_check = False
+        if self._weights.releases and not self._verifier.has_refuted:
+            # The plan holds what it needs of the constants.
+            self._program = None
+            self._let_go(self.transformed)
+        return outputs
+
+    def _refute_all(self) -> None:
+        """Keeps all plans from being used again, also later ones: if one is wrong, others may be."""
+        with self._lock:
+            for in_use in self._plans.values():
+                in_use.is_refuted = True
+                in_use.free.clear()
+            self._open_plans.refute()
+
+    def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Runs node by node and frees a value after its last use; an error names the node for which there is no room."""
+        program, inputs = self._open_program(), lay_inputs(inputs)
+        return program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+
+    def _open_program(self) -> Program:
+        """Returns the network as the toolkit runs it."""
+        program = self._program
+        if program is None:
+            program = self._program = compile_toolkit(self.transformed, self._extensions)
+        return program
+
+    def _let_go(self, special: Network) -> None:
+        """Releases the constants if no other plan will be made: the plan holds its own."""
+        if self._weights.releases:
+            for constant in (*self.transformed.initializers.values(), *special.initializers.values()):
+                constant.release()
+
+    def find_native_plan(self) -> tuple[Signature, ExecutionPlan] | None:
+        """Returns a plan of machine code alone, with its input shapes: of a class of sizes it is made for the last sizes."""
         with self._lock:
             for signature, in_use in reversed(self._plans.items()):
                 if in_use.plan.kernels and not in_use.plan.foreign_count and not in_use.is_refuted:
-                    return signature, in_use.plan, in_use.name
+                    return signature, in_use.plan
             last = self._last_open
         if last is None or self._verifier.has_refuted:
             return None
         special = join(specialize(self.transformed, last))
-        entry = self._enter(self._build_native_plan(special), special)
+        entry = self._enter(self._build_native_plan(special))
         if entry.plan.foreign_count or not entry.plan.kernels:
             return None
         open_plans.load_kernels(entry, JIT)
         self.native_weights.pack_all(self.workers)
-        return last, entry.plan, entry.name
+        return last, entry.plan
 
     def _find_plan(self, signature: Signature) -> PlanInUse | None:
         """Returns the plan for input shapes; None where they pass while kernels are compiled, and are run without one."""
@@ -148,7 +179,7 @@ class CpuExecutable(CheckedExecutable):
             if opened is not None:
                 self._last_open = signature
                 return opened
-        stored = self._open_plans.find_stored(signature, verifies=self._verifies)
+        stored = self._open_plans.find_stored(signature)
         return self._make_plan(signature) if stored is None else self._add_class(stored, signature)
 
     def _make_plan(self, signature: Signature) -> PlanInUse | None:
@@ -164,7 +195,7 @@ class CpuExecutable(CheckedExecutable):
         special = join(special)
         is_interim = self._open_plans.is_ordered
         plan, is_awaited = self._build_plan(special, is_interim=is_interim)
-        entry = self._enter(plan, special)
+        entry = self._enter(plan)
         self._let_go(special)
         if not is_awaited and not is_interim:
             warn_where_numpy_computes(plan)
@@ -182,25 +213,30 @@ class CpuExecutable(CheckedExecutable):
         return in_use
 
     def _make_open_plan(self, special: Network, signature: Signature) -> PlanInUse | None:
-        """Returns a new plan of a class of sizes; None where there is none, or where its kernels are being compiled."""
+        """Returns a new plan of a class of sizes; None if no class can be made, or while kernels of one are compiled."""
         if self._kernels == NUMPY or not self._open_plans.is_wanted(signature):
             return None
-        # Where all is still to be compiled, NumPy answers before anything is made for machine code.
-        is_later = self._kernels == AUTO and not open_plans.has_interpreters(self.workers)
-        opened = None if is_later else self._plan_class(special, signature)
-        if opened is None and not is_later:
-            self._open_plans.note_failure()
-        elif opened is not None and open_plans.load_kernels(opened, self._kernels):
+        missing: list[Kernel] | None = None
+        opened, is_ready = None, False
+        if self._kernels == JIT or open_plans.has_interpreters(self.workers):
+            # The call that waits plans once: if kernels are missing, the whole plan is made by the compiling thread.
+            missing = []
+            opened = self._plan_class(special, signature, None if self._kernels == JIT else missing)
+            if opened is None and not missing:
+                self._open_plans.note_failure()
+                return None
+            is_ready = opened is not None and open_plans.load_kernels(opened, self._kernels)
+        if opened is not None and is_ready and not missing:
             self._open_plans.keep_aside(opened, special)
             return self._add_class(opened, signature)
-        elif self._open_plans.claim_order():
-            self._order_plan(
-                lambda executable: executable._plan_class(special, signature) if opened is None else opened,
-                lambda executable, plan, error: executable._take_over_class(plan, special, signature, error),
-            )
-            interim = None if opened is None else self._plan_class(special, signature, is_at_hand=open_plans.are_at_hand)
-            return self._add_class(interim, signature) if interim is not None and open_plans.load_kernels(interim, AUTO) else None
-        return None
+        if not self._open_plans.claim_order():
+            return None
+        whole = None if missing else opened
+        self._order_plan(
+            lambda executable: executable._plan_class(special, signature) if whole is None else whole,
+            lambda executable, plan, error: executable._take_over_class(plan, special, signature, error),
+        )
+        return self._add_class(opened, signature) if opened is not None and is_ready else None
 
     def _add_class(self, opened: OpenPlanInUse, signature: Signature | None) -> OpenPlanInUse:
         with self._lock:
@@ -209,21 +245,34 @@ class CpuExecutable(CheckedExecutable):
             self._open_plans.add(opened)
         return opened
 
-    def _plan_class(self, special: Network, signature: Signature, is_at_hand: IsAtHand | None = None) -> OpenPlanInUse | None:
-        """Returns the plan of a class of sizes, nothing of it compiled; None where there is none. `is_at_hand`: as for `build_plan`."""
+    def _plan_class(self, special: Network, signature: Signature, missing: list[Kernel] | None = None) -> OpenPlanInUse | None:
+        """Returns the plan of a class of sizes, nothing of it compiled; None if there is none.
+
+        With `missing`, which gets the kernels that are neither shipped nor stored, the plan does without them.
+        """
         from hetero_cpu.open.making import make_open_plan
 
-        weights, extensions, workers = self.native_weights, self._extensions, self.workers
+        def is_at_hand(kernels: Sequence[Kernel]) -> bool:
+            assert missing is not None
+            is_there = open_plans.are_at_hand(kernels)
+            missing.extend(() if is_there else kernels)
+            return is_there
+
         class_plan = make_open_plan(
-            self.transformed, signature, special, weights=weights, extensions=extensions, workers=workers, is_at_hand=is_at_hand
+            self.transformed,
+            signature,
+            special,
+            weights=self.native_weights,
+            extensions=self._extensions,
+            workers=self.workers,
+            is_at_hand=None if missing is None else is_at_hand,
         )
         if class_plan is None:
             return None
-        if is_at_hand is None:
+        if not missing:
             warn_where_numpy_computes(class_plan.plan)
-        enter = partial(self._enter, class_plan.plan, special)
         return open_plans.make_plan_in_use(
-            self.source.name, class_plan, signature, enter, checks_plan=self._checks_plans, is_interim=is_at_hand is not None
+            self.source.name, class_plan, signature, checks_plan=self._checks_plans, is_interim=bool(missing)
         )
 
     def _take_over_class(
@@ -270,17 +319,8 @@ class CpuExecutable(CheckedExecutable):
             self._orders += 1
         open_plans.order_kernels(prepare, finish, is_wanted=is_wanted, begin=self._has_run, workers=self.workers)
 
-    def _enter(self, plan: ExecutionPlan, special: Network, *, kind: str = "") -> PlanInUse:
-        """Returns the plan of a network for runs, to be verified where that is asked for and nobody has."""
-        name = ""
-        if plan.kernels and self._verifies != NO:
-            from hetero_cpu.stored.verified_plans import is_verified, name_plan
-
-            name = name_plan(special, self.workers) + kind + ("_once" if self._weights.is_once else "")
-            if is_verified(name):
-                return PlanInUse(plan, is_refuted=self._verifier.has_refuted, name=name)
-        needs_check = bool(name) or self._verifies == YES
-        return PlanInUse(plan, is_refuted=self._verifier.has_refuted, needs_check=needs_check, name=name)
+    def _enter(self, plan: ExecutionPlan) -> PlanInUse:
+        return PlanInUse(plan, is_refuted=self._verifier.has_refuted, needs_check=self._verifies)
 
     def _build_plan(self, special: Network, *, is_interim: bool) -> tuple[ExecutionPlan, bool]:
         """Returns the plan to run, NumPy's until a class takes over where `is_interim`, and whether one of machine code takes its place."""
@@ -312,7 +352,7 @@ class CpuExecutable(CheckedExecutable):
         """Has the plan of machine code made and its kernels compiled; it takes over when they are."""
 
         def make(executable: CpuExecutable) -> PlanInUse:
-            entry = executable._enter(executable._build_native_plan(special), special)
+            entry = executable._enter(executable._build_native_plan(special))
             # They are made again to be packed: compiling takes longer, and needs memory, too.
             executable._let_go(special)
             return entry

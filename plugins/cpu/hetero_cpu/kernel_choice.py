@@ -1,4 +1,4 @@
-"""CPU_KERNELS: who computes, and whether it can; CPU_VERIFY: which plans are verified."""
+"""CPU_KERNELS: which kernels run, and whether this machine has them; CPU_VERIFY: whether plans are verified."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ KERNEL_CHOICES = (AUTO, JIT, NUMPY)
 VERIFY_KEY = "CPU_VERIFY"
 YES, NO = "YES", "NO"
 _MACHINE = "Linux on an x86-64 processor with AVX2"
-VERIFY_CHOICES = (AUTO, NO, YES)
+VERIFY_CHOICES = (NO, YES, AUTO)
+"""AUTO is the default of version 0.1.0, and means NO."""
 
 
 def choose_kernels(choice: str, device: str) -> str:
@@ -33,11 +34,6 @@ def choose_kernels(choice: str, device: str) -> str:
     raise ConfigValueError(
         f"configuration key {KERNELS_KEY} of device {device}: expected {AUTO} or {NUMPY}, got {JIT}, which needs {obstacle}"
     )
-
-
-def choose_verification(choice: str, kernels: str) -> str:
-    """Returns AUTO (plans with machine code are verified), YES (all plans) or NO, by the wish and by who computes."""
-    return NO if choice == AUTO and kernels != AUTO else choice
 
 
 def describe_machine_code() -> str:

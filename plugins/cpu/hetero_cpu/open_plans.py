@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
@@ -15,7 +15,6 @@ from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse
 from hetero_cpu.planning.signature import Signature
 
 if TYPE_CHECKING:
-    from hetero_core.contract import RunContext
     from hetero_cpu.machine.compiler import Kernel
     from hetero_cpu.open.plan import OpenPlan
     from hetero_cpu.planning.weights import PackedWeights
@@ -39,13 +38,15 @@ _MOST_FAILURES = 3
 class OpenPlans:
     """Used under the lock of the network that has them, but for orders, which are claimed and ended without it, and plans on disk."""
 
-    __slots__ = ("_failures", "_inputs", "_keeping", "_open_stored", "_order", "_reading", "_seen", "_stored", "appended", "plans")
+    __slots__ = (
+        "_failures", "_inputs", "_keeping", "_open_stored", "_order", "_reading", "_seen", "_stored", "_verifies", "appended", "plans",
+    )  # fmt: skip
 
-    def __init__(self, inputs: tuple[ValueSpec, ...]) -> None:
+    def __init__(self, inputs: tuple[ValueSpec, ...], *, verifies: bool) -> None:
         self.plans: list[OpenPlanInUse] = []
         self.appended: frozenset[str] = frozenset()
         """Outputs that only the next run reads, to which a run may append where they lie."""
-        self._failures, self._inputs = 0, inputs
+        self._failures, self._inputs, self._verifies = 0, inputs, verifies
         self._order, self._reading = Lock(), Lock()
         self._open_stored: Callable[[], StoredClasses] | None = None
         self._stored: StoredClasses | None = None
@@ -53,7 +54,7 @@ class OpenPlans:
         # The runs of sets of sizes that came while kernels were compiled, in order.
         self._seen: dict[Signature, int] = {}
 
-    def keep_on_disk(self, source: NetworkSource, weights: PackedWeights, workers: int, *, verifies: str) -> None:
+    def keep_on_disk(self, source: NetworkSource, weights: PackedWeights, workers: int) -> None:
         """Has plans read from earlier processes, and kept for later ones; those of a network with many constants are read at once."""
 
         def open_stored() -> StoredClasses:
@@ -66,13 +67,13 @@ class OpenPlans:
         is_read = source.plan is None
         if is_read and sum(constant.nbytes for constant in source.open().initializers.values()) >= _MANY_CONSTANTS:
             stored = self._read_stored()
-            for opened in [] if stored is None else stored.open_all(verifies=verifies):
+            for opened in [] if stored is None else stored.open_all():
                 self.add(opened)
 
-    def find_stored(self, signature: Signature, *, verifies: str) -> OpenPlanInUse | None:
+    def find_stored(self, signature: Signature) -> OpenPlanInUse | None:
         """Returns the plan of an earlier process for a class that input shapes belong to; None where there is none."""
         stored = self._read_stored()
-        return None if stored is None else stored.find(signature, verifies=verifies)
+        return None if stored is None else stored.find(signature)
 
     def keep(self, opened: OpenPlanInUse, special: Network) -> None:
         """Keeps a plan that was made of a network for one set of sizes for later processes, where plans are kept."""
@@ -134,13 +135,6 @@ class OpenPlans:
         """Returns the plan of a class that input shapes belong to, the newest one where there are several."""
         return next((opened for opened in reversed(self.plans) if opened.covers(signature)), None)
 
-    def find_unverified(self, inputs: tuple[Any, ...], context: RunContext) -> OpenPlanInUse | None:
-        """Returns the plan of a class that a run which has ended without a plan can verify with its answer; None where there is none."""
-        if not self.plans or context.limits is not None or context.profile is not None or context.outputs is not None:
-            return None
-        opened = self.find(tuple([getattr(array, "shape", None) for array in inputs]))
-        return opened if opened is not None and opened.needs_check and not opened.is_refuted else None
-
     def is_wanted(self, signature: Signature) -> bool:
         """Says whether another class may be made, of which these input shapes are an example; sizes of 0 and 1 are no symbols."""
         if self.is_ordered or (self._failures >= _MOST_FAILURES and not self.plans):
@@ -155,7 +149,7 @@ class OpenPlans:
 
     def add(self, opened: OpenPlanInUse) -> None:
         """Adds the plan of a class; the oldest one leaves where there are too many. An interim one goes when its order ends."""
-        opened.appended = self.appended
+        opened.appended, opened.needs_check = self.appended, self._verifies
         if not opened.is_interim:
             self.plans.append(opened)
             del self.plans[:-MOST_CLASSES]
@@ -181,13 +175,6 @@ class OpenPlans:
         """Keeps all plans from being used again."""
         for opened in self.plans:
             opened.is_refuted = True
-
-
-def _name_kind(kernels: Iterable[Kernel]) -> str:
-    """Returns what a plan of those kernels alone that are at hand adds to its network's name."""
-    from hetero_core.hashing import sha256  # most plans are of all kernels
-
-    return f"_{sha256(repr([kernel.name for kernel in kernels]).encode()).hexdigest()[:12]}"
 
 
 def are_at_hand(kernels: Iterable[Kernel]) -> bool:
@@ -256,23 +243,15 @@ def make_plan_in_use(
     network: str,
     opened: OpenPlan,
     signature: Signature,
-    enter: Callable[..., PlanInUse],
     *,
     checks_plan: bool,
     is_interim: bool = False,
 ) -> OpenPlanInUse:
-    """Returns a plan for runs, checked as a whole for these input shapes where `checks_plan`; `network` is a name.
+    """Returns a plan for runs, checked as a whole for these input shapes if `checks_plan`; `network` is a name.
 
-    `enter(kind=...)` says what of it is to be verified. `is_interim`: its kernels are those that are at hand.
+    `is_interim`: its kernels are those that are at hand.
     """
-    entered = enter(kind=_name_kind(opened.plan.kernels) if is_interim else "_open")
-    own = OpenPlanInUse(
-        opened,
-        is_refuted=entered.is_refuted,
-        needs_check=entered.needs_check,
-        name=entered.name,
-        network=network if checks_plan else "",
-    )
+    own = OpenPlanInUse(opened, network=network if checks_plan else "")
     own.is_interim = is_interim
     own.covers(signature)
     return own

@@ -33,8 +33,6 @@ class NetworkSource:
     """Memory of packed weights that the plan reads."""
     constants: tuple[Array, ...] = ()
     """Memory of weights as they are in the model, which the plan and the network read."""
-    is_read_again = False
-    """Whether the network can be let go of, since `open` reads it again."""
 
     def __init__(self, network: Network) -> None:
         """Transforms the network."""
@@ -48,6 +46,3 @@ class NetworkSource:
     def open(self) -> Network:
         """Returns the network after the passes that do not ask for sizes."""
         return self._transformed
-
-    def let_go(self) -> None:
-        """Lets go of the network where it can be read again."""

@@ -24,7 +24,7 @@ from hetero_cpu.planning.plan import Block, ExecutionPlan, PlannedStep
 from hetero_cpu.planning.recipe import Recipe
 from hetero_cpu.planning.weights import PackedWeights
 from hetero_cpu.stored.blob_network import BlobNetwork
-from hetero_cpu.stored.blob_plans import FOLDER, SectionReader, SectionWriter, make_key, write_blob_plan
+from hetero_cpu.stored.blob_plans import FOLDER, SectionReader, SectionWriter, make_key
 from hetero_cpu.stored.form_writing import write_form
 from hetero_cpu.stored.stored_form import Form, read_class, read_plan
 from hetero_cpu.stored.stored_values import NotStorableError
@@ -206,7 +206,6 @@ def test_stored_plan_of_another_form_behind_a_right_digest_is_said_and_not_used(
         (["steps", 0, 1], [["function", "os:abort"]], "is no function of NumPy or of this project"),
         (["steps", 0, 6], ["n", {}, {}, []], "not enough values"),
         (["late"], [["y"], ["n"], [], {}], "KeyError: 'n'"),
-        (["name"], 3, "3 is no name"),
     ],
 )
 def test_stored_plan_that_cannot_be_bound_is_said_and_not_used(
@@ -232,14 +231,6 @@ def test_stored_plan_that_others_may_write_is_said_and_not_used(
     path.chmod(0o666)
     assert not import_blob(core, tmp_path)
     assert f"a stored plan is not used: others may write to '{path}' (mode 0666)" in caplog.text
-
-
-def test_plan_without_a_name_is_noted_by_its_content(core: Core, tmp_path: Path) -> None:
-    path = export(core, tmp_path)
-    form = json.loads(path.read_bytes()[32:])
-    write_blob_plan(path.stem, form, "")
-    imported = core.import_network(tmp_path / "x.blob", "CPU", {"INFERENCE_NUM_THREADS": 1})
-    assert imported.executable.source.plan.name == hashlib.sha256(path.read_bytes()[32:]).hexdigest()[:40]
 
 
 @pytest.mark.parametrize("size", ["2", "N"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,14 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 from hetero_cpu import executable as module
-from hetero_cpu import mapped_weights, open_plans
+from hetero_cpu import open_plans
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
 from hetero_cpu.machine.interpreter import list_interpreters
 from hetero_cpu.open_plans import RUNS_WITHOUT_PLAN
-from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 from hetero_cpu.sources import NetworkSource
 
 from hetero_core.contract import RunContext
-from hetero_core.errors import WrongPlanWarning
 from hetero_core.network.reader import read_network
 
 if not compiler.find_width():
@@ -73,7 +70,7 @@ def fixture_network(orders: Orders) -> CpuExecutable:
     )
     model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT, "w"))
     assert not orders
-    return CpuExecutable(NetworkSource(read_network(model)), {}, kernels="AUTO", verifies="AUTO")
+    return CpuExecutable(NetworkSource(read_network(model)), {}, kernels="AUTO")
 
 
 def check(network: CpuExecutable, rows: int) -> None:
@@ -118,7 +115,7 @@ def test_kernels_that_are_at_hand_answer_until_the_others_are_compiled(
         active (float[rows, 32] x) => (float[rows, 48] z) { y = MatMul (x, w) z = Elu <alpha = 0.375> (y) }""")
     model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT, "w"))
     monkeypatch.setattr(open_plans, "has_interpreters", lambda workers: compiler.COMPILER.load_stored(list_interpreters(workers)))
-    network = CpuExecutable(NetworkSource(read_network(model)), {}, kernels="AUTO", verifies="AUTO")
+    network = CpuExecutable(NetworkSource(read_network(model)), {}, kernels="AUTO")
 
     def check_active(rows: int) -> None:
         x = np.random.default_rng(rows).standard_normal((rows, 32)).astype(np.float32)
@@ -129,7 +126,6 @@ def test_kernels_that_are_at_hand_answer_until_the_others_are_compiled(
     check_active(50)
     (interim,) = network._open_plans.plans
     assert interim.is_interim
-    assert not interim.needs_check
     names = [kernel.name for kernel in interim.plan.kernels]
     assert any(name.startswith("product_") for name in names)
     assert not any("Elu" in name for name in names)
@@ -164,40 +160,3 @@ def test_numpys_plan_that_comes_after_the_class_does_not_hide_it(
     assert [plan.kernels for plan in network._list_plans()] != []
     assert all(plan.kernels for plan in network._list_plans())
     check(network, 7)
-
-
-class Toolkit:
-    """The network as the toolkit runs it; counts its runs, and the first one ends when the class has taken over."""
-
-    def __init__(self, program: Any, orders: Orders) -> None:
-        self._program, self._orders, self.runs = program, orders, 0
-        self.steps = program.steps
-
-    def run(self, *arguments: Any, **settings: Any) -> Any:
-        answer = self._program.run(*arguments, **settings)
-        self.runs += 1
-        if self._orders:
-            self._orders.finish()
-        return answer
-
-
-@pytest.mark.parametrize("wrong", [False, True])
-def test_a_run_during_which_the_class_takes_over_verifies_it(
-    network: CpuExecutable, orders: Orders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, wrong: bool
-) -> None:
-    # Nothing was verified by an earlier process.
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    toolkit = Toolkit(network._open_program(), orders)
-    monkeypatch.setattr(network, "_program", toolkit)
-    monkeypatch.setattr(mapped_weights, "drop_read_pages", lambda program, _: program)
-    if wrong:
-        run = OpenPlanInUse.run
-        monkeypatch.setattr(OpenPlanInUse, "run", lambda *arguments: tuple(y + 1 for y in run(*arguments)))
-    with pytest.warns(WrongPlanWarning) if wrong else nullcontext():
-        check(network, 5)
-    assert network.metrics()["CPU_VERIFIED_PLANS"]() == (not wrong)
-    assert network.metrics()["CPU_REFUTED"]() == wrong
-    check(network, 7)
-    if not wrong:
-        assert toolkit.runs == 1

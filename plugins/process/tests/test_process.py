@@ -367,19 +367,3 @@ def test_forked_process_keeps_no_child_alive(breaking_folder: Path) -> None:
             assert is_alive(fork)
         finally:
             os.kill(fork, signal.SIGKILL)
-
-
-def test_measured_run_verifies_machine_code_in_the_child_as_a_plain_one_does(
-    core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
-    # No process before has verified this plan.
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    text = "g (float[64, 64] x) => (float[64, 64] y) { s = Softmax (x) y = MatMul (s, x) }"
-    network = core.load_network(read(text), "PROCESS:CPU", {"PERF_COUNT": "YES"})
-    x = {"x": np.eye(64, dtype=np.float32)}
-    network.infer(x)
-    assert wait_for(lambda: network.get_metric("CPU_KERNELS_READY"), seconds=300)
-    network.infer(x)
-    assert network.get_metric("CPU_VERIFIED_PLANS") == 1

@@ -53,6 +53,7 @@ class Scope:
     has_far_constants: bool = False  # whether a symbol was added to the address of a constant
     _numbers: dict[Atom, int] = field(default_factory=dict)
     _bases: set[int] = field(default_factory=set)
+    _limits: dict[tuple[tuple[tuple[int, ...], int], ...], tuple[int, int]] = field(default_factory=dict)
 
     def open_size(self, name: str, value: int) -> Size | int:
         """Returns the symbol of a size; 0 and 1 are no symbols, since they broadcast or are empty: each is a class of its own."""
@@ -82,14 +83,14 @@ class Scope:
         if len(left) == 1:
             return left[0]
         parts = tuple(sorted(key_of(terms_of(size)) for size in left))
-        limits = [bound_terms(self.bounds, terms_of(size)) for size in left]
+        limits = [self.bound(terms_of(size)) for size in left]
         bounds = max(low for low, _ in limits), max(high for _, high in limits)
         return self._make_atom(Atom("largest", parts), max(value_of(size) for size in left), bounds)
 
     def divide(self, above: Terms, below: Terms) -> Size | int:
         """Returns a quotient, rounded down, as an atom; `below` is positive."""
         value = evaluate(above, self.values) // evaluate(below, self.values)
-        (low, high), (least, most) = bound_terms(self.bounds, above), bound_terms(self.bounds, below)
+        (low, high), (least, most) = self.bound(above), self.bound(below)
         least = max(least, 1)
         bounds = min(low // least, low // most), max(high // least, high // most)
         if bounds[0] == bounds[1]:
@@ -120,6 +121,14 @@ class Scope:
                 values.append(sizes.get(number, self.values[number]))
         return values
 
+    def bound(self, terms: Terms) -> tuple[int, int]:
+        """Returns limits of a sum while the guards hold. Cached: planning asks for the same ones four or five times."""
+        key = tuple(terms.items())
+        limits = self._limits.get(key)
+        if limits is None:
+            limits = self._limits[key] = bound_terms(self.bounds, terms)
+        return limits
+
     def has_base(self, terms: Terms) -> bool:
         """Says whether an address is among the terms."""
         return not all(map(self._bases.isdisjoint, terms))
@@ -142,7 +151,9 @@ class Scope:
             high = min(high, rest // -factor)
         if kind is self.equal_zero:
             low = high = self.values[number]
-        self.bounds[number] = low, high
+        if self.bounds[number] != (low, high):
+            self.bounds[number] = low, high
+            self._limits.clear()
 
 
 class Size:
@@ -316,7 +327,10 @@ def make_size(scope: Scope, terms: Terms) -> Size | int:
 def is_at_least(left: Any, right: Any) -> bool:
     """Says whether a number is at least another one in the whole class, without asking the example."""
     difference = left - right
-    return bound_terms(difference.scope.bounds, difference.terms)[0] >= 0 if is_open(difference) else difference >= 0
+    if not is_open(difference):
+        return bool(difference >= 0)
+    scope: Scope = difference.scope
+    return scope.bound(difference.terms)[0] >= 0
 
 
 def divide(left: Any, right: Any) -> Any:
@@ -325,7 +339,7 @@ def divide(left: Any, right: Any) -> Any:
     above, below = terms_of(left), terms_of(right)
     if not (right > 0):
         return divide(-left, -right)
-    if bound_terms(scope.bounds, above)[1] < 0:
+    if scope.bound(above)[1] < 0:
         # So that quotients of positive numbers are all that there are.
         return -divide(-left + right - 1, right)
     if len(below) == 1:
@@ -375,7 +389,7 @@ def _is_zero(scope: Scope, terms: Terms) -> bool:
         # Addresses in two memories are never the same.
         return False
     terms = reduce_terms(scope.bounds, terms)
-    low, high = bound_terms(scope.bounds, terms)
+    low, high = scope.bound(terms)
     if low > 0 or high < 0:
         return False
     if low == high == 0:
@@ -388,9 +402,9 @@ def _is_zero(scope: Scope, terms: Terms) -> bool:
 
 
 def _is_at_least(left: Any, right: Any) -> bool:
-    scope = left.scope if is_open(left) else right.scope
+    scope: Scope = left.scope if is_open(left) else right.scope
     terms = reduce_terms(scope.bounds, add(terms_of(left), terms_of(right), -1))
-    low, high = bound_terms(scope.bounds, terms)
+    low, high = scope.bound(terms)
     if low >= 0 or high < 0:
         return low >= 0
     if evaluate(terms, scope.values) >= 0:

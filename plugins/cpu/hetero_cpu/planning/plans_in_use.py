@@ -23,15 +23,13 @@ if TYPE_CHECKING:
 class PlanInUse:
     """A plan, and its instances that no run has. `is_refuted`: a run has shown that it is wrong, or made of wrong types.
 
-    `needs_check`: its next run is computed twice; `name` is what a plan of machine code is noted by when it was found right. `calls_blas`:
-    a run without limits may call NumPy's BLAS.
+    `needs_check`: its next run is computed twice. `calls_blas`: a run without limits may call NumPy's BLAS.
     """
 
     plan: ExecutionPlan
     free: list[Instance] = field(default_factory=list)
     is_refuted: bool = False
     needs_check: bool = False
-    name: str = ""
     calls_blas: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,9 +60,9 @@ class OpenPlanInUse(PlanInUse):
 
     __slots__ = ("_checked", "_is_proven", "_network", "_own", "appended", "is_interim", "opened")
 
-    def __init__(self, opened: OpenPlan, *, is_refuted: bool, needs_check: bool, name: str, network: str = "") -> None:
+    def __init__(self, opened: OpenPlan, *, network: str = "") -> None:
         """`network`: its name, where the plan is checked before it runs: for the class, and for each set of sizes unless it is proven."""
-        super().__init__(opened.plan, [], is_refuted, needs_check, name)
+        super().__init__(opened.plan)
         self.opened, self._network = opened, network
         self.calls_blas |= opened.late_calls_toolkit
         self._own: list[OpenInstance] = []

@@ -23,8 +23,6 @@ MOST_FORMS = 1.1
 class BlobNetwork(NetworkSource):
     """The network of a blob, whose index names its inputs and outputs."""
 
-    is_read_again = True
-
     def __init__(self, payload: Payload, index: Mapping[str, Any], plan: OpenPlanInUse) -> None:
         sections = payload.sections
         self.name = ""  # the index has none
@@ -46,23 +44,17 @@ class BlobNetwork(NetworkSource):
                 self.name = self._network.name
             return self._network
 
-    def let_go(self) -> None:
-        """Lets go of the network, whose constants are beside the packed ones in memory."""
-        with self._lock:
-            self._network = None
 
-
-def find_blob_network(payload: Payload, workers: int, *, verifies: str, is_once: bool) -> BlobNetwork | None:
+def find_blob_network(payload: Payload, workers: int, *, is_once: bool) -> BlobNetwork | None:
     """Returns the network of a blob with the plan that is kept for so many threads; None where it has to be planned.
 
-    Unless `verifies` is NO, a plan that is not noted as right is verified in its first run. With `is_once` a plan is not used where
-    weights would then be held in several forms.
+    With `is_once` a plan is not used if weights would then be held in several forms.
     """
     digests = find_digests(payload)
     if digests is None:
         return None
     sections, index = align_sections(payload.sections), read_index(payload.sections)
-    plan = find_blob_plan(make_key(digests, workers), sections, index, workers, verifies=verifies)
+    plan = find_blob_plan(make_key(digests, workers), sections, index, workers)
     if plan is None or (is_once and not _has_weights_once(sections, index)):
         return None
     return BlobNetwork(Payload(sections, payload.version), index, plan)

@@ -15,7 +15,6 @@ import numpy as np
 from hetero_core.blobs.private_cache import find_private_folder
 from hetero_core.errors import HeteroError
 from hetero_core.hashing import sha256
-from hetero_cpu.kernel_choice import NO
 from hetero_cpu.machine.compiler import COMPILER, describe_environment
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
 from hetero_cpu.machine.interpreter import list_interpreters
@@ -24,7 +23,6 @@ from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 from hetero_cpu.planning.weights import LaterArray
 from hetero_cpu.stored.stored_form import FAULTS, Form, check_bounds, read_class, read_plan, read_text
 from hetero_cpu.stored.stored_values import ValueReader, ValueWriter, read_count, require
-from hetero_cpu.stored.verified_plans import is_verified
 
 Array = np.ndarray[Any, Any]
 
@@ -72,22 +70,19 @@ class SectionReader(ValueReader):
         return section[begin : begin + nbytes]
 
 
-def write_blob_plan(key: str, form: Form, name: str) -> None:
-    """Keeps a plan that is noted by `name` when it was verified; where that fails, a warning says so and the next import plans again."""
-    content = json.dumps({**form, "name": name}, separators=(",", ":")).encode()
+def write_blob_plan(key: str, form: Form) -> None:
+    """Stores a plan; if that fails, a warning says so and the next import plans again."""
+    content = json.dumps(form, separators=(",", ":")).encode()
     try:
         write_digested_file(f"{find_private_folder(FOLDER)}/{key}.json", content)
     except (OSError, HeteroError) as error:
         logger.warning("cannot keep a plan: %s", error)
 
 
-def find_blob_plan(
-    key: str, sections: Mapping[str, Any], index: Mapping[str, Any], workers: int, *, verifies: str
-) -> OpenPlanInUse | None:
+def find_blob_plan(key: str, sections: Mapping[str, Any], index: Mapping[str, Any], workers: int) -> OpenPlanInUse | None:
     """Returns the plan of this name for a blob with an index, its kernels loaded; None where there is none, or only a damaged one.
 
     `sections` are aligned: the plan reads weights where they lie in them.
-    Unless `verifies` is NO, a plan that is not noted as right is verified in its first run.
     """
     try:
         path = f"{find_private_folder(FOLDER)}/{key}.json"
@@ -105,12 +100,10 @@ def find_blob_plan(
         reader = SectionReader(form["memories"], {name: view_section(sections, name) for name in MEMORIES})
         plan = read_plan(form, sizes, reader, names)
         check_bounds(plan, products)
-        # One that has no name to be noted by is noted by what is stored.
-        name = read_text(form["name"]) or sha256(content).hexdigest()[:40]
     except FAULTS as error:
         logger.warning("'%s' holds no plan (%s: %s); the network is planned again", path, type(error).__name__, error)
         return None
     kernels = (*(call.kernel for call in plan.calls), *plan.plan.kernels, *list_interpreters(workers))
     if not COMPILER.load_stored(tuple(dict.fromkeys(kernels))):
         return None
-    return OpenPlanInUse(plan, is_refuted=False, needs_check=verifies != NO and not is_verified(name), name=name)
+    return OpenPlanInUse(plan)

@@ -54,8 +54,8 @@ def export_executable(executable: CpuExecutable) -> Payload:
             constant.release()
     from hetero_cpu.stored.blob_plans import make_key, write_blob_plan
 
-    sections, form, name = packed
-    write_blob_plan(make_key(digest_sections(sections), executable.workers), form, name)
+    sections, form = packed
+    write_blob_plan(make_key(digest_sections(sections), executable.workers), form)
     return Payload(sections, VERSION)
 
 
@@ -70,18 +70,16 @@ def keep_plan(executable: CpuExecutable, payload: Payload) -> None:
     packed = _pack(executable, *native)
     if packed is None:
         return
-    sections, form, name = packed
+    sections, form = packed
     # Not the model: the passes have taken out what nobody reads any more, and it was made from this one.
     if {**digest_sections(sections), MODEL: digests[MODEL]} == digests:
         from hetero_cpu.stored.blob_plans import make_key, write_blob_plan
 
-        write_blob_plan(make_key(digests, executable.workers), form, name)
+        write_blob_plan(make_key(digests, executable.workers), form)
 
 
-def _pack(
-    executable: CpuExecutable, signature: Signature, plan: Any, name: str
-) -> tuple[dict[str, memoryview], dict[str, Any], str] | None:
-    """Returns the sections, and the plan of this name with its memories in them; None where it cannot be written down."""
+def _pack(executable: CpuExecutable, signature: Signature, plan: Any) -> tuple[dict[str, memoryview], dict[str, Any]] | None:
+    """Returns the sections, and the plan with its memories in them; None if it cannot be written down."""
     from hetero_cpu.open.tabulating import tabulate_fixed_plan
     from hetero_cpu.open.terms import NotOpenError
     from hetero_cpu.stored.blob_plans import SectionWriter
@@ -112,7 +110,7 @@ def _pack(
         WEIGHTS: layout.weights.copy_to_memory(),
         PACKED: layout.packed.copy_to_memory(),
     }
-    return sections, form, name
+    return sections, form
 
 
 class _Layout:

@@ -21,7 +21,6 @@ from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
-from hetero_cpu.kernel_choice import NO
 from hetero_cpu.machine.compiler import COMPILER
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
 from hetero_cpu.machine.interpreter import list_interpreters
@@ -29,9 +28,9 @@ from hetero_cpu.open.size_class import SizeClass
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse
 from hetero_cpu.planning.signature import Signature
 from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.stored.stored_form import FAULTS, Form, check_bounds, open_kernel, read_class, read_plan, read_text
+from hetero_cpu.stored.plan_names import name_plan
+from hetero_cpu.stored.stored_form import FAULTS, Form, check_bounds, open_kernel, read_class, read_plan
 from hetero_cpu.stored.stored_values import NetworkReader, NotStorableError, ValueWriter
-from hetero_cpu.stored.verified_plans import is_verified, name_plan
 
 logger = logging.getLogger(__name__)
 
@@ -53,31 +52,30 @@ class StoredClasses:
         self._pending: list[tuple[Path, Form, SizeClass]] | None = None
         self._content = ""
 
-    def find(self, signature: Signature, *, verifies: str) -> OpenPlanInUse | None:
-        """Returns the plan of a class that input shapes belong to, to be verified where that is asked for and nobody has.
+    def find(self, signature: Signature) -> OpenPlanInUse | None:
+        """Returns the plan of a class that input shapes belong to; each plan is returned once.
 
-        None where there is none, or not all of its kernels are there. Each plan is returned once.
+        None if there is none, or not all of its kernels are there.
         """
         with self._lock:
             pending = self._list_pending()
             for index, own in enumerate(pending):
                 if own[2].match(signature) is not None:
                     del pending[index]
-                    return self._open(*own, signature, verifies=verifies)
+                    return self._open(*own, signature)
         return None
 
-    def open_all(self, *, verifies: str) -> list[OpenPlanInUse]:
+    def open_all(self) -> list[OpenPlanInUse]:
         """Returns the plans of all classes that `find` has not returned, as it does."""
         with self._lock:
             pending, self._pending = self._list_pending(), []
-            opened = [self._open(*own, None, verifies=verifies) for own in pending]
+            opened = [self._open(*own, None) for own in pending]
         return [in_use for in_use in opened if in_use is not None]
 
     def keep(self, in_use: OpenPlanInUse, special: Network) -> None:
         """Keeps a plan that was made here of a network for one set of sizes; the log says so where that is not possible."""
         from hetero_cpu.stored.form_writing import write_form  # most loads write no plan
 
-        name = in_use.name or f"{name_plan(special, self._workers)}_open"
         try:
             if sum(constant.nbytes for constant in self._network.initializers.values()) > _MOST_CONSTANTS:
                 raise NotStorableError("it has more than a gigabyte of constants")
@@ -85,7 +83,7 @@ class StoredClasses:
             form = write_form(in_use.opened, ValueWriter(constants, self._weights.serve(constants)), self._network)
             with self._lock:
                 shapes = [spec.shape for spec in special.inputs]
-                form |= {"name": name, "content": self._digest_content(), "example": shapes}
+                form |= {"content": self._digest_content(), "example": shapes}
                 paths = self._list_paths()
                 path = next((path for path in paths if not path.exists()), None) or next(filter(self._is_foreign, paths), None)
                 if path is not None:
@@ -113,12 +111,9 @@ class StoredClasses:
                 _drop(path, error)
         return pending
 
-    def _open(
-        self, path: Path, form: Form, sizes: SizeClass, signature: Signature | None, *, verifies: str
-    ) -> OpenPlanInUse | None:
+    def _open(self, path: Path, form: Form, sizes: SizeClass, signature: Signature | None) -> OpenPlanInUse | None:
         """Returns a plan after it was checked for input shapes, where they are None those that it was made for."""
         try:
-            name = read_text(form["name"])
             kernels = [open_kernel(name) for name in dict.fromkeys(name for name, _ in form["calls"])]
             if not COMPILER.load_stored((*kernels, *list_interpreters(self._workers))):
                 path.unlink(missing_ok=True)
@@ -135,8 +130,7 @@ class StoredClasses:
             check_bounds(plan, products)
             if not COMPILER.load_stored(plan.plan.kernels):
                 return None
-            needs_check = verifies != NO and not is_verified(name)
-            return OpenPlanInUse(plan, is_refuted=False, needs_check=needs_check, name=name)
+            return OpenPlanInUse(plan)
         except FAULTS as error:
             _drop(path, error)
             return None

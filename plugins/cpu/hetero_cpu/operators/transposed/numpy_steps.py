@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from hetero_core.kernels.products import cut_sum
 from hetero_cpu.planning.recipe import Array, Call, Choice, Recipe, Site, step
 from hetero_cpu.planning.scratch import cut_scratch, measure_scratch
 
@@ -37,18 +36,14 @@ def plan_side_by_side(site: Site) -> Choice | None:
     packed = site.weights.pack(
         (weight,), ("side by side",), lambda w: np.ascontiguousarray(w.transpose(0, 2, 3, 1)).reshape(channels, -1)
     )
-    pieces = cut_sum(channels, 4)
-    shapes = [(batch, height, width, channels), *[(batch, height, down, width, right, outputs)] * min(len(pieces), 2)]
+    shapes = [(batch, height, width, channels), (batch, height, down, width, right, outputs)]
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
-        pixels, blocks, *spare = cut_scratch(scratch, shapes)
+        pixels, blocks = cut_scratch(scratch, shapes)
         x, y = reads[0].transpose(0, 2, 3, 1), writes[0].transpose(0, 2, 3, 1)
         product = blocks.reshape(batch * height * width, -1)
         rows = pixels.reshape(-1, channels)
-        calls: list[Call] = [partial(np.copyto, pixels, x), partial(np.matmul, rows[:, pieces[0]], packed[pieces[0]], product)]
-        for piece in pieces[1:]:
-            part = spare[0].reshape(product.shape)
-            calls += [partial(np.matmul, rows[:, piece], packed[piece], part), partial(np.add, product, part, product)]
+        calls: list[Call] = [partial(np.copyto, pixels, x), partial(np.matmul, rows, packed, product)]
         if bias is not None:
             calls.append(partial(np.add, product.reshape(-1, outputs), bias, product.reshape(-1, outputs)))
         split = blocks.reshape(batch, height, width, down, right, outputs).transpose(0, 1, 3, 2, 4, 5)

@@ -1,4 +1,4 @@
-"""What no number of threads may change, and batches without an image."""
+"""Batches without an image."""
 
 from __future__ import annotations
 
@@ -24,30 +24,6 @@ def parse(text: str, **weights: tuple[int, ...]) -> onnx.ModelProto:
 def infer(model: onnx.ModelProto, x: Any, kernels: str, threads: int) -> Any:
     with Core() as core:
         return core.load_network(model, "CPU", {"CPU_KERNELS": kernels, "INFERENCE_NUM_THREADS": threads}).infer({"x": x})["y"]
-
-
-@pytest.mark.parametrize(
-    ("shape", "node", "weights"),
-    [
-        ((1, 500, 14, 14), "ConvTranspose<strides=[2,2], pads=[1,1,1,1]>(x, w)", {"w": (500, 64, 3, 3)}),
-        ((1, 1000, 7, 7), "ConvTranspose<strides=[2,2]>(x, w)", {"w": (1000, 32, 2, 2)}),
-        ((1, 1000, 40), "ConvTranspose<strides=[2]>(x, w)", {"w": (1000, 32, 4)}),
-        ((1, 500, 40), "Conv(x, w)", {"w": (64, 500, 3)}),
-        ((1, 60, 5, 6, 7), "Conv(x, w)", {"w": (64, 60, 3, 3, 3)}),
-        ((200, 500), "Gemm<transB=1>(x, w)", {"w": (49, 500)}),
-        ((9, 20, 1000), "LSTM<hidden_size=500>(x, w, r)", {"w": (1, 2000, 1000), "r": (1, 2000, 500)}),
-    ],
-)
-def test_the_digits_are_the_same_with_any_number_of_threads(shape: tuple[int, ...], node: str, weights: Any) -> None:
-    pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
-    sizes = ",".join(map(str, shape))
-    outputs = ", ".join("abcdefgh"[: len(shape)])
-    model = parse(f"g (float[{sizes}] x) => (float[{outputs}] y) {{ y = {node} }}", **weights)
-    for value in model.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
-    alone, together = (infer(model, x, "JIT", threads) for threads in (1, 2))
-    assert np.array_equal(alone, together)
 
 
 @pytest.mark.parametrize(
