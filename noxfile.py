@@ -33,17 +33,25 @@ nox -s lint types docs      style, types, and every code block of the docs
 from __future__ import annotations
 
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import nox
 
+ROOT = Path(__file__).parent
+sys.path.append(str(ROOT / "tests" / "shared"))
+
+from hetero_tests.processor import describe_processor  # noqa: E402  # found by the line above
+
+# The first line of every run.
+sys.stderr.write(f"{describe_processor()}\n")
+
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
-ROOT = Path(__file__).parent
 PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
 # What a plugin is tested beside: the reference device, and the one that composes.
 COMPANIONS = ("template", "cpu", "hetero")
