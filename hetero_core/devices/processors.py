@@ -34,7 +34,7 @@ def grants_flag(flag: str) -> bool:
 
     An emulator of another processor shows the file of its host.
     """
-    from numpy._core._multiarray_umath import __cpu_features__
+    from numpy._core._multiarray_umath import __cpu_features__  # type: ignore[import-not-found]  # NumPy has no stub of it
 
     feature = "AVX512F" if flag.startswith("avx512") else {"avx2": "AVX2", "fma": "FMA3"}.get(flag, "")
     return bool(__cpu_features__.get(feature, True))
