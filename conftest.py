@@ -7,10 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 from hetero_tests.node_cases import share_node_cases
+from hetero_tests.processor import describe_processor
 
+from hetero_core.devices.processors import grants_flag
 from hetero_core.testing import backend_cases
 
 backend_cases._load_kind = share_node_cases(backend_cases._load_kind)
+
+
+def pytest_report_header() -> str:
+    """Says which kind of processor the tests ran on."""
+    return describe_processor(grants_flag)
 
 
 @pytest.fixture

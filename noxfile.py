@@ -23,6 +23,8 @@ nox -s answers              changed models on CPU, TEMPLATE, ORT and OPENVINO be
 nox -s hostile              models of at most 1 MB that ask for all memory or time, read and loaded; minutes
 nox -s graphs               20,000 drawn graphs on CPU, 5,000 on each other device, into graphs.json; hours. It goes on where it
                             stopped; -- CPU -c CPU_KERNELS=JIT --seeds 0:500 --record graphs.json for one device
+nox -s processors           tests of core, CPU, ORT, OPENVINO and flow as an Intel Haswell (AVX2, no AVX-512, no VNNI) and as a Nehalem (no
+                            AVX2: NumPy alone), both emulated by qemu-x86_64
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
 nox -s authors              new plugins of each kind and the pages for authors, in clean environments from built wheels; minutes
 nox -s environments         two distributions of ONNX Runtime in one network, each in an environment of its own; downloads both
@@ -33,17 +35,25 @@ nox -s lint types docs      style, types, and every code block of the docs
 from __future__ import annotations
 
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import nox
 
+ROOT = Path(__file__).parent
+sys.path.append(str(ROOT / "tests" / "shared"))
+
+from hetero_tests.processor import describe_processor  # noqa: E402  # found by the line above
+
+# The first line of every run.
+sys.stderr.write(f"{describe_processor()}\n")
+
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
-ROOT = Path(__file__).parent
 PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
 # What a plugin is tested beside: the reference device, and the one that composes.
 COMPANIONS = ("template", "cpu", "hetero")
@@ -302,6 +312,61 @@ def answers(session: nox.Session) -> None:
     for device in ("CPU", "TEMPLATE", "ORT", "OPENVINO") if "--device" not in session.posargs else ("",):
         arguments = session.posargs if not device else ["--device", device, "--seed", "1", "--cases", "1000", *session.posargs]
         session.run("python", "tests/fuzz/answers.py", "--findings", f"{folder}/findings", *arguments, env=isolate(session))
+
+
+# What `processors` runs as each processor. Features that qemu does not emulate are taken away, as it warns of each on stderr.
+EMULATED = {
+    "Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-rtm,-invpcid": (
+        "tests/core/test_reference_session.py",
+        "tests/core/test_contrib_operators.py",
+        "tests/core/test_graphs.py",
+        "tests/core/test_kernels_formulas.py",
+        "plugins/cpu/tests/test_open_exports.py -k quantized",
+        "plugins/cpu/tests/test_graphs.py",
+        "plugins/onnxruntime/tests/test_ort.py",
+        "plugins/openvino/tests/test_quantized.py",
+        "tests/flow/test_conformance.py -k contrib",
+    ),
+    "Nehalem": (
+        "tests/core/test_reference_session.py",
+        "tests/core/test_kernels_formulas.py",
+        "plugins/cpu/tests/test_cpu.py",
+        "plugins/cpu/tests/test_kernel_set.py",
+        "plugins/cpu/tests/test_graphs.py -k NUMPY",
+        "plugins/onnxruntime/tests/test_ort.py",
+        "plugins/openvino/tests/test_quantized.py",
+        "tests/flow/test_conformance.py -k contrib",
+    ),
+}
+
+
+@nox.session
+def processors(session: nox.Session) -> None:
+    """Runs tests as other processors; qemu-x86_64 emulates Python and every child that is started by sys.executable.
+
+    Console scripts are not emulated. AVX-512 is not either: that needs a processor that has it.
+    """
+    if shutil.which("qemu-x86_64") is None:
+        session.skip("there is no qemu-x86_64 here; apt-get install qemu-user")
+    install_workspace(session, [with_extras(name, "test") for name in PLUGINS if find_heavy_extra(name) is None])
+    environment = Path(session.virtualenv.location)
+    python = (environment / "bin" / "python").resolve()
+    for processor, tests in EMULATED.items():
+        name = processor.partition(",")[0]
+        # A second environment over the same packages, whose Python is a script.
+        folder = Path(session.create_tmp()) / name
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "bin").mkdir(parents=True)
+        (folder / "lib").symlink_to(environment / "lib")
+        shutil.copy(environment / "pyvenv.cfg", folder)
+        script = folder / "bin" / "python"
+        script.write_text(f'#!/bin/sh\nexec qemu-x86_64 -cpu {processor} -0 "$0" {python} "$@"\n')
+        script.chmod(0o755)
+        run = {**isolate(session), "EMULATED_PROCESSOR": f"{name} (emulated)", "XDG_CACHE_HOME": str(folder / "cache")}
+        for each in tests:
+            session.run(
+                str(script), "-m", "pytest", "-p", "no:cacheprovider", *each.split(), *session.posargs, env=run, external=True
+            )
 
 
 @nox.session

@@ -18,7 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
 def answer_doctor(options: argparse.Namespace) -> Answer:
     """Returns all findings; the exit code is 1 where one of them needs a cure."""
     from hetero_core.core import Core  # reads the installed distributions
-    from hetero_core.devices.processors import count_affinity, count_processors, read_processor_flags
+    from hetero_core.devices.processors import count_affinity, count_processors, grants_flag, read_processor_flags
     from hetero_core.diagnosis.folders import check_code_folders, read_code_folders
     from hetero_core.diagnosis.hardware import check_gpu, check_threads, find_cuda_fault, read_driver
     from hetero_core.diagnosis.libraries import check_blas, check_libraries, read_blas, read_libraries
@@ -29,7 +29,7 @@ def answer_doctor(options: argparse.Namespace) -> Answer:
         # Read while the engines that work are loaded.
         findings += check_distributions(list_distributions())
         findings += check_libraries(read_libraries())
-        findings += check_blas(read_blas(), read_processor_flags(), os.environ)
+        findings += check_blas(read_blas(), tuple(filter(grants_flag, read_processor_flags())), os.environ)
         findings += check_code_folders(read_code_folders(core))
     findings += check_threads(os.environ, affinity=count_affinity(), processors=count_processors())
     findings += check_gpu(read_driver(), find_cuda_fault())

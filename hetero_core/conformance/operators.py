@@ -3,8 +3,7 @@
 A case whose nodes the device claims must be computed right. A case that it does not claim must be refused by `load_network`, for the
 nodes and reasons that `query_network` gave. There is no third outcome.
 
-Expected values are ONNX's own. Where the standard leaves them free because they are random, `free_values` checks facts about them; where
-float32 does not determine them, `undetermined` does.
+Expected values are ONNX's own. If the standard leaves them free because they are random, `free_values` checks facts about them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
 from hetero_core.conformance.free_values import describe_free_mismatch, draws_freely
 from hetero_core.conformance.oversight import count_reference_runs
 from hetero_core.conformance.refusals import find_broken_refusal, load_claimed
-from hetero_core.conformance.undetermined import is_undetermined
 from hetero_core.errors import HeteroError
 from hetero_core.records import record
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
@@ -112,8 +110,6 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
         with count_reference_runs() as reference_runs, load_claimed(core, network, device) as loaded:
             mismatch = find_mismatch(case, network, loaded)
             foreign = loaded.get_metric("REFERENCE_NODES")
-        if mismatch is not None and is_undetermined(case, network, core, device, tolerance=LEAST_TOLERANCE):
-            mismatch = None
     except CheckFailed as failure:
         return conclude(WRONG, str(failure))
     except Exception as error:  # noqa: BLE001  # as above

@@ -29,6 +29,17 @@ def read_processor_flags(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> t
     return next((tuple(line.partition(":")[2].split()) for line in lines if line.startswith(("flags", "Features"))), ())
 
 
+def grants_flag(flag: str) -> bool:
+    """Returns whether the instruction CPUID agrees with a flag of /proc/cpuinfo, as far as NumPy knows the flag.
+
+    An emulator of another processor shows the file of its host.
+    """
+    from numpy._core._multiarray_umath import __cpu_features__  # type: ignore[import-not-found]  # NumPy has no stub of it
+
+    feature = "AVX512F" if flag.startswith("avx512") else {"avx2": "AVX2", "fma": "FMA3"}.get(flag, "")
+    return bool(__cpu_features__.get(feature, True))
+
+
 def count_affinity() -> int:
     """Returns the number of processors in the affinity mask; all of the machine where the system has no such mask."""
     if hasattr(os, "sched_getaffinity"):  # Linux

@@ -7,7 +7,7 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.devices.processors import read_processor_flags
+from hetero_core.devices.processors import grants_flag, read_processor_flags
 from hetero_cpu.blas import import_threadpoolctl
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ def warn_of_slow_kernels() -> None:
     """Logs a warning when the processor has AVX-512 and OpenBLAS does not use it; once in a process."""
     # Takes some 5 ms, so it is asked for only where NumPy computes something.
     message = describe_slow_kernels(
-        import_threadpoolctl().threadpool_info(), frozenset(read_processor_flags()), os.environ.get("OPENBLAS_CORETYPE")
+        import_threadpoolctl().threadpool_info(),
+        frozenset(filter(grants_flag, read_processor_flags())),
+        os.environ.get("OPENBLAS_CORETYPE"),
     )
     if message is not None:
         logger.warning("%s", message)

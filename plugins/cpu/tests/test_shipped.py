@@ -91,6 +91,18 @@ def test_each_level_has_the_kernels_of_common_layers(width: int) -> None:
         load_image(image, name)
 
 
+@pytest.mark.parametrize("feature", ["AVX2", "FMA3"])
+def test_vectors_that_the_processor_denies_get_no_machine_code(feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc/cpuinfo of an emulator is that of its host."""
+    from numpy._core._multiarray_umath import __cpu_features__
+
+    for name in (feature, "AVX512F"):
+        monkeypatch.setitem(__cpu_features__, name, False)
+    monkeypatch.setattr(compiler, "_describe_processor", compiler._describe_processor.__wrapped__)
+    assert not any(flag.startswith("avx512") for flag in compiler._describe_processor().split())
+    assert compiler.find_width.__wrapped__() == 0
+
+
 def is_of_level(level: str) -> bool:
     return compiler.find_width() > 0 and set(compiler._describe_processor().split()) >= FLAGS[level]
 

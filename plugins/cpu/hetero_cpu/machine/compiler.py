@@ -16,6 +16,7 @@ from typing import Any
 
 from hetero_core.blobs.private_cache import find_private_folder, read_private_file, write_private_file
 from hetero_core.devices.installed import find_version
+from hetero_core.devices.processors import grants_flag
 from hetero_core.errors import HeteroError
 from hetero_core.hashing import sha256
 from hetero_core.records import record
@@ -76,7 +77,7 @@ def _describe_processor() -> str:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
                 if line.partition(":")[0].strip() in fields:
-                    lines.append(line)
+                    lines.append(" ".join(filter(grants_flag, line.split())) + "\n")
                 if not line.strip():
                     break
     except OSError as error:
