@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
-from hetero_core.kernels.products import cut_sum, multiply
+from hetero_core.kernels.products import cut_sum, matmul, multiply
 from hetero_core.kernels.registry import FLOATS, kernel
 from hetero_core.kernels.sizes import product
 from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, Windows, count_slid, lay_windows
@@ -130,7 +130,7 @@ def _convolve_shifted(x: Array, w: Array, windows: Windows) -> Array:
             for index, (tap, piece, place) in enumerate(terms):
                 start = begin * row + place
                 target = (products if index else sums)[..., :length]
-                np.matmul(tap[..., piece], flat[item, :, piece, start : start + length], out=target)
+                matmul(tap[..., piece], flat[item, :, piece, start : start + length], out=target)
                 if index:
                     sums[..., :length] += target
             grid = sums[..., : count * row].reshape(group * outputs, count, *sizes[1:])

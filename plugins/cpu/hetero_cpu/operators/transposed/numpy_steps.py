@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from hetero_core.kernels.products import cut_sum
+from hetero_core.kernels.products import cut_sum, matmul
 from hetero_cpu.planning.recipe import Array, Call, Choice, Recipe, Site, step
 from hetero_cpu.planning.scratch import cut_scratch, measure_scratch
 
@@ -45,10 +45,10 @@ def plan_side_by_side(site: Site) -> Choice | None:
         x, y = reads[0].transpose(0, 2, 3, 1), writes[0].transpose(0, 2, 3, 1)
         product = blocks.reshape(batch * height * width, -1)
         rows = pixels.reshape(-1, channels)
-        calls: list[Call] = [partial(np.copyto, pixels, x), partial(np.matmul, rows[:, pieces[0]], packed[pieces[0]], product)]
+        calls: list[Call] = [partial(np.copyto, pixels, x), partial(matmul, rows[:, pieces[0]], packed[pieces[0]], product)]
         for piece in pieces[1:]:
             part = spare[0].reshape(product.shape)
-            calls += [partial(np.matmul, rows[:, piece], packed[piece], part), partial(np.add, product, part, product)]
+            calls += [partial(matmul, rows[:, piece], packed[piece], part), partial(np.add, product, part, product)]
         if bias is not None:
             calls.append(partial(np.add, product.reshape(-1, outputs), bias, product.reshape(-1, outputs)))
         split = blocks.reshape(batch, height, width, down, right, outputs).transpose(0, 1, 3, 2, 4, 5)
