@@ -39,16 +39,16 @@ class ProductTeam:
     def multiply(self, a: Array, b: Array, out: Array | None = None) -> Array:
         """Returns `numpy.matmul(a, b, out)`. The digits depend on the number of threads, not on which thread computes a piece."""
         if self._threads == 1 or a.ndim < 2 or b.ndim < 2:
-            return np.matmul(a, b, out)  # type: ignore[no-any-return]  # of numpy's stubs
+            return np.matmul(a, b, out)
         count = min(max(a.size * b.shape[-1], b.size * a.shape[-2]) // (LEAST_WORK // 2), _PIECES * self._threads)
         if count < 2 or a.dtype.hasobject or b.dtype.hasobject:
-            return np.matmul(a, b, out)  # type: ignore[no-any-return]  # as above
+            return np.matmul(a, b, out)
         if out is None:
             batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             out = np.empty((*batch, a.shape[-2], b.shape[-1]), np.result_type(a, b))
         elif np.may_share_memory(out, a) or np.may_share_memory(out, b):
             # NumPy copies an operand that a product would overwrite; a piece would overwrite it for the others.
-            return np.matmul(a, b, out)  # type: ignore[no-any-return]  # as above
+            return np.matmul(a, b, out)
         self._share(deque(_cut_product(a, b, out, count)))
         return out
 
@@ -112,4 +112,6 @@ def _take(array: Array, axis: int, own: slice) -> Array:
     """Returns a part along the axis of this number from the end; all if the array has no such axis, or repeats it."""
     if array.ndim < axis or (axis > 2 and array.shape[-axis] == 1):
         return array
-    return array[(..., own, *(slice(None),) * (axis - 1))]
+    parts: tuple[Any, ...] = (..., own, *(slice(None),) * (axis - 1))
+    part: Array = array[parts]
+    return part
