@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, is_small_integer, narrow, normalize_axis, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import FLOAT8, FLOAT32, HALF, INDEX, INT64, UINT8, microsoft_kernel
 
 _ACCURACIES = (0, 1, 2, 3, 4)
@@ -75,7 +76,7 @@ def mat_mul_n_bits(
     else:
         codes = unpack_bits(xp, b.reshape((N, blocks, -1)), bits)
         weights = restore_blocks(xp, codes, scales, zero_points, bits, K, g_idx)
-        y = xp.matmul(widen(a), weights.T)
+        y = multiply(xp, widen(a), weights.T)
     return narrow(y if bias is None else y + widen(bias), a.dtype)
 
 
@@ -117,7 +118,7 @@ def mat_mul_bnb4(
     book = xp.asarray(_CODEBOOKS[quant_type], dtype=np.float32)
     values = xp.take(book, codes.astype(np.int64)) * xp.take(absmax.reshape(-1), xp.arange(N * K) // block_size)
     weights = values.reshape((N, K))
-    return xp.matmul(a, weights.T if transB else weights)
+    return multiply(xp, a, weights.T if transB else weights)
 
 
 # Type of a blob -> elements of a block, and whether it holds a zero point.
@@ -139,7 +140,7 @@ def mat_mul_fp_q4(xp: Namespace, a: Array, b: Array, b_shape: Array, *, blk_quan
     packed = blocks[..., 5 if has_zero else 4 :].reshape((*blocks.shape[:2], -1, 16))
     codes = np.concatenate([packed & 15, packed >> 4], axis=-1).reshape((*blocks.shape[:2], size))
     weights = ((codes.astype(np.float32) - zeros) * scales).reshape((columns, -1))[:, :depth]
-    return xp.matmul(a, xp.asarray(weights).T)
+    return multiply(xp, a, xp.asarray(weights).T)
 
 
 _TABLES = frozenset({"uint8", "int4", "uint4", "float4e2m1"}) | FLOAT8

@@ -12,6 +12,7 @@ from hetero_core.kernels.operators.contrib_blocks import restore_blocks, unpack_
 from hetero_core.kernels.operators.contrib_fused import fast_gelu_of
 from hetero_core.kernels.operators.softmax import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import FLOAT32, SMALL_FLOATS, UINT8, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
@@ -98,10 +99,10 @@ def mixture_of_experts(
     experts, weights = route_tokens(xp, shares, shares, k, normalizes=bool(normalize_routing_weights))
 
     def run_expert(index: int, tokens: Array) -> Array:
-        inner = xp.matmul(tokens, fc1_weights[index].T)
+        inner = multiply(xp, tokens, fc1_weights[index].T)
         inner = inner if fc1_bias is None else inner + fc1_bias[index]
         inner = activate_expert(xp, inner, **activation)
-        y = xp.matmul(inner, fc2_weights[index].T)
+        y = multiply(xp, inner, fc2_weights[index].T)
         return y if fc2_bias is None else y + fc2_bias[index]
 
     return sum_experts(xp, rows, experts, weights, fc1_weights.shape[0], run_expert).reshape(x.shape)
@@ -183,10 +184,10 @@ def quantized_mixture_of_experts(
         return restore_blocks(xp, blocks, scales[index], zeros, expert_weight_bits, codes.shape[1])
 
     def run_expert(index: int, tokens: Array) -> Array:
-        inner = xp.matmul(tokens, restore(fc1_weights, fc1_scales, fc1_zero_points, index).T)
+        inner = multiply(xp, tokens, restore(fc1_weights, fc1_scales, fc1_zero_points, index).T)
         inner = inner if fc1_bias is None else inner + widen(fc1_bias[index])
         inner = activate_expert(xp, inner, **activation)
-        y = xp.matmul(inner, restore(fc2_weights, fc2_scales, fc2_zero_points, index).T)
+        y = multiply(xp, inner, restore(fc2_weights, fc2_scales, fc2_zero_points, index).T)
         return y if fc2_bias is None else y + widen(fc2_bias[index])
 
     y = sum_experts(xp, rows, experts, weights, fc1_weights.shape[0], run_expert)
@@ -213,7 +214,7 @@ def moe_group_router(
     Source: ONNX Runtime, com.microsoft.MoEGroupRouter-1.
     """
     wide = widen(logits).reshape((-1, logits.shape[-1]))
-    scores = sigmoid_of(xp, wide if projection_weight is None else xp.matmul(wide, widen(projection_weight).T))
+    scores = sigmoid_of(xp, wide if projection_weight is None else multiply(xp, wide, widen(projection_weight).T))
     biased = scores + expert_bias
     tokens, count = scores.shape
     groups = biased.reshape((tokens, n_group, -1))

@@ -13,6 +13,7 @@ from hetero_core.kernels.operators.convolution import conv, conv_transpose, coun
 from hetero_core.kernels.operators.linear import gemm
 from hetero_core.kernels.operators.mathematics import erf_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import FLOAT32, INT64, SMALL_FLOATS, microsoft_kernel
 from hetero_core.kernels.windows import AUTO_PADS, SLIDING
 from hetero_core.network.graph import Node
@@ -95,7 +96,7 @@ def fused_mat_mul(
 
     Source: ONNX Runtime, com.microsoft.FusedMatMul-1 and TransposeMatMul-1.
     """
-    product = xp.matmul(_turn(xp, a, transA, transBatchA), _turn(xp, b, transB, transBatchB))
+    product = multiply(xp, _turn(xp, a, transA, transBatchA), _turn(xp, b, transB, transBatchB))
     return product if alpha == 1 else product * a.dtype.type(alpha)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from hetero_core.kernels.operators.contrib_attention import join_heads, split_heads
 from hetero_core.kernels.operators.contrib_rotary import rotate
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import HALF, INT32, INT64, microsoft_kernel
 
 _UNQUANTIZED = {"k_quant_type": ("NONE",), "v_quant_type": ("NONE",), "kv_cache_bit_width": (0, 8, 4)}
@@ -152,12 +153,12 @@ def _score(xp: Namespace, q: Array, keys: Array, *, scale: float) -> Array:
     """Returns scale * q k^T in float32, each group of keys serving several heads."""
     repeats = q.shape[1] // keys.shape[1]
     wide = xp.repeat(widen(keys), repeats, axis=1)
-    return xp.matmul(widen(q), xp.swapaxes(wide, 2, 3)) * np.float32(scale or 1 / sqrt(q.shape[3]))
+    return multiply(xp, widen(q), xp.swapaxes(wide, 2, 3)) * np.float32(scale or 1 / sqrt(q.shape[3]))
 
 
 def _gather_values(xp: Namespace, weights: Array, values: Array, dtype: Any) -> Array:
     repeats = weights.shape[1] // values.shape[1]
-    return narrow(join_heads(xp, xp.matmul(weights, xp.repeat(widen(values), repeats, axis=1))), dtype)
+    return narrow(join_heads(xp, multiply(xp, weights, xp.repeat(widen(values), repeats, axis=1))), dtype)
 
 
 @microsoft_kernel(

@@ -7,6 +7,7 @@ import numpy as np
 from hetero_core.kernels.operators.contrib_quantized import scalar_of
 from hetero_core.kernels.operators.quantization import dynamic_quantize_linear, saturate_integers
 from hetero_core.kernels.precision import Array, Namespace
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import BYTES, FLOAT32, INT32, microsoft_kernel
 
 INT16 = frozenset({"int16"})
@@ -18,7 +19,7 @@ def sum_products(xp: Namespace, a: Array, a_zero_point: Array | None, b: Array, 
         x.astype(np.float64) if zero is None else x.astype(np.float64) - shape_columns(zero, x).astype(np.float64)
         for x, zero in ((a, a_zero_point), (b, b_zero_point))
     )
-    return xp.matmul(left, right).astype(np.int64).astype(np.int32)
+    return multiply(xp, left, right).astype(np.int64).astype(np.int32)
 
 
 def shape_columns(values: Array, x: Array) -> Array:
@@ -31,7 +32,7 @@ def shape_columns(values: Array, x: Array) -> Array:
 @microsoft_kernel("MatMulInteger16", dtypes=INT16)
 def mat_mul_integer_16(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns the product of 16-bit integers as int32, which wraps. Source: ONNX Runtime, com.microsoft.MatMulInteger16-1."""
-    return xp.matmul(a.astype(np.int64), b.astype(np.int64)).astype(np.int32)
+    return multiply(xp, a.astype(np.int64), b.astype(np.int64)).astype(np.int32)
 
 
 @microsoft_kernel("MatMulIntegerToFloat", halves=(0,), dtypes=(BYTES, BYTES, FLOAT32, FLOAT32, BYTES, BYTES, FLOAT32))

@@ -22,6 +22,7 @@ from hetero_core.kernels.operators.recurrent import (
 )
 from hetero_core.kernels.operators.softmax import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import BYTES, FLOAT32, INT32, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
@@ -161,22 +162,22 @@ def attention_lstm(
     values = xp.where(is_there[..., None], m, np.float32(0))
 
     def step_of(index: int) -> CellStep:
-        keys, attended_weights = xp.matmul(values, mw[index]), w[index][:, width:].T
+        keys, attended_weights = multiply(xp, values, mw[index]), w[index][:, width:].T
         peepholes = None if p is None else p[index]
         step = make_lstm_step(
-            xp, lambda hidden: xp.matmul(hidden, r[index].T), functions[3 * index : 3 * index + 3],
+            xp, lambda hidden: multiply(xp, hidden, r[index].T), functions[3 * index : 3 * index + 3],
             peepholes=peepholes, clip=clip, couples=bool(input_forget),
         )  # fmt: skip
 
         def attend(hidden: Array) -> Array:
-            scores = xp.sum(v[index] * xp.tanh(keys + xp.matmul(hidden, qw[index])[:, None]), axis=-1)
+            scores = xp.sum(v[index] * xp.tanh(keys + multiply(xp, hidden, qw[index])[:, None]), axis=-1)
             shares = softmax_of(xp, xp.where(is_there, scores, _LOWEST), 1)
             context = xp.sum(shares[..., None] * values, axis=1)
-            return context if aw is None else xp.matmul(xp.concatenate([hidden, context], axis=1), aw[index])
+            return context if aw is None else multiply(xp, xp.concatenate([hidden, context], axis=1), aw[index])
 
         def step_and_attend(projected: Array, states: States) -> States:
             hidden, cell, attended = states
-            hidden, cell = step(projected + xp.matmul(attended, attended_weights), (hidden, cell))
+            hidden, cell = step(projected + multiply(xp, attended, attended_weights), (hidden, cell))
             return hidden, cell, attend(hidden)
 
         return step_and_attend

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
+from hetero_core.kernels.products import matmul, multiply
 from hetero_core.kernels.registry import FLOATS, kernel
 from hetero_core.kernels.sizes import product
 from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, Windows, count_slid, lay_windows
@@ -51,7 +52,7 @@ def convolve(xp: Namespace, x: Array, w: Array, windows: Windows, group: int) ->
     outputs = w.shape[0]
     grouped = w.reshape(group, outputs // group, -1)
     if windows.is_pointwise:
-        y = xp.matmul(grouped, x.reshape(batch, group, channels // group, prod(windows.sizes)))
+        y = multiply(xp, grouped, x.reshape(batch, group, channels // group, prod(windows.sizes)))
         return y.reshape((batch, outputs, *windows.outputs))
     padded = windows.pad(xp, x, 0)
     if group == channels == outputs:
@@ -88,7 +89,7 @@ def _convolve_blocks(xp: Namespace, x: Array, w: Array, windows: Windows) -> Arr
                 start = picked[0].start + begin * stride
                 rows_picked = slice(start, start + (count - 1) * stride + 1, stride)
                 columns[:, index] = x[(item, slice(None), rows_picked, *picked[1:])]
-            product = xp.matmul(w, columns.reshape(group, depth, -1))
+            product = multiply(xp, w, columns.reshape(group, depth, -1))
             y[item, :, :, begin : begin + count] = product.reshape(group, outputs, count, -1)
     return y.reshape((batch, group * outputs, *windows.outputs))
 
@@ -128,7 +129,7 @@ def _convolve_shifted(x: Array, w: Array, windows: Windows) -> Array:
             for index, (tap, place) in enumerate(zip(taps, places, strict=True)):
                 start = begin * row + place
                 target = (products if index else sums)[..., :length]
-                np.matmul(tap, flat[item, :, :, start : start + length], out=target)
+                matmul(tap, flat[item, :, :, start : start + length], out=target)
                 if index:
                     sums[..., :length] += target
             grid = sums[..., : count * row].reshape(group * outputs, count, *sizes[1:])
@@ -238,7 +239,7 @@ def _spread_filters(
     for first in range(0, len(spread), count):
         part = spread[first : first + count]
         chosen = filters[..., first : first + count].reshape(group, channels // group, -1)
-        products = xp.matmul(xp.swapaxes(chosen, 1, 2), columns)
+        products = multiply(xp, xp.swapaxes(chosen, 1, 2), columns)
         products = products.reshape((batch, group * outputs, len(part), *x.shape[2:]))
         for index, (_, picked) in enumerate(part):
             y[(slice(None), slice(None), *picked)] += products[:, :, index]

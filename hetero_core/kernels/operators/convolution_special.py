@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import COMPLEX, FLOATS, INT64, NUMBERS, kernel
 from hetero_core.kernels.sampling import count_inside, interpolate, weigh_linear
 from hetero_core.kernels.sizes import product
@@ -47,8 +48,8 @@ def deform_conv(
     if mask is not None:
         columns = columns * widen(mask).reshape((batch, offset_group, 1, depth, points))
     outputs = w.shape[0]
-    y = xp.matmul(
-        widen(w).reshape((group, outputs // group, -1)), columns.reshape((batch, group, channels // group * depth, points))
+    y = multiply(
+        xp, widen(w).reshape((group, outputs // group, -1)), columns.reshape((batch, group, channels // group * depth, points))
     )
     y = y.reshape((batch, outputs, *windows.outputs))
     if b is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import FLOATS, kernel
 
 Body = Any
@@ -42,7 +43,7 @@ def flex_attention(
         k, v = xp.repeat(k, repeats, axis=1), xp.repeat(v, repeats, axis=1)
     precise = widen(q).dtype if softmax_precision is None else numpy_dtype(dtype_of_onnx(softmax_precision) or "float32")
     root = q.dtype.type(sqrt(1 / sqrt(q.shape[3]) if scale is None else scale))
-    scores = narrow(xp.matmul(widen(q * root), widen(xp.swapaxes(k * root, 2, 3))), precise)
+    scores = narrow(multiply(xp, widen(q * root), widen(xp.swapaxes(k * root, 2, 3))), precise)
     if score_mod is not None:
         (scores,) = score_mod(scores)
     wide = widen(scores)
@@ -50,4 +51,4 @@ def flex_attention(
     weights = narrow(exponentials / xp.sum(exponentials, axis=-1, keepdims=True), precise)
     if prob_mod is not None:
         (weights,) = prob_mod(weights)
-    return narrow(xp.matmul(widen(weights), narrow(v, precise) if precise.itemsize >= 4 else widen(v)), v.dtype)
+    return narrow(multiply(xp, widen(weights), narrow(v, precise) if precise.itemsize >= 4 else widen(v)), v.dtype)

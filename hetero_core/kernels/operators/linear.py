@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from hetero_core.kernels.operators.legacy_arithmetic import align
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import FLOATS, NUMBERS, kernel
 
 
 @kernel("MatMul", since=(1, 9, 13), dtypes=NUMBERS)
 def mat_mul(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns the product of the last two axes, the others broadcast. Source: ONNX MatMul-13."""
-    return narrow(xp.matmul(widen(a), widen(b)), a.dtype)
+    return narrow(multiply(xp, widen(a), widen(b)), a.dtype)
 
 
 @kernel("Gemm", since=(7, 9, 11, 13), dtypes=NUMBERS)
@@ -27,7 +28,7 @@ def gemm(
 ) -> Array:
     """Returns alpha * A @ B + beta * C, with A and B transposed on demand and C broadcast. Source: ONNX Gemm-13."""
     left, right = widen(a), widen(b)
-    y = xp.matmul(left.T if transA else left, right.T if transB else right)
+    y = multiply(xp, left.T if transA else left, right.T if transB else right)
     if alpha != 1:
         y = narrow(y * alpha, y.dtype)
     if c is not None:

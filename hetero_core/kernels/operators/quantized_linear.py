@@ -12,6 +12,7 @@ import numpy as np
 from hetero_core.kernels.operators.convolution import convolve
 from hetero_core.kernels.operators.quantization import saturate_integers
 from hetero_core.kernels.precision import Array, Namespace, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import BYTES, INT32, SMALL_FLOATS, kernel
 from hetero_core.kernels.sizes import broadcast_sizes, product
 from hetero_core.kernels.windows import CONVOLVING, count_slid, lay_windows
@@ -106,7 +107,7 @@ def mat_mul_integer(
 ) -> Array:
     """Returns (a - a_zero_point) @ (b - b_zero_point) as int32. Source: ONNX MatMulInteger-10."""
     a_zero = None if a_zero_point is None else _per_row(a_zero_point)
-    return _wrap(xp.matmul(_center(a, a_zero), _center(b, b_zero_point)))
+    return _wrap(multiply(xp, _center(a, a_zero), _center(b, b_zero_point)))
 
 
 def _per_row(values: Array) -> Array:
@@ -131,7 +132,7 @@ def qlinear_mat_mul(
     y_zero_point: Array,
 ) -> Array:
     """Returns the quantized product, rescaled by a_scale * b_scale / y_scale in float32. Source: ONNX QLinearMatMul-21."""
-    total = xp.matmul(_center(a, _per_row(a_zero_point)), _center(b, b_zero_point))
+    total = multiply(xp, _center(a, _per_row(a_zero_point)), _center(b, b_zero_point))
     factor = _per_row(widen(a_scale)) * widen(b_scale) / _per_row(widen(y_scale))
     zero = _per_row(y_zero_point).astype(np.float32)
     return saturate_integers(xp, total.astype(np.float32) * factor, zero, y_zero_point.dtype)

@@ -14,6 +14,7 @@ from typing import Any
 from hetero_core.errors import suggest
 from hetero_core.kernels.operators.activations import sigmoid_of, softplus_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import FLOATS, INDEX, kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
@@ -171,7 +172,7 @@ def run_directions(
             else widen(initial[:, index] if layout else initial[index])
             for initial in initials
         )
-        projected = xp.matmul(wide, widen(w[index]).T) + bias_of(index)
+        projected = multiply(xp, wide, widen(w[index]).T) + bias_of(index)
         backward = direction == "reverse" or index == 1
         outputs, states = walk_steps(xp, projected, lengths, starts, step_of(index), backward=backward)
         sequences.append(outputs)
@@ -215,7 +216,7 @@ def rnn(
 
     def step_of(index: int) -> CellStep:
         recurrence, activate = widen(r[index]).T, functions[index]
-        return lambda projected, states: (activate(projected + xp.matmul(states[0], recurrence)),)
+        return lambda projected, states: (activate(projected + multiply(xp, states[0], recurrence)),)
 
     return run_directions(
         xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), bias_of=sum_biases(b), step_of=step_of, **walk
@@ -258,10 +259,12 @@ def gru(
 
         def step(projected: Array, states: States) -> States:
             (state,) = states
-            gated = activate_gate(projected[:, : 2 * hidden] + xp.matmul(state, gates))
+            gated = activate_gate(projected[:, : 2 * hidden] + multiply(xp, state, gates))
             update, reset = _split_columns(gated, 2)
             recurrent = (
-                reset * (xp.matmul(state, candidate) + inner_bias) if linear_before_reset else xp.matmul(reset * state, candidate)
+                reset * (multiply(xp, state, candidate) + inner_bias)
+                if linear_before_reset
+                else multiply(xp, reset * state, candidate)
             )
             proposed = activate_candidate(projected[:, 2 * hidden :] + recurrent)
             return ((1 - update) * proposed + update * state,)
@@ -301,7 +304,7 @@ def lstm(
         recurrence = widen(r[index]).T
         peepholes = None if p is None else widen(p[index])
         return make_lstm_step(
-            xp, lambda state: xp.matmul(state, recurrence), functions[3 * index : 3 * index + 3],
+            xp, lambda state: multiply(xp, state, recurrence), functions[3 * index : 3 * index + 3],
             peepholes=peepholes, clip=clip, couples=bool(input_forget),
         )  # fmt: skip
 

@@ -67,7 +67,7 @@ class PoolExecutable(Executable):
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Begins a run on a free member, now or when there is one."""
-        self.pool.enter(_StartedTicket(inputs, context, done, self.pool.leave))
+        self.pool.enter(StartedTicket(inputs, context, done, self.pool.leave))
 
     def metrics(self) -> Mapping[str, Any]:
         """The devices that get requests now, and what each of all devices has run so far."""
@@ -138,7 +138,7 @@ def _end_part(ticket: PoolTicket, inner: RunContext) -> None:
         inner.profile.end_part(tuple(spec.name for spec in loaded.inputs), tuple(spec.name for spec in loaded.outputs))
 
 
-class _StartedTicket(PoolTicket):
+class StartedTicket(PoolTicket):
     """A request that nobody waits for: its device is told to begin, and `done` is called when it has ended."""
 
     def __init__(

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from itertools import chain, takewhile
 from time import perf_counter
+from typing import Any
 
 from hetero_auto.candidates import Candidates
 from hetero_auto.choosing import measure_members
@@ -18,16 +19,19 @@ from hetero_auto.executable import PoolExecutable
 from hetero_auto.loading import MemberSource
 from hetero_auto.members import POLICIES, POLICY_KEY, Member
 from hetero_auto.pool import Pool
+from hetero_auto.races import Races, may_repeat_network, may_repeat_run
+from hetero_core.contract import Done, RunContext
 from hetero_core.devices.threads import HINT_KEY
 from hetero_core.errors import ClosedError, HeteroError
 from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.executors import Executor
+from hetero_core.runtime.run import Latch
 
 logger = logging.getLogger(__name__)
 
 MEASURE_KEY, RUNTIME_KEY = "AUTO_MEASURE", "ENABLE_RUNTIME_FALLBACK"
 CUMULATIVE = "CUMULATIVE_THROUGHPUT"
-_UNASKED_SECONDS, _FIRST_SECONDS = 0.2, 5.0
+_UNASKED_SECONDS, _FIRST_SECONDS = 0.2, 1.0
 """Seconds that the chosen device waits for a first request, and for its answer."""
 
 
@@ -40,6 +44,7 @@ class AutoExecutable(PoolExecutable):
         super().__init__(inputs, outputs, pool)
         self.source = source
         self._settled: Future[None] | None = None
+        self._races: Races | None = None
 
     @staticmethod
     def load(
@@ -67,7 +72,43 @@ class AutoExecutable(PoolExecutable):
             # Held by what runs on it: the Core waits for the threads of executors that somebody holds.
             loader.executor = source.core.create_executor(source.owner, workers=1)
             executable._settled = loader.executor.submit(lambda: loader.settle_meanwhile(measures=measures))
+            if may_repeat_network(source.network):
+                executable._races = races = Races(pool)
+                executable._settled.add_done_callback(lambda _: races.repeat_all())
         return executable
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs; until the choice is made another thread runs, so that the chosen device can answer before it."""
+        if self._find_races(context) is None:
+            return super().run(inputs, context)
+        ended, answers = Latch(), list[tuple[tuple[Any, ...] | None, BaseException | None]]()
+
+        def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+            answers.append((outputs, error))
+            ended.open()
+
+        self.start(inputs, context, end)
+        ended.wait()
+        outputs, error = answers[0]
+        if error is not None:
+            raise error
+        assert outputs is not None, "a run ends with outputs or with an error"
+        return outputs
+
+    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        """Begins a run on a free member, now or when there is one."""
+        races = self._find_races(context)
+        if races is None:
+            super().start(inputs, context, done)
+        else:
+            races.start(inputs, context, done)
+
+    def _find_races(self, context: RunContext) -> Races | None:
+        """Returns the races if the choice is not made yet and the run may be repeated."""
+        races = self._races
+        if races is not None and races.is_over:
+            races = self._races = None
+        return races if races is not None and may_repeat_run(context) else None
 
     def wait_until_settled(self) -> None:
         """Returns when the chosen device is loaded, or cannot be."""

@@ -92,7 +92,8 @@ class ScriptedExecutable(PlainExecutable):
         return {**super().metrics(), "SCRIPT_KERNELS_READY": lambda: len(self._device.runs) >= self._device.compiles_until}
 
     def close(self) -> None:
-        self._device.closed += 1
+        with self._device.lock:
+            self._device.closed += 1
 
 
 @pytest.fixture

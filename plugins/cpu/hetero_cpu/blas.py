@@ -1,7 +1,7 @@
-"""The threads of NumPy's BLAS while a network runs that has fewer of them than BLAS would take.
+"""One thread for NumPy's BLAS while a network runs, which shares its products among threads of its own.
 
-BLAS has one number for the whole process. So the number belongs to the runs that ask for one: while any of them is under way BLAS has
-the smallest that they ask for, after the last of them it has what it had before. A network that asks for none never comes here.
+BLAS has one number of threads for the whole process: it is 1 while a run is under way that may call BLAS, and after the last of them what
+it was before.
 """
 
 from __future__ import annotations
@@ -53,14 +53,13 @@ def _open_library(controller: Any) -> Library:
 
 
 class _Blas:
-    """The libraries, found on first use, the numbers that they had then and have now, and what the runs under way ask for."""
+    """The libraries, found on first use, the numbers of threads that they had then, and how many runs are under way."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.libraries: list[Library] | None = None
         self.before: list[int] = []
-        self.now: list[int] = []
-        self.asked: list[int] = []
+        self.runs = 0
 
     def find_libraries(self) -> list[Library]:
         # Looks at every loaded library, about 1 ms.
@@ -70,33 +69,33 @@ class _Blas:
             logger.warning("the threads of NumPy's BLAS cannot be limited here: threadpoolctl knows no BLAS among the libraries")
         return libraries
 
-    def enter(self, threads: int) -> None:
+    def enter(self) -> None:
         with self.lock:
             if self.libraries is None:
                 self.libraries = self.find_libraries()
-            if not self.asked:
-                self.before = self.now = [get() for get, _ in self.libraries]
-            self.asked.append(threads)
-            self._set(min(self.asked))
+            if not self.runs:
+                self.before = [get() for get, _ in self.libraries]
+                self._set([1] * len(self.before))
+            self.runs += 1
 
-    def leave(self, threads: int) -> None:
+    def leave(self) -> None:
         with self.lock:
-            self.asked.remove(threads)
-            self._set(min(self.asked, default=None))
+            self.runs -= 1
+            if not self.runs:
+                self._set(self.before)
 
-    def _set(self, most: int | None) -> None:
-        """Lets BLAS have what it had before, but at most `most`; a number that we have not changed is left alone."""
-        for index, (_, set_number) in enumerate(self.libraries or ()):
-            number = self.before[index] if most is None else min(most, self.before[index])
-            if number != self.now[index]:
+    def _set(self, numbers: list[int]) -> None:
+        for (_, set_number), before, number in zip(self.libraries or (), self.before, numbers, strict=True):
+            # A number that was 1 before is left alone.
+            if before != 1:
                 set_number(number)
-                self.now = [*self.now[:index], number, *self.now[index + 1 :]]
 
     def restart(self) -> None:
         """Forgets the runs of the parent, in a forked child: none of their threads is there to end one."""
         self.lock = threading.Lock()
-        self.asked = []
-        self._set(None)
+        if self.runs:
+            self.runs = 0
+            self._set(self.before)
 
 
 _blas = _Blas()
@@ -104,32 +103,16 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=_blas.restart)
 
 
-def needs_limit(threads: int) -> bool:
-    """Says whether BLAS, left alone, might take more than this many threads: it takes one for each processor of the affinity mask."""
-    return threads < count_affinity()
-
-
-def begin_limit(threads: int) -> None:
-    """Keeps BLAS at this many threads or fewer until the matching `end_limit`; never raises its number.
-
-    The two take 2.4 us, and 1.6 where BLAS has no more threads anyway.
-    """
-    _blas.enter(threads)
-
-
-def end_limit(threads: int) -> None:
-    """Ends what `begin_limit` began with the same number."""
-    _blas.leave(threads)
+def needs_limit() -> bool:
+    """Says whether BLAS may have several threads: it takes one for each processor of the affinity mask."""
+    return count_affinity() > 1
 
 
 @contextmanager
-def limit_blas(threads: int | None) -> Iterator[None]:
-    """Keeps BLAS at this many threads or fewer meanwhile; None leaves it alone."""
-    if threads is None:
-        yield
-        return
-    begin_limit(threads)
+def limit_blas() -> Iterator[None]:
+    """Keeps BLAS at one thread meanwhile; 2.4 us, and 1.6 where it has one anyway."""
+    _blas.enter()
     try:
         yield
     finally:
-        end_limit(threads)
+        _blas.leave()

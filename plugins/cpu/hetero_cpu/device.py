@@ -126,7 +126,7 @@ class CpuDevice:
         from hetero_cpu.limited_executable import LimitedExecutable
 
         threads = config[THREADS_KEY]
-        kind = LimitedExecutable if needs_limit(threads) else CpuExecutable
+        kind = LimitedExecutable if needs_limit() else CpuExecutable
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
         return kind(
             source,

@@ -52,22 +52,22 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Core, Looking]]:
         yield core, operator
 
 
-def test_run_has_the_threads_of_its_stream_and_leaves_none_behind(looking: tuple[Core, Looking]) -> None:
+def test_run_has_one_thread_of_blas_and_leaves_no_limit_behind(looking: tuple[Core, Looking]) -> None:
     core, operator = looking
-    for config in ({"INFERENCE_NUM_THREADS": 2}, {"NUM_STREAMS": 2}, {"PERFORMANCE_HINT": "THROUGHPUT"}):
+    for config in ({}, {"INFERENCE_NUM_THREADS": 2}, {"NUM_STREAMS": 2}, {"PERFORMANCE_HINT": "THROUGHPUT"}):
         core.load_network(onnx.parser.parse_model(MODEL), "CPU", config).infer({"x": X})
         assert count_blas_threads() == [4]
-    assert operator.seen == [[2], [2], [1]]
+    assert operator.seen == [[1]] * 4
 
 
-def test_network_without_limit_never_touches_blas(looking: tuple[Core, Looking], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_with_one_processor_never_touches_blas(looking: tuple[Core, Looking], monkeypatch: pytest.MonkeyPatch) -> None:
     core, operator = looking
+    monkeypatch.setattr("hetero_cpu.blas.count_affinity", lambda: 1)
     monkeypatch.setattr(blas._blas, "enter", None)
-    for config in ({}, {"INFERENCE_NUM_THREADS": 4}):
-        network = core.load_network(onnx.parser.parse_model(MODEL), "CPU", config)
-        assert type(network.executable) is CpuExecutable
-        network.infer({"x": X})
-    assert operator.seen == [[4], [4]]
+    network = core.load_network(onnx.parser.parse_model(MODEL), "CPU")
+    assert type(network.executable) is CpuExecutable
+    network.infer({"x": X})
+    assert operator.seen == [[4]]
 
 
 @pytest.mark.parametrize(("nodes", "is_limited"), [("a = Relu(x) y = Add(a, x)", False), ("y = MatMul(x, x)", True)])
@@ -80,17 +80,17 @@ def test_plan_without_products_leaves_blas_alone(
     text = f'<ir_version: 8, opset_import: ["": 17]> g (float[{size},{size}] x) => (float[{size},{size}] y) {{ {nodes} }}'
     network = core.load_network(onnx.parser.parse_model(text), "CPU", {"INFERENCE_NUM_THREADS": 2, "CPU_KERNELS": "NUMPY"})
     entered: list[int] = []
-    monkeypatch.setattr(blas._blas, "enter", entered.append)
-    monkeypatch.setattr(blas._blas, "leave", lambda threads: None)
+    monkeypatch.setattr(blas._blas, "enter", lambda: entered.append(1))
+    monkeypatch.setattr(blas._blas, "leave", lambda: None)
     for is_first in (True, False):
         entered.clear()
         network.infer({"x": np.ones((2, 2), np.float32)})
-        assert entered == [2] * (is_limited + (is_first and size == "N"))
+        assert entered == [1] * (is_limited + (is_first and size == "N"))
 
 
-def test_number_that_the_user_made_smaller_is_not_raised(looking: tuple[Core, Looking]) -> None:
+def test_limit_leaves_a_number_of_one_alone(looking: tuple[Core, Looking]) -> None:
     core, operator = looking
-    network = core.load_network(onnx.parser.parse_model(MODEL), "CPU", {"INFERENCE_NUM_THREADS": 3})
+    network = core.load_network(onnx.parser.parse_model(MODEL), "CPU")
     with threadpool_limits(1, user_api="blas"):
         network.infer({"x": X})
         assert count_blas_threads() == [1]
@@ -107,22 +107,21 @@ def test_error_in_a_run_leaves_no_limit(looking: tuple[Core, Looking]) -> None:
     assert count_blas_threads() == [4]
 
 
-def test_smallest_of_the_limits_under_way_holds(looking: tuple[Core, Looking]) -> None:
+def test_limit_ends_with_the_last_run_under_way(looking: tuple[Core, Looking]) -> None:
     core, operator = looking
     model = onnx.parser.parse_model(MODEL)
-    wide, narrow = (core.load_network(model, "CPU", {"INFERENCE_NUM_THREADS": count}) for count in (3, 2))
+    outer, inner = (core.load_network(model, "CPU") for _ in range(2))
     inside = threading.local()
 
     def nest() -> None:
         if not getattr(inside, "is_nested", False):
             inside.is_nested = True
-            operator.seen.append(count_blas_threads())
-            narrow.infer({"x": X})
+            inner.infer({"x": X})
 
     operator.before = nest
-    wide.infer({"x": X})
-    # The wide one alone, the narrow one within it, the wide one alone again.
-    assert operator.seen == [[3], [2], [3]]
+    outer.infer({"x": X})
+    # The inner one, and the outer one after it.
+    assert operator.seen == [[1], [1]]
     assert count_blas_threads() == [4]
 
 
@@ -134,29 +133,28 @@ def test_limit_holds_in_every_thread_that_runs(looking: tuple[Core, Looking]) ->
     other = threading.Thread(target=network.infer, args=({"x": X},))
     other.start()
     other.join()
-    assert operator.seen == [[2], [2]]
+    assert operator.seen == [[1], [1]]
     assert count_blas_threads() == [4]
 
 
 FORK = """
 import os, warnings
-from hetero_cpu import blas
+from hetero_cpu.blas import limit_blas
 from threadpoolctl import threadpool_info, threadpool_limits
 
 warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads, from Python 3.12 on
 count = lambda: [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
 import numpy
 threadpool_limits(3, user_api="blas")
-blas.begin_limit(1)
-child = os.fork()
-if child == 0:
-    found = count()
-    blas.begin_limit(2)
-    found += count()
-    os._exit(0 if found == [3, 2] else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert count() == [1]
-blas.end_limit(1)
+with limit_blas():
+    child = os.fork()
+    if child == 0:
+        seen = count()
+        with limit_blas():
+            seen += count()
+        os._exit(0 if seen + count() == [3, 1, 3] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert count() == [1]
 assert count() == [3]
 """
 

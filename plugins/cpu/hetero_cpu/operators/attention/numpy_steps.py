@@ -8,6 +8,7 @@ from math import sqrt
 
 import numpy as np
 
+from hetero_core.kernels.products import matmul
 from hetero_cpu.open.arrays import broadcast, lay_empty
 from hetero_cpu.planning.recipe import Array, Call, Choice, Recipe, Site, step
 from hetero_cpu.planning.scratch import cut_scratch, measure_scratch
@@ -61,9 +62,9 @@ def plan_attention(site: Site) -> Choice | None:
                     tile = scores[: count * height * keys].reshape(count, height, keys)
                     edge = edges[: count * height].reshape(count, height, 1)
                     turned = k[part[:2]].transpose(0, 2, 1)
-                    calls += [partial(np.matmul, q[part], turned, tile)]
+                    calls += [partial(matmul, q[part], turned, tile)]
                     calls += _bind_softmax(tile, edge, scale, None if mask is None else mask[part])
-                    calls += [partial(np.matmul, tile, v[part[:2]], y[part]), partial(np.divide, y[part], edge, y[part])]
+                    calls += [partial(matmul, tile, v[part[:2]], y[part]), partial(np.divide, y[part], edge, y[part])]
         return calls
 
     return Recipe(tuple(name for name in node.inputs if name), bind, measure_scratch(shapes))

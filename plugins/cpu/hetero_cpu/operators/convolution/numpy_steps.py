@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from hetero_core.kernels.products import matmul
 from hetero_cpu.operators.convolution.geometry import Convolution, Image, Parts, read_convolution
 from hetero_cpu.operators.convolution.shifted_copy import bind_shifted_copy
 from hetero_cpu.operators.winograd.numpy_steps import plan_winograd, wants_winograd
@@ -64,10 +65,10 @@ def _plan_pointwise(convolution: Convolution) -> Recipe:
             x = arrays[0]
         rows, result = x.reshape(-1, channels), y.reshape(-1, outputs)
         if group == 1:
-            return [*calls, partial(np.matmul, rows, weight[0], result)]
+            return [*calls, partial(matmul, rows, weight[0], result)]
         split = (rows.reshape(-1, group, channels // group), result.reshape(-1, group, outputs // group))
         left, products = (array.transpose(1, 0, 2) for array in split)
-        return [*calls, partial(np.matmul, left, weight, products)]
+        return [*calls, partial(matmul, left, weight, products)]
 
     return convolution.make_recipe(bind, [] if is_direct else [pixels])
 
@@ -163,7 +164,7 @@ def _plan_columns(convolution: Convolution) -> Recipe:
                 image: Image = x.reshape(*x.shape[:2], group, own)
                 calls += bind_shifted_copy(target, image, offsets, (windows.strides[0], windows.strides[1]))
             product = y[begin : begin + count].reshape(-1, group, outputs // group).transpose(1, 0, 2)
-            calls.append(partial(np.matmul, columns.reshape(group, count * width, -1), weight, product))
+            calls.append(partial(matmul, columns.reshape(group, count * width, -1), weight, product))
             parts.append((calls, slice(begin, begin + count)))
         return parts
 
@@ -201,7 +202,7 @@ def _plan_plain_columns(convolution: Convolution) -> Recipe:
             columns = buffer.reshape(-1)[: depth * count * width].reshape(channels, *windows.kernel, count, width)
             calls.append(partial(np.copyto, columns, view[:, :, :, begin : begin + count]))
             product = y[begin : begin + count].reshape(-1, outputs)
-            calls.append(partial(np.matmul, columns.reshape(depth, -1).T, weight, product))
+            calls.append(partial(matmul, columns.reshape(depth, -1).T, weight, product))
             parts.append((calls, slice(begin, begin + count)))
             calls = []
         return parts
@@ -239,9 +240,9 @@ def _plan_rows(convolution: Convolution) -> Recipe:
         for i, (first, phase) in enumerate(taps):
             left = buffer[phases.index(phase), first : first + height].reshape(height * width, right * channels)
             if i == 0:
-                calls.append(partial(np.matmul, left, weight[i], product))
+                calls.append(partial(matmul, left, weight[i], product))
                 continue
-            calls += [partial(np.matmul, left, weight[i], spare), partial(np.add, product, spare, product)]
+            calls += [partial(matmul, left, weight[i], spare), partial(np.add, product, spare, product)]
         return [(calls, slice(None))]
 
     return convolution.make_image_recipe(

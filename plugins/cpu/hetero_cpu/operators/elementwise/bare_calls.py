@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.products import matmul
 from hetero_cpu.open.arrays import OpenArray
 from hetero_cpu.planning.recipe import Array, Call
+from hetero_cpu.shared_products import LEAST_WORK
 
 # NumPy 2.4 warns of a third positional argument of these, which might be meant as a third number to compare.
 _OUT_BY_NAME = frozenset({np.maximum, np.minimum})
@@ -40,8 +42,9 @@ def bind_product(a: Array, b: Array, y: Any) -> Call:
         and y.ndim == 2
         and y.flags.c_contiguous
     )
-    # The method begins 0.3 us sooner than `np.matmul`. It would copy what is not dense.
-    return partial(a.dot, b, y) if is_plain and a.dtype == b.dtype == y.dtype else partial(np.matmul, a, b, y)
+    # The method begins 0.3 us sooner than `matmul`, and shares no work. It would copy what is not dense.
+    is_plain = is_plain and a.dtype == b.dtype == y.dtype and a.size * b.shape[1] < LEAST_WORK
+    return partial(a.dot, b, y) if is_plain else partial(matmul, a, b, y)
 
 
 def lay_alike(*arrays: Array) -> tuple[Array, ...]:

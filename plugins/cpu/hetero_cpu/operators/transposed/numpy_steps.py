@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from hetero_core.kernels.products import matmul
 from hetero_cpu.planning.recipe import Array, Call, Choice, Recipe, Site, step
 from hetero_cpu.planning.scratch import cut_scratch, measure_scratch
 
@@ -43,7 +44,7 @@ def plan_side_by_side(site: Site) -> Choice | None:
         x, y = reads[0].transpose(0, 2, 3, 1), writes[0].transpose(0, 2, 3, 1)
         product = blocks.reshape(batch * height * width, -1)
         rows = pixels.reshape(-1, channels)
-        calls: list[Call] = [partial(np.copyto, pixels, x), partial(np.matmul, rows, packed, product)]
+        calls: list[Call] = [partial(np.copyto, pixels, x), partial(matmul, rows, packed, product)]
         if bias is not None:
             calls.append(partial(np.add, product.reshape(-1, outputs), bias, product.reshape(-1, outputs)))
         split = blocks.reshape(batch, height, width, down, right, outputs).transpose(0, 1, 3, 2, 4, 5)

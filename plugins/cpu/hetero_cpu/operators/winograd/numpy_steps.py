@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from hetero_core.kernels.products import matmul
 from hetero_cpu.operators.convolution.geometry import Convolution, Parts
 from hetero_cpu.operators.convolution.shifted_copy import bind_shifted_copy
 from hetero_cpu.operators.winograd.transforms import build_matrices, transform_kernels
@@ -83,9 +84,9 @@ def plan_winograd(convolution: Convolution) -> Recipe:
                 partial(
                     np.copyto, tile.reshape(_WINDOW, _WINDOW, count, right, channels), windows_of_tiles[:, :, begin : begin + count]
                 ),
-                partial(np.matmul, forth, tile, moved),
-                partial(np.matmul, moved.reshape(36, here, channels), weight, product.reshape(36, here, outputs)),
-                partial(np.matmul, back, product, result),
+                partial(matmul, forth, tile, moved),
+                partial(matmul, moved.reshape(36, here, channels), weight, product.reshape(36, here, outputs)),
+                partial(matmul, back, product, result),
             ]
             calls += _bind_placement(result.reshape(_TILE, _TILE, count, right, outputs), y, begin)
             parts.append((calls, slice(begin * _TILE, min((begin + count) * _TILE, y.shape[0]))))
