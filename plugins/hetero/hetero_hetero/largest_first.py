@@ -11,7 +11,7 @@ from hetero_hetero.levels import fuse_levels
 from hetero_hetero.literal import TooMuchWorkError, Work, take_turns
 from hetero_hetero.trace import CONTRACTED, LEVELS, LITERAL, SelectionLog
 
-MOST_WORK = 5_000_000_000
+MOST_WORK = 4_000_000_000
 """The work for the steps of a whole graph, about a second. The smallest parts come first."""
 
 MOST_NODES = 16_384

@@ -71,10 +71,9 @@ def take_turns(graph: Digraph, work: Work, log: SelectionLog, *, contracts: bool
 
 @dataclass(frozen=True)
 class Paths:
-    """For every node the bits of its producers, its consumers, the nodes that reach it, and those that it reaches."""
+    """For every node its consumers and then its producers, and the bits of the nodes that reach it and of those that it reaches."""
 
-    producers: list[int]
-    consumers: list[int]
+    neighbours: list[tuple[int, ...]]
     reached_by: list[int]
     reaches: list[int]
 
@@ -111,10 +110,7 @@ def read_paths(graph: Digraph) -> Paths:
         for target in graph.consumers[node]:
             reaches[node] |= reaches[target] | bit[target]
     return Paths(
-        [sum([bit[source] for source in sources]) for sources in graph.producers],
-        [sum([bit[target] for target in targets]) for targets in graph.consumers],
-        reached_by,
-        reaches,
+        [(*targets, *sources) for targets, sources in zip(graph.consumers, graph.producers, strict=True)], reached_by, reaches
     )
 
 
@@ -154,7 +150,10 @@ class _Turn:
 
     def __init__(self, paths: Paths, nodes: list[int], work: Work, log: SelectionLog, *, contracts: bool) -> None:
         self.paths, self.work, self.log, self.contracts = paths, work, log, contracts
-        self.free = join_bits(nodes)
+        self.is_free = bytearray(len(paths.neighbours))
+        for node in nodes:
+            self.is_free[node] = 1
+        self.left = len(nodes)
         self.undecided = list(nodes)
         self.grown: dict[int, _Candidate] = {}
         self.roots: set[int] = set()
@@ -164,7 +163,7 @@ class _Turn:
 
     def take_all(self) -> Iterator[list[int]]:
         """Yields the largest candidate of each round, the first of several, until no node is free."""
-        while self.free:
+        while self.left:
             self._find_candidates()
             size, root = heapq.heappop(self.by_size)
             if root in self.roots and len(self.grown[root].members) == -size:
@@ -176,13 +175,13 @@ class _Turn:
         """Decides the undecided nodes in topological order."""
         while self.undecided:
             node = heapq.heappop(self.undecided)
-            if self.free >> node & 1 and not self.earlier_roots[node] and node not in self.roots:
+            if self.is_free[node] and not self.earlier_roots[node] and node not in self.roots:
                 if node not in self.grown:
                     self._grow(node)
                 self._add(node)
 
     def _grow(self, root: int) -> None:
-        members, tried, steps = grow(self.paths, self.free, root, self._note_walk(root))
+        members, tried, steps = grow(self.paths, self.is_free, root, self._note_walk(root))
         self.log.end_walk()
         self.work.spend(steps, len(self.paths.reaches))
         before, behind = self.paths.span(tried) if self.contracts else (0, 0)
@@ -195,7 +194,7 @@ class _Turn:
         if not self.log.traces:
             return None
         covered = {node for other in self.roots if other < root for node in self.grown[other].members}
-        return self.log.begin_walk([node for node in list_bits(self.free) if node not in covered])
+        return self.log.begin_walk([node for node, free in enumerate(self.is_free) if free and node not in covered])
 
     def _add(self, root: int) -> None:
         """Makes a grown candidate one of the round."""
@@ -220,9 +219,15 @@ class _Turn:
     def _take(self, members: list[int]) -> None:
         """Makes the members a subgraph, and forgets all candidates whose growth they change."""
         inside = join_bits(members)
-        self.free &= ~inside
+        for node in members:
+            self.is_free[node] = 0
+        self.left -= len(members)
         if self.log.traces:
-            self.log.end_round([self.grown[root].members for root in sorted(self.roots)], members, list_bits(self.free))
+            self.log.end_round(
+                [self.grown[root].members for root in sorted(self.roots)],
+                members,
+                [node for node, free in enumerate(self.is_free) if free],
+            )
         changed = dict.fromkeys(root for node in members for root in self.users[node])
         if self.contracts and len(members) > 1:
             changed |= dict.fromkeys(self._contract(members, inside))
@@ -252,39 +257,41 @@ class _Turn:
         return changed
 
 
-def grow(paths: Paths, free: int, root: int, note: Note | None = None) -> tuple[list[int], list[int], int]:
+def grow(paths: Paths, is_free: Sequence[int], root: int, note: Note | None = None) -> tuple[list[int], list[int], int]:
     """Returns the members that are left when no adjacent node is, all free nodes that were tried, and the number of steps.
 
     Each step is given to `note`. The newest member is asked first for an adjacent node, its consumers before its producers, both by
-    position. `newest` is the newest member that may still have one: those after it were asked to the end, and no node becomes untried
-    again.
+    position. `asked` holds the places in `members` of those that may still have one, with their neighbours from there on.
     """
-    producers, consumers, reaches, reached_by = paths.producers, paths.consumers, paths.reaches, paths.reached_by
+    neighbours, reaches, reached_by = paths.neighbours, paths.reaches, paths.reached_by
+    is_tried = bytearray(len(reaches))
+    is_tried[root] = 1
     members, tried = [root], [root]
     behind, before = [reaches[root]], [reached_by[root]]
-    untried, rejected, newest, steps = ~(1 << root), 0, 0, 1
+    asked = [(0, iter(neighbours[root]))]
+    rejected, steps = 0, 1
     if note is not None:
         note("root", root, members, rejected, behind[-1] & before[-1])
-    while newest >= 0:
-        steps += 1
-        adjacent = consumers[members[newest]] & untried or producers[members[newest]] & untried
-        if not adjacent:
-            newest -= 1
+    while asked:
+        for node in asked[-1][1]:
+            if not is_tried[node]:
+                break
+        else:
+            asked.pop()
             continue
-        lowest = adjacent & -adjacent
-        untried ^= lowest
-        node = lowest.bit_length() - 1
-        if lowest & free:
+        is_tried[node] = 1
+        steps += 1
+        if is_free[node]:
             members.append(node)
             tried.append(node)
             behind.append(behind[-1] | reaches[node])
             before.append(before[-1] | reached_by[node])
-            newest = len(members) - 1
+            asked.append((len(members) - 1, iter(neighbours[node])))
         else:
-            rejected |= lowest
+            rejected |= 1 << node
         if note is not None:
-            note("merge" if lowest & free else "failed merge", node, members, rejected, behind[-1] & before[-1])
-        while behind[-1] & before[-1] & rejected:
+            note("merge" if is_free[node] else "failed merge", node, members, rejected, behind[-1] & before[-1])
+        while rejected & behind[-1] & before[-1]:
             # A path leaves and returns through what was rejected.
             steps += 1
             node = members.pop()
@@ -293,5 +300,6 @@ def grow(paths: Paths, free: int, root: int, note: Note | None = None) -> tuple[
             before.pop()
             if note is not None:
                 note("rollback", node, members, rejected, behind[-1] & before[-1])
-        newest = min(newest, len(members) - 1)
+        while asked and asked[-1][0] >= len(members):
+            asked.pop()
     return members, tried, steps

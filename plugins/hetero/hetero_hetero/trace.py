@@ -20,7 +20,7 @@ MOST_CHARACTERS = 200_000
 _TITLES = {"root": "Take root", "merge": "Merge", "failed merge": "Cannot merge", "rollback": "Roll back"}
 _HEADINGS = {
     LITERAL: "The procedure to the letter:",
-    CONTRACTED: "To the letter, subgraphs would wait for each other. Here a path that enters a taken subgraph anywhere leaves it anywhere:",
+    CONTRACTED: "To the letter, subgraphs would wait for each other. So a taken subgraph counts as a single node for paths:",
     LEVELS: "Nodes were grouped by levels (policy LEVELS), in two sweeps over the graph without steps to show.",
     FEWEST: "Waves were run, each all that one device can run next (policy FEWEST), without steps to show.",
 }
