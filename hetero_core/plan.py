@@ -122,9 +122,10 @@ class Plan:
     `refusals` maps node -> device -> reason for every device that does not run the node: it refused the node, failed to load it, or
     takes it and lost it to another device. `candidates` maps node -> other devices that would take it; it is empty after a plain query,
     which asks each device only about nodes that no earlier device took. `conflicts` has the paths that separate subgraphs of one device;
-    `unexplained` counts the nodes of large networks for which no path was searched. `selection` is a text of every step of the selection
-    of subgraphs, if the query asked for it. `placement` has the measurements, if they decided which device runs which node; `memory` has
-    the bytes that each device will hold, if memory decided.
+    `unexplained` counts the nodes of large networks for which no path was searched. `procedures` maps each procedure that selected
+    subgraphs to the number of their nodes: LITERAL (the selection procedure to the letter), CONTRACTED (the same, with a taken subgraph
+    as a single node), LEVELS, FEWEST. `selection` is the text of its steps, if the query asked for it. `placement` has the measurements,
+    if they decided which device runs which node; `memory` has the bytes that each device will hold, if memory decided.
     """
 
     network: str
@@ -138,6 +139,7 @@ class Plan:
     conflicts: tuple[Conflict, ...] = ()
     unexplained: int = 0
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    procedures: Mapping[str, int] = field(default_factory=dict)
     selection: str = ""
     placement: Placement | None = None
     memory: tuple[HeldMemory, ...] = ()

@@ -11,7 +11,7 @@ from hetero_core.plan import Plan
 
 _NAME_IN_JSON = {"stages": "subgraphs", "nbytes": "bytes"}
 _PARTS = ("network", "priorities", "subgraphs", "boundaries", "device_of_node", "operator_of_node", "pins", "refusals", "conflicts",
-          "unexplained")  # fmt: skip
+          "unexplained", "procedures")  # fmt: skip
 _OPTIONAL_PARTS = ("selection", "placement", "memory")
 
 

@@ -17,7 +17,7 @@ from hetero_core.plan import Plan
 from hetero_core.reports.drawing import ARROW, draw_plan, escape_text, quote_text, read_asset, style_drawing
 from hetero_core.reports.legend import list_devices
 from hetero_core.reports.placement import describe_placement
-from hetero_core.reports.text import count, describe_bytes, describe_conflict
+from hetero_core.reports.text import count, describe_bytes, describe_conflict, describe_procedures
 
 _MOST_UNEXPLAINED = "the network is large: {} nodes next to a subgraph of their device were not looked at for conflicts"
 
@@ -86,4 +86,5 @@ def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> dict[s
 def _list_notes(plan: Plan) -> list[str]:
     """Returns what is said of the plan as a whole."""
     notes = [] if plan.placement is None else [f"{describe_placement(plan.placement)}."]
+    notes += [f"Subgraphs are {describe_procedures(plan)}."] if plan.procedures.keys() - {"LITERAL"} else []
     return [*notes, _MOST_UNEXPLAINED.format(plan.unexplained)] if plan.unexplained else notes

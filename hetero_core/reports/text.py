@@ -22,6 +22,7 @@ def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
         f"  subgraph {stage.index} on {stage.device}: {count(stage.nodes, 'node')}: {_shorten(stage.nodes, plan.operator_of_node)}"
         for stage in plan.stages
     ]
+    lines += [f"  {describe_procedures(plan)}"] if plan.procedures.keys() - {"LITERAL"} else []
     lines += [] if plan.placement is None else [describe_placement(plan.placement)]
     lines += ["memory, estimated:"] if plan.memory else []
     lines += [f"  {describe_memory(held)}" for held in plan.memory]
@@ -45,6 +46,11 @@ def _list_conflicts(plan: Plan, limit: int) -> list[str]:
     lines = ["kept out of another subgraph of their device:"]
     lines += [f"  {conflict.node}: {describe_conflict(plan, conflict)}" for conflict in plan.conflicts[:limit]]
     return lines + ([f"  ... and {len(plan.conflicts) - limit} more nodes"] if len(plan.conflicts) > limit else [])
+
+
+def describe_procedures(plan: Plan) -> str:
+    """Returns the procedures that selected the subgraphs, with the number of nodes of each."""
+    return "selected by " + ", ".join(f"{name} ({count(range(nodes), 'node')})" for name, nodes in plan.procedures.items())
 
 
 def describe_conflict(plan: Plan, conflict: Conflict) -> str:

@@ -2,9 +2,9 @@
 
 Each graph has 1 to 60 nodes on 1 to 4 devices, repeated edges and shared inputs, and a random numbering. For every policy: the plan
 is acyclic in its order, covers each node once, one device for each subgraph, is connected where the policy promises it, comes out the
-same again, and stays sound under another numbering. LARGEST_FIRST, and the method that it uses on larger graphs, are compared with
-the tracer, which follows the document to the letter; FEWEST with the optimum of a search over all orders, for graphs of up to 12
-nodes. Usage: check_partition.py [graphs] [seed] [family ...]; without families, of those beyond the first two a tenth of the graphs.
+same again, and stays sound under another numbering. LARGEST_FIRST is compared with LITERAL if that is sound, also on graphs of 65 to
+2,000 nodes, where both are timed; FEWEST with the optimum of a search over all orders, for graphs of up to 12 nodes. Usage:
+check_partition.py [graphs] [seed] [family ...]; without families, of those beyond the first two a tenth of the graphs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
+from statistics import median
+from time import perf_counter, process_time
 
-from hetero_hetero.digraph import build_digraph
-from hetero_hetero.largest_first import select_without_rollback
-from hetero_hetero.subgraphs import POLICIES, Subgraph, select_subgraphs
-from hetero_hetero.trace import trace_selection
+from hetero_hetero.subgraphs import POLICIES, Subgraph, run_selection, select_subgraphs
+
+from hetero_core.errors import AffinityError
 
 Graph = tuple[list[list[int]], list[str]]
 
@@ -164,30 +164,32 @@ def count_fewest(graph: Graph) -> int:
 def check_soundness(total: int, seed: int, family: str) -> None:
     draw = random.Random(seed)
     faults: Counter[str] = Counter()
-    equal: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
+    sound = equal = 0
     began = perf_counter()
     for _ in range(total):
         graph = FAMILIES[family](draw, 60, draw.randint(1, 4))
         faults.update(list_faults(draw, graph))
-        literal = {frozenset(part.nodes) for part in trace_selection(*graph, "ABCD").subgraphs}
-        counts["tracer"] += len(literal)
-        for method, parts in (
-            ("LARGEST_FIRST", {frozenset(part.nodes) for part in select_subgraphs(*graph, "ABCD")}),
-            ("without rollback", select_at_once(graph)),
-        ):
-            equal[method] += parts == literal
-            counts[method] += len(parts)
+        literal = select_to_the_letter(graph)
+        sound += literal is not None
+        equal += literal == select_subgraphs(*graph, "ABCD")
     print(f"{family}: {total} graphs of 1 to 60 nodes, seed {seed}, {perf_counter() - began:.0f} s: faults {dict(faults)}")
-    for method in equal:
-        excess = f"subgraphs {counts[method] / counts['tracer'] - 1:+.3%} against it in the mean"
-        print(f"    {method} equals the tracer on {equal[method] / total:.2%}, {excess}", flush=True)
+    print(f"    LITERAL is sound on {sound}, LARGEST_FIRST equals it on {equal}", flush=True)
+
+
+def select_to_the_letter(graph: Graph) -> list[Subgraph] | None:
+    """Returns the subgraphs of LITERAL, or None if they depend on each other in a circle."""
+    try:
+        return select_subgraphs(*graph, "ABCD", "LITERAL")
+    except AffinityError:
+        return None
 
 
 def list_faults(draw: random.Random, graph: Graph) -> list[str]:
-    """Returns what is wrong with the plans of all policies, of this numbering and of another."""
+    """Returns the faults in the plans of all policies that make no circles, of this numbering and of another."""
     faults = []
     for policy in POLICIES:
+        if policy == "LITERAL":
+            continue
         plan = select_subgraphs(*graph, "ABCD", policy=policy)
         connected = policy in ("LARGEST_FIRST", "LEVELS")
         again = select_subgraphs(*graph, "ABCD", policy=policy)
@@ -200,11 +202,33 @@ def list_faults(draw: random.Random, graph: Graph) -> list[str]:
     return faults
 
 
-def select_at_once(graph: Graph) -> set[frozenset[int]]:
-    """Returns what LARGEST_FIRST gives for larger graphs."""
-    digraph = build_digraph(*graph, "ABCD")
-    parts = select_without_rollback(digraph, [range(len(digraph))])
-    return {frozenset(digraph.index_of_position[position] for position in part) for part in parts}
+def check_letter(total: int, seed: int, least: int, most: int) -> None:
+    """Compares LARGEST_FIRST with LITERAL on graphs of so many nodes; prints milliseconds of processor time (median, most)."""
+    for family, make in FAMILIES.items():
+        draw = random.Random(f"{seed} {family} {most}")
+        sound = equal = faults = 0
+        seconds: dict[str, list[float]] = {"LITERAL": [], "LARGEST_FIRST": []}
+        procedures: Counter[str] = Counter()
+        for _ in range(total):
+            graph: Graph = ([], [])
+            while len(graph[0]) < least:
+                graph = make(draw, most, draw.randint(2, 4))
+            began = process_time()
+            literal = select_to_the_letter(graph)
+            seconds["LITERAL"].append(process_time() - began)
+            began = process_time()
+            selection = run_selection(*graph, "ABCD")
+            seconds["LARGEST_FIRST"].append(process_time() - began)
+            procedures.update(set(selection.procedure_of_node.values()))
+            faults += find_fault(graph, selection.subgraphs, connected=True) is not None
+            sound += literal is not None
+            equal += literal is not None and tuple(literal) == selection.subgraphs
+        times = ", ".join(f"{name} {1000 * median(each):.1f}, {1000 * max(each):.1f}" for name, each in seconds.items())
+        print(
+            f"{family}, {least} to {most} nodes: {total} graphs, {faults} faults, LITERAL is sound on {sound}, equal on {equal};",
+            end="",
+        )
+        print(f" ms: {times}; graphs by procedure {dict(sorted(procedures.items()))}", flush=True)
 
 
 def check_fewest(total: int, seed: int) -> None:
@@ -226,4 +250,6 @@ if __name__ == "__main__":
     graphs, seed = numbers + [20000, 1][len(numbers) :]
     for place, family in enumerate(sys.argv[3:] or FAMILIES):
         check_soundness(graphs if place < 2 or sys.argv[3:] else graphs // 10, seed, family)
+    for least, most in ((65, 200), (200, 700), (700, 2000)):
+        check_letter(max(1, graphs // 200), seed, least, most)
     check_fewest(1000, 1)

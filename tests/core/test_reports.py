@@ -98,6 +98,14 @@ def test_fields_go_through_json_and_name_makers_readers_and_conflicts() -> None:
     assert fields["operator_of_node"] == dict(PLAN.operator_of_node)
     assert fields["conflicts"] == [{"node": "n2", "subgraph": 2, "path": ["n2", "n4", "n5"]}]
     assert fields["unexplained"] == 0
+    assert fields["procedures"] == {}
+
+
+def test_views_name_the_procedures_unless_all_is_to_the_letter() -> None:
+    mixed = replace(PLAN, procedures={"LITERAL": 5, "LEVELS": 1})
+    assert describe_plan(mixed).splitlines()[4] == "  selected by LITERAL (5 nodes), LEVELS (1 node)"
+    assert plan_to_json(mixed)["procedures"] == {"LITERAL": 5, "LEVELS": 1}
+    assert describe_plan(replace(PLAN, procedures={"LITERAL": 6})) == describe_plan(PLAN)
 
 
 def test_links_join_values_between_the_same_places_and_show_what_is_returned() -> None:

@@ -49,7 +49,8 @@ def test_split_is_shown_with_nodes_subgraphs_bytes_and_reasons(model: str, capsy
 def test_trace_of_the_selection_is_printed_step_by_step(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", model, *SPLIT, "--trace-selection"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("Device TEMPLATE\n  Possible roots: [twice,last]\n  1. Take root [twice]\n")
+    assert text.startswith("Policy LARGEST_FIRST\n")
+    assert "Device TEMPLATE\n  Possible roots: [twice,last]\n  1. Take root [twice]\n" in text
     assert "Cannot merge [middle]" in text
     assert main(["query", model, *SPLIT, "--trace-selection", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["plan"]["selection"].strip() == text.strip()

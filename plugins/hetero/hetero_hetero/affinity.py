@@ -8,6 +8,7 @@ split is made anew. A device is never asked twice for a node that it has refused
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,8 +23,7 @@ from hetero_hetero.assignment import Assignment
 from hetero_hetero.branches import cut_branches, is_branching
 from hetero_hetero.moves import Move, propose_folds, propose_shape_moves, propose_unit_moves
 from hetero_hetero.parts import cut_part, without_pins
-from hetero_hetero.subgraphs import Subgraph, select_subgraphs
-from hetero_hetero.trace import trace_selection
+from hetero_hetero.subgraphs import Subgraph, run_selection
 from hetero_hetero.units import find_quantized_units, find_shape_nodes
 
 
@@ -222,21 +222,25 @@ def _finish_move(assignment: Assignment, move: Move, answer: Mapping[str, str | 
 def _select(task: SplitTask, assignment: Assignment) -> tuple[Subgraph, ...]:
     """Returns the subgraphs; a quantized unit that is on one device counts as a single node, so that no cut goes through it."""
     devices, units, graph = _describe_selection(task, assignment)
-    selected = select_subgraphs(*graph, policy=task.policy, names=[node.name for node in task.network.nodes])
+    selection = run_selection(*graph, policy=task.policy, names=[node.name for node in task.network.nodes])
+    procedures = Counter[str]()
+    for head, procedure in selection.procedure_of_node.items():
+        procedures[procedure] += len(units.get(head, (head,)))
+    assignment.procedures = dict(procedures)
     return tuple(
         Subgraph(devices[part.nodes[0]], tuple(sorted(index for head in part.nodes for index in units.get(head, (head,)))))
-        for part in selected
+        for part in selection.subgraphs
     )
 
 
 def trace_assignment(task: SplitTask, assignment: Assignment) -> str:
-    """Returns every step of the selection of the subgraphs of a complete assignment, as text.
+    """Returns the text of the steps by which the subgraphs of a complete assignment were selected, under the policy that ran.
 
-    The procedure is that of the design document, where a subgraph that was taken becomes a single node. LARGEST_FIRST gives these
-    subgraphs in parts of up to 64 nodes. A quantized unit is shown by the name of its first node.
+    A quantized unit is shown by the name of its first node.
     """
     _, _, graph = _describe_selection(task, assignment)
-    return trace_selection(*graph, [node.name for node in task.network.nodes]).text()
+    names = [node.name for node in task.network.nodes]
+    return run_selection(*graph, policy=task.policy, names=names, traces=True).trace
 
 
 _Selection = tuple[dict[int, tuple[int, ...]], dict[int, str], tuple[str, ...]]

@@ -15,7 +15,8 @@ class Assignment:
     `refused` are the nodes that nobody takes. `denials` maps node -> device -> reason for every no that was heard. `moves` does the
     same for devices that a node has left for another one, though they take it; where that other one turns out to refuse the node, they
     are forgotten, and the node is `settled`: it is never moved again. So only what devices say can leave a node without any.
-    `confirmed` are the parts, as (device, nodes), that were asked about and taken.
+    `confirmed` are the parts, as (device, nodes), that were asked about and taken. `procedures` maps each procedure that selected
+    subgraphs to the number of their nodes.
     """
 
     priorities: tuple[str, ...]
@@ -23,6 +24,7 @@ class Assignment:
     device_of_node: dict[str, str] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
     subgraphs: tuple[Subgraph, ...] = ()
+    procedures: dict[str, int] = field(default_factory=dict)
     denials: dict[str, dict[str, str]] = field(default_factory=dict)
     moves: dict[str, dict[str, str]] = field(default_factory=dict)
     settled: set[str] = field(default_factory=set)

@@ -27,9 +27,8 @@ def explain_within(
 ) -> tuple[tuple[KeptOut, ...], int]:
     """Returns what keeps neighbouring subgraphs of one device apart, and the number of nodes that were not looked at.
 
-    That is a path in the graph; where there is none, one in which the other subgraphs count as single nodes. What no path keeps out is
-    not among it: a larger subgraph had it first, and then its own members are named; a rollback of LARGEST_FIRST in a small part of the
-    graph rejected it; or the policy is another one.
+    That is a path in the graph, or else one in which the other subgraphs count as single nodes. Pairs that no path separates are left
+    out: a larger subgraph had the node first, and then its own members are named; a rollback rejected it; or the policy separates more.
 
     Nodes next to the largest subgraphs come first; a pair of subgraphs that is explained from the smaller one's side is not looked
     at from the other. Cost: O(V + E), and searches that end once they have entered `steps` nodes together.

@@ -40,6 +40,7 @@ from hetero_hetero.placement.choice import (
 )
 from hetero_hetero.stages import build_plan, cut_stages
 from hetero_hetero.started import assemble_stages
+from hetero_hetero.subgraphs import POLICIES
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,6 @@ SMALLEST_KEY = "HETERO_MIN_SUBGRAPH_SIZE"
 TRACE_KEY = "HETERO_TRACE_SELECTION"
 UNITS_KEY = "HETERO_KEEP_UNITS"
 DOT_KEY = "HETERO_DUMP_GRAPH_DOT"
-POLICIES = ("LARGEST_FIRST", "LEVELS", "FEWEST", "LITERAL")
 FALLBACKS = ("STRICT", "NEXT")
 
 OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
@@ -62,7 +62,9 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
             is_arguments=True,
             aliases=("MULTI_DEVICE_PRIORITIES",),
         ),
-        POLICY_KEY: ConfigKey(str, POLICIES[0], "How nodes of one device are joined to subgraphs.", choices=POLICIES),
+        POLICY_KEY: ConfigKey(
+            str, next(iter(POLICIES)), "How nodes of one device are joined to subgraphs.", choices=tuple(POLICIES)
+        ),
         FALLBACK_KEY: ConfigKey(
             str,
             FALLBACKS[0],
@@ -70,7 +72,7 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
             choices=FALLBACKS,
         ),
         TRACE_KEY: ConfigKey(
-            bool, False, "Whether a query writes every step of the selection of subgraphs into its plan.", runtime=True
+            bool, False, "Whether a query writes the steps of the selection of subgraphs into its plan.", runtime=True
         ),
         SMALLEST_KEY: ConfigKey(int, 1, "Subgraphs of fewer nodes are folded into a neighbour whose device takes them.", least=1),
         UNITS_KEY: ConfigKey(

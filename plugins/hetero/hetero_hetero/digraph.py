@@ -5,7 +5,7 @@ Imports no onnx. Every list of neighbours is sorted and free of repetitions, so 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -110,6 +110,88 @@ def label_components(neighbours: Sequence[Sequence[Sequence[int]]], count: int) 
                         stack.append(other)
         component += 1
     return component_of_position
+
+
+def split_components(graph: Digraph) -> list[tuple[Sequence[int], Digraph]]:
+    """Returns the parts of a graph that no edge connects, each with its positions in the graph; the smallest first, then the first."""
+    positions_of_component: dict[int, list[int]] = {}
+    for position, component in enumerate(label_components((graph.producers, graph.consumers), len(graph))):
+        positions_of_component.setdefault(component, []).append(position)
+    if len(positions_of_component) == 1:
+        return [(range(len(graph)), graph)]
+    place = {position: rank for positions in positions_of_component.values() for rank, position in enumerate(positions)}
+    parts = sorted(positions_of_component.values(), key=lambda positions: (len(positions), positions[0]))
+    return [
+        (
+            positions,
+            Digraph(
+                tuple([graph.index_of_position[position] for position in positions]),
+                tuple([tuple([place[source] for source in graph.producers[position]]) for position in positions]),
+                tuple([tuple([place[target] for target in graph.consumers[position]]) for position in positions]),
+                tuple([graph.device_of_position[position] for position in positions]),
+                graph.priorities,
+            ),
+        )
+        for positions in parts
+    ]
+
+
+def list_bits(nodes: int) -> list[int]:
+    """Returns the numbers of the bits that are set, rising."""
+    digits = bin(nodes)[:1:-1]
+    numbers = []
+    place = digits.find("1")
+    while place >= 0:
+        numbers.append(place)
+        place = digits.find("1", place + 1)
+    return numbers
+
+
+def join_bits(nodes: Sequence[int]) -> int:
+    """Returns the integer in which these bits are set."""
+    union = 0
+    for node in nodes:
+        union |= 1 << node
+    return union
+
+
+def find_sources(graph: Digraph, parts: Sequence[Sequence[int]]) -> dict[int, set[int]]:
+    """Returns for each part, by its index, the other parts that feed it. A node that is in no part is a part of its own."""
+    part_of_position = {position: number for number, part in enumerate(parts) for position in part}
+    alone = [position for position in range(len(graph)) if position not in part_of_position]
+    part_of_position |= {position: number for number, position in enumerate(alone, len(parts))}
+    return {
+        number: {part_of_position[source] for position in part for source in graph.producers[position]} - {number}
+        for number, part in enumerate([*parts, *([position] for position in alone)])
+    }
+
+
+def has_circle(graph: Digraph, parts: Sequence[Sequence[int]]) -> bool:
+    """Tells whether parts, or nodes that are in none, depend on each other in a circle."""
+    sources = find_sources(graph, parts)
+    return len(order_by_producers(sources)) < len(sources)
+
+
+_MOST_NODES_SHOWN = 6
+"""The most nodes of one subgraph that a message names."""
+
+
+def refuse_circle(graph: Digraph, parts: Sequence[Sequence[int]], name: Callable[[int], str]) -> None:
+    """Raises AffinityError if parts of LITERAL depend on each other; the message names the nodes of each part of one circle."""
+    sources = find_sources(graph, parts)
+    order = order_by_producers(sources)
+    if len(order) < len(parts):
+        circle = " -> ".join(_show_part(graph, parts[number], name) for number in find_cycle(sources, order))
+        raise AffinityError(
+            f"the policy LITERAL gives subgraphs that wait for each other: {circle}. The procedure looks at each subgraph alone; "
+            "LARGEST_FIRST, the default, follows it and keeps the whole plan without circles"
+        )
+
+
+def _show_part(graph: Digraph, part: Sequence[int], name: Callable[[int], str]) -> str:
+    shown = [name(graph.index_of_position[position]) for position in sorted(part)[:_MOST_NODES_SHOWN]]
+    more = [f"and {len(part) - len(shown)} more"] if len(part) > len(shown) else []
+    return f"{{{', '.join([*shown, *more])}}} on {graph.priorities[graph.device_of_position[part[0]]]}"
 
 
 def _read_producers(predecessors: OneOf[Sequence[int]]) -> dict[int, tuple[int, ...]]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hetero_hetero.digraph import Adjacency, Digraph
+from hetero_hetero.trace import FEWEST, SelectionLog
 
 BEAM_WORK = 30_000
 """Nodes of the graph times beginnings that are kept."""
@@ -21,8 +22,9 @@ BEAM_WORK = 30_000
 WIDEST_BEAM = 64
 
 
-def select_fewest(graph: Digraph) -> list[list[int]]:
+def select_fewest(graph: Digraph, log: SelectionLog) -> list[list[int]]:
     """Returns the waves as positions, in the order in which they run; those of one device may be disconnected inside."""
+    log.begin_part(graph, FEWEST)
     devices = graph.device_of_position
     forward = find_waves(graph.producers, graph.consumers, devices)
     if len(set(devices)) > 2:

@@ -8,10 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hetero_hetero.digraph import Adjacency, Digraph, label_components, reverse_edges, sort_topologically
+from hetero_hetero.trace import LEVELS, SelectionLog
 
 
-def select_by_levels(graph: Digraph) -> list[list[int]]:
-    """Returns the subgraphs as positions, device after device.
+def select_by_levels(graph: Digraph, log: SelectionLog) -> list[list[int]]:
+    """Returns the subgraphs of the policy LEVELS as positions."""
+    log.begin_part(graph, LEVELS)
+    return sorted(fuse_levels(graph), key=min)
+
+
+def fuse_levels(graph: Digraph) -> list[list[int]]:
+    """Returns the subgraphs as positions.
 
     Each device sees the subgraphs of those before it as single nodes, here called units.
     """

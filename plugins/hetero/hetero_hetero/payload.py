@@ -117,6 +117,7 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
         ],
         "conflicts": [[conflict.node, conflict.subgraph, conflict.path] for conflict in plan.conflicts],
         "unexplained": plan.unexplained,
+        "procedures": dict(plan.procedures),
     }
 
 
@@ -136,6 +137,8 @@ def _plan_of_json(fields: Mapping[str, Any]) -> Plan:
         boundaries=tuple(_boundary_of_json(row) for row in fields["boundaries"]),
         conflicts=tuple(Conflict(_text(node), _count(part), _texts(path)) for node, part, path in fields["conflicts"]),
         unexplained=_count(fields["unexplained"]),
+        # Blobs of 0.1.0 do not name the procedures.
+        procedures=freeze_mapping((_text(name), _count(nodes)) for name, nodes in dict(fields.get("procedures", {})).items()),
     )
     stages = {*range(len(plan.stages)), None}
     if any(index not in stages for boundary in plan.boundaries for index in (boundary.producer, *boundary.consumers)):

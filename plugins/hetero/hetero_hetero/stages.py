@@ -65,6 +65,7 @@ def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], d
         boundaries=_list_boundaries(network, stages),
         conflicts=conflicts,
         unexplained=unexplained,
+        procedures=freeze_mapping(assignment.procedures),
         placement=decision.placement,
         memory=decision.memory,
     )

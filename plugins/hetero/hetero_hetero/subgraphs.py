@@ -6,25 +6,28 @@ come out the same on every run.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 from hetero_core.cyclic_garbage import pause_cycle_collection
-from hetero_core.errors import AffinityError, ConfigValueError, enumerate_choices, suggest
-from hetero_core.network.topology import find_cycle, order_by_producers
+from hetero_core.errors import ConfigValueError, enumerate_choices, suggest
+from hetero_core.network.topology import order_by_producers
 from hetero_core.records import record
-from hetero_hetero.digraph import Digraph, OneOf, build_digraph
+from hetero_hetero.digraph import Digraph, OneOf, build_digraph, find_sources
 from hetero_hetero.fewest import select_fewest
 from hetero_hetero.largest_first import select_largest_first
 from hetero_hetero.levels import select_by_levels
-from hetero_hetero.literal import select_uncontracted
+from hetero_hetero.literal import select_literally
+from hetero_hetero.trace import SelectionLog
 
-POLICIES = {
+POLICIES: Mapping[str, Callable[[Digraph, SelectionLog], list[list[int]]]] = {
     "LARGEST_FIRST": select_largest_first,
     "LEVELS": select_by_levels,
     "FEWEST": select_fewest,
-    "LITERAL": select_uncontracted,
+    "LITERAL": select_literally,
 }
-"""Name -> function from a graph to its subgraphs as lists of positions."""
+"""The policies; the first is the default. A policy returns subgraphs as lists of positions; of several that could be next, the first in
+its list runs first. It tells the log which procedure selected them."""
 
 
 @record(frozen=True, slots=True)
@@ -35,6 +38,19 @@ class Subgraph:
     nodes: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Selection:
+    """The subgraphs in an order in which they can run, and how they were selected.
+
+    `procedure_of_node` names for each node the procedure that selected its subgraph: LITERAL, CONTRACTED, LEVELS or FEWEST. `trace` is
+    the text of the steps, empty if it was not asked for.
+    """
+
+    subgraphs: tuple[Subgraph, ...]
+    procedure_of_node: Mapping[int, str]
+    trace: str = ""
+
+
 def select_subgraphs(
     predecessors: OneOf[Sequence[int]],
     device_of_node: OneOf[Hashable],
@@ -42,12 +58,12 @@ def select_subgraphs(
     policy: str = "LARGEST_FIRST",
     names: OneOf[str] | None = None,
 ) -> list[Subgraph]:
-    """Returns the subgraphs in an order in which they can run; where several could be next, by their first nodes (not with FEWEST).
+    """Returns the subgraphs in an order in which they can run; if several could be next, by their first nodes (not with FEWEST).
 
     predecessors: the nodes that feed each node, as a sequence or by key, in any numbering; an edge that is repeated counts once.
-    LARGEST_FIRST and LEVELS give connected subgraphs and treat unconnected parts of the graph as if each were alone. LEVELS is
-    linear in nodes, edges and devices; LARGEST_FIRST is near-linear on networks and slower where short subgraphs meet edges over
-    long distances.
+    LARGEST_FIRST and LEVELS give connected subgraphs. LEVELS is linear in nodes, edges and devices, and treats unconnected parts of
+    the graph as if each were alone. So does LARGEST_FIRST until its steps are used up, which small parts use first; it selects what
+    is left by levels.
     FEWEST gives as few subgraphs as it can, exactly so on two devices, and they may be disconnected.
     LITERAL follows the procedure of the design document at any size and contracts nothing, so its subgraphs may need each other; such
     a result is refused, and the message shows the circle. `names` stand for the numbers of the nodes in it.
@@ -55,6 +71,19 @@ def select_subgraphs(
     AffinityError for a node without a device or with one that is not in `priorities`, for a device that is there twice, and for
     subgraphs of LITERAL that depend on each other. All are ValueErrors.
     """
+    return list(run_selection(predecessors, device_of_node, priorities, policy, names).subgraphs)
+
+
+def run_selection(
+    predecessors: OneOf[Sequence[int]],
+    device_of_node: OneOf[Hashable],
+    priorities: Sequence[Hashable],
+    policy: str = "LARGEST_FIRST",
+    names: OneOf[str] | None = None,
+    *,
+    traces: bool = False,
+) -> Selection:
+    """Returns what select_subgraphs returns, the procedures that selected it and, if `traces`, the text of their steps."""
     if policy not in POLICIES:
         raise ConfigValueError(
             f"there is no policy '{policy}' of subgraph selection{suggest(str(policy), POLICIES) or ';'} "
@@ -62,52 +91,18 @@ def select_subgraphs(
         )
     with pause_cycle_collection():
         graph = build_digraph(predecessors, device_of_node, priorities)
-        parts = [sorted(part) if len(part) > 1 else part for part in POLICIES[policy](graph)]
-        if policy == "LITERAL":
-            _refuse_circle(graph, parts, names)
-        # Waves come in the order in which they run.
-        order = range(len(parts)) if policy == "FEWEST" else order_parts(graph, parts)
-        return [_name_nodes(graph, parts[i]) for i in order]
-
-
-def _refuse_circle(graph: Digraph, parts: Sequence[Sequence[int]], names: OneOf[str] | None) -> None:
-    """Raises AffinityError where parts depend on each other; the message names the nodes of each part of one circle."""
-    sources = _find_sources(graph, parts)
-    order = order_by_producers(sources)
-    if len(order) < len(parts):
-        circle = " -> ".join(_show_part(graph, parts[number], names) for number in find_cycle(sources, order))
-        raise AffinityError(
-            f"the policy LITERAL gives subgraphs that wait for each other: {circle}. The procedure looks at each subgraph alone; "
-            "LARGEST_FIRST, the default, follows it and keeps the whole plan without circles"
-        )
-
-
-def _find_sources(graph: Digraph, parts: Sequence[Sequence[int]]) -> dict[int, set[int]]:
-    """Returns for each part, by its index, the other parts that feed it."""
-    part_of_position = {position: number for number, part in enumerate(parts) for position in part}
-    return {
-        number: {part_of_position[source] for position in part for source in graph.producers[position]} - {number}
-        for number, part in enumerate(parts)
-    }
-
-
-_MOST_NODES_SHOWN = 6
-"""The most nodes of one subgraph that a message names."""
-
-
-def _show_part(graph: Digraph, part: Sequence[int], names: OneOf[str] | None) -> str:
-    numbers = [graph.index_of_position[position] for position in part]
-    shown = [str(number) if names is None else names[number] for number in numbers[:_MOST_NODES_SHOWN]]
-    more = [f"and {len(numbers) - len(shown)} more"] if len(numbers) > len(shown) else []
-    return f"{{{', '.join([*shown, *more])}}} on {graph.priorities[graph.device_of_position[part[0]]]}"
+        log = SelectionLog(str if names is None else names.__getitem__, traces=traces)
+        parts = [sorted(part) if len(part) > 1 else part for part in POLICIES[policy](graph, log)]
+        subgraphs = tuple(_name_nodes(graph, parts[i]) for i in order_parts(graph, parts))
+    text = log.text(policy, [(part.device, part.nodes) for part in subgraphs]) if traces else ""
+    return Selection(subgraphs, log.procedure_of_node, text)
 
 
 def order_parts(graph: Digraph, parts: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the indices of the parts so that each comes after those that feed it; among the ready ones, by first position."""
-    rising = sorted(range(len(parts)), key=lambda number: parts[number][0])
-    order = order_by_producers(_find_sources(graph, [parts[number] for number in rising]))
+    """Returns the indices of the parts so that each comes after those that feed it; among the ready ones, the smallest."""
+    order = order_by_producers(find_sources(graph, parts))
     assert len(order) == len(parts), "a policy gave parts that depend on each other in a circle"
-    return [rising[rank] for rank in order]
+    return order
 
 
 def _name_nodes(graph: Digraph, part: Sequence[int]) -> Subgraph:

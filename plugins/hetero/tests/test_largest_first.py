@@ -1,17 +1,20 @@
-"""LARGEST_FIRST: small parts follow the procedure to the letter, larger ones equal a direct definition without rollbacks."""
+"""LARGEST_FIRST: the procedure to the letter; contraction if subgraphs would wait for each other; levels beyond its steps."""
 
 from __future__ import annotations
 
 import gc
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
-from hetero_hetero.conflicts import explain_within
-from hetero_hetero.digraph import build_digraph, sort_topologically
-from hetero_hetero.largest_first import LITERAL_UP_TO, select_without_rollback
-from hetero_hetero.subgraphs import Subgraph, order_parts, select_subgraphs
-from hetero_hetero.trace import trace_selection
+from hetero_hetero import largest_first
+from hetero_hetero.digraph import build_digraph, sort_topologically, split_components
+from hetero_hetero.literal import Work, take_turns
+from hetero_hetero.subgraphs import run_selection, select_subgraphs
+from hetero_hetero.trace import SelectionLog
+
+from hetero_core.errors import AffinityError
 
 Graph = tuple[list[list[int]], list[str]]
 
@@ -28,14 +31,6 @@ def make_graph(shape: random.Random, count: int, devices: int, density: float, r
             predecessors[number[target]] += [number[source]] * shape.choice([1, 1, 2])
     share = shape.choice([0.1, 0.3, 0.6, 1.0])
     return predecessors, ["A" if shape.random() > share else shape.choice("ABCD"[:devices]) for _ in range(count)]
-
-
-def make_small_graphs(seed: int, count: int, devices: int, most: int) -> list[Graph]:
-    shape = random.Random(seed)
-    return [
-        make_graph(shape, shape.randint(4, most), devices, shape.choice([0.7, 1.2, 2]), shape.choice([3, 6, 12]))
-        for _ in range(count)
-    ]
 
 
 def make_fed_graph(shape: random.Random, count: int, devices: int) -> Graph:
@@ -57,96 +52,27 @@ def list_edges(predecessors: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     return [(source, target) for target, sources in enumerate(predecessors) for source in sources]
 
 
-def select_at_once(predecessors: Sequence[Sequence[int]], devices: Sequence[str]) -> list[Subgraph]:
-    """What LARGEST_FIRST gives for larger parts of a graph, here for any."""
-    graph = build_digraph(predecessors, devices, "ABCD")
-    parts = [sorted(part) for part in select_without_rollback(graph, [range(len(graph))])]
-    return [
-        Subgraph(devices[graph.index_of_position[parts[i][0]]], tuple(graph.index_of_position[position] for position in parts[i]))
-        for i in order_parts(graph, parts)
-    ]
+def select_by_hand(predecessors: Sequence[Sequence[int]], device_of_node: Sequence[str], *, contracts: bool) -> list[set[int]]:
+    """The procedure in sets: grow from every root anew in every round, roll back on conflict, take the largest.
 
-
-def select_by_definition(predecessors: Sequence[Sequence[int]], devices: Sequence[str]) -> set[frozenset[int]]:
-    """Selection without rollbacks, written down directly: every root anew in every round, every test by walking the contracted graph."""
+    With `contracts`, whatever reaches a node of a taken subgraph reaches all that any node of it reaches.
+    """
     order = sort_topologically(dict(enumerate(predecessors)))
-    place = {node: position for position, node in enumerate(order)}
-    unit = {node: frozenset([node]) for node in order}
-    for device in sorted(set(devices)):
-        free = [node for node in order if devices[node] == device]
-        while free:
-            behind = {node: walk_outside(predecessors, unit, free, node) for node in free}
-            candidates: list[list[int]] = []
-            for root in free:
-                if not any(root in candidate for candidate in candidates):
-                    candidates.append(grow_by_definition(predecessors, place, behind, root))
-            largest: list[int] = max(candidates, key=len)
-            taken = frozenset(largest)
-            unit |= dict.fromkeys(taken, taken)
-            free = [node for node in free if node not in taken]
-    return set(unit.values())
-
-
-def walk_outside(
-    predecessors: Sequence[Sequence[int]], unit: Mapping[int, frozenset[int]], free: Sequence[int], start: int
-) -> set[int]:
-    """The nodes that a path from `start` leads to after a node that is not free."""
-    edges = list_edges(predecessors)
-    states, reached = [(start, False)], {(start, False)}
-    for node, is_outside in states:
-        for target in [t for s, t in edges if s in unit[node] and t not in unit[node]]:
-            state = (min(unit[target]), is_outside or target not in free)
-            if state not in reached:
-                reached.add(state)
-                states.append(state)
-    return {node for node, is_outside in reached if is_outside}
-
-
-def grow_by_definition(
-    predecessors: Sequence[Sequence[int]], place: Mapping[int, int], behind: Mapping[int, set[int]], root: int
-) -> list[int]:
-    edges = list_edges(predecessors)
-    members, rejected = [root], set[int]()
-    while True:
-        adjacent = [
-            node
-            for member in reversed(members)
-            for ends in ({t for s, t in edges if s == member}, {s for s, t in edges if t == member})
-            for node in sorted(ends, key=place.__getitem__)
-            if node in behind and node not in members and node not in rejected
-        ]
-        if not adjacent:
-            return members
-        node = adjacent[0]
-        if any(node in behind[member] or member in behind[node] for member in members):
-            rejected.add(node)
-        else:
-            members.append(node)
-
-
-def select_by_hand(predecessors: Sequence[Sequence[int]], device_of_node: Sequence[str]) -> set[frozenset[int]]:
-    """The procedure of the design document in sets: grow from every root, roll back on conflict, take the largest, contract it."""
-    place = {node: number for number, node in enumerate(sort_topologically(dict(enumerate(predecessors))))}
+    place = {node: number for number, node in enumerate(order)}
     edges = {(place[source], place[target]) for source, target in list_edges(predecessors)}
-    units = {place[node]: frozenset({node}) for node in range(len(predecessors))}
-    taken: set[frozenset[int]] = set()
+    taken: list[set[int]] = []
     for device in "ABCD":
         free = sorted(place[node] for node, name in enumerate(device_of_node) if name == device)
         while free:
             candidates: list[list[int]] = []
             while roots := [node for node in free if not any(node in candidate for candidate in candidates)]:
-                candidates.append(grow_by_hand(edges, free, roots[0]))
-            largest = max(candidates, key=len)
-            free = [node for node in free if node not in largest]
-            first = min(largest)
-            units[first] = frozenset().union(*(units.pop(node) for node in sorted(largest)))
-            taken.add(units[first])
-            edges = {tuple(first if node in largest else node for node in edge) for edge in edges}  # type: ignore[misc]  # pairs
-            edges = {(source, target) for source, target in edges if source != target}
-    return taken
+                candidates.append(grow_by_hand(edges, taken if contracts else [], free, roots[0]))
+            taken.append(set(max(candidates, key=len)))
+            free = [node for node in free if node not in taken[-1]]
+    return [{order[number] for number in part} for part in taken]
 
 
-def grow_by_hand(edges: set[tuple[int, int]], free: Sequence[int], root: int) -> list[int]:
+def grow_by_hand(edges: set[tuple[int, int]], units: Sequence[set[int]], free: Sequence[int], root: int) -> list[int]:
     members, rejected = [root], set[int]()
     while True:
         near = [
@@ -161,16 +87,17 @@ def grow_by_hand(edges: set[tuple[int, int]], free: Sequence[int], root: int) ->
             members.append(near[0])
         else:
             rejected.add(near[0])
-        while walk(edges, members) & walk({(b, a) for a, b in edges}, members) & rejected:
+        while walk(edges, units, members) & walk({(b, a) for a, b in edges}, units, members) & rejected:
             rejected.add(members.pop())
 
 
-def walk(edges: set[tuple[int, int]], starts: Sequence[int]) -> set[int]:
-    """All nodes behind these."""
+def walk(edges: set[tuple[int, int]], units: Sequence[set[int]], starts: Sequence[int]) -> set[int]:
+    """All nodes behind these; a unit is reached as a whole."""
     reached: set[int] = set()
     border = set(starts)
     while border:
         border = {target for source, target in edges if source in border} - reached
+        border = border.union(*(unit for unit in units if unit & border)) - reached
         reached |= border
     return reached
 
@@ -185,64 +112,79 @@ FAMILIES: Mapping[str, Callable[[random.Random, int, int], Graph]] = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_small_parts_equal_the_literal_procedure(family: str) -> None:
-    shape = random.Random(family)
-    for _ in range(80):
-        graph = FAMILIES[family](shape, shape.randint(1, LITERAL_UP_TO), shape.randint(1, 4))
-        assert tuple(select_subgraphs(*graph, "ABCD")) == trace_selection(*graph, "ABCD").subgraphs
+def select_to_the_letter(graph: Graph) -> set[frozenset[int]] | None:
+    """The subgraphs of LITERAL, or None if they wait for each other."""
+    try:
+        return {frozenset(part.nodes) for part in select_subgraphs(*graph, "ABCD", "LITERAL")}
+    except AffinityError:
+        return None
 
 
+@pytest.mark.parametrize("contracts", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_traced_procedure_equals_the_one_by_hand(family: str) -> None:
+def test_procedure_equals_the_one_by_hand(family: str, contracts: bool) -> None:
     shape = random.Random(f"{family} by hand")
     for _ in range(30):
-        graph = FAMILIES[family](shape, shape.randint(1, 24), shape.randint(1, 4))
-        assert {frozenset(part.nodes) for part in trace_selection(*graph, "ABCD").subgraphs} == select_by_hand(*graph)
-
-
-def test_small_and_large_parts_are_each_selected_by_their_own_rule() -> None:
-    shape = random.Random(2)
-    small, large = make_fed_graph(shape, LITERAL_UP_TO, 3), make_fed_graph(shape, LITERAL_UP_TO + 1, 3)
-    both = small[0] + [[source + LITERAL_UP_TO for source in sources] for sources in large[0]], small[1] + large[1]
-    literal = {part.nodes for part in trace_selection(*small, "ABCD").subgraphs}
-    direct = {tuple(node + LITERAL_UP_TO for node in part.nodes) for part in select_at_once(*large)}
-    assert literal != {part.nodes for part in select_at_once(*small)}
-    assert direct != {tuple(node + LITERAL_UP_TO for node in part.nodes) for part in trace_selection(*large, "ABCD").subgraphs}
-    assert {part.nodes for part in select_subgraphs(*both, "ABCD")} == literal | direct
-
-
-def test_selection_without_rollback_equals_its_definition() -> None:
-    for devices in (2, 3, 4):
-        for predecessors, device_of_node in make_small_graphs(40 + devices, 120, devices, 16):
-            parts = select_at_once(predecessors, device_of_node)
-            assert {frozenset(part.nodes) for part in parts} == select_by_definition(predecessors, device_of_node)
-
-
-def test_selection_without_rollback_stays_close_to_the_literal_procedure() -> None:
-    same = parts = literal_parts = 0
-    samples = [graph for devices in (2, 3, 4) for graph in make_small_graphs(devices, 300, devices, 20)]
-    for predecessors, devices in samples:
-        selected = select_at_once(predecessors, devices)
-        literal = trace_selection(predecessors, devices, "ABCD").subgraphs
-        same += tuple(selected) == literal
-        parts += len(selected)
-        literal_parts += len(literal)
-    assert same >= 0.97 * len(samples)
-    assert parts <= 1.002 * literal_parts
-
-
-def test_selection_without_rollback_is_maximal_against_what_was_left() -> None:
-    # Nodes of one device next to each other in two subgraphs are always kept apart by a path.
-    for predecessors, devices in make_small_graphs(11, 100, 3, 20):
-        parts = select_at_once(predecessors, devices)
-        home = {node: number for number, part in enumerate(parts) for node in part.nodes}
-        touching = {
-            frozenset((home[a], home[b])) for a, b in list_edges(predecessors) if home[a] != home[b] and devices[a] == devices[b]
+        predecessors, devices = FAMILIES[family](shape, shape.randint(4, 24), shape.randint(2, 4))
+        graph = build_digraph(predecessors, devices, "ABCD")
+        taken = {
+            frozenset(part.index_of_position[position] for position in members)
+            for _, part in split_components(graph)
+            for turn in take_turns(part, Work(math.inf), SelectionLog(), contracts=contracts)
+            for members in turn
         }
-        splits, _ = explain_within(predecessors, parts, steps=10**9)
-        explained = {frozenset((home[split.node], home[split.subgraph.nodes[0]])) for split in splits}
-        assert touching == explained
+        assert taken == {frozenset(part) for part in select_by_hand(predecessors, devices, contracts=contracts)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("count", [65, 100, 250, 700])
+def test_larger_graphs_give_the_subgraphs_of_literal_where_they_are_sound(family: str, count: int) -> None:
+    shape = random.Random(f"{family} {count}")
+    for _ in range(max(2, 1500 // count)):
+        graph = FAMILIES[family](shape, count, shape.randint(2, 4))
+        literal = select_to_the_letter(graph)
+        selection = run_selection(*graph, "ABCD")
+        if literal is not None:
+            assert {frozenset(part.nodes) for part in selection.subgraphs} == literal
+            assert set(selection.procedure_of_node.values()) == {"LITERAL"}
+        else:
+            assert "CONTRACTED" in selection.procedure_of_node.values()
+
+
+def test_network_of_2000_nodes_follows_the_letter() -> None:
+    count, shape = 2000, random.Random(7)
+    predecessors = [[node - 1, *([node - 4] if node % 4 == 0 else [])] if node else [] for node in range(count)]
+    devices = [shape.choice("AAAB") for _ in range(count)]
+    selection = run_selection(predecessors, devices, "AB")
+    assert set(selection.procedure_of_node.values()) == {"LITERAL"}
+    assert list(selection.subgraphs) == select_subgraphs(predecessors, devices, "AB", "LITERAL")
+
+
+def test_crossing_is_contracted_and_its_neighbour_part_is_not() -> None:
+    predecessors, devices = [[], [0, 3], [3, 0], [], [], [4]], "AABBAB"
+    selection = run_selection(predecessors, devices, "AB")
+    assert selection.procedure_of_node == {4: "LITERAL", 5: "LITERAL", **dict.fromkeys(range(4), "CONTRACTED")}
+    assert {part.nodes for part in selection.subgraphs} == {(0, 1), (2,), (3,), (4,), (5,)}
+
+
+def test_graph_beyond_the_steps_is_selected_by_levels_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = make_fed_graph(random.Random(2), 200, 3)
+    both = [[], [0], *([source + 2 for source in sources] for sources in large[0])], ["A", "B", *large[1]]
+    needed = run_selection(*both, "ABCD")
+    assert "LEVELS" not in needed.procedure_of_node.values()
+    monkeypatch.setattr(largest_first, "MOST_WORK", 100_000)
+    selection = run_selection(*both, "ABCD", traces=True)
+    assert selection.procedure_of_node == {0: "LITERAL", 1: "LITERAL", **dict.fromkeys(range(2, 202), "LEVELS")}
+    levels = {tuple(node + 2 for node in part.nodes) for part in select_subgraphs(*large, "ABCD", "LEVELS")}
+    assert {part.nodes for part in selection.subgraphs} == {(0,), (1,)} | levels
+    assert "without steps to show" in selection.trace
+
+
+def test_graph_of_many_nodes_is_selected_by_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(largest_first, "MOST_NODES", 10)
+    predecessors = [[node - 1] if node else [] for node in range(11)]
+    assert set(run_selection(predecessors, "AB" * 5 + "A", "AB").procedure_of_node.values()) == {"LEVELS"}
+    assert set(run_selection(predecessors, "A" * 11, "AB").procedure_of_node.values()) == {"LITERAL"}
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])

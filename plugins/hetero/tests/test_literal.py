@@ -114,3 +114,17 @@ def test_query_that_asks_for_the_trace_has_every_step_in_its_plan(core: Core) ->
     plain = core.query_network(network, "HETERO:TEMPLATE,CPU").plan
     assert plain is not None
     assert plain.selection == ""
+    assert dict(plain.procedures) == {"CONTRACTED": 4}
+
+
+@pytest.mark.parametrize("policy", ["FEWEST", "LEVELS"])
+def test_query_under_another_policy_traces_that_policy(core: Core, policy: str) -> None:
+    pins = {"a1": "TEMPLATE", "a2": "TEMPLATE", "b1": "CPU", "b2": "CPU"}
+    network = core.read_network(onnx.parser.parse_model(MODEL)).with_affinity(pins)
+    config = {"HETERO_TRACE_SELECTION": "YES", "HETERO_SUBGRAPH_POLICY": policy}
+    plan = core.query_network(network, "HETERO:TEMPLATE,CPU", config).plan
+    assert plan is not None
+    assert dict(plan.procedures) == {policy: 4}
+    assert plan.selection.startswith(f"Policy {policy}\n")
+    lines = [f"    {stage.device}: [{','.join(stage.nodes)}]" for stage in plan.stages]
+    assert plan.selection.splitlines()[-len(lines) :] == lines

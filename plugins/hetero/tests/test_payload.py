@@ -34,6 +34,7 @@ def set_boundary(field: int, value: Any) -> Change:
         set_boundary(4, [True]),
         set_boundary(0, 7),
         lambda plan: plan.__setitem__("unexplained", None),
+        lambda plan: plan.__setitem__("procedures", {"LITERAL": "2"}),
         lambda plan: plan.__setitem__("priorities", "CPU"),
         lambda plan: plan["device_of_node"].__setitem__("Relu_0", 3),
         lambda plan: plan["stages"][0].__setitem__(1, [1]),

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hetero_hetero.contraction import ContractedGraph
-from hetero_hetero.digraph import reverse_edges, sort_topologically
 from hetero_hetero.subgraphs import POLICIES, Subgraph, select_subgraphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -216,24 +214,6 @@ def test_long_chain_needs_no_recursion() -> None:
     predecessors = [[node - 1] if node else [] for node in range(count)]
     for policy in POLICIES:
         assert len(select_subgraphs(predecessors, ["AB"[node % 2] for node in range(count)], "AB", policy)) == count
-
-
-def test_contraction_keeps_every_edge_between_rising_slots() -> None:
-    shape = random.Random(5)
-    for predecessors, _ in make_small_graphs(6, 200, 1, 30):
-        order = sort_topologically(dict(enumerate(predecessors)))
-        place = {node: position for position, node in enumerate(order)}
-        producers = [sorted({place[source] for source in predecessors[node]}) for node in order]
-        graph = ContractedGraph(producers, reverse_edges(producers))
-        nodes = list(range(len(producers)))
-        while len(nodes) > 1:
-            members = shape.sample(nodes, shape.randint(1, min(4, len(nodes))))
-            if graph.contract(members):
-                nodes = [node for node in nodes if node not in members]
-                edges = [(graph.standin[s], graph.standin[t]) for s, t in list_edges(producers)]
-                assert all(graph.slot[source] < graph.slot[target] for source, target in edges if source != target)
-            else:
-                nodes.remove(members[0])
 
 
 @pytest.mark.parametrize(

@@ -1,98 +1,140 @@
-"""The literal procedure, step by step, on the example that the project starts from; and the page that shows it."""
+"""The trace: the procedure that ran, step by step, on the example that the project starts from; and the page that shows it."""
 
 from __future__ import annotations
 
-import random
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hetero_hetero.subgraphs import Subgraph
-from hetero_hetero.trace import OK, POSSIBLE, SELF_REFERENCE, WalkStep, trace_selection
+from hetero_hetero.subgraphs import POLICIES, run_selection
+from hetero_hetero.trace import MOST_CHARACTERS
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "partitioning.md"
 
 DIAMOND = {1: [], 2: [1], 3: [2], 4: [2], 5: [3, 4], 6: [5], 7: [6]}
 DEVICE_IN_DIAMOND = {node: "second" if node == 4 else "first" for node in DIAMOND}
 
-# The two walks of the document: what is done with which node, subgraph, rejected list, condition and the node it names.
+# The two walks of the document: kind of step, node, subgraph, rejected nodes, and the node in the condition after the step.
 WALK_FROM_1 = [
-    WalkStep("root", 1, (1,), (), OK),
-    WalkStep("merge", 2, (1, 2), (), OK),
-    WalkStep("merge", 3, (1, 2, 3), (), OK),
-    WalkStep("merge", 5, (1, 2, 3, 5), (), POSSIBLE, (4,)),
-    WalkStep("merge", 6, (1, 2, 3, 5, 6), (), POSSIBLE, (4,)),
-    WalkStep("merge", 7, (1, 2, 3, 5, 6, 7), (), POSSIBLE, (4,)),
-    WalkStep("failed merge", 4, (1, 2, 3, 5, 6, 7), (4,), SELF_REFERENCE, (4,)),
-    WalkStep("rollback", 7, (1, 2, 3, 5, 6), (4, 7), SELF_REFERENCE, (4,)),
-    WalkStep("rollback", 6, (1, 2, 3, 5), (4, 6, 7), SELF_REFERENCE, (4,)),
-    WalkStep("rollback", 5, (1, 2, 3), (4, 5, 6, 7), OK),
+    ("Take root", "1", "1", "", "holds"),
+    ("Merge", "2", "1,2", "", "holds"),
+    ("Merge", "3", "1,2,3", "", "holds"),
+    ("Merge", "5", "1,2,3,5", "", "open 4"),
+    ("Merge", "6", "1,2,3,5,6", "", "open 4"),
+    ("Merge", "7", "1,2,3,5,6,7", "", "open 4"),
+    ("Cannot merge", "4", "1,2,3,5,6,7", "4", "broken 4"),
+    ("Roll back", "7", "1,2,3,5,6", "4,7", "broken 4"),
+    ("Roll back", "6", "1,2,3,5", "4,6,7", "broken 4"),
+    ("Roll back", "5", "1,2,3", "4,5,6,7", "holds"),
 ]
 WALK_FROM_5 = [
-    WalkStep("root", 5, (5,), (), OK),
-    WalkStep("merge", 6, (5, 6), (), OK),
-    WalkStep("merge", 7, (5, 6, 7), (), OK),
-    WalkStep("merge", 3, (3, 5, 6, 7), (), OK),
-    WalkStep("merge", 2, (2, 3, 5, 6, 7), (), POSSIBLE, (4,)),
-    WalkStep("failed merge", 4, (2, 3, 5, 6, 7), (4,), SELF_REFERENCE, (4,)),
-    WalkStep("rollback", 2, (3, 5, 6, 7), (2, 4), OK),
+    ("Take root", "5", "5", "", "holds"),
+    ("Merge", "6", "5,6", "", "holds"),
+    ("Merge", "7", "5,6,7", "", "holds"),
+    ("Merge", "3", "3,5,6,7", "", "holds"),
+    ("Merge", "2", "2,3,5,6,7", "", "open 4"),
+    ("Cannot merge", "4", "2,3,5,6,7", "4", "broken 4"),
+    ("Roll back", "2", "3,5,6,7", "2,4", "holds"),
 ]
 
 
-def test_first_round_walks_as_the_document_does() -> None:
-    first = trace_selection(DIAMOND, DEVICE_IN_DIAMOND, ["first", "second"]).rounds[0]
-    assert [walk.roots for walk in first.walks] == [(1, 2, 3, 5, 6, 7), (5, 6, 7)]
-    assert list(first.walks[0].steps) == WALK_FROM_1
-    assert list(first.walks[1].steps) == WALK_FROM_5
+def trace(
+    predecessors: Mapping[int, Sequence[int]] | Sequence[Sequence[int]],
+    devices: Mapping[int, str] | Sequence[str],
+    priorities: Sequence[str],
+    policy: str = "LARGEST_FIRST",
+    names: Sequence[str] | None = None,
+) -> str:
+    return run_selection(predecessors, devices, priorities, policy, names, traces=True).trace
 
 
-def test_first_round_takes_the_largest_candidate() -> None:
-    first = trace_selection(DIAMOND, DEVICE_IN_DIAMOND, ["first", "second"]).rounds[0]
-    assert [walk.candidate for walk in first.walks] == [(1, 2, 3), (3, 5, 6, 7)]
-    assert (first.device, first.taken, first.rest) == ("first", (3, 5, 6, 7), (1, 2))
+def read_steps(text: str) -> list[tuple[str, str, str, str, str]]:
+    """Returns the steps of a trace in the form of the walks above."""
+    found = re.findall(r"  \d+\. (.+) \[(.*)\]\n +subgraph \[(.*)\], rejected \[(.*)\]\n +condition (.*)\n", text)
+    steps = []
+    for kind, node, subgraph, rejected, condition in found:
+        through = re.search(r"through \[(.*?)\]", condition)
+        state = "broken" if condition.startswith("broken") else "open"
+        steps.append((kind, node, subgraph, rejected, f"{state} {through[1]}" if through else condition))
+    return steps
 
 
-def test_rounds_go_on_until_nothing_is_left() -> None:
-    trace = trace_selection(DIAMOND, DEVICE_IN_DIAMOND, ["first", "second"])
-    assert [(part.device, part.taken) for part in trace.rounds] == [("first", (3, 5, 6, 7)), ("first", (1, 2)), ("second", (4,))]
-    assert trace.subgraphs == (Subgraph("first", (1, 2)), Subgraph("second", (4,)), Subgraph("first", (3, 5, 6, 7)))
+@pytest.mark.parametrize("policy", ["LARGEST_FIRST", "LITERAL"])
+def test_first_round_walks_as_the_document_does(policy: str) -> None:
+    text = trace(DIAMOND, DEVICE_IN_DIAMOND, ["first", "second"], policy)
+    assert text.startswith(f"Policy {policy}\n")
+    assert re.findall(r"Possible roots: (.*)", text)[:3] == ["[1,2,3,5,6,7]", "[5,6,7]", "[], end"]
+    assert read_steps(text)[:17] == WALK_FROM_1 + WALK_FROM_5
+    assert re.findall(r"Candidates: (.*)", text) == ["[1,2,3], [3,5,6,7]", "[1,2]", "[4]"]
+    assert re.findall(r"Largest: (.*)", text) == ["[3,5,6,7]. Left: [1,2]", "[1,2]. Left: []", "[4]. Left: []"]
 
 
-def test_taken_subgraph_becomes_one_node_that_keeps_the_rest_apart() -> None:
+@pytest.mark.parametrize("policy", POLICIES)
+def test_trace_ends_with_the_subgraphs_that_run(policy: str) -> None:
+    for predecessors, devices, priorities in [
+        (DIAMOND, DEVICE_IN_DIAMOND, ["first", "second"]),
+        ({1: [], 2: [], 3: [2], 4: [1, 3]}, {1: "A", 2: "B", 3: "A", 4: "B"}, ["A", "B"]),
+    ]:
+        selection = run_selection(predecessors, devices, priorities, policy, traces=True)
+        shown = selection.trace.partition("Subgraphs, in an order in which they can run:\n")[2]
+        lines = [f"    {part.device}: [{','.join(map(str, part.nodes))}]" for part in selection.subgraphs]
+        assert shown.splitlines() == lines
+        assert selection.subgraphs == run_selection(predecessors, devices, priorities, policy).subgraphs
+
+
+@pytest.mark.parametrize(("policy", "what"), [("FEWEST", "Waves were run"), ("LEVELS", "Nodes were grouped by levels")])
+def test_policies_without_steps_say_so(policy: str, what: str) -> None:
+    text = trace(DIAMOND, DEVICE_IN_DIAMOND, ["first", "second"], policy)
+    assert what in text
+    assert "without steps to show" in text
+    assert read_steps(text) == []
+
+
+def test_waves_of_the_example_are_those_that_run() -> None:
+    text = trace(DIAMOND, DEVICE_IN_DIAMOND, ["first", "second"], "FEWEST")
+    assert text.endswith("    first: [1,2,3]\n    second: [4]\n    first: [5,6,7]\n")
+
+
+def test_trace_of_contracted_subgraphs_says_so() -> None:
     # a1 -> a2, b2 -> b1, a1 -> b1, b2 -> a2
-    trace = trace_selection([[], [0, 3], [3, 0], []], ["A", "A", "B", "B"], ["A", "B"], ["a1", "a2", "b1", "b2"])
-    assert trace.subgraphs == (Subgraph("B", (3,)), Subgraph("A", (0, 1)), Subgraph("B", (2,)))
-    assert "Merge [b1]\n       subgraph [b2,b1], rejected [{a1,a2}]\n       condition broken" in trace.text()
+    text = trace([[], [0, 3], [3, 0], []], "AABB", "AB", names=["a1", "a2", "b1", "b2"])
+    assert "subgraphs would wait for each other" in text
+    assert re.findall(r"Largest: (.*?)\.", text) == ["[a1,a2]", "[b2]", "[b1]"]
+    assert ("Roll back", "b1", "b2", "a2,b1", "holds") in read_steps(text)
 
 
-def test_ties_go_to_the_first_candidate() -> None:
-    trace = trace_selection([[], [0], [], [2]], ["A"] * 4, ["A"])
-    assert [part.taken for part in trace.rounds] == [(0, 1), (2, 3)]
+def test_parts_without_an_edge_between_them_are_traced_apart() -> None:
+    text = trace([[], [0], [], [2], [3]], "ABABA", "AB", names=["a", "b", "c", "d", "e"])
+    assert re.findall(r"Part of (.*)", text) == ["2 nodes that begins with [a]", "3 nodes that begins with [c]"]
+
+
+def test_part_on_one_device_is_one_subgraph_without_steps() -> None:
+    text = trace([[], [0], [], [2]], "AAAA", "A")
+    assert text.count("All of them are on one device: one subgraph") == 2
+    assert text.endswith("    A: [0,1]\n    A: [2,3]\n")
 
 
 def test_names_replace_the_numbers_in_the_text() -> None:
-    text = trace_selection([[], [0]], ["CPU", "GPU"], ["GPU", "CPU"], names=["conv", "relu"]).text()
+    text = trace([[], [0]], ["CPU", "GPU"], ["GPU", "CPU"], names=["conv", "relu"])
     assert "Possible roots: [relu]" in text
     assert text.endswith("Subgraphs, in an order in which they can run:\n    CPU: [conv]\n    GPU: [relu]\n")
 
 
-def test_parts_of_random_graphs_run_in_the_returned_order() -> None:
-    shape = random.Random(8)
-    for _ in range(100):
-        predecessors = [[shape.randrange(node) for _ in range(2)] if node else [] for node in range(20)]
-        trace = trace_selection(predecessors, [shape.choice("ABC") for _ in predecessors], "ABC")
-        home = {node: number for number, part in enumerate(trace.subgraphs) for node in part.nodes}
-        assert len(home) == len(predecessors)
-        assert all(home[source] <= home[node] for node, sources in enumerate(predecessors) for source in sources)
+def test_long_trace_is_cut_and_counts_the_steps_that_it_leaves_out() -> None:
+    count = 400
+    predecessors = [[node - 1] if node else [] for node in range(count)]
+    text = trace(predecessors, ["AB"[node % 2] for node in range(count)], "AB", names=[f"node_{node}" for node in range(count)])
+    steps, _, subgraphs = text.partition("Subgraphs, in an order in which they can run:\n")
+    assert len(steps) < 1.1 * MOST_CHARACTERS
+    left_out = re.search(r"\.\.\. (\d+) more steps are left out\n$", steps)
+    assert left_out is not None
+    # A root, and for each neighbour a failed merge: 398 nodes have two neighbours, two have one.
+    assert len(re.findall(r"^ +condition ", steps, re.MULTILINE)) + int(left_out[1]) == 398 * 3 + 2 * 2
+    assert len(subgraphs.splitlines()) == count
 
 
-def test_cycle_is_refused_by_its_nodes() -> None:
-    with pytest.raises(ValueError) as caught:
-        trace_selection([[1], [0]], "AA", "A")
-    assert str(caught.value) == "cannot select subgraphs: nodes 0 -> 1 -> 0 form a cycle; expected a graph without cycles"
-
-
-def test_page_shows_the_text_that_the_tracer_prints() -> None:
+def test_page_shows_the_text_that_the_trace_prints() -> None:
     shown = re.search(r"<!-- generated: trace -->\n```text\n(.*?)```\n<!-- end -->", PAGE.read_text("utf-8"), re.DOTALL)
     assert shown is not None
-    assert shown[1] == trace_selection(DIAMOND, DEVICE_IN_DIAMOND, ["first", "second"]).text()
+    assert shown[1] == trace(DIAMOND, DEVICE_IN_DIAMOND, ["first", "second"])
