@@ -283,6 +283,14 @@ def _fold_scales(opset: Any, operation: Any) -> None:
             operation.input(index).replace_source_output(_fold(opset, weight).output(0))
 
 
+def _fold_gathered_scales(opset: Any, operation: Any) -> None:
+    """Dequantizes a table ahead whose scales differ within a row: the engine takes them for those of the rows, and reads beyond them."""
+    table = operation.input_value(0)
+    shape = table.get_partial_shape()
+    if shape.is_static and len(shape) >= 1 and _is_dequantized(table) and not _suits_columns(table, len(shape) - 1, 1, len(shape)):
+        operation.input(0).replace_source_output(_fold(opset, table).output(0))
+
+
 _DEQUANTIZING = ("Convert", "Divide", "Multiply", "Reshape", "Squeeze", "Subtract", "Transpose", "Unsqueeze")
 
 
@@ -439,6 +447,7 @@ _CORRECTIONS: dict[str, Callable[[Any, Any], None]] = {
     **dict.fromkeys(BINARY, _keep_dimensions),
     **dict.fromkeys(("GRUSequence", "LSTMSequence", "RNNSequence"), _pad_empty),
     "Divide": _truncate_quotients,
+    "Gather": _fold_gathered_scales,
     "MatMul": _fold_scales,
     "Broadcast": _gather_channel,
     "Concat": _correct_concat,

@@ -174,7 +174,7 @@ def draw_loop(d: Draft) -> None:
 
 
 def draw_scan(d: Draft) -> None:
-    width, lengths = 2, d.pick((3, 0), (0, 2), (2, 3), (0, 0))
+    width, lengths = 2, d.pick((3, 0), (0, 2), (2, 3), (0, 0), (3, 3), (1, 1))
     feed_runs(d, "x", *[d.normal(length, width) for length in lengths])
     feed_runs(d, "z", *[d.normal(width) for _ in lengths])
     open_some(d, "x", 0.2)
@@ -248,7 +248,9 @@ def draw_dequantized(d: Draft) -> None:
         x = open_some(d, feed_runs(d, "x", d.normal(3, m, k)))
         y = d.node("MatMul", x, draw_weight(d, (3, k, n)))
     elif op == "Gather":
-        y = d.node("Gather", draw_weight(d, (k, n)), feed_runs(d, "x", d.rng.integers(0, k, (3,))), axis=0)
+        axis = d.pick(0, 0, 1, -1)
+        shape = d.pick((k, n), (k, n), (k, n), (k, n, 3))
+        y = d.node("Gather", draw_weight(d, shape), feed_runs(d, "x", d.rng.integers(0, min(shape), (3,))), axis=axis)
     else:
         x = open_some(d, feed_runs(d, "x", d.normal(1, k, 5, 5)), 0.2)
         y = d.node(op, x, draw_weight(d, (n, k, 3, 3) if op == "Conv" else (k, n, 3, 3)))
