@@ -8,6 +8,7 @@ from math import prod
 from hetero_core.engines.inspection import find_constant, find_shape, has_input
 from hetero_core.engines.known_errors import KnownError
 from hetero_core.network.graph import Graph, Node
+from hetero_core.network.types import TensorType
 from hetero_openvino.pixels import RESIZING, may_miss_pixels
 
 LONGEST_SUM = 2**20
@@ -58,6 +59,16 @@ def _may_scan_nothing(node: Node, graph: Graph) -> bool:
 def _may_be_empty(node: Node, graph: Graph) -> bool:
     shape = find_shape(node, graph)
     return shape is None or not all(map(_is_positive, shape))
+
+
+def _forgets_sizes(node: Node, graph: Graph) -> bool:
+    """Says whether a value of a node has an axis of length 0 and an open one, which the engine makes a 0, too."""
+    shapes = [value.shape for name in (*node.reads, *node.writes) if isinstance(value := graph.type_of(name), TensorType)]
+    return any(0 in shape and not all(isinstance(size, int) for size in shape) for shape in shapes if shape is not None)
+
+
+def _gathers_nothing(node: Node, graph: Graph) -> bool:
+    return 0 in (find_shape(node, graph, 1) or ())
 
 
 def _is_empty(node: Node, graph: Graph) -> bool:
@@ -123,6 +134,12 @@ def saturates_bytes(operator: str) -> bool:
 
 
 ROWS = (
+    KnownError(
+        "open_size_beside_0", ("*",), "OpenVINO takes an open size for 0 if another size is 0", "2026.4", "drawn", _forgets_sizes
+    ),
+    KnownError(
+        "gather_of_nothing", ("Gather",), "OpenVINO drops the axis that Gather takes nothing of", "2026.4", "drawn", _gathers_nothing
+    ),
     KnownError(
         "dft_of_nothing",
         ("DFT",),

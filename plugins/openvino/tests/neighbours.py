@@ -445,6 +445,11 @@ def draw_recurrent(d: Draft) -> None:
     count = 2 if direction == "bidirectional" else 1
     x = open_some(d, feed_runs(d, "x", *[d.normal(*pair, 3) for pair in zip(lengths, batches, strict=True)]), 0.3)
     inputs = [x, d.constant(d.normal(count, gates * 2, 3)), d.constant(d.normal(count, gates * 2, 2))]
+    if d.rng.random() < 0.4:
+        states = [d.normal(count, batch, 2) for batch in batches]
+        inputs += [d.constant(d.normal(count, gates * 4)), "", open_some(d, feed_runs(d, "h", *states), 0.3)]
+        if op == "LSTM":
+            inputs.append(open_some(d, feed_runs(d, "c", *states), 0.3))
     attributes = {"linear_before_reset": d.pick(0, 1)} if op == "GRU" else {}
     names = d.node(op, *inputs, outputs=3 if op == "LSTM" else 2, hidden_size=2, direction=direction, **attributes)
     d.outputs = names if d.rng.random() < 0.6 else names[:1]
@@ -468,6 +473,8 @@ def draw_empty(d: Draft) -> None:
         *("Attention", "MultiHeadAttention", "DepthToSpace", "LRN", "GroupNormalization", "NonZero", "Hardmax", "Trilu", "IsNaN", "Sum"),
     )
     if op in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceLogSumExp"):
+        # The standard leaves the mean of no elements open.
+        op = "ReduceSum" if op == "ReduceMean" and axis == other else op
         y = d.node(op, x, d.constant(np.array([other])), keepdims=d.pick(0, 1))
     elif op in ("Softmax", "LogSoftmax", "ArgMax", "Hardmax"):
         y = d.node(op, x, axis=other)
