@@ -13,6 +13,7 @@ from hetero_core.network.types import TensorType
 from hetero_core.network.writer import network_to_bytes, network_to_proto, write_network
 from hetero_openvino.corrections import correct_model
 from hetero_openvino.lengths import state_lengths
+from hetero_openvino.pixels import gather_pixels
 
 _LARGEST_IN_MEMORY = 2**30
 """Bytes of weights; a larger model goes through a file, as one protobuf message ends at 2 GiB."""
@@ -42,7 +43,7 @@ CARRIERS: Mapping[str, str] = MappingProxyType(
 
 def read_model(core: Any, network: Network) -> Any:
     """Returns the engine's model of a network, corrected. Raises: what the engine raises."""
-    model = _read(core, state_lengths(network))
+    model = _read(core, gather_pixels(state_lengths(network)))
     correct_model(model)
     return model
 

@@ -1,6 +1,5 @@
-"""Corrections of what the engine computes wrongly: operations of its model that are replaced before it is compiled.
+"""Corrections of what the engine computes wrongly: operations of its model, and of the bodies in it, are replaced before it is compiled.
 
-Only those of the model itself; bodies of If, Loop and Scan stay as they are, and `known_errors` refuses what would be wrong there.
 Found with OpenVINO 2026.4; an entry can go when a newer engine is right without it.
 """
 
@@ -17,13 +16,22 @@ from hetero_openvino.ranks import BINARY, lower_constant
 
 
 def correct_model(model: Any) -> None:
-    """Replaces, in the engine's model, the operations that it computes wrongly."""
+    """Replaces, in the engine's model and its bodies, the operations that it computes wrongly."""
     from openvino import opset13  # the engine; loaded already
 
     for operation in model.get_ordered_ops():
-        correct = _CORRECTIONS.get(operation.get_type_name())
+        kind = operation.get_type_name()
+        for body in _list_bodies(operation, kind):
+            correct_model(body)
+        correct = _CORRECTIONS.get(kind)
         if correct is not None:
             correct(opset13, operation)
+
+
+def _list_bodies(operation: Any, kind: str) -> list[Any]:
+    if kind == "If":
+        return [operation.get_then_body(), operation.get_else_body()]
+    return [operation.get_function()] if kind in ("Loop", "TensorIterator") else []
 
 
 def _keep_infinities(opset: Any, operation: Any) -> None:
@@ -216,6 +224,145 @@ def _reduce_before_einsum(opset: Any, operation: Any) -> None:
         _replace(operation, opset.einsum(operands, ",".join(labels) + arrow + result), sums)
 
 
+def _truncate_quotients(opset: Any, operation: Any) -> None:
+    """The frontend asks for quotients of integers that are rounded down, which the engine's kernel ignores and its folding does not."""
+    operation.set_attribute("m_pythondiv", False)
+    _keep_dimensions(opset, operation)
+
+
+def _pad_empty(opset: Any, operation: Any) -> None:
+    """A recurrent layer of an open length or batch reads one step and one row at least; its results are cut to the real sizes.
+
+    Of length or batch 0 the engine returns what it has not written, or divides by 0. The frontend turns X, (length, batch, width), to
+    (batch, length, width), and takes the lengths and the default states from the sizes of that.
+    """
+    turned = operation.input_value(0)
+    shape = turned.get_partial_shape()
+    turn = turned.get_node()
+    if turn.get_type_name() != "Transpose" or not (shape[0].is_dynamic or shape[1].is_dynamic):
+        return
+    source = turn.input_value(0)
+    sizes = opset.shape_of(source)
+    lacking = opset.maximum(opset.subtract(opset.constant([1, 1, 0], np.int64), sizes), opset.constant([0], np.int64))
+    nothing = opset.constant([0, 0, 0], np.int64)
+    turn.input(0).replace_source_output(opset.pad(source, nothing, lacking, "constant", 0.0).output(0))
+    length, batch = (opset.gather(sizes, opset.constant([axis], np.int64), opset.constant(0, np.int64)) for axis in (0, 1))
+    rows = opset.gather(lacking, opset.constant([1, 2, 2], np.int64), opset.constant(0, np.int64))
+    states = range(1, 3 if operation.get_type_name() == "LSTMSequence" else 2)
+    for index in states:
+        state = operation.input_value(index)
+        if state.get_node().get_type_name() != "Broadcast":
+            operation.input(index).replace_source_output(opset.pad(state, nothing, rows, "constant", 0.0).output(0))
+    zero, one, first = (opset.constant(value, np.int64) for value in ([0], [1], [0]))
+    is_still = opset.equal(length, zero)
+    for index in (0, *states):
+        output = operation.output(index)
+        readers = list(output.get_target_inputs())
+        if index == 0:
+            steps = opset.concat([batch, length], 0)
+            cut = opset.slice(output, opset.constant([0, 0], np.int64), steps, opset.constant([1, 1], np.int64), opset.constant([0, 2], np.int64))
+        else:
+            last = opset.select(is_still, operation.input_value(index), output)
+            cut = opset.slice(last, zero, batch, one, first)
+        cut.set_friendly_name(f"{operation.get_friendly_name()}/{index}")
+        for reader in readers:
+            reader.replace_source_output(cut.output(0))
+
+
+def _fold_scales(opset: Any, operation: Any) -> None:
+    """Dequantizes weights ahead whose scales differ along the summed axis: the engine takes them for those of the columns."""
+    transposed = operation.get_attributes()
+    for index, is_transposed in enumerate((transposed["transpose_a"], transposed["transpose_b"])):
+        weight = operation.input_value(index)
+        shape = weight.get_partial_shape()
+        if shape.is_dynamic or len(shape) < 2:
+            continue
+        rank = len(shape)
+        summed = rank - 1 if is_transposed == bool(index) else rank - 2
+        if _is_dequantized(weight) and not _suits_columns(weight, summed, index, rank):
+            operation.input(index).replace_source_output(_fold(opset, weight).output(0))
+
+
+def _fold_gathered_scales(opset: Any, operation: Any) -> None:
+    """Dequantizes a table ahead whose scales differ within a row: the engine takes them for those of the rows, and reads beyond them."""
+    table = operation.input_value(0)
+    shape = table.get_partial_shape()
+    if shape.is_static and len(shape) >= 1 and _is_dequantized(table) and not _suits_columns(table, len(shape) - 1, 1, len(shape)):
+        operation.input(0).replace_source_output(_fold(opset, table).output(0))
+
+
+_DEQUANTIZING = ("Convert", "Divide", "Multiply", "Reshape", "Squeeze", "Subtract", "Transpose", "Unsqueeze")
+
+
+def _is_dequantized(weight: Any) -> bool:
+    """Says whether a value is made of constants alone, by a product or quotient of a cast integer."""
+    waiting, kinds, has_integers = [weight.get_node()], set(), False
+    while waiting:
+        node = waiting.pop()
+        kind = node.get_type_name()
+        if kind == "Constant":
+            has_integers = has_integers or not node.get_element_type().is_real()
+            continue
+        if kind not in _DEQUANTIZING:
+            return False
+        kinds.add(kind)
+        waiting += [value.get_node() for value in node.input_values()[: 1 if kind in ("Reshape", "Squeeze", "Transpose", "Unsqueeze") else 2]]
+    return has_integers and bool(kinds & {"Multiply", "Divide"})
+
+
+def _suits_columns(weight: Any, summed: int, index: int, rank: int) -> bool:
+    """Says whether all scales of a weight are one, or differ along the columns alone: then the engine keeps the weight packed."""
+    node, axis = weight.get_node(), summed
+    while node.get_type_name() in ("Convert", "Transpose"):
+        if node.get_type_name() == "Transpose":
+            axis = int(node.input_value(1).get_node().data.reshape(-1)[axis])
+        node = node.input_value(0).get_node()
+    is_grouped = node.get_type_name() == "Reshape"
+    if is_grouped:
+        # Blocks along the summed axis: (blocks, elements of a block) beside the columns; one scale for all elements of a block.
+        before, after = list(node.get_input_shape(0)), list(node.get_output_shape(0))
+        if len(before) != 3 or len(after) != 2 or before[axis] * before[axis + 1] != after[axis]:
+            return False
+        axis += 1
+        node = node.input_value(0).get_node()
+    scales = []
+    while node.get_type_name() in ("Divide", "Multiply", "Subtract"):
+        sides = [value.get_node() for value in node.input_values()]
+        if node.get_type_name() == "Divide":
+            return False
+        constants = [side for side in sides if _is_scale(side)]
+        others = [side for side in sides if not _is_scale(side)]
+        if len(others) != 1 or len(constants) != 1:
+            return False
+        scales.append(list(constants[0].get_output_shape(0)))
+        node = others[0]
+    if node.get_type_name() != "Convert":
+        return False
+    inner = len(node.get_output_shape(0))
+    aligned = [[1] * (inner - len(sizes)) + sizes for sizes in scales]
+    if all(size == 1 for sizes in aligned for size in sizes):
+        return True
+    return index == 1 and rank == 2 and inner == (3 if is_grouped else 2) and all(sizes[axis] == 1 for sizes in aligned)
+
+
+def _is_scale(node: Any) -> bool:
+    while node.get_type_name() in ("Convert", "Reshape", "Unsqueeze") and node.get_element_type().is_real():
+        inner = node.input_value(0).get_node()
+        if inner.get_type_name() == "Constant":
+            return len(inner.get_output_shape(0)) == 0 or inner.get_output_shape(0) != node.get_output_shape(0) or node.get_type_name() != "Convert"
+        node = inner
+    return bool(node.get_type_name() == "Constant")
+
+
+def _fold(opset: Any, value: Any) -> Any:
+    """Returns a constant of what a value made of constants is; the engine computes it, where nothing is multiplied behind it."""
+    from openvino import Core, Model  # the engine; loaded already
+
+    dtype = value.get_element_type()
+    array = Core().compile_model(Model([opset.convert(value, "f32")], []), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([])[0]
+    return opset.constant(array, dtype)
+
+
 def _correct_concat(opset: Any, operation: Any) -> None:
     part_channels_by_gather(opset, operation)
     _gather_channel(opset, operation)
@@ -298,6 +445,10 @@ _REDUCTIONS: Mapping[str, str] = MappingProxyType(
 
 _CORRECTIONS: dict[str, Callable[[Any, Any], None]] = {
     **dict.fromkeys(BINARY, _keep_dimensions),
+    **dict.fromkeys(("GRUSequence", "LSTMSequence", "RNNSequence"), _pad_empty),
+    "Divide": _truncate_quotients,
+    "Gather": _fold_gathered_scales,
+    "MatMul": _fold_scales,
     "Broadcast": _gather_channel,
     "Concat": _correct_concat,
     "Einsum": _reduce_before_einsum,

@@ -98,8 +98,8 @@ def _read_constant(value: Any) -> list[int] | None:
     return np.atleast_1d(node.data).tolist() if node.get_type_name() == "Constant" else None
 
 
-def find_group_error(node: Node, graph: Graph, *, in_body: bool = False) -> str | None:
-    """Returns why a Concat is refused: in a body nothing is put right, and neither is where the parts of a Split come with the run."""
+def find_group_error(node: Node, graph: Graph) -> str | None:
+    """Returns why a Concat is refused, or None: nothing is put right if the sizes of a Split come with the run."""
     producers = [_find_producer(value, graph) for value in node.inputs]
     convolutions = [each for each in producers if each is not None]
     if any(each.op_type != "Conv" for each in convolutions) or not convolutions:
@@ -108,7 +108,7 @@ def find_group_error(node: Node, graph: Graph, *, in_body: bool = False) -> str 
     if any(each is None or each.op_type not in _PARTING for each in parting):
         return None
     sizes = {value for each in parting if each is not None for value in each.inputs[1:] if value}
-    if in_body or not sizes <= graph.initializers.keys():
+    if not sizes <= graph.initializers.keys():
         return "OpenVINO makes one convolution with groups of what this Concat reads, and not always the right one"
     return None
 

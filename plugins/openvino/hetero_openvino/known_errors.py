@@ -7,7 +7,7 @@ and `layout_errors` what is wrong with windows and with channels; `arithmetic` h
 
 from __future__ import annotations
 
-from hetero_core.engines.known_errors import Check, find_error, refuse
+from hetero_core.engines.known_errors import Check, find_error, refuse, tabulate
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
@@ -18,8 +18,9 @@ from hetero_openvino.emptiness import find_empty_constant, find_empty_product
 from hetero_openvino.fatal_nodes import FATAL_NODES
 from hetero_openvino.flags import find_flag_error
 from hetero_openvino.frontend_errors import FRONTEND_ERRORS
+from hetero_openvino.hazards import ROWS
 from hetero_openvino.groups import find_group_error
-from hetero_openvino.layout_errors import LAYOUT_ERRORS, LAYOUT_ERRORS_OF_BODIES
+from hetero_openvino.layout_errors import LAYOUT_ERRORS
 from hetero_openvino.pooling_errors import POOLING_ERRORS
 from hetero_openvino.quantizing import QUANTIZING, find_quantizing_error
 from hetero_openvino.strides import find_placement_error, find_stride_error
@@ -36,12 +37,7 @@ def find_known_error(node: Node, graph: Graph, *, takes_quantized: bool = False)
     def check(node: Node, graph: Graph) -> str | None:
         return _check_node(node, graph, takes_quantized)
 
-    def check_in_body(node: Node, graph: Graph) -> str | None:
-        tables = () if node.domain else (LAYOUT_ERRORS_OF_BODIES, _CHECKS_OF_BODIES)
-        inner = (table[node.op_type] for table in tables if node.op_type in table)
-        return next((reason for each in (check, *inner) if (reason := each(node, graph)) is not None), None)
-
-    return find_error(node, graph, check, check_in_body=check_in_body)
+    return find_error(node, graph, check)
 
 
 def _check_node(node: Node, graph: Graph, takes_quantized: bool) -> str | None:
@@ -52,7 +48,7 @@ def _check_node(node: Node, graph: Graph, takes_quantized: bool) -> str | None:
     if node.domain:
         return None
     own = (table[node.op_type] for table in _TABLES if node.op_type in table)
-    checks = (*own, find_empty_constant, find_flag_error, find_arithmetic_error, find_channel_error)
+    checks = (*own, _check_rows, find_empty_constant, find_flag_error, find_arithmetic_error, find_channel_error)
     return next((reason for check in checks if (reason := check(node, graph)) is not None), None)
 
 
@@ -98,13 +94,4 @@ _CHECKS: dict[str, Check] = {
     "Tile": lambda node, graph: None if node.inputs[1] in graph.initializers else _UNWRITTEN,
 }
 _TABLES = (FATAL_NODES, FRONTEND_ERRORS, POOLING_ERRORS, _CHECKS, LAYOUT_ERRORS)
-
-_CHECKS_OF_BODIES: dict[str, Check] = {
-    "Concat": lambda node, graph: find_group_error(node, graph, in_body=True),
-    "NonMaxSuppression": refuse("OpenVINO drops boxes whose overlap equals the threshold"),
-    "PRelu": refuse("OpenVINO takes slopes of one dimension for those of the channels"),
-    "ReduceMax": refuse("OpenVINO's maximum of -inf alone, or of nothing, is the lowest float"),
-    "ReduceMin": refuse("OpenVINO's minimum of inf alone, or of nothing, is the highest float"),
-    "TopK": refuse("OpenVINO does not return the lower index first among equal values"),
-}
-"""Faults that are put right in a network, and not inside a body."""
+_check_rows = tabulate(ROWS)

@@ -1,7 +1,4 @@
-"""Values of one channel or one pixel that are repeated, and reshapes around reductions: the engine is wrong where it puts channels last.
-
-Found on OpenVINO 2026.4. In a network `corrections` puts most of it right; within bodies nothing is put right, and more is refused.
-"""
+"""Images of one pixel that are repeated: the engine is wrong where it puts channels last. Found on OpenVINO 2026.4."""
 
 from __future__ import annotations
 
@@ -9,15 +6,6 @@ from hetero_core.engines.inspection import find_shape
 from hetero_core.engines.known_errors import Check
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
-
-
-def _check_channel(node: Node, graph: Graph) -> str | None:
-    # No case: a MaxPool of one channel, and a Concat of it and itself, a Tile or an Expand.
-    shape = find_shape(node, graph)
-    if shape is not None and (len(shape) < 4 or shape[1] != 1):
-        return None
-    is_repeating = node.op_type != "Concat" or (len(node.inputs) > 1 and len(set(node.inputs)) == 1)
-    return f"OpenVINO's {node.op_type} of one channel is wrong where channels are last" if is_repeating else None
 
 
 def _check_pixel(node: Node, graph: Graph) -> str | None:
@@ -35,21 +23,4 @@ def _check_pixel(node: Node, graph: Graph) -> str | None:
     return f"OpenVINO's {node.op_type} of images of one pixel that another node reads is wrong where channels are last"
 
 
-def _check_reshaped(node: Node, graph: Graph) -> str | None:
-    # No case: float32[1,15,2] summed along axis 1 and transposed.
-    source = graph.find_producer(node.inputs[0])
-    if node.op_type != "Einsum" and source is not None and source.op_type in ("Reshape", "Squeeze", "Unsqueeze"):
-        return f"OpenVINO may move a Reshape before {node.op_type} behind it, and reduce other axes"
-    readers = (graph.nodes[index] for index in graph.index_of_consumers.get(node.outputs[0], ()))
-    is_reshaped = any(reader.op_type in ("Flatten", "Reshape", "Transpose") for reader in readers)
-    if not is_reshaped or (node.op_type != "Einsum" and node.attributes.get("keepdims", 1)):
-        return None
-    return f"OpenVINO may lose a Reshape behind {node.op_type}"
-
-
 LAYOUT_ERRORS: dict[str, Check] = dict.fromkeys(("Concat", "Expand", "Tile"), _check_pixel)
-
-LAYOUT_ERRORS_OF_BODIES: dict[str, Check] = {
-    **dict.fromkeys(("Concat", "Expand", "Tile"), _check_channel),
-    **dict.fromkeys(("Einsum", "ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum"), _check_reshaped),
-}

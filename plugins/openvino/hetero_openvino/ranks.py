@@ -1,6 +1,6 @@
-"""Elementwise operations with a constant of one element and of more dimensions than the other operand has.
+"""Elementwise operations with a constant that has more dimensions than the other operand, of size 1.
 
-    x float[3], c float[1,1]:    x + c is float[1,3];    the engine, which folds c into what computes x, returns float[3]
+    x float[3,5], c float[1,1,5]:    x + c is float[1,3,5];    the engine, which folds c into what computes x, returns float[3,5]
 
 The constant gets the dimensions of the other operand, and an Unsqueeze behind the operation adds those that it had more.
 """
@@ -39,10 +39,11 @@ def lower_constant(opset: Any, operation: Any) -> tuple[Any, list[Any]] | None:
         if kinds[0] != "Constant" or kinds[1] == "Constant" or rank.is_dynamic:
             continue
         more = len(operand.get_shape()) - rank.get_length()
-        if more <= 0 or any(size != 1 for size in operand.get_shape()):
+        sizes = list(operand.get_shape())
+        if more <= 0 or any(size != 1 for size in sizes[:more]):
             continue
         # The engine folds the Reshape; not every type of element has an array of NumPy.
-        lowered = opset.reshape(operand, opset.constant(np.ones(rank.get_length(), np.int64)), special_zero=False)
+        lowered = opset.reshape(operand, opset.constant(np.array(sizes[more:], np.int64)), special_zero=False)
         operands[index] = lowered.output(0)
         computed = getattr(opset, BINARY[operation.get_type_name()])(*operands)
         return opset.unsqueeze(computed, opset.constant(np.arange(more, dtype=np.int64))), [lowered, computed]
