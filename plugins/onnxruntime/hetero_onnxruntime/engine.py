@@ -42,9 +42,10 @@ _OPTIONS = {WEBGPU_PROVIDER: {"preferredLayout": "NCHW"}}
 With channels last, its default, the provider 0.4 computes convolutions wrongly: of 33 channels into 32, of 24 into 136 in 4 groups. And it
 fails to load a Conv before a Greater, whose result it does not transpose.
 """
-_WRONG_REWRITES = ("DoubleQDQPairsRemover", "WeightBiasQuantization")
+_WRONG_REWRITES = ("DivMulFusion", "DoubleQDQPairsRemover", "WeightBiasQuantization")
 """Rewrites of ONNX Runtime 1.32 that change a result.
 
+1 / x * y becomes y / x for integers, too, and the rewrite loses values if folding makes the 1.
 Two pairs of quantization with other scales become one, which rounds once. And float weights between a dequantization and a quantization
 are quantized to int8.
 """
@@ -181,6 +182,8 @@ def make_options(module: Any, provider: str, *, spins: bool = False, libraries: 
     # A MatMul of dequantized weights becomes a MatMulNBits, which rounds the other operand to int8 unless told to compute in float32:
     # an error of 1 % of the result (ONNX Runtime 1.32).
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    # Without VNNI, products of uint8 by int8 saturate; with this entry the engine makes uint8 of constant weights on such processors.
+    options.add_session_config_entry("session.x64quantprecision", "1")
     if provider != CPU_PROVIDER:
         # Without these two the engine runs on its CPU provider what the other one does not take, and says nothing.
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")

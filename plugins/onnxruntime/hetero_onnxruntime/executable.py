@@ -22,6 +22,7 @@ from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.profile import Profile
+from hetero_onnxruntime.emptiness import list_checks, require_sizes
 from hetero_onnxruntime.engine import OrtEngine, find_turn
 from hetero_onnxruntime.executed import list_optimized
 from hetero_onnxruntime.session import Loaded, Settings, build_session
@@ -69,6 +70,7 @@ class OrtExecutable(Executable):
         self._output_names = [spec.name for spec in self.outputs]
         self._is_plain = all(_is_plain(spec) for spec in (*self.inputs, *self.outputs))
         self._makes_little = all(0 <= _count(spec) <= SMALL for spec in self.outputs)
+        self._checks = list_checks(network)
         self._is_fixed = all(_count(spec) >= 0 for spec in (*self.inputs, *self.outputs))
 
     @cached_property
@@ -85,6 +87,8 @@ class OrtExecutable(Executable):
         if not self.outputs:
             # A part of a network that nobody reads; the engine refuses to run for nothing.
             return ()
+        if self._checks:
+            require_sizes(self._checks, inputs, self._names)
         if context.profile is not None:
             return self._run_profiled(inputs, context.profile)
         presets = context.outputs

@@ -6,21 +6,102 @@ passes that case.
 
 from __future__ import annotations
 
+import numpy as np
+
 from hetero_core.dtypes import FLOAT_DTYPES
-from hetero_core.engines.inspection import dtype_of_input, find_shape, has_input, scales_are_whole
-from hetero_core.engines.known_errors import Check, find_error, refuse_empty_axes
+from hetero_core.engines.inspection import dtype_of_input, find_constant, find_shape, has_input, scales_are_whole
+from hetero_core.engines.known_errors import Check, KnownError, find_error, refuse_empty_axes, tabulate
 from hetero_core.network.graph import Graph, Node
-from hetero_onnxruntime.division import find_fatal_division
+from hetero_onnxruntime.emptiness import DEEP_PRODUCTS, RECURRENT, may_be_empty
+from hetero_onnxruntime.overflows import FUSED, PLACES, is_small, may_saturate, reads_integers
 
 
-def find_known_error(node: Node, graph: Graph) -> str | None:
-    """Returns what the engine gets wrong about a node, or about one in its bodies, in words, or None."""
-    return find_error(node, graph, _check_node) or find_fatal_division(node, graph)
+def find_known_error(node: Node, graph: Graph, *, saturates: bool = False, widens: bool = True) -> str | None:
+    """Returns what the engine gets wrong about a node, or about a node in its bodies, in words, or None.
+
+    `saturates` says that products of uint8 by int8 saturate on this processor, `widens` that the engine makes uint8 of constant weights.
+    """
+
+    def check(node: Node, graph: Graph) -> str | None:
+        own = _CHECKS.get((node.domain, node.op_type))
+        reason = (None if own is None else own(node, graph)) or _check_rows(node, graph)
+        if reason is None and saturates and _is_product(node) and may_saturate(node, graph, widens):
+            reason = SATURATION
+        return reason
+
+    return find_error(node, graph, check)
 
 
-def _check_node(node: Node, graph: Graph) -> str | None:
-    check = _CHECKS.get((node.domain, node.op_type))
-    return None if check is None else check(node, graph)
+def _is_product(node: Node) -> bool:
+    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    return operator in PLACES or operator in FUSED
+
+
+SATURATION = (
+    "ONNX Runtime adds pairs of products of uint8 by int8 in 16 bits on this processor, where they saturate (onnxruntime#6004); it is "
+    "right with constant weights of the same graph and ORT_GRAPH_OPTIMIZATION=EXTENDED or ALL, and with weights of uint8"
+)
+
+
+def _may_divide_the_least(node: Node, graph: Graph) -> bool:
+    if len(node.inputs) != 2:
+        return False
+    dividend, divisor = (find_constant(name, graph, graph.initializers) for name in node.inputs)
+    dtype = dtype_of_input(node, graph) or dtype_of_input(node, graph, 1)
+    known = dividend if dividend is not None else divisor
+    dtype = dtype if known is None else str(known.dtype)
+    if dtype not in ("int32", "int64"):
+        return False
+    if divisor is not None and not bool((divisor == -1).any()):
+        return False
+    if dividend is not None:
+        return bool((dividend == np.iinfo(dividend.dtype).min).any())
+    return not is_small(node.inputs[0], graph)
+
+
+ROWS = (
+    KnownError(
+        "least_by_minus_one",
+        ("Div",),
+        "ONNX Runtime ends the process where it divides the least integer by -1, which may happen here",
+        "1.32",
+        "drawn",
+        _may_divide_the_least,
+    ),
+    KnownError(
+        "integer_reduction",
+        ("ReduceL1", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+        "ONNX Runtime's {node.op_type} of integers saturates at the ends of their type; the standard wraps, and these may be large",
+        "1.32",
+        "drawn",
+        reads_integers,
+    ),
+    KnownError(
+        "empty_recurrence",
+        RECURRENT,
+        "ONNX Runtime ends the process on a {node.op_type} of batch 0 or 0 steps, and their number is 0 or only known inside the run",
+        "1.32",
+        "drawn",
+        may_be_empty,
+    ),
+    KnownError(
+        "unique_of_nothing",
+        ("Unique",),
+        "ONNX Runtime ends the process on Unique along an axis of an empty tensor, and its size is 0 or only known inside the run",
+        "1.32",
+        "drawn",
+        may_be_empty,
+    ),
+    KnownError(
+        "product_of_nothing",
+        tuple(DEEP_PRODUCTS),
+        "ONNX Runtime returns unwritten memory from a {node.op_type} with nothing to add, and the depth is 0 or only known inside the run",
+        "1.32",
+        "drawn",
+        may_be_empty,
+    ),
+)
+_check_rows = tabulate(ROWS)
 
 
 def _check_attention(node: Node, graph: Graph) -> str | None:
