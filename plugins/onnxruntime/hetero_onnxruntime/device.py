@@ -129,8 +129,7 @@ class OrtDevice(EngineDevice):
 def _has_bytes(network: Network) -> bool:
     """Says whether a network may multiply 8-bit integers, its bodies included."""
     return any(
-        node.op_type in ("DequantizeLinear", "MatMulInteger")
-        or node.op_type.startswith(("Q", "Dynamic", "MatMulInteger"))
+        node.op_type in ("DequantizeLinear", "MatMulInteger") or node.op_type.startswith(("Q", "Dynamic", "MatMulInteger"))
         for graph in iterate_graphs(network)
         for node in graph.nodes
     )

@@ -78,17 +78,19 @@ def is_small(name: str, graph: Graph, steps: list[int] | None = None) -> bool:
     return all(is_small(each, graph, steps) for each in inputs if each)
 
 
-PLACES: Mapping[str, tuple[tuple[int, int], ...]] = {
-    "MatMulInteger": ((0, 1),),
-    "QLinearMatMul": ((0, 3),),
-    "QLinearConv": ((0, 3),),
-    "com.microsoft.QGemm": ((0, 3),),
-    "com.microsoft.MatMulIntegerToFloat": ((0, 1),),
-    "com.microsoft.DynamicQuantizeMatMul": ((-1, 1),),
-    "com.microsoft.DynamicQuantizeLSTM": ((-1, 1), (-1, 2)),
-    "com.microsoft.QAttention": ((0, 1),),
+PLACES: Mapping[str, tuple[tuple[int, int, int], ...]] = {
+    "MatMulInteger": ((0, 1, 3),),
+    "QLinearMatMul": ((0, 3, 5),),
+    "QLinearConv": ((0, 3, 5),),
+    "com.microsoft.QLinearConv": ((0, 3, 5),),
+    "com.microsoft.QGemm": ((0, 3, 5),),
+    "com.microsoft.MatMulIntegerToFloat": ((0, 1, 5),),
+    "com.microsoft.DynamicQuantizeMatMul": ((-1, 1, 3),),
+    "com.microsoft.DynamicQuantizeLSTM": ((-1, 1, 9), (-1, 2, 11)),
+    "com.microsoft.QAttention": ((0, 1, 7),),
 }
-"""The products of 8-bit integers: the inputs that are multiplied; -1 for one that the operator quantizes to uint8 itself."""
+"""The products of 8-bit integers: the inputs that are multiplied, and the zero point of the second; -1 for an input that the operator
+quantizes to uint8 itself."""
 FUSED = ("MatMul", "Gemm", "Conv")
 """The operators that become such products between DequantizeLinear and QuantizeLinear."""
 
@@ -97,28 +99,37 @@ def may_saturate(node: Node, graph: Graph, is_mended: bool) -> bool:
     """Says whether a node multiplies uint8 by int8 that the engine does not widen to uint8; with `is_mended` it widens constants."""
     operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     if operator in FUSED:
-        pairs = [tuple(_find_quantized(node, graph, index) for index in (0, 1))]
-    else:
-        pairs = [(node.inputs[a] if a >= 0 else None, node.inputs[b]) for a, b in PLACES[operator] if has_input(node, b)]
-    return any(_is_mixed(left, right, graph, operator, is_mended) for left, right in pairs)
+        left, right = (_find_dequantization(node, graph, index) for index in (0, 1))
+        if left is None or right is None:
+            return False
+        return _is_mixed(left.inputs[0], right.inputs[0], _name_input(right, 2), graph, is_mended)
+    return any(
+        _is_mixed(node.inputs[a] if a >= 0 else None, node.inputs[b], _name_input(node, zero_point), graph, is_mended)
+        for a, b, zero_point in PLACES[operator]
+        if has_input(node, b)
+    )
 
 
-def _find_quantized(node: Node, graph: Graph, index: int) -> str | None:
-    """Returns the integers behind the dequantized input of a product, "" if the input is not dequantized."""
+def _name_input(node: Node, index: int) -> str:
+    return node.inputs[index] if has_input(node, index) else ""
+
+
+def _find_dequantization(node: Node, graph: Graph, index: int) -> Node | None:
+    """Returns the DequantizeLinear whose values an input has, also behind operators that move them; None if there is none."""
     producer = graph.find_producer(node.inputs[index]) if has_input(node, index) else None
     while producer is not None and producer.op_type in ("Transpose", "Reshape", "Identity") and not producer.domain:
         producer = graph.find_producer(producer.inputs[0])
-    return producer.inputs[0] if producer is not None and producer.op_type == "DequantizeLinear" else ""
+    return producer if producer is not None and producer.op_type == "DequantizeLinear" else None
 
 
-def _is_mixed(left: str | None, right: str | None, graph: Graph, operator: str, is_mended: bool) -> bool:
-    if left == "" or not right:
-        return False
+def _is_mixed(left: str | None, right: str, zero_point: str, graph: Graph, is_mended: bool) -> bool:
+    """Says whether uint8 values (None: those that the operator makes) are multiplied by int8 weights that stay int8."""
     dtypes = ["uint8" if name is None else getattr(graph.type_of(name), "dtype", None) for name in (left, right)]
     if dtypes[0] not in ("uint8", None) or dtypes[1] not in ("int8", None):
         return False
-    is_constant = right in graph.initializers and right in getattr(graph.initializers, "maps", (graph.initializers,))[0]
-    return not (is_mended and is_constant)
+    # The constants of the body itself, without those that it captures.
+    own = getattr(graph.initializers, "maps", (graph.initializers,))[0]
+    return not (is_mended and right in own and (not zero_point or zero_point in own))
 
 
 @cache
