@@ -1,14 +1,15 @@
-"""Known errors that hang on sizes, on numbers of iterations or on the processor: rows of `known_errors`, with the probe of 8-bit products."""
+"""Known errors that hang on sizes, on numbers of iterations or on the processor, and limits of open sizes that each run checks."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, partial
 from math import prod
 
 from hetero_core.engines.inspection import find_constant, find_shape, has_input
 from hetero_core.engines.known_errors import KnownError
-from hetero_core.network.graph import Graph, Node
+from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
 from hetero_openvino.pixels import RESIZING, may_miss_pixels
@@ -73,6 +74,23 @@ def _forgets_sizes(node: Node, graph: Graph) -> bool:
 
 def _gathers_nothing(node: Node, graph: Graph) -> bool:
     return 0 in (find_shape(node, graph, 1) or ())
+
+
+def _is_product_of_nothing(node: Node, graph: Graph) -> bool:
+    return _find_depth(node, graph) == 0
+
+
+def _find_depth(node: Node, graph: Graph) -> int | str | None:
+    """Returns the size that a product of matrices sums over."""
+    shape = find_shape(node, graph)
+    if not shape:
+        return None
+    return shape[0] if node.op_type == "Gemm" and node.attributes.get("transA", 0) else shape[-1]
+
+
+def _reads_empty_constant(node: Node, graph: Graph) -> bool:
+    constants = (graph.initializers[name] for name in node.reads if name in graph.initializers)
+    return any(0 in constant.shape and constant.shape != (0,) for constant in constants)
 
 
 def _is_empty(node: Node, graph: Graph) -> bool:
@@ -177,7 +195,57 @@ def saturates_bytes(operator: str) -> bool:
     return bool((answer != round(64 * 255 * 127 / 8192)).any())
 
 
+@dataclass(frozen=True)
+class SizeLimit:
+    """Bounds of the product of some sizes of inputs, each an index of an input and an axis; `factor` is the part that is known."""
+
+    places: tuple[tuple[int, int], ...]
+    factor: int
+    least: int
+    most: int | None
+    reason: str
+
+
+def list_size_limits(network: Network) -> list[SizeLimit]:
+    """Returns what the open sizes of inputs must be in a run, so that the engine is right about products and sums over them."""
+    place_of_size: dict[str, tuple[int, int]] = {}
+    for index, spec in enumerate(network.inputs):
+        for axis, size in enumerate(spec.shape if spec.shape is not None else ()):
+            if isinstance(size, str):
+                place_of_size.setdefault(size, (index, axis))
+    limits: dict[SizeLimit, None] = {}
+    for node in network.nodes:
+        if node.domain:
+            continue
+        if node.op_type in ("Gemm", "MatMul") and (depth := _find_depth(node, network)) in place_of_size:
+            limits[SizeLimit((place_of_size[str(depth)],), 1, 1, None, "OpenVINO is wrong about products over no elements")] = None
+        summed, is_chain = list_summed(node, network) or ([], False)
+        places = tuple(place_of_size[size] for size in summed if isinstance(size, str) and size in place_of_size)
+        if places:
+            factor = prod(size for size in summed if isinstance(size, int))
+            most = LONGEST_CHAIN if is_chain else LONGEST_SUM
+            reason = f"OpenVINO loses 0.1 % and more where it adds up more than {most} numbers in float32"
+            limits[SizeLimit(places, factor, 0, most, reason)] = None
+    return list(limits)
+
+
 ROWS = (
+    KnownError(
+        "product_of_nothing",
+        ("Gemm", "MatMul"),
+        "OpenVINO is wrong about products over an axis of length 0",
+        "2026.4",
+        "drawn",
+        _is_product_of_nothing,
+    ),
+    KnownError(
+        "empty_constant",
+        ("*",),
+        "OpenVINO forgets the shape of a constant of no elements",
+        "2026.4",
+        "drawn",
+        _reads_empty_constant,
+    ),
     KnownError(
         "open_size_beside_0", ("*",), "OpenVINO takes an open size for 0 if another size is 0", "2026.4", "drawn", _forgets_sizes
     ),

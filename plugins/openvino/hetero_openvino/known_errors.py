@@ -14,7 +14,6 @@ from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.channels import find_channel_error
 from hetero_openvino.contrib import find_contrib_error
-from hetero_openvino.emptiness import find_empty_constant, find_empty_product
 from hetero_openvino.fatal_nodes import FATAL_NODES
 from hetero_openvino.flags import find_flag_error
 from hetero_openvino.frontend_errors import FRONTEND_ERRORS
@@ -52,7 +51,6 @@ def _check_node(node: Node, graph: Graph, takes_quantized: bool) -> str | None:
         *own,
         _check_quantized if takes_quantized else _check_halves,
         _check_rows,
-        find_empty_constant,
         find_flag_error,
         find_arithmetic_error,
         find_channel_error,
@@ -92,7 +90,6 @@ _CHECKS: dict[str, Check] = {
     "ConvTranspose": find_placement_error,
     # dynamicquantizelinear, quantizelinear_uint16
     **dict.fromkeys(QUANTIZING, refuse(_HALVES)),
-    **dict.fromkeys(("Gemm", "MatMul"), find_empty_product),
     "If": _check_if,
     # No case: values of 1e-3 along an axis of 3 are off by 0.1.
     "LpNormalization": refuse("OpenVINO adds to the norm that LpNormalization divides by"),

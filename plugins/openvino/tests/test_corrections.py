@@ -232,9 +232,7 @@ def test_product_over_no_elements_of_an_open_length_is_an_error_of_the_run(core:
     loaded = core.load_network(network, "OPENVINO")
     x, w, b = draw(2, 4), draw(4, 3), draw(3)
     np.testing.assert_allclose(loaded.infer({"x": x, "w": w, "b": b})["y"], x @ w + b, rtol=1e-4, atol=1e-5)
-    with pytest.raises(
-        InferenceError, match="input 'x' has length 0 along axis 1; OpenVINO is wrong about products over no elements"
-    ):
+    with pytest.raises(InferenceError, match="axis 1 of input 'x' has length 0; OpenVINO is wrong about products over no elements"):
         loaded.infer({"x": x[:, :0], "w": w[:0], "b": b})
     assert loaded.infer({"x": x[:0], "w": w, "b": b})["y"].shape == (0, 3)
 

@@ -1,7 +1,7 @@
 # ruff: noqa: T201  # a command that prints
 """Draws small networks of the kinds that OpenVINO was once wrong about, and compares its answers with the NumPy kernels of CPU.
 
-`python neighbours.py --count 1000 --seed 0` runs them in child processes, so that a crash or a hang counts as one wrong network.
+`python -m hetero_tests.openvino_neighbours --count 1000 --seed 0` runs them in child processes, so that a crash or a hang counts as one wrong network.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def draw_dft(d: Draft) -> None:
 def draw_loop(d: Draft) -> None:
     width = d.pick(1, 2, 3)
     counts = [d.pick(3, 1), d.pick(-1, 0, -5, 0, 2), d.pick(0, 2)]
-    x = open_some(d, feed_runs(d, "x", *[d.normal(width) for _ in counts]))
+    open_some(d, feed_runs(d, "x", *[d.normal(width) for _ in counts]))
     count_dtype = np.int64
     count = d.pick(None, "input", "input", "input", "constant", "computed", "captured")
     loop_inputs = [""]
@@ -826,7 +826,7 @@ def judge(core: Core, draft: Draft) -> tuple[str, str]:
     """Returns a verdict and what it rests on: RIGHT, WRONG, ERROR, GUARDED (a run that the plugin refuses), REFUSED, INVALID."""
     model = draft.build()
     try:
-        expected = [run for run in run_all(core, model, "CPU", draft.feeds, CPU_KERNELS="NUMPY")]
+        expected = list(run_all(core, model, "CPU", draft.feeds, CPU_KERNELS="NUMPY"))
     except HeteroError as error:
         return "INVALID", str(error)
     refused = core.query_network(model, "OPENVINO").refused
