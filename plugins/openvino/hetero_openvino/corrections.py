@@ -260,7 +260,9 @@ def _pad_empty(opset: Any, operation: Any) -> None:
         readers = list(output.get_target_inputs())
         if index == 0:
             steps = opset.concat([batch, length], 0)
-            cut = opset.slice(output, opset.constant([0, 0], np.int64), steps, opset.constant([1, 1], np.int64), opset.constant([0, 2], np.int64))
+            cut = opset.slice(
+                output, opset.constant([0, 0], np.int64), steps, opset.constant([1, 1], np.int64), opset.constant([0, 2], np.int64)
+            )
         else:
             last = opset.select(is_still, operation.input_value(index), output)
             cut = opset.slice(last, zero, batch, one, first)
@@ -306,7 +308,10 @@ def _is_dequantized(weight: Any) -> bool:
         if kind not in _DEQUANTIZING:
             return False
         kinds.add(kind)
-        waiting += [value.get_node() for value in node.input_values()[: 1 if kind in ("Reshape", "Squeeze", "Transpose", "Unsqueeze") else 2]]
+        waiting += [
+            value.get_node()
+            for value in node.input_values()[: 1 if kind in ("Reshape", "Squeeze", "Transpose", "Unsqueeze") else 2]
+        ]
     return has_integers and bool(kinds & {"Multiply", "Divide"})
 
 
@@ -349,7 +354,11 @@ def _is_scale(node: Any) -> bool:
     while node.get_type_name() in ("Convert", "Reshape", "Unsqueeze") and node.get_element_type().is_real():
         inner = node.input_value(0).get_node()
         if inner.get_type_name() == "Constant":
-            return len(inner.get_output_shape(0)) == 0 or inner.get_output_shape(0) != node.get_output_shape(0) or node.get_type_name() != "Convert"
+            return (
+                len(inner.get_output_shape(0)) == 0
+                or inner.get_output_shape(0) != node.get_output_shape(0)
+                or node.get_type_name() != "Convert"
+            )
         node = inner
     return bool(node.get_type_name() == "Constant")
 

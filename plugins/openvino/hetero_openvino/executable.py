@@ -28,9 +28,9 @@ from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
 from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
 from hetero_openvino.conversion import CARRIERS, TYPE_NAMES
-from hetero_openvino.emptiness import list_multiplied_axes
 from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executed import list_layers, record_layers
+from hetero_openvino.hazards import SizeLimit, list_size_limits
 from hetero_openvino.packing import PACKED, pack_array, unpack_array
 from hetero_openvino.ports import Ports
 from hetero_openvino.probing import shorten_message
@@ -129,7 +129,7 @@ class OpenvinoExecutable(Executable):
             for index, spec in enumerate(self.inputs)
             if spec.name in limits and ports.inputs[index] is not None
         ]
-        self._multiplied = tuple(list_multiplied_axes(network))
+        self._size_limits = list_size_limits(network)
         self._compile_measured = compile_measured
         self._measured: OpenvinoExecutable | None = None
         self._lock = Lock()
@@ -139,16 +139,13 @@ class OpenvinoExecutable(Executable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs, in arrays of their own or in the caller's; the engine runs without the interpreter's lock.
 
-        Raises: InferenceError for integers that are larger than what the engine computes them in, and for products over nothing.
+        Raises: InferenceError for integers that are larger than what the engine computes them in, and for sizes that
+        a `SizeLimit` excludes.
         """
         for index, name, limit in self._limited:
             _require_within(inputs[index], name, limit)
-        for index, axis in self._multiplied:
-            if inputs[index].shape[axis] == 0:
-                raise InferenceError(
-                    f"input '{self.inputs[index].name}' has length 0 along axis {axis}; OpenVINO is wrong about products over no elements. "
-                    "Run the nodes that multiply on another device"
-                )
+        for size_limit in self._size_limits:
+            self._require_size(size_limit, inputs)
         if self._is_copied and context.profile is None and get_ident() == main_thread().ident:
             lane = self._take_lane(inputs)
             # The engine's copies are the results: by port, and so by output.
@@ -164,6 +161,15 @@ class OpenvinoExecutable(Executable):
         for index, source in self.ports.passed.items():
             results[index] = _copy(inputs[source], results[index])
         return tuple(results)
+
+    def _require_size(self, limit: SizeLimit, inputs: tuple[Any, ...]) -> None:
+        size = limit.factor
+        for index, axis in limit.places:
+            size *= inputs[index].shape[axis]
+        if size < limit.least or (limit.most is not None and size > limit.most):
+            axes = " and ".join(f"axis {axis} of input '{self.inputs[index].name}'" for index, axis in limit.places)
+            lengths = ", ".join(str(inputs[index].shape[axis]) for index, axis in limit.places)
+            raise InferenceError(f"{axes} has length {lengths}; {limit.reason}. Run the nodes that read it on another device")
 
     def _run_engine(self, inputs: tuple[Any, ...], results: list[Any], profile: Profile | None) -> None:
         """Runs one request, and puts its outputs in the place of the arrays in `results` that it cannot fill."""

@@ -1,15 +1,19 @@
-"""Known errors that hang on sizes, on numbers of iterations or on the processor: rows of `known_errors`, with the probe of 8-bit products."""
+"""Known errors that hang on sizes, on numbers of iterations or on the processor, and limits of open sizes that each run checks."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, partial
 from math import prod
 
 from hetero_core.engines.inspection import find_constant, find_shape, has_input
 from hetero_core.engines.known_errors import KnownError
-from hetero_core.network.graph import Graph, Node
+from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
 from hetero_openvino.pixels import RESIZING, may_miss_pixels
+from hetero_openvino.producers import walk_producers
 
 LONGEST_SUM = 2**20
 """Elements that a sum in float32 may have: the engine adds eight numbers side by side, and is off by 0.1 % where all are alike."""
@@ -17,6 +21,7 @@ LONGEST_CHAIN = 2**17
 """The same for sums that it adds one by one: those that leave the last axis, and those of one dimension."""
 
 _REDUCTIONS = tuple(f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Mean", "Sum", "SumSquare"))
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _RECURRENT = ("GRU", "LSTM", "RNN")
 
 
@@ -71,8 +76,65 @@ def _gathers_nothing(node: Node, graph: Graph) -> bool:
     return 0 in (find_shape(node, graph, 1) or ())
 
 
+def _is_product_of_nothing(node: Node, graph: Graph) -> bool:
+    return _find_depth(node, graph) == 0
+
+
+def _find_depth(node: Node, graph: Graph) -> int | str | None:
+    """Returns the size that a product of matrices sums over."""
+    shape = find_shape(node, graph)
+    if not shape:
+        return None
+    return shape[0] if node.op_type == "Gemm" and node.attributes.get("transA", 0) else shape[-1]
+
+
+def _reads_empty_constant(node: Node, graph: Graph) -> bool:
+    constants = (graph.initializers[name] for name in node.reads if name in graph.initializers)
+    return any(0 in constant.shape and constant.shape != (0,) for constant in constants)
+
+
 def _is_empty(node: Node, graph: Graph) -> bool:
     return any(0 in (find_shape(node, graph, index) or ()) for index in range(len(node.inputs)))
+
+
+def _may_saturate(node: Node, graph: Graph) -> bool:
+    """Says whether two neighbouring products of 8 bits may leave 16 bits: not with weights from -64 to 64."""
+    return _are_large(graph.initializers.get(node.inputs[3]))
+
+
+def _may_halve(node: Node, graph: Graph) -> bool:
+    """Says whether a product may lie exactly between two codes: of scales that are all near powers of two."""
+    scales = [graph.initializers.get(node.inputs[index]) for index in (1, 4, 6)]
+    if any(scale is None or scale.array.size != 1 for scale in scales):
+        return True
+    first, second, result = (Fraction(float(scale.array.reshape(-1)[0])) for scale in scales if scale is not None)
+    step = first * second / result if result else Fraction(0)
+    weights = graph.initializers.get(node.inputs[3])
+    largest = 2**31 if weights is None else weights.array.size * 255 * 128
+    return step.denominator % 2 == 0 and step.denominator <= 2 * largest
+
+
+def _may_saturate_pairs(node: Node, graph: Graph) -> bool:
+    """Says whether a product reads dequantized numbers on both sides, and may saturate as 8-bit products do."""
+    for index in (0, 1):
+        producers = list(
+            walk_producers(node.inputs[index], graph, lambda producer: producer.op_type not in (*PRODUCTS, "DequantizeLinear"))
+        )
+        if not any(producer.op_type == "DequantizeLinear" for producer in producers):
+            return False
+        codes = [producer.inputs[0] for producer in producers if producer.op_type == "DequantizeLinear"]
+    return any(_are_large(graph.initializers.get(code)) for code in codes)
+
+
+def _are_large(weights: Initializer | None) -> bool:
+    if weights is None or weights.dtype != "int8":
+        return True
+    return bool(weights.array.size) and (int(weights.array.min()) < -64 or int(weights.array.max()) > 64)
+
+
+def _has_open_size(node: Node, graph: Graph) -> bool:
+    shape = find_shape(node, graph)
+    return shape is None or not all(isinstance(size, int) for size in shape)
 
 
 def list_summed(node: Node, graph: Graph) -> tuple[list[int | str | None], bool] | None:
@@ -133,12 +195,67 @@ def saturates_bytes(operator: str) -> bool:
     return bool((answer != round(64 * 255 * 127 / 8192)).any())
 
 
+@dataclass(frozen=True)
+class SizeLimit:
+    """Bounds of the product of some sizes of inputs, each an index of an input and an axis; `factor` is the part that is known."""
+
+    places: tuple[tuple[int, int], ...]
+    factor: int
+    least: int
+    most: int | None
+    reason: str
+
+
+def list_size_limits(network: Network) -> list[SizeLimit]:
+    """Returns what the open sizes of inputs must be in a run, so that the engine is right about products and sums over them."""
+    place_of_size: dict[str, tuple[int, int]] = {}
+    for index, spec in enumerate(network.inputs):
+        for axis, size in enumerate(spec.shape if spec.shape is not None else ()):
+            if isinstance(size, str):
+                place_of_size.setdefault(size, (index, axis))
+    limits: dict[SizeLimit, None] = {}
+    for node in network.nodes:
+        if node.domain:
+            continue
+        if node.op_type in ("Gemm", "MatMul") and (depth := _find_depth(node, network)) in place_of_size:
+            limits[SizeLimit((place_of_size[str(depth)],), 1, 1, None, "OpenVINO is wrong about products over no elements")] = None
+        summed, is_chain = list_summed(node, network) or ([], False)
+        places = tuple(place_of_size[size] for size in summed if isinstance(size, str) and size in place_of_size)
+        if places:
+            factor = prod(size for size in summed if isinstance(size, int))
+            most = LONGEST_CHAIN if is_chain else LONGEST_SUM
+            reason = f"OpenVINO loses 0.1 % and more where it adds up more than {most} numbers in float32"
+            limits[SizeLimit(places, factor, 0, most, reason)] = None
+    return list(limits)
+
+
 ROWS = (
+    KnownError(
+        "product_of_nothing",
+        ("Gemm", "MatMul"),
+        "OpenVINO is wrong about products over an axis of length 0",
+        "2026.4",
+        "drawn",
+        _is_product_of_nothing,
+    ),
+    KnownError(
+        "empty_constant",
+        ("*",),
+        "OpenVINO forgets the shape of a constant of no elements",
+        "2026.4",
+        "drawn",
+        _reads_empty_constant,
+    ),
     KnownError(
         "open_size_beside_0", ("*",), "OpenVINO takes an open size for 0 if another size is 0", "2026.4", "drawn", _forgets_sizes
     ),
     KnownError(
-        "gather_of_nothing", ("Gather",), "OpenVINO drops the axis that Gather takes nothing of", "2026.4", "drawn", _gathers_nothing
+        "gather_of_nothing",
+        ("Gather",),
+        "OpenVINO drops the axis that Gather takes nothing of",
+        "2026.4",
+        "drawn",
+        _gathers_nothing,
     ),
     KnownError(
         "dft_of_nothing",
@@ -157,7 +274,12 @@ ROWS = (
         may_not_run,
     ),
     KnownError(
-        "scan_of_nothing", ("Scan",), "OpenVINO fails at Scan of length 0, and the length may be 0", "2026.4", "drawn", _may_scan_nothing
+        "scan_of_nothing",
+        ("Scan",),
+        "OpenVINO fails at Scan of length 0, and the length may be 0",
+        "2026.4",
+        "drawn",
+        _may_scan_nothing,
     ),
     KnownError(
         "unique_of_nothing",
@@ -174,6 +296,14 @@ ROWS = (
         "2026.4",
         "drawn",
         _is_empty,
+    ),
+    KnownError(
+        "hardmax_of_open_sizes",
+        ("Hardmax",),
+        "OpenVINO loses the shape of a Hardmax of no elements, and sizes are open",
+        "2026.4",
+        "drawn",
+        _has_open_size,
     ),
     KnownError(
         "nearest_pixel",
@@ -202,8 +332,34 @@ ROWS = (
             "OpenVINO adds up pairs of 8-bit products in 16 bits on this processor, which saturate",
             "2026.4",
             "drawn",
-            probe=partial(saturates_bytes, operator),
+            _may_saturate,
+            partial(saturates_bytes, operator),
         )
         for operator in ("QLinearConv", "QLinearMatMul")
     ),
 )
+
+HALF_ROWS = (
+    KnownError(
+        "product_between_codes",
+        ("QLinearConv", "QLinearMatMul"),
+        "OpenVINO may round a product that lies exactly between two codes to the odd one; OPENVINO_QUANTIZED=YES takes it all the same",
+        "2026.4",
+        "drawn",
+        _may_halve,
+    ),
+)
+"""Rows of results that are one step of a quantization away from the right one."""
+
+QUANTIZED_ROWS = (
+    KnownError(
+        "saturating_pairs",
+        PRODUCTS,
+        "OpenVINO adds up pairs of 8-bit products in 16 bits on this processor, which saturate",
+        "2026.4",
+        "drawn",
+        _may_saturate_pairs,
+        partial(saturates_bytes, "QLinearConv"),
+    ),
+)
+"""Rows of products that the engine computes in 8 bits only where it may quantize."""

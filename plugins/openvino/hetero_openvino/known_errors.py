@@ -14,12 +14,11 @@ from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.channels import find_channel_error
 from hetero_openvino.contrib import find_contrib_error
-from hetero_openvino.emptiness import find_empty_constant, find_empty_product
 from hetero_openvino.fatal_nodes import FATAL_NODES
 from hetero_openvino.flags import find_flag_error
 from hetero_openvino.frontend_errors import FRONTEND_ERRORS
-from hetero_openvino.hazards import ROWS
 from hetero_openvino.groups import find_group_error
+from hetero_openvino.hazards import HALF_ROWS, QUANTIZED_ROWS, ROWS
 from hetero_openvino.layout_errors import LAYOUT_ERRORS
 from hetero_openvino.pooling_errors import POOLING_ERRORS
 from hetero_openvino.quantizing import QUANTIZING, find_quantizing_error
@@ -48,7 +47,14 @@ def _check_node(node: Node, graph: Graph, takes_quantized: bool) -> str | None:
     if node.domain:
         return None
     own = (table[node.op_type] for table in _TABLES if node.op_type in table)
-    checks = (*own, _check_rows, find_empty_constant, find_flag_error, find_arithmetic_error, find_channel_error)
+    checks = (
+        *own,
+        _check_quantized if takes_quantized else _check_halves,
+        _check_rows,
+        find_flag_error,
+        find_arithmetic_error,
+        find_channel_error,
+    )
     return next((reason for check in checks if (reason := check(node, graph)) is not None), None)
 
 
@@ -84,7 +90,6 @@ _CHECKS: dict[str, Check] = {
     "ConvTranspose": find_placement_error,
     # dynamicquantizelinear, quantizelinear_uint16
     **dict.fromkeys(QUANTIZING, refuse(_HALVES)),
-    **dict.fromkeys(("Gemm", "MatMul"), find_empty_product),
     "If": _check_if,
     # No case: values of 1e-3 along an axis of 3 are off by 0.1.
     "LpNormalization": refuse("OpenVINO adds to the norm that LpNormalization divides by"),
@@ -95,3 +100,4 @@ _CHECKS: dict[str, Check] = {
 }
 _TABLES = (FATAL_NODES, FRONTEND_ERRORS, POOLING_ERRORS, _CHECKS, LAYOUT_ERRORS)
 _check_rows = tabulate(ROWS)
+_check_halves, _check_quantized = tabulate(HALF_ROWS), tabulate(QUANTIZED_ROWS)

@@ -48,7 +48,9 @@ def gather_pixels(network: Network) -> Network:
             initializers[constant] = Initializer.of_array(np.array(indices, np.int64))
             result = node.outputs[0] if axis == last else names.value(f"{node.name}/rows")
             attributes = MappingProxyType({"axis": axis})
-            nodes.append(Node(names.node(f"{node.name}/gather"), "Gather", (value, constant), (result,), "", node.opset, 1, attributes))
+            nodes.append(
+                Node(names.node(f"{node.name}/gather"), "Gather", (value, constant), (result,), "", node.opset, 1, attributes)
+            )
             value = result
     if initializers.keys() == network.initializers.keys():
         return network
@@ -112,7 +114,11 @@ def _list_pixels(node: Node, axes: list[Axis]) -> dict[int, list[int]] | None:
     coordinates = _find_coordinates(node)
     if coordinates not in (*_UNALIGNED, "align_corners"):
         return None
-    rounding = "floor" if coordinates == "asymmetric" and node.since_version in (7, 9, 10) else node.attributes.get("nearest_mode", "round_prefer_floor")
+    rounding = (
+        "floor"
+        if coordinates == "asymmetric" and node.since_version in (7, 9, 10)
+        else node.attributes.get("nearest_mode", "round_prefer_floor")
+    )
     pixels = {}
     for axis, (old, new, factor) in enumerate(axes):
         if factor == 1 and old == new:

@@ -16,11 +16,13 @@ def test_nodes_with_which_constants_pass_the_limit_are_refused_and_those_before_
     """Without it 600 of these take 70 s and 770 MB, more where they are larger."""
     content, _ = build_many_constants(130)
     refused = core.query_network(core.read_network(content), "OPENVINO").refused
-    assert refused
-    assert {name.partition("_")[0] for name in refused} == {"Add", "Concat"}
-    assert all("OpenVINO computes constants ahead, here of 13" in reason for reason in refused.values())
+    excess = {
+        name.partition("_")[0] for name, reason in refused.items() if "OpenVINO computes constants ahead, here of 13" in reason
+    }
+    assert excess == {"Add", "Concat"}
     few, _ = build_many_constants(20)
-    assert not core.query_network(core.read_network(few), "OPENVINO").refused
+    reasons = core.query_network(core.read_network(few), "OPENVINO").refused.values()
+    assert not any("computes constants ahead" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize(("start", "is_refused"), [("s", True), ("x", False)])

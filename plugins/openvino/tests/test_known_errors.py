@@ -160,13 +160,6 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
             17,
             "OpenVINO computes Add of int64 in 32 bits; the constant 'w' has larger values",
         ),
-        (
-            "g (bool c, float[2] x, float[2,3] m) => (float[2] y) { y = If (c) <"
-            "then_branch = t () => (float[2] a) { a = ReduceMax <axes = [1], keepdims = 0> (m) }, "
-            "else_branch = e () => (float[2] b) { b = Neg(x) }> }",
-            17,
-            "its body holds 'ReduceMax_0' (ReduceMax): OpenVINO's maximum of -inf alone, or of nothing, is the lowest float",
-        ),
     ],
 )
 def test_what_no_case_of_the_suite_covers_is_refused(core: Core, read: Read, text: str, opset: int, reason: str) -> None:
