@@ -29,7 +29,15 @@ ROUNDINGS: dict[str, Any] = {
     "ceil": ceil,
 }
 # float32 and float64 numbers that no small fraction has, and two with more bits than int64 holds.
-SCALES = [np.float32(0.7), np.float32(1 / 3), np.float32(2.6), np.float32(1.4), np.float64(0.1), np.float64(1e-9) + 1, np.float32(2)]
+SCALES = [
+    np.float32(0.7),
+    np.float32(1 / 3),
+    np.float32(2.6),
+    np.float32(1.4),
+    np.float64(0.1),
+    np.float64(1e-9) + 1,
+    np.float32(2),
+]
 
 
 def list_pixels(n: int, m: int, scale: Fraction, transformation: str, rounding: str) -> list[int]:

@@ -220,7 +220,11 @@ def _find_line(axis: Axis, transformation: str) -> tuple[Fraction, Fraction]:
         return (Fraction(0) if exact == 1 else last / (exact - 1)), Fraction(0)
     if transformation == "tf_crop_and_resize":
         begin, end = axis.roi
-        return (Fraction(0), half * (begin + end) * last) if axis.output == 1 else ((end - begin) * last / (axis.output - 1), begin * last)
+        return (
+            (Fraction(0), half * (begin + end) * last)
+            if axis.output == 1
+            else ((end - begin) * last / (axis.output - 1), begin * last)
+        )
     if transformation == "pytorch_half_pixel" and axis.output == 1:
         return Fraction(0), Fraction(0)
     slope = 1 / axis.scale

@@ -124,6 +124,8 @@ def _plant(node: Node, type_of: Callable[[str], TensorType | None]) -> Tree | No
     types = [type_of(value) for value in (*node.inputs, *node.outputs)]
     if not all(operand_type is not None and operand_type.dtype in STORAGE for operand_type in types):
         return None
+    if node.op_type == "Clip" and len(node.attributes) < 2 and types[0] is not None and types[0].dtype in SMALL:
+        return None  # an absent bound is the limit of the type, which the toolkit knows
     parameters = tuple(float(node.attributes.get(name, default)) for name, default in rule.attributes.items())
     if not all(math.isfinite(parameter) for parameter in parameters):
         return None
