@@ -144,6 +144,6 @@ def weigh_cubic(size: int, output: int) -> np.ndarray[Any, Any]:
 
 def find_nearest(size: int, output: int) -> np.ndarray[Any, Any]:
     """Returns int64 (output): the source pixel next to the center of each target pixel; of two that are as near, the lower one."""
-    center = (np.arange(output) + 0.5) * (size / output) - 0.5
-    nearest: np.ndarray[Any, Any] = np.clip(np.ceil(center - 0.5), 0, size - 1).astype(np.int64)
-    return nearest
+    # The pixel's center less a half is ((2 i + 1) size - 2 output) / (2 output), rounded up in integers.
+    nearest = -((2 * output - (2 * np.arange(output, dtype=np.int64) + 1) * size) // (2 * output))
+    return np.clip(nearest, 0, size - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.kernels.precision import Array, Namespace, narrow, widen
+from hetero_core.kernels.precision import Array, Namespace, is_float, narrow, widen
 from hetero_core.kernels.registry import FLOATS, NUMBERS, SIGNED, Dtypes, kernel
 
 # Operators whose result is one function of the namespace: operator, function, since-versions, dtypes.
@@ -118,13 +118,33 @@ def _evaluate(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 @kernel("Clip", since=(11, 12, 13), dtypes=NUMBERS)
 def clip(xp: Namespace, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-    """Returns min(max(x, low), high): where low is above high, every element is high. NaN stays. Source: ONNX Clip-13."""
-    if low is not None:
-        x = xp.maximum(x, low.reshape(()))
-    return x if high is None else xp.minimum(x, high.reshape(()))
+    """Returns min(max(x, low), high): where low is above high, every element is high. NaN stays.
+
+    An absent bound is the least or largest number of the type, so that infinities become numbers. Source: ONNX Clip-13.
+    """
+    least, most = _range_of(x.dtype) if is_float(x.dtype) else (None, None)
+    for function, bound, limit in ((xp.maximum, low, least), (xp.minimum, high, most)):
+        if bound is not None:
+            x = function(x, bound.reshape(()))
+        elif limit is not None:
+            x = function(x, x.dtype.type(limit))
+    return x
 
 
-@kernel("Clip", since=(1, 6), dtypes=FLOATS)
+@kernel("Clip", since=(1,), dtypes=FLOATS)
+def clip_by_bounds(
+    xp: Namespace,
+    x: Array,
+    *,
+    max: float | None = None,  # noqa: A002 - ONNX's name
+    min: float | None = None,  # noqa: A002 - ONNX's name
+) -> Array:
+    """Returns x limited by the attributes min and max; an absent bound is the limit of the type. Source: ONNX Clip-1."""
+    least, most = _range_of(x.dtype)
+    return clip_by_attributes(xp, x, max=most if max is None else max, min=least if min is None else min)
+
+
+@kernel("Clip", since=(6,), dtypes=FLOATS)
 def clip_by_attributes(
     xp: Namespace,
     x: Array,
@@ -132,8 +152,8 @@ def clip_by_attributes(
     max: float = float(np.finfo(np.float32).max),  # noqa: A002 - ONNX's name
     min: float = float(np.finfo(np.float32).min),  # noqa: A002 - ONNX's name
 ) -> Array:
-    """Returns x limited by the attributes min and max. Source: ONNX Clip-6."""
-    limits = [np.clip(np.float64(limit), *_range_of(x.dtype)).astype(x.dtype) for limit in (min, max)]
+    """Returns x limited by the attributes min and max; a finite bound outside the type is its limit. Source: ONNX Clip-6."""
+    limits = [x.dtype.type(limit if np.isinf(limit) else np.clip(np.float64(limit), *_range_of(x.dtype))) for limit in (min, max)]
     return xp.minimum(xp.maximum(x, limits[0]), limits[1])
 
 

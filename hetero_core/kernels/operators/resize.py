@@ -1,11 +1,14 @@
 """Resize and Upsample: each axis is resampled by itself, from positions and weights that the host works out.
 
 Interpolation is separable, so an axis needs, for each output element, the input positions that it reads and their weights.
-Coordinates are computed in float64.
+A coordinate is a rational number: sizes give the scale output / input, and a float scale or region counts with its exact value. Positions
+follow from integers alone, so that no rounding moves a nearest pixel; weights are float64.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import floor, lcm
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,7 @@ _CHOICES_18 = {**_CHOICES, "antialias": (0, 1), "keep_aspect_ratio_policy": ("st
 _CHOICES_19 = {**_CHOICES_18, "coordinate_transformation_mode": (*_TRANSFORMATIONS, "half_pixel_symmetric")}
 _SINCE_18 = ("antialias", "axes", "keep_aspect_ratio_policy")
 _Rows = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+_Positions = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 @record(frozen=True, slots=True)
@@ -51,8 +55,8 @@ class Axis:
     axis: int
     size: int
     output: int
-    scale: float
-    roi: tuple[float, float] = (0.0, 1.0)
+    scale: Fraction
+    roi: tuple[Fraction, Fraction] = (Fraction(0), Fraction(1))
 
 
 def _refuse_resize(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
@@ -173,19 +177,22 @@ def lay_axes(
     """Returns the axes with their output sizes: floor(size * scale) from scales, the nearest integer where the ratio is kept."""
     target_sizes = integers_of(sizes)
     if target_sizes:
-        factors = [size / shape[axis] for size, axis in zip(target_sizes, named, strict=True)]
+        pairs = list(zip(target_sizes, (shape[axis] for axis in named), strict=True))
+        # An axis of length 0 stays as it is.
+        factors = [Fraction(1) if size == length == 0 else Fraction(size, length) for size, length in pairs]
         outputs = list(target_sizes)
         if policy != "stretch":
-            factor = min(factors) if policy == "not_larger" else max(factors)
+            resized = [factor for factor, (_, length) in zip(factors, pairs, strict=True) if length] or [Fraction(1)]
+            factor = min(resized) if policy == "not_larger" else max(resized)
             factors = [factor] * len(named)
-            outputs = [int(np.floor(factor * shape[axis] + 0.5)) for axis in named]
+            outputs = [floor(factor * length + Fraction(1, 2)) for _, length in pairs]
     else:
         assert scales is not None, "Resize has neither scales nor sizes"
-        factors = [float(scale) for scale in scales]
-        outputs = [int(np.floor(shape[axis] * scale)) for axis, scale in zip(named, factors, strict=True)]
-    bounds = [0.0] * len(named) + [1.0] * len(named) if roi is None or roi.size == 0 else [float(bound) for bound in roi]
+        factors = [Fraction(float(scale)) for scale in scales]
+        outputs = [floor(shape[axis] * scale) for axis, scale in zip(named, factors, strict=True)]
+    bounds = [0] * len(named) + [1] * len(named) if roi is None or roi.size == 0 else [float(bound) for bound in roi]
     return [
-        Axis(axis, shape[axis], outputs[index], factors[index], (bounds[index], bounds[index + len(named)]))
+        Axis(axis, shape[axis], outputs[index], factors[index], (Fraction(bounds[index]), Fraction(bounds[index + len(named)])))
         for index, axis in enumerate(named)
     ]
 
@@ -201,43 +208,54 @@ def _resample(xp: Namespace, x: Array, axes: list[Axis], sampling: Sampling) -> 
             continue
         y = _resample_axis(xp, y, axis, sampling)
         if crops:
-            y = _fill_outside(xp, y, axis, _find_coordinates(axis, sampling.transformation), sampling.extrapolation_value)
+            y = _fill_outside(xp, y, axis, sampling.extrapolation_value)
     return narrow(y, x.dtype)
 
 
-def _find_coordinates(axis: Axis, transformation: str) -> _Rows:
-    """Returns where each output element lies in the input. Source: ONNX Resize-19, coordinate_transformation_mode."""
-    steps = np.arange(axis.output, dtype=np.float64)
-    exact = axis.scale * axis.size
-    last = axis.size - 1
-    if transformation == "asymmetric":
-        return steps / axis.scale
-    if transformation == "tf_half_pixel_for_nn":
-        return (steps + 0.5) / axis.scale
+def _find_line(axis: Axis, transformation: str) -> tuple[Fraction, Fraction]:
+    """Returns (slope, offset): output i lies at slope * i + offset in the input. Source: ONNX Resize-19, coordinate_transformation_mode."""
+    last, exact, half = axis.size - 1, axis.scale * axis.size, Fraction(1, 2)
     if transformation == "align_corners":
         # The official cases divide by the exact, perhaps fractional, length.
-        return np.zeros_like(steps) if axis.output == 1 and exact == 1 else steps * last / (exact - 1)
+        return (Fraction(0) if exact == 1 else last / (exact - 1)), Fraction(0)
     if transformation == "tf_crop_and_resize":
         begin, end = axis.roi
-        if axis.output == 1:
-            return np.full_like(steps, 0.5 * (begin + end) * last)
-        return begin * last + steps * (end - begin) * last / (axis.output - 1)
+        return (
+            (Fraction(0), half * (begin + end) * last)
+            if axis.output == 1
+            else ((end - begin) * last / (axis.output - 1), begin * last)
+        )
     if transformation == "pytorch_half_pixel" and axis.output == 1:
-        return np.zeros_like(steps)
-    centers: _Rows = (steps + 0.5) / axis.scale - 0.5
+        return Fraction(0), Fraction(0)
+    slope = 1 / axis.scale
+    offset = Fraction(0) if transformation == "asymmetric" else slope / 2
     if transformation == "half_pixel_symmetric":
-        centers = centers + axis.size / 2 * (1 - axis.output / exact)
-    return centers
+        offset += Fraction(axis.size, 2) * (1 - axis.output / exact)
+    return slope, offset if transformation in ("asymmetric", "tf_half_pixel_for_nn") else offset - half
 
 
-def find_taps(axis: Axis, sampling: Sampling) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], _Rows]:
+def _find_coordinates(axis: Axis, transformation: str) -> tuple[Any, int]:
+    """Returns (numerators, denominator): the integers whose quotients are the coordinates of all outputs.
+
+    They are int64, or Python's if four times a numerator or denominator could overflow.
+    """
+    slope, offset = _find_line(axis, transformation)
+    denominator = lcm(slope.denominator, offset.denominator)
+    step, begin = int(slope * denominator), int(offset * denominator)
+    largest = abs(step) * axis.output + abs(begin) + denominator * max(axis.size, 1)
+    numbers = np.arange(axis.output, dtype=np.int64 if largest < 2**61 else object)
+    return numbers * step + begin, denominator
+
+
+def find_taps(axis: Axis, sampling: Sampling) -> tuple[_Positions, _Rows]:
     """Returns (outputs, taps): which elements of an axis each output reads, and with which weights."""
-    coordinates = _find_coordinates(axis, sampling.transformation)
+    numerators, denominator = _find_coordinates(axis, sampling.transformation)
     if sampling.mode == "nearest":
-        positions = np.clip(_round_coordinates(coordinates, sampling.nearest_mode), 0, axis.size - 1).astype(np.int64)[:, None]
-        return positions, np.ones(positions.shape)
-    offsets, weights = _weigh(axis, coordinates, sampling)
-    positions = np.floor(coordinates).astype(np.int64)[:, None] + offsets[None, :]
+        positions = _round_quotients(numerators, denominator, sampling.nearest_mode)[:, None]
+        return np.clip(positions, 0, axis.size - 1).astype(np.int64), np.ones(positions.shape)
+    fractions = (numerators % denominator / denominator).astype(np.float64)
+    offsets, weights = _weigh(axis, fractions, sampling)
+    positions = (numerators // denominator).astype(np.int64)[:, None] + offsets[None, :]
     if sampling.exclude_outside:
         weights = np.where((positions < 0) | (positions >= axis.size), 0.0, weights)
         weights = weights / weights.sum(axis=1, keepdims=True)
@@ -257,24 +275,24 @@ def _resample_axis(xp: Namespace, x: Array, axis: Axis, sampling: Sampling) -> A
     return total
 
 
-def _round_coordinates(coordinates: _Rows, nearest_mode: str) -> _Rows:
+def _round_quotients(numerators: Any, denominator: int, nearest_mode: str) -> Any:
     if nearest_mode == "round_prefer_floor":
-        return np.ceil(coordinates - 0.5)
+        return -((denominator - 2 * numerators) // (2 * denominator))
     if nearest_mode == "round_prefer_ceil":
-        return np.floor(coordinates + 0.5)
-    return np.floor(coordinates) if nearest_mode == "floor" else np.ceil(coordinates)
+        return (2 * numerators + denominator) // (2 * denominator)
+    return numerators // denominator if nearest_mode == "floor" else -(-numerators // denominator)
 
 
-def _weigh(axis: Axis, coordinates: _Rows, sampling: Sampling) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], _Rows]:
-    """Returns offsets from floor(coordinate) and their weights, which add up to 1.
+def _weigh(axis: Axis, fractions: _Rows, sampling: Sampling) -> tuple[_Positions, _Rows]:
+    """Returns offsets from floor(coordinate) and their weights, which add up to 1. fractions: coordinate - floor(coordinate).
 
     The filter is a triangle (linear) or Keys' cubic; antialiasing stretches it by 1 / scale when the axis shrinks.
     """
-    stretch = min(axis.scale, 1.0) if sampling.antialias else 1.0
+    stretch = min(float(axis.scale), 1.0) if sampling.antialias else 1.0
     support = 1 if sampling.mode == "linear" else 2
     first = int(np.floor(-support / stretch)) + 1
     offsets = np.arange(first, 2 - first, dtype=np.int64)
-    distances = np.abs(offsets[None, :] - (coordinates - np.floor(coordinates))[:, None]) * stretch
+    distances = np.abs(offsets[None, :] - fractions[:, None]) * stretch
     weights = np.clip(1 - distances, 0, 1) if sampling.mode == "linear" else _evaluate_cubic(distances, sampling.cubic_coeff_a)
     return offsets, weights / weights.sum(axis=1, keepdims=True)
 
@@ -286,8 +304,9 @@ def _evaluate_cubic(distances: _Rows, a: float) -> _Rows:
     return np.where(distances <= 1, near, np.where(distances < 2, far, 0.0))
 
 
-def _fill_outside(xp: Namespace, x: Array, axis: Axis, coordinates: _Rows, value: float) -> Array:
-    outside = (coordinates < 0) | (coordinates > axis.size - 1)
+def _fill_outside(xp: Namespace, x: Array, axis: Axis, value: float) -> Array:
+    numerators, denominator = _find_coordinates(axis, "tf_crop_and_resize")
+    outside = ((numerators < 0) | (numerators > (axis.size - 1) * denominator)).astype(bool)
     if not outside.any():
         return x
     mask = xp.asarray(outside.tolist()).reshape((-1, *(1,) * (x.ndim - axis.axis - 1)))

@@ -43,7 +43,9 @@ def draw_node(draw: random.Random, op_type: str, version: int) -> tuple[list[int
     if op_type == "Resize":
         attributes = {"axes": [0]} if draw.random() < 0.1 else {}
         if draw.random() < 0.5:
-            scales = [draw.choice((1.0, 2.0, 0.3, 1.7, 1 / 3)) for _ in shape][: draw.choice((4, 4, 3))]
+            # 10 times 0.7 as float32 is below 7, and 7 after rounding to float32.
+            shape = [size * draw.choice((1, 10)) for size in shape]
+            scales = [draw.choice((1.0, 2.0, 0.3, 0.7, 1.7, 1 / 3)) for _ in shape][: draw.choice((4, 4, 3))]
             return shape, {"f": np.array(scales, np.float32)}, attributes, ["x", "", "f"]
         sizes = [draw.choice((size, size * 2, 7)) for size in shape][: draw.choice((4, 4, 3))]
         # In version 11 roi and scales may be without elements, and not absent.

@@ -82,6 +82,44 @@ def test_bounds_that_are_attributes_have_finite_defaults(kernels: str, bounds: s
     assert_as_onnx_runtime(kernels, f"y = Clip<{bounds}>(x)", opset=6)
 
 
+_MOST = (2 - 2.0**-23) * 2.0**127
+"""The largest float32."""
+
+
+@pytest.mark.parametrize(
+    ("body", "low", "high"),
+    [
+        ("y = Clip(x)", -_MOST, _MOST),
+        ("y = Clip(x, low)", -0.5, _MOST),
+        ("y = Clip(x, , high)", -_MOST, 1),
+        ("n = Neg(x)  m = Neg(n)  y = Clip(m, low)", -0.5, _MOST),
+        ("i = Identity(x)  a = Add(i, i)  h = Mul(a, half)  y = Clip(h, , high)", -_MOST, 1),
+    ],
+)
+@pytest.mark.parametrize("size", [42, 20_000, 100_000])
+def test_absent_bounds_are_the_limits_of_float32(kernels: str, body: str, low: float, high: float, size: int) -> None:
+    """Source: ONNX Clip-13, numeric_limits::lowest() and max()."""
+    x = np.resize(X[np.abs(X) < 1e38], size)
+    x[:3] = np.inf, -np.inf, np.nan
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 22]> g (float[n] x) => (float[n] y) <{CONSTANTS}, float half = {{0.5}}> {{ {body} }}'
+    )
+    with Core() as core:
+        y = core.load_network(model, "CPU", {"CPU_KERNELS": kernels}).infer({"x": x})["y"]
+    np.testing.assert_array_equal(y, np.minimum(np.maximum(x.astype(np.float64), low), high))
+
+
+def test_absent_bound_behind_a_product_is_the_limit_of_float32(kernels: str) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 22]> g (float[5,2] x) => (float[5,1] y) '
+        f"<{CONSTANTS}, float[2,1] w = {{1, 0.5}}> {{ p = MatMul(x, w)  y = Clip(p, low) }}"
+    )
+    x = np.array([[np.inf, 1], [-np.inf, 1], [np.nan, 0], [1, 4], [-3, 1]], np.float32)
+    with Core() as core:
+        y = core.load_network(model, "CPU", {"CPU_KERNELS": kernels}).infer({"x": x})["y"]
+    np.testing.assert_array_equal(y, np.array([[_MOST], [-0.5], [np.nan], [3], [-0.5]]))
+
+
 def assert_as_onnx_runtime(kernels: str, body: str, *, opset: int) -> None:
     model = onnx.parser.parse_model(
         f'<ir_version: 10, opset_import: ["": {opset}]> g (float[n] x) => (float[n] y) <{CONSTANTS}> {{ {body} }}'

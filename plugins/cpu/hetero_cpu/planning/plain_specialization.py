@@ -136,9 +136,7 @@ def _resize(node: Node, shape: Sequence[int], constants: Constants) -> Shapes:
     elif scales is None or scales.dtype != "float32" or scales.shape != (len(shape),):
         return None
     else:
-        # onnx multiplies in float32.
-        factors = scales.array
-        sizes = [floor(factor * type(factor)(size)) for factor, size in zip(factors, shape, strict=True)]
+        sizes = [floor(float(factor) * size) for factor, size in zip(scales.array, shape, strict=True)]
     if sizes is None or len(sizes) != len(shape) or min(sizes, default=0) < 1:
         return None
     return [sizes]

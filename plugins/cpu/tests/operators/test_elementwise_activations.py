@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ def make_node(op_type: str, *inputs: str, since_version: int = 13, **attributes:
     [
         (make_node("Relu"), Activation("Relu")),
         (make_node("Clip", "two", "six"), Activation("Clip", (2.0, 6.0))),
-        (make_node("Clip", "", "six"), Activation("Clip", (-inf, 6.0))),
+        (make_node("Clip", "", "six"), Activation("Clip", (float(np.finfo(np.float32).min), 6.0))),
         (make_node("Clip", since_version=6, min=-1.0), Activation("Clip", (-1.0, float(np.finfo(np.float32).max)))),
         (make_node("LeakyRelu", alpha=0.1), Activation("LeakyRelu", (float(np.float32(0.1)),))),
         (make_node("HardSigmoid"), Activation("HardSigmoid", (float(np.float32(0.2)), 0.5))),

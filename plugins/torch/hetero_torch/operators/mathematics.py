@@ -55,15 +55,25 @@ def is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> 
 
 @operator("Clip", 11, 12, 13, dtypes=NUMBERS)
 def clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    """Returns min(max(x, low), high); NaN stays. Source: ONNX Clip-13."""
+    """Returns min(max(x, low), high); NaN stays. An absent bound is the limit of the type. Source: ONNX Clip-13."""
+    if x.is_floating_point():
+        limits = torch.finfo(x.dtype)
+        low, high = (x.new_tensor(limit) if bound is None else bound for bound, limit in ((low, limits.min), (high, limits.max)))
     bounds = [None if bound is None else bound.reshape(()) for bound in (low, high)]
     return x if low is None and high is None else torch.clamp(x, bounds[0], bounds[1])
+
+
+@operator("Clip", 1, dtypes=frozenset({"float32", "float64"}))
+def clip_by_bounds(x: Tensor, *, max: float | None = None, min: float | None = None) -> Tensor:  # noqa: A002  # ONNX's names
+    """Returns x limited by the attributes; an absent bound is the limit of the type. Source: ONNX Clip-1."""
+    limits = torch.finfo(x.dtype)
+    return torch.clamp(x, limits.min if min is None else min, limits.max if max is None else max)
 
 
 _LARGEST = torch.finfo(torch.float32).max
 
 
-@operator("Clip", 1, 6, dtypes=frozenset({"float32", "float64"}))
+@operator("Clip", 6, dtypes=frozenset({"float32", "float64"}))
 def clip_by_attributes(x: Tensor, *, max: float = _LARGEST, min: float = -_LARGEST) -> Tensor:  # noqa: A002  # ONNX's names
     """Returns x limited by the attributes. Source: ONNX Clip-6."""
     return torch.clamp(x, min, max)

@@ -27,10 +27,8 @@ def _bind_relu(node: Node, constants: Mapping[str, Array], x: Array, out: Array,
 
 
 def _bind_clip(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
-    low, high = (None if bound is None else make_number(bound) for bound in read_clip(node, constants))
-    if low is None and high is None:
-        return [] if x is out else [partial(np.copyto, out, x)]
-    if low is None or high is None or x.size >= _FEWEST_CLIPPED:
+    low, high = map(make_number, read_clip(node, constants))
+    if x.size >= _FEWEST_CLIPPED:
         return [bind_bound(x, low, high, out)]
     return [partial(np.maximum, x, low, out=out), partial(np.minimum, out, high, out=out)]
 
@@ -48,13 +46,12 @@ def bind_bound(x: Array, low: Array | None, high: Array | None, out: Array) -> C
 
 
 def read_clip(node: Node, constants: Mapping[str, Array]) -> tuple[Any, Any]:
-    """Returns the two bounds, None where there is none. Source: ONNX Clip-6 has attributes, Clip-11 inputs."""
+    """Returns the two bounds; those of float32 if they are absent. Source: ONNX Clip-6 has attributes, Clip-11 inputs."""
+    limits = np.finfo(np.float32)
     if node.since_version < 11:
-        limits = np.finfo(np.float32)
         return node.attributes.get("min", limits.min), node.attributes.get("max", limits.max)
-    bounds = [constants[name].reshape(-1)[0] if name else None for name in node.inputs[1:3]]
-    low, high = (*bounds, None, None)[:2]
-    return low, high
+    low, high = (*[constants[name].reshape(-1)[0] if name else None for name in node.inputs[1:3]], None, None)[:2]
+    return limits.min if low is None else low, limits.max if high is None else high
 
 
 def _bind_leaky_relu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import inf, isnan
+from math import isnan
 
 import numpy as np
 
@@ -56,8 +56,7 @@ def _read_numbers(node: Node, constants: Mapping[str, Array]) -> Activation | No
 def _read_clip(node: Node, constants: Mapping[str, Array]) -> Activation | None:
     if any(name and constants[name].size != 1 for name in node.inputs[1:]) or not set(node.attributes) <= {"min", "max"}:
         return None
-    low, high = read_clip(node, constants)
-    return Activation("Clip", (-inf if low is None else _single(low), inf if high is None else _single(high)))
+    return Activation("Clip", tuple(map(_single, read_clip(node, constants))))
 
 
 def _read_gelu(node: Node, constants: Mapping[str, Array]) -> Activation | None:

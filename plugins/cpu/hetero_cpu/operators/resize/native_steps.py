@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -112,7 +113,7 @@ def _make_weights(sampling: Sampling, scale: float | None, size: int, output: in
 
 
 def _find_taps(sampling: Sampling, scale: float | None, size: int, output: int) -> tuple[Array, Array]:
-    exact = output / size if scale is None else scale
+    exact = Fraction(output, size) if scale is None else Fraction(scale)
     if exact == 1 and output == size:
         taps = _TAPS[sampling.mode]
         positions = np.repeat(np.arange(size)[:, None], taps, axis=1)
