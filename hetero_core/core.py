@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from hetero_core.contract import ConfigKey, DeviceName, Extension, QueryResult
 from hetero_core.devices.cures import offer_cure
@@ -20,7 +20,7 @@ from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
 from hetero_core.devices.target import CallTarget, find_for_call, find_target
 from hetero_core.devices.threads_per_stream import read_value
-from hetero_core.errors import ClosedError, ConfigValueError
+from hetero_core.errors import ClosedError, ConfigValueError, refuse_pickling
 from hetero_core.foreign_errors import own_errors
 from hetero_core.limits import ReadLimits
 from hetero_core.network.graph import Network
@@ -46,6 +46,9 @@ class Core:
 
     Two Cores share no devices, configuration or networks.
     """
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling("a Core", "open one in each process, and pass paths of models or of blobs")
 
     def __init__(self, *, device_timeout: float | None = 60.0, read_limits: ReadLimits | None = None) -> None:
         """`device_timeout`: the seconds in which a plugin must create its device and answer its first questions (configuration keys,

@@ -7,6 +7,7 @@ Imports nothing of the package.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NoReturn
 
 
 class HeteroError(Exception):
@@ -201,3 +202,8 @@ def suggest(wrong: str, choices: Iterable[str]) -> str:
 def enumerate_choices(choices: Iterable[str]) -> str:
     """Returns the choices sorted and joined by commas, or "none" when there are none."""
     return ", ".join(sorted(set(choices))) or "none"
+
+
+def refuse_pickling(subject: str, cure: str) -> NoReturn:
+    """Raises TypeError that says what to do in place of pickling or copying an object of one process. Called by its `__reduce__`."""
+    raise TypeError(f"{subject} belongs to one process and cannot be pickled or copied; {cure}")

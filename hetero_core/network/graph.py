@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
-from hetero_core.errors import InvalidNetworkError, suggest
+from hetero_core.errors import InvalidNetworkError, refuse_pickling, suggest
 from hetero_core.network.affinity import resolve_pins
 from hetero_core.network.border import EMPTY_BORDER, Border, InputInfo, OutputInfo, describe_inputs, describe_outputs
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
@@ -159,6 +159,11 @@ class Network(Graph):
     affinity: Mapping[str, str] = field(default_factory=_empty)
     border: Border = EMPTY_BORDER
     declarations: Declarations = NO_DECLARATIONS
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(
+            f"network '{self.name}'", "pass the path or the bytes of its model, and read it there with Core().read_network"
+        )
 
     @cached_property
     def index_of_node(self) -> Mapping[str, int]:

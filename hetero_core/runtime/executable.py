@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.contract import Done, Executable, Payload, RunContext
 from hetero_core.devices.blame import call_named, call_plugin, describe_exit, is_interrupt, read_mapping
@@ -18,7 +18,7 @@ from hetero_core.devices.metrics import find_metric
 from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
 from hetero_core.devices.threads_per_stream import read_value
 from hetero_core.devices.watch import LateCalls
-from hetero_core.errors import ClosedError, HeteroError, InferenceError
+from hetero_core.errors import ClosedError, HeteroError, InferenceError, refuse_pickling
 from hetero_core.limits import RunLimits
 from hetero_core.network.border import InputInfo, OutputInfo, describe_inputs, describe_outputs
 from hetero_core.network.graph import Network
@@ -51,6 +51,13 @@ logger = logging.getLogger(__name__)
 
 class ExecutableNetwork:
     """A network loaded on a device. Shared by threads; each thread or task works on a request of its own."""
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(
+            f"network '{self.name}' on {self.device}",
+            "load its path in the other process, or pass the bytes that export_network(stream) writes and import them there with "
+            "Core().import_network(bytes)",
+        )
 
     def __init__(self, name: str, fingerprint: Callable[[], str], executable: Executable, binding: Binding) -> None:
         self.name = name

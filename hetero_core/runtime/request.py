@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.contract import RunContext
 from hetero_core.devices.watch import LONGEST_WAIT
-from hetero_core.errors import HeteroError, RequestBusyError, RequestCancelledError
+from hetero_core.errors import HeteroError, RequestBusyError, RequestCancelledError, refuse_pickling
 from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.door import count_copied_bytes, fill_presets
 from hetero_core.runtime.forks import FORKS, keep_in_child
@@ -34,6 +34,9 @@ Callback = Callable[["InferRequest", BaseException | None], None]
 
 class InferRequest:
     """A request on a loaded network. One thread starts it; any thread may wait for it or cancel it."""
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling("an InferRequest", "load the network in the other process and create a request there")
 
     def __init__(self, network: ExecutableNetwork) -> None:
         keep_in_child(self)

@@ -94,7 +94,7 @@ def attention(
     weights = _attend(xp, biased, bias, softmax_precision)
     y = mat_mul(xp, weights, _repeat_heads(xp, present_value, repeats))
     if is_packed:
-        y = xp.swapaxes(y, 1, 2).reshape((y.shape[0], queries, -1))
+        y = xp.swapaxes(y, 1, 2).reshape((y.shape[0], queries, y.shape[1] * y.shape[3]))
     return y, present_key, present_value, (products, capped, biased, weights)[qk_matmul_output_mode]
 
 
@@ -102,7 +102,7 @@ def _split_heads(xp: Namespace, x: Array, heads: int | None) -> Array:
     """Returns (batch, steps, heads * size) as (batch, heads, steps, size)."""
     if heads is None:
         raise ValueError("q_num_heads and kv_num_heads are needed for inputs of rank 3")
-    return xp.swapaxes(x.reshape((*x.shape[:2], heads, -1)), 1, 2)
+    return xp.swapaxes(x.reshape((*x.shape[:2], heads, x.shape[2] // heads)), 1, 2)
 
 
 def _repeat_heads(xp: Namespace, x: Array, repeats: int) -> Array:
@@ -158,6 +158,8 @@ def _bias(xp: Namespace, mask: Array | None, allowed: Any, keys: int, dtype: Any
 
 def _attend(xp: Namespace, biased: Array, bias: Array, softmax_precision: int | None) -> Array:
     """Returns the softmax over the keys; a query that may see none attends to nothing."""
+    if not biased.size:
+        return biased  # no keys: the sums over them are 0
     precise = numpy_dtype(dtype_of_onnx(softmax_precision or 0) or "float32")
     wide = narrow(biased, precise) if softmax_precision is not None else biased
     wide = widen(wide)
@@ -182,7 +184,7 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
 ) -> Array:
     """Returns x with pairs of elements of each head rotated by their position's angle. Source: ONNX RotaryEmbedding-23."""
-    heads = x.reshape((*x.shape[:2], num_heads, -1)) if x.ndim == 3 else xp.swapaxes(x, 1, 2)
+    heads = x.reshape((*x.shape[:2], num_heads or 1, x.shape[2] // (num_heads or 1))) if x.ndim == 3 else xp.swapaxes(x, 1, 2)
     turned = rotary_embedding_dim or heads.shape[3]
     cos, sin = (
         xp.expand_dims(widen(cache if position_ids is None else xp.take(cache, position_ids, axis=0)), 2)

@@ -11,18 +11,24 @@ from hetero_core.kernels.registry import FLOATS, kernel
 
 def softmax_of(xp: Namespace, x: Array, axis: int) -> Array:
     """Returns exp(x - max) / sum(exp(x - max)) in x's own type."""
+    if not x.size:
+        return x
     exponentials = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
     return exponentials / xp.sum(exponentials, axis=axis, keepdims=True)
 
 
 def log_softmax_of(xp: Namespace, x: Array, axis: int) -> Array:
     """Returns x - max - log(sum(exp(x - max))) in x's own type."""
+    if not x.size:
+        return x
     shifted = x - xp.max(x, axis=axis, keepdims=True)
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
 
 
 def _hardmax_of(xp: Namespace, x: Array, axis: int) -> Array:
     """Returns 1 at the first maximum and 0 elsewhere."""
+    if not x.size:
+        return x
     first = xp.expand_dims(xp.argmax(x, axis=axis), axis)
     shape = [1] * x.ndim
     shape[axis] = x.shape[axis]
