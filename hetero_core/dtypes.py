@@ -57,14 +57,6 @@ _ML_DTYPES = {
 }
 
 DTYPES: tuple[str, ...] = tuple(_TABLE)
-DTYPE_OF_FIRST_NAME: Mapping[str, str] = {
-    **{
-        name.upper(): name for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool", "float16")
-    },
-    "FLOAT": "float32",
-    "DOUBLE": "float64",
-}
-"""The element types of Cast-1, by the names of onnx.TensorProto.DataType that it takes."""
 FLOAT_DTYPES: frozenset[str] = frozenset(name for name in _TABLE if "float" in name)
 INTEGER_DTYPES: frozenset[str] = frozenset(name for name in _TABLE if "int" in name)
 

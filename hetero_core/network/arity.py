@@ -13,9 +13,6 @@ from hetero_core.network.attributes import KIND_NAMES, LISTS, kind_of_value
 from hetero_core.network.graph import Node
 from hetero_core.network.schemas import find_schema
 
-MEMORY_HINT = "consumed_inputs"
-"""An attribute of ONNX's first version, which no result depends on: the reader drops it, and nobody needs to write it."""
-
 
 def check_arity(node: Node) -> None:
     """Refuses a node that its operator's schema does not allow.
@@ -41,8 +38,6 @@ def check_arity(node: Node) -> None:
                 f"{KIND_NAMES.get(expected, 'another kind')}. Correct it, or export the model again."
             )
     for name in demands.required:
-        if name == MEMORY_HINT:
-            continue
         if name not in node.attributes:
             raise InvalidNetworkError(f"node {node.label} lacks the attribute '{name}', which its operator needs. Give it a value.")
 

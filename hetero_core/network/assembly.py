@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.errors import AffinityError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
 from hetero_core.network.affinity import AFFINITY_KEY, PLAIN_AFFINITY_KEY
-from hetero_core.network.arity import MEMORY_HINT, check_arity
+from hetero_core.network.arity import check_arity
 from hetero_core.network.attributes import GRAPH, SPARSE_TENSOR, TENSOR, read_attribute
 from hetero_core.network.declarations import Contradictory, IgnoredPins
 from hetero_core.network.draft import Draft
@@ -131,13 +131,6 @@ class GraphReader:
         pin = _read_pin(metadata, owner, scope) if metadata else scope.pin
         fields = proto.attribute
         attributes = self._read_attributes(proto, owner, scope.pinned(pin)) if fields else EMPTY
-        version = self._since_version(op_type, domain, opset)
-        if version == 1 and not domain:
-            # A hint about memory of ONNX's first version; it decides nothing about the result.
-            attributes = {key: value for key, value in attributes.items() if key != MEMORY_HINT}
-            if op_type == "Split" and len(inputs) == 1:
-                # The same without the second input, and onnx infers the types of its outputs.
-                opset = version = 2
         captures: dict[str, None] = {}
         for value in attributes.values() if fields else ():
             if isinstance(value, Graph):
@@ -149,7 +142,7 @@ class GraphReader:
             scope.values_named(outputs),
             domain,
             opset,
-            version,
+            self._since_version(op_type, domain, opset),
             MappingProxyType(dict(attributes)) if attributes else EMPTY,
             tuple(captures),
             read_origins_note(metadata, owner) if metadata else (),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from hetero_core.dtypes import DTYPE_OF_FIRST_NAME, dtype_of_onnx
+from hetero_core.dtypes import dtype_of_onnx
 from hetero_core.network.graph import Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import LARGEST_RANK, Dimension, TensorType
@@ -43,8 +43,7 @@ def _normalize_batch(node: Node, inputs: Inputs, constants: Constants) -> Tensor
 
 def _cast(node: Node, inputs: Inputs, constants: Constants) -> TensorType | None:
     number = node.attributes.get("to")
-    # Version 1 has the name of the type, later versions have its number.
-    dtype = dtype_of_onnx(number) if isinstance(number, int) else DTYPE_OF_FIRST_NAME.get(str(number))
+    dtype = dtype_of_onnx(number) if isinstance(number, int) else None
     return None if dtype is None else TensorType(dtype, inputs[0].shape)
 
 
@@ -293,7 +292,8 @@ def _give_up(node: Node, inputs: Inputs, constants: Constants) -> TensorType | N
 NO_RULE: tuple[int, Rule] = (0, _give_up)
 
 _KEPT_SINCE = {
-    1: "Abs Ceil Clip Elu Exp Floor HardSigmoid Identity LeakyRelu Log Neg Reciprocal Relu Selu Sigmoid Softplus Softsign Sqrt Tanh",
+    1: "Identity Softplus Softsign",
+    6: "Abs Ceil Clip Elu Exp Floor HardSigmoid LeakyRelu Log Neg Reciprocal Relu Selu Sigmoid Sqrt Tanh",
     7: "Acos Asin Atan Cos PRelu Sin Tan",
     9: "Acosh Asinh Atanh Cosh Erf Sign Sinh",
     10: "ThresholdedRelu",
@@ -310,9 +310,9 @@ PLAIN_RULES: Mapping[str, tuple[int, Rule]] = {
     **{name: (since, _keep) for since, names in _KEPT_SINCE.items() for name in names.split()},
     **dict.fromkeys(("Softmax", "LogSoftmax"), (1, _keep_along_axis)),
     "LayerNormalization": (17, _keep_along_axis),
-    "Dropout": (1, _drop_out),
-    "BatchNormalization": (1, _normalize_batch),
-    "Cast": (1, _cast),
+    "Dropout": (7, _drop_out),
+    "BatchNormalization": (9, _normalize_batch),
+    "Cast": (6, _cast),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), (7, _broadcast)),
     **dict.fromkeys(("Max", "Min", "Sum", "Mean"), (8, _broadcast)),
     "Pow": (7, _raise_to_power),

@@ -8,22 +8,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hetero_core.dtypes import DTYPE_OF_FIRST_NAME, dtype_of_onnx, numpy_dtype
+from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.precision import Array, Namespace, is_small_float, is_small_integer, widen
 from hetero_core.kernels.registry import ANY, NOT_STRING, kernel
 
 _PLAIN = ANY - {"float8e8m0", "string"}
 _FLOAT8 = frozenset(numpy_dtype(name) for name in ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"))
 _COMPLEX = frozenset({14, 15})
-_FIRST_TYPES = frozenset(DTYPE_OF_FIRST_NAME.values())
 _TARGETS = tuple(sorted({*range(1, 27)} - {24} - _COMPLEX))
 _TARGETS_WITH_E8M0 = tuple(sorted({*range(1, 27)} - _COMPLEX))
-
-
-@kernel("Cast", since=(1,), dtypes=_FIRST_TYPES, choices={"to": tuple(DTYPE_OF_FIRST_NAME)})
-def cast_to_name(xp: Namespace, x: Array, *, to: str) -> Array:
-    """Returns x in the element type of this name, "FLOAT" for example. Source: ONNX Cast-1."""
-    return convert(xp, x, numpy_dtype(DTYPE_OF_FIRST_NAME[to]), saturate=True)
 
 
 @kernel("Cast", since=(6, 9, 13, 19, 21, 23), dtypes=ANY, choices={"to": _TARGETS, "saturate": (0, 1)})

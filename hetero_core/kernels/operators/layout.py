@@ -156,15 +156,6 @@ def split_equally(
     return split_by_attribute(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
 
 
-@kernel("Split", since=(1,), dtypes=(ANY, NUMBERS), host=(1,), outputs=None, counts_outputs=True)
-def split_by_either(
-    xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
-) -> tuple[Array, ...]:
-    """Returns parts of the sizes of the attribute or of the second input, or one equal part per output. Source: ONNX Split-1."""
-    chosen = split if sizes is None else integers_of(sizes)
-    return split_by_attribute(xp, x, axis=axis, split=chosen, output_count=output_count)
-
-
 @kernel("Split", since=(2, 11), dtypes=ANY, outputs=None, counts_outputs=True)
 def split_by_attribute(
     xp: Namespace, x: Array, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
@@ -222,10 +213,10 @@ def drop_nothing_masked(xp: Namespace, x: Array, *, ratio: float = 0.5) -> tuple
     return x, xp.broadcast_to(xp.ones((), dtype=bool), x.shape)
 
 
-@kernel("Dropout", since=(1, 6), dtypes=FLOATS, choices={"is_test": (1,)}, outputs=2)
-def drop_nothing_in_test(xp: Namespace, x: Array, *, is_test: int, ratio: float = 0.5) -> tuple[Array, Array]:
-    """Returns x and a mask of ones, which has no meaning in test mode; the operator trains unless is_test is 1. Source: ONNX Dropout-6."""
-    return drop_nothing(xp, x)
+@kernel("Dropout", since=(6,), dtypes=FLOATS, choices={"is_test": (1,)})
+def drop_nothing_in_test(xp: Namespace, x: Array, *, is_test: int, ratio: float = 0.5) -> Array:
+    """Returns x; the operator trains unless is_test is 1. Source: ONNX Dropout-6."""
+    return x
 
 
 @kernel("Shape", since=(1, 13, 15, 19, *_NEW), dtypes=ANY, reads_shapes=True)

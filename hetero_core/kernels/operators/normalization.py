@@ -50,7 +50,7 @@ def batch_normalization_spatial(
     return _apply_statistics(xp, x, parts[0], parts[1], parts[2], parts[3], epsilon)
 
 
-@kernel("BatchNormalization", since=(1, 6), dtypes=FLOATS, choices=_TEST, unread={**_MOMENTUM, "spatial": 1})
+@kernel("BatchNormalization", since=(6,), dtypes=FLOATS, choices=_TEST, unread={**_MOMENTUM, "spatial": 1})
 def batch_normalization_test(
     xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5, is_test: int
 ) -> Array:
@@ -85,7 +85,7 @@ def batch_normalization(
     return y, running[0], running[1]
 
 
-@kernel("InstanceNormalization", since=(1, 6, 22), dtypes=FLOATS)
+@kernel("InstanceNormalization", since=(6, 22), dtypes=FLOATS)
 def instance_normalization(xp: Namespace, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5) -> Array:
     """Returns x normalized in each channel of each instance. Source: ONNX InstanceNormalization-22."""
     axes = tuple(range(2, x.ndim))

@@ -224,7 +224,7 @@ def rnn(
 
 
 @kernel("GRU", since=(7, 14, 22), outputs=2, **_LATER)
-@kernel("GRU", since=(1, 3), outputs=2, **_FIRST)
+@kernel("GRU", since=(3,), outputs=2, **_FIRST)
 def gru(
     xp: Namespace,
     x: Array,
