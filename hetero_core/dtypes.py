@@ -40,7 +40,12 @@ _TABLE: dict[str, tuple[int, int | None]] = {
     "uint2": (25, 2),
     "int2": (26, 2),
 }
-_NAME_OF_NUMBER = {number: name for name, (number, _) in _TABLE.items()}
+_SPELLED = {"float32": "FLOAT", "float64": "DOUBLE"}
+# Cast-1 names a type as TensorProto spells it.
+_NAME_OF_NUMBER: dict[int | str, str] = {
+    **{number: name for name, (number, _) in _TABLE.items()},
+    **{_SPELLED.get(name, name.upper()): name for name in _TABLE},
+}
 # ml_dtypes spells its float types with underscores.
 _ML_DTYPES = {
     "bfloat16": "bfloat16",
@@ -79,8 +84,8 @@ TOLERANCES: Mapping[str, float] = {
 """The largest difference of two right results, as a share of the largest expected value; a type that is not listed must be equal."""
 
 
-def dtype_of_onnx(number: int) -> str | None:
-    """Returns the name of an ONNX element type number; None for 0 (undefined) and for numbers that are not known."""
+def dtype_of_onnx(number: int | str) -> str | None:
+    """Returns the name of an ONNX element type: 1 or "FLOAT" gives "float32", 0 (undefined) and what is not known None."""
     return _NAME_OF_NUMBER.get(number)
 
 
@@ -90,6 +95,11 @@ def onnx_of_dtype(name: str) -> int:
     Raises: KeyError for a name that is not in `DTYPES`.
     """
     return _TABLE[name][0]
+
+
+def spell_dtype(name: str) -> str:
+    """Returns how TensorProto spells an element type, as Cast-1 names it: "FLOAT" for "float32"."""
+    return _SPELLED.get(name, name.upper())
 
 
 def bits_of_dtype(name: str) -> int | None:

@@ -45,7 +45,7 @@ def refuse_inputs(node: Node, record: KernelRecord, input_types: Sequence[ValueT
         return f"{node.operator} has {len(node.outputs)} outputs; implemented: {record.outputs}"
     for name in _DTYPE_ATTRIBUTES & node.attributes.keys():
         value = node.attributes[name]
-        dtype = dtype_of_onnx(value) if isinstance(value, int) else None
+        dtype = dtype_of_onnx(value) if isinstance(value, int | str) else None
         if dtype is not None and dtype not in dtypes:
             return f"{node.operator} makes {dtype}; this device has {enumerate_choices(dtypes)}"
     for index, (name, value_type) in enumerate(zip(node.inputs, input_types, strict=False)):

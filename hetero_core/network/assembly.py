@@ -131,6 +131,10 @@ class GraphReader:
         pin = _read_pin(metadata, owner, scope) if metadata else scope.pin
         fields = proto.attribute
         attributes = self._read_attributes(proto, owner, scope.pinned(pin)) if fields else EMPTY
+        since = self._since_version(op_type, domain, opset)
+        if since == 1 and not domain and "consumed_inputs" in attributes and op_type != "BatchNormalization":
+            # A hint of opset 1 about inputs that may be overwritten: no result depends on it. BatchNormalization-1 requires it.
+            attributes = {key: value for key, value in attributes.items() if key != "consumed_inputs"}
         captures: dict[str, None] = {}
         for value in attributes.values() if fields else ():
             if isinstance(value, Graph):
@@ -142,7 +146,7 @@ class GraphReader:
             scope.values_named(outputs),
             domain,
             opset,
-            self._since_version(op_type, domain, opset),
+            since,
             MappingProxyType(dict(attributes)) if attributes else EMPTY,
             tuple(captures),
             read_origins_note(metadata, owner) if metadata else (),

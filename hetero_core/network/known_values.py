@@ -65,8 +65,7 @@ def _is_counting(dtype: str) -> bool:
 
 def _cast(node: Node, inputs: Arrays) -> Any:
     number = node.attributes.get("to")
-    # Cast-1 names the type.
-    dtype = dtype_of_onnx(number) if isinstance(number, int) else None
+    dtype = dtype_of_onnx(number) if isinstance(number, int | str) else None
     return inputs[0].astype(numpy_dtype(dtype)) if dtype is not None and _is_counting(dtype) else None
 
 

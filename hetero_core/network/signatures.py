@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from hetero_core.dtypes import dtype_of_onnx
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -18,7 +19,12 @@ _SPELLINGS = {"float": "float32", "double": "float64"}
 def infer_by_signature(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, ValueType]:
     """Returns output -> tensor type, with the element type alone, for the outputs whose signature decides it."""
     output_types: dict[str, ValueType] = {}
-    for value, source in zip(node.outputs, _read_signature(node.op_type, node.since_version, node.domain), strict=False):
+    sources = _read_signature(node.op_type, node.since_version, node.domain)
+    if (node.op_type, node.domain, node.since_version) == ("Cast", "", 1):
+        sources = (dtype_of_onnx(str(node.attributes.get("to"))),)
+    elif node.op_type == "Split" and not node.domain:
+        sources *= len(node.outputs)
+    for value, source in zip(node.outputs, sources, strict=False):
         if not value or source is None:
             continue
         if isinstance(source, str):
@@ -34,7 +40,7 @@ def infer_by_signature(node: Node, input_types: Sequence[ValueType | None]) -> d
 
 @cache
 def _read_signature(op_type: str, since_version: int, domain: str) -> tuple[str | tuple[int, ...] | None, ...]:
-    """Returns for each output its element type, or the inputs that have the same one, or None; nothing behind a variadic one."""
+    """Returns for each output its element type, or the inputs that have the same one, or None; nothing for a mixed variadic one."""
     import onnx.defs  # heavy
 
     schema = onnx.defs.get_schema(op_type, since_version, domain)
@@ -43,7 +49,7 @@ def _read_signature(op_type: str, since_version: int, domain: str) -> tuple[str 
     inputs = [parameter.type_str for parameter in schema.inputs if parameter.option != variadic or parameter.is_homogeneous]
     sources: list[str | tuple[int, ...] | None] = []
     for output in schema.outputs:
-        if output.option == variadic:
+        if output.option == variadic and not output.is_homogeneous:
             break
         types = allowed.get(output.type_str, [output.type_str])
         if len(types) == 1:

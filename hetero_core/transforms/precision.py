@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype, onnx_of_dtype
+from hetero_core.dtypes import FLOAT_DTYPES, dtype_of_onnx, numpy_dtype, onnx_of_dtype, spell_dtype
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.late_imports import np
 from hetero_core.network.border import dtype_of_precision, precision_of_dtype
@@ -126,8 +126,8 @@ def _touches(node: Node, graph: Graph, dtype: str) -> bool:
 def _convert_attribute(node: Node, key: str, value: Any, old: str, new: str) -> Any:
     if isinstance(value, Graph):
         return _convert_graph(value, old, new)
-    if node.op_type in _NAMES_TYPE and key in ("to", "dtype") and value == onnx_of_dtype(old):
-        return onnx_of_dtype(new)
+    if node.op_type in _NAMES_TYPE and key in ("to", "dtype") and dtype_of_onnx(value) == old:
+        return onnx_of_dtype(new) if isinstance(value, int) else spell_dtype(new)
     if isinstance(value, np.ndarray) and value.dtype == numpy_dtype(old):
         return value.astype(numpy_dtype(new))
     return value

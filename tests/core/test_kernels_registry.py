@@ -72,12 +72,14 @@ def test_claimed_version_has_the_attributes_and_defaults_of_its_schema(key: tupl
             assert name in LEFT_OUT or (key[1], name) == ("LSTM", "clip"), name
             continue
         if attribute.required:
-            assert name in record.required
+            assert name in record.required or name == "consumed_inputs"
             continue
         wanted, found = default_of(attribute), record.attributes[name]
         is_close = isinstance(wanted, float) and math.isclose(wanted, found, rel_tol=1e-6)
         # None and () both say "not given"; a kernel may also demand what the schema leaves open.
-        assert is_close or wanted == found or wanted is None or name in record.required, (name, wanted, found)
+        # GRU-1 spells its default "foward".
+        is_alike = is_close or wanted == found or (wanted, found) == ("foward", "forward")
+        assert is_alike or wanted is None or name in record.required, (name, wanted, found)
     least, most = record.input_limits
     assert least <= schema.min_input or key[1] == "Gemm"
     assert most is None or most >= schema.max_input
@@ -105,7 +107,7 @@ def test_every_operator_of_the_other_domains_has_a_kernel_but_gradient() -> None
     ("node", "reason"),
     [
         (node_of("Relux", 1, "x"), "operator Relux has no kernel, did you mean 'Relu'"),
-        (node_of("Split", 1, "x"), "Split-1 has no kernel; there are kernels for version 2, 11, 13, 18"),
+        (node_of("Upsample", 10, "x", "x"), "Upsample-10 has no kernel; there are kernels for version 1, 7, 9"),
         (node_of("Relu", 14, "x", slope=0.5), "attribute 'slope' of Relu-14 is not implemented"),
         (node_of("Conv", 22, "x", "w", auto_pad="SOME"),
          "attribute 'auto_pad' of Conv-22 is 'SOME'; implemented: NOTSET, SAME_LOWER, SAME_UPPER, VALID"),

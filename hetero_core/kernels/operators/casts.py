@@ -8,15 +8,24 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.dtypes import dtype_of_onnx, numpy_dtype, spell_dtype
 from hetero_core.kernels.precision import Array, Namespace, is_small_float, is_small_integer, widen
-from hetero_core.kernels.registry import ANY, NOT_STRING, kernel
+from hetero_core.kernels.registry import ANY, BOOL, NOT_STRING, NUMBERS, Dtypes, kernel
 
 _PLAIN = ANY - {"float8e8m0", "string"}
 _FLOAT8 = frozenset(numpy_dtype(name) for name in ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"))
 _COMPLEX = frozenset({14, 15})
 _TARGETS = tuple(sorted({*range(1, 27)} - {24} - _COMPLEX))
 _TARGETS_WITH_E8M0 = tuple(sorted({*range(1, 27)} - _COMPLEX))
+
+
+_CAST_1: Dtypes = NUMBERS - {"bfloat16"} | BOOL
+
+
+@kernel("Cast", since=(1,), dtypes=_CAST_1, choices={"to": tuple(sorted(map(spell_dtype, _CAST_1)))})
+def cast_by_name(xp: Namespace, x: Array, *, to: str) -> Array:
+    """Returns x in the element type that TensorProto spells so. Source: ONNX Cast-1."""
+    return convert(xp, x, _numpy_target(to))
 
 
 @kernel("Cast", since=(6, 9, 13, 19, 21, 23), dtypes=ANY, choices={"to": _TARGETS, "saturate": (0, 1)})
@@ -66,7 +75,7 @@ def bit_cast(xp: Namespace, x: Array, *, to: int) -> Array:
     return xp.ascontiguousarray(x).view(target).reshape(x.shape)
 
 
-def _numpy_target(to: int) -> np.dtype[np.generic]:
+def _numpy_target(to: int | str) -> np.dtype[np.generic]:
     name = dtype_of_onnx(to)
     assert name is not None, f"{to} is no element type"
     return numpy_dtype(name)

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, normalize_axes, normalize_axis
-from hetero_core.kernels.registry import ANY, FLOATS, INT64, NOT_STRING, NUMBERS, STRING, kernel
+from hetero_core.kernels.registry import ANY, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, STRING, kernel
 from hetero_core.kernels.sizes import broadcast_sizes, product
+from hetero_core.network.graph import Node
+from hetero_core.network.types import ValueType
 
 _NEW = (21, 23, 24, 25)
 Sizes = tuple[int, ...]
@@ -169,6 +171,24 @@ def split_by_attribute(
     return _split(x, (length // output_count,) * output_count, axis)
 
 
+def _refuse_two_splits(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses lengths as an attribute and as an input: ONNX does not say which of them count."""
+    if "split" in node.attributes and any(node.inputs[1:]):
+        return f"{node.operator} has lengths both as the attribute split and as an input"
+    return None
+
+
+@kernel("Split", since=(1,), dtypes=(ANY, FLOATS | INDEX), host=(1,), outputs=None, counts_outputs=True, refuse=_refuse_two_splits)
+def split_by_either(
+    xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
+) -> tuple[Array, ...]:
+    """Returns parts of the sizes, of the attribute or the input, or one equal part per output; axis is 0 by default, as in version 2.
+
+    Source: ONNX Split-1.
+    """
+    return split_by_attribute(xp, x, axis=axis, split=split or integers_of(sizes), output_count=output_count)
+
+
 def _split(x: Array, sizes: Sizes, axis: int) -> tuple[Array, ...]:
     ahead = (slice(None),) * normalize_axis(axis, x.ndim)
     if sum(sizes) != x.shape[len(ahead)]:
@@ -213,10 +233,10 @@ def drop_nothing_masked(xp: Namespace, x: Array, *, ratio: float = 0.5) -> tuple
     return x, xp.broadcast_to(xp.ones((), dtype=bool), x.shape)
 
 
-@kernel("Dropout", since=(6,), dtypes=FLOATS, choices={"is_test": (1,)})
-def drop_nothing_in_test(xp: Namespace, x: Array, *, is_test: int, ratio: float = 0.5) -> Array:
-    """Returns x; the operator trains unless is_test is 1. Source: ONNX Dropout-6."""
-    return x
+@kernel("Dropout", since=(1, 6), dtypes=FLOATS, choices={"is_test": (1,)}, outputs=2)
+def drop_nothing_in_test(xp: Namespace, x: Array, *, is_test: int, ratio: float = 0.5) -> tuple[Array, Array]:
+    """Returns x and a mask of ones, which has no meaning; the operator trains unless is_test is 1. Source: ONNX Dropout-6."""
+    return drop_nothing(xp, x)
 
 
 @kernel("Shape", since=(1, 13, 15, 19, *_NEW), dtypes=ANY, reads_shapes=True)

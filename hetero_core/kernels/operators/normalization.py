@@ -11,7 +11,7 @@ from hetero_core.kernels.registry import FLOAT32, FLOATS, kernel
 # The stash types that are implemented: float and double.
 _STASH = {"stash_type": (1, 11)}
 _MOMENTUM = {"momentum": 0.9}
-_TEST = {"is_test": (1,), "spatial": (1,)}
+_TEST = {"is_test": (1,), "spatial": (0, 1)}
 
 
 def _per_channel(x: Array, values: Array) -> Array:
@@ -50,12 +50,27 @@ def batch_normalization_spatial(
     return _apply_statistics(xp, x, parts[0], parts[1], parts[2], parts[3], epsilon)
 
 
-@kernel("BatchNormalization", since=(6,), dtypes=FLOATS, choices=_TEST, unread={**_MOMENTUM, "spatial": 1})
+@kernel("BatchNormalization", since=(1,), dtypes=FLOATS, choices=_TEST, unread={**_MOMENTUM, "consumed_inputs": None})
+@kernel("BatchNormalization", since=(6,), dtypes=FLOATS, choices=_TEST, unread=_MOMENTUM)
 def batch_normalization_test(
-    xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5, is_test: int
+    xp: Namespace,
+    x: Array,
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: float = 1e-5,
+    is_test: int,
+    spatial: int = 1,
 ) -> Array:
-    """Returns x normalized by the given statistics; the operator trains unless is_test is 1. Source: ONNX BatchNormalization-6."""
-    return batch_normalization_inference(xp, x, scale, bias, mean, variance, epsilon=epsilon)
+    """Returns x normalized by the given statistics; the operator trains unless is_test is 1.
+
+    Statistics of each channel are taken so whatever `spatial` says, which decides how they come about; others are those of each element.
+    Source: ONNX BatchNormalization-6.
+    """
+    per_channel = spatial or scale.size == x.shape[1]
+    return batch_normalization_spatial(xp, x, scale, bias, mean, variance, epsilon=epsilon, spatial=int(per_channel))
 
 
 @kernel("BatchNormalization", since=(14, 15), dtypes=FLOATS, choices={"training_mode": (0, 1)}, outputs=3)
@@ -85,7 +100,7 @@ def batch_normalization(
     return y, running[0], running[1]
 
 
-@kernel("InstanceNormalization", since=(6, 22), dtypes=FLOATS)
+@kernel("InstanceNormalization", since=(1, 6, 22), dtypes=FLOATS)
 def instance_normalization(xp: Namespace, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5) -> Array:
     """Returns x normalized in each channel of each instance. Source: ONNX InstanceNormalization-22."""
     axes = tuple(range(2, x.ndim))

@@ -104,8 +104,8 @@ def _count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
     return counts
 
 
-@kernel("LpPool", since=(2, 11, 18, 22), dtypes=FLOATS, count_bytes=_count_pooled, **POOLING)
-def lp_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], p: int = 2, **geometry: Any) -> Array:
+@kernel("LpPool", since=(1, 2, 11, 18, 22), dtypes=FLOATS, count_bytes=_count_pooled, **POOLING)
+def lp_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], p: float = 2, **geometry: Any) -> Array:
     """Returns sum(|x|^p)^(1/p) of each window. Source: ONNX LpPool-22."""
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     powers = xp.abs(widen(x)) ** p

@@ -71,7 +71,8 @@ _LATER = {**_COMMON, "choices": _DIRECTIONS, "shared": {**WALK, "layout": 0}, "u
 # That Y may be left out follows from its absent name, too.
 _FIRST = {
     **_COMMON,
-    "choices": {"direction": _DIRECTIONS["direction"], "output_sequence": (0, 1)},
+    # "foward" is how version 1 spells its default.
+    "choices": {"direction": ("foward", *_DIRECTIONS["direction"]), "output_sequence": (0, 1)},
     "shared": WALK,
     "unread": {"hidden_size": None, "output_sequence": 0},
 }
@@ -225,6 +226,7 @@ def rnn(
 
 @kernel("GRU", since=(7, 14, 22), outputs=2, **_LATER)
 @kernel("GRU", since=(3,), outputs=2, **_FIRST)
+@kernel("GRU", since=(1,), outputs=2, without=("linear_before_reset",), **_FIRST)
 def gru(
     xp: Namespace,
     x: Array,

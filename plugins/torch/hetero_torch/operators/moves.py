@@ -115,7 +115,7 @@ def _refuse_two_roundings(node: Node, types: Types) -> str | None:
 
 
 @operator("Cast", refuse=_refuse_two_roundings)
-def cast(x: Tensor, *, round_mode: str = "up", saturate: int = 1, to: int) -> Tensor:
+def cast(x: Tensor, *, round_mode: str = "up", saturate: int = 1, to: int | str) -> Tensor:
     """Returns x in another element type; the other attributes are for floats of 8 bits. Source: ONNX Cast-25."""
     name = dtype_of_onnx(to)
     assert name is not None, f"{to} is no element type"
