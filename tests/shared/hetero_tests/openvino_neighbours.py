@@ -1,7 +1,8 @@
 # ruff: noqa: T201  # a command that prints
 """Draws small networks of the kinds that OpenVINO was once wrong about, and compares its answers with the NumPy kernels of CPU.
 
-`python -m hetero_tests.openvino_neighbours --count 1000 --seed 0` runs them in child processes, so that a crash or a hang counts as one wrong network.
+`python -m hetero_tests.openvino_neighbours --count 1000 --seed 0` runs them in child processes, so that a crash or a hang counts
+as one wrong network.
 """
 
 from __future__ import annotations
