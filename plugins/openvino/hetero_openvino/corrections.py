@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from hetero_openvino.groups import part_channels_by_gather
-from hetero_openvino.ranks import BINARY, lower_constant
 
 
 def correct_model(model: Any) -> None:
@@ -378,9 +377,33 @@ def _correct_concat(opset: Any, operation: Any) -> None:
 
 
 def _keep_dimensions(opset: Any, operation: Any) -> None:
-    lowered = lower_constant(opset, operation)
+    lowered = _lower_constant(opset, operation)
     if lowered is not None:
         _replace(operation, *lowered)
+
+
+def _lower_constant(opset: Any, operation: Any) -> tuple[Any, list[Any]] | None:
+    """Returns what takes the place of an elementwise operation, and what stands before it; None if it is right as it is.
+
+    x float[3,5], c float[1,1,5]: x + c is float[1,3,5]; the engine, which folds c into what computes x, returns float[3,5]. The constant
+    gets the dimensions of the other operand, and an Unsqueeze behind the operation adds those that it had more.
+    """
+    operands = operation.input_values()
+    for index, operand in enumerate(operands):
+        constant, rank = operand.get_node(), operands[1 - index].get_partial_shape().rank
+        kinds = constant.get_type_name(), operands[1 - index].get_node().get_type_name()
+        if kinds[0] != "Constant" or kinds[1] == "Constant" or rank.is_dynamic:
+            continue
+        more = len(operand.get_shape()) - rank.get_length()
+        sizes = list(operand.get_shape())
+        if more <= 0 or any(size != 1 for size in sizes[:more]):
+            continue
+        # The engine folds the Reshape; not every type of element has an array of NumPy.
+        lowered = opset.reshape(operand, opset.constant(np.array(sizes[more:], np.int64)), special_zero=False)
+        operands[index] = lowered.output(0)
+        computed = getattr(opset, _BINARY[operation.get_type_name()])(*operands)
+        return opset.unsqueeze(computed, opset.constant(np.arange(more, dtype=np.int64))), [lowered, computed]
+    return None
 
 
 def _gather_channel(opset: Any, operation: Any) -> None:
@@ -452,8 +475,24 @@ _REDUCTIONS: Mapping[str, str] = MappingProxyType(
 )
 """The engine's reductions, and the functions that make them."""
 
+_BINARY: Mapping[str, str] = MappingProxyType(
+    {
+        "Add": "add",
+        "Divide": "divide",
+        "FloorMod": "floor_mod",
+        "Maximum": "maximum",
+        "Minimum": "minimum",
+        "Mod": "mod",
+        "Multiply": "multiply",
+        "Power": "power",
+        "SquaredDifference": "squared_difference",
+        "Subtract": "subtract",
+    }
+)
+"""The engine's elementwise operations with two operands, and the functions that make them."""
+
 _CORRECTIONS: dict[str, Callable[[Any, Any], None]] = {
-    **dict.fromkeys(BINARY, _keep_dimensions),
+    **dict.fromkeys(_BINARY, _keep_dimensions),
     **dict.fromkeys(("GRUSequence", "LSTMSequence", "RNNSequence"), _pad_empty),
     "Divide": _truncate_quotients,
     "Gather": _fold_gathered_scales,

@@ -25,7 +25,6 @@ from hetero_openvino.known_errors import QUANTIZED_KEY, find_known_error
 from hetero_openvino.loops import find_endless_loops
 from hetero_openvino.ports import Ports
 from hetero_openvino.probing import OpenvinoProber
-from hetero_openvino.roundings import find_lost_rounding
 
 PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 NEWEST_OPSETS = MappingProxyType({"": 28})
@@ -107,11 +106,7 @@ class OpenvinoDevice(EngineDevice):
             return {node.name: errors.get(node.name, excess) for node in network.nodes}
         _, bounds = settle_limits(network)
         for node in network.nodes:
-            error = (
-                find_known_error(node, network, takes_quantized=config[QUANTIZED_KEY])
-                or find_excess(node, network, bounds)
-                or find_lost_rounding(node, network)
-            )
+            error = find_known_error(node, network, takes_quantized=config[QUANTIZED_KEY]) or find_excess(node, network, bounds)
             if error is not None:
                 errors.setdefault(node.name, f"{error} (OpenVINO {self.version})")
         return errors

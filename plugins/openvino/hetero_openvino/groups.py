@@ -12,11 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.network.graph import Graph, Node
-
 _CHANNELS = 1
-_PASSING = frozenset({"Dropout", "Identity"})
-_PARTING = frozenset({"Slice", "Split"})
 
 
 def part_channels_by_gather(opset: Any, concat: Any) -> None:
@@ -96,26 +92,3 @@ def _read_constant(value: Any) -> list[int] | None:
         # The frontend's steps where a Slice names none: a 1 for each axis, and here there is one axis.
         node = node.input_value(0).get_node()
     return np.atleast_1d(node.data).tolist() if node.get_type_name() == "Constant" else None
-
-
-def find_group_error(node: Node, graph: Graph) -> str | None:
-    """Returns why a Concat is refused, or None: nothing is put right if the sizes of a Split come with the run."""
-    producers = [_find_producer(value, graph) for value in node.inputs]
-    convolutions = [each for each in producers if each is not None]
-    if any(each.op_type != "Conv" for each in convolutions) or not convolutions:
-        return None
-    parting = [_find_producer(each.inputs[0], graph) for each in convolutions]
-    if any(each is None or each.op_type not in _PARTING for each in parting):
-        return None
-    sizes = {value for each in parting if each is not None for value in each.inputs[1:] if value}
-    if not sizes <= graph.initializers.keys():
-        return "OpenVINO makes one convolution with groups of what this Concat reads, and not always the right one"
-    return None
-
-
-def _find_producer(value: str, graph: Graph) -> Node | None:
-    while (producer := graph.find_producer(value)) is not None:
-        if producer.op_type not in _PASSING:
-            return producer
-        value = producer.inputs[0]
-    return None

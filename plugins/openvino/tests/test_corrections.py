@@ -158,7 +158,7 @@ def write_recurrent(operator: str, sizes: str, attributes: str, *, has_lengths: 
 def test_lengths_of_sequences_are_refused_where_length_or_batch_is_open(core: Core, read: Read, operator: str, sizes: str) -> None:
     network = read(write_recurrent(operator, sizes, "", has_lengths=True), 14)
     (reason,) = core.query_network(network, "OPENVINO").refused.values()
-    assert f"ignores the lengths of the sequences of {operator} where length or batch is open" in reason
+    assert f"ignores the lengths of the sequences of {operator} if length or batch is open" in reason
 
 
 @pytest.mark.parametrize(

@@ -54,21 +54,21 @@ LOOP = """g () => (float[n, 2] y) <int64[0] s = {}, bool c = {1}>
             "g () => (int32[1] y) <int32[1] a = {-2147483648}, int32[1] b = {-1}> { y = Div (a, b) }",
             "or of the least one by -1",
         ),
-        (22, "g (float[3, 4] x) => (int64[1, 4] y) { y = ArgMin <select_last_index = 4> (x) }", "select_last_index of 4"),
-        (19, "g (float[1, 4, 2] x) => (float[1, 4, 2] y) { y = DFT <axis = 1, inverse = 16> (x) }", "inverse of 16"),
+        (22, "g (float[3, 4] x) => (int64[1, 4] y) { y = ArgMin <select_last_index = 4> (x) }", "neither 0 nor 1"),
+        (19, "g (float[1, 4, 2] x) => (float[1, 4, 2] y) { y = DFT <axis = 1, inverse = 16> (x) }", "neither 0 nor 1"),
         *(
-            (6, f"g (float[3] x) => (float[3] y) {{ y = {name} <{zero}: float = 0> (x) }}", f"default of {name} where {zero} is 0")
+            (6, f"g (float[3] x) => (float[3] y) {{ y = {name} <{zero}: float = 0> (x) }}", f"default of {name} for a factor of 0")
             for name, zero in (("HardSigmoid", "alpha"), ("HardSigmoid", "beta"), ("Selu", "alpha"), ("Selu", "gamma"))
         ),
         (
             1,
             "g (float16[2, 1] x) => (float16[4, 1] y, int64[4, 1] i) { y, i = TopK <axis = 0, k = 4> (x) }",
-            "TopK of 4 elements of 2",
+            "TopK of more elements than there are",
         ),
         (
             11,
             "g (float[2, 3] x) => (float[2, 4] y, int64[2, 4] i) <int64[1] k = {4}> { y, i = TopK (x, k) }",
-            "TopK of 4 elements of 3",
+            "TopK of more elements than there are",
         ),
     ],
 )

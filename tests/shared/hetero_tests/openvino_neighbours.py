@@ -1,20 +1,22 @@
 # ruff: noqa: T201  # a command that prints
 """Draws small networks of the kinds that OpenVINO was once wrong about, and compares its answers with the NumPy kernels of CPU.
 
-`python -m hetero_tests.openvino_neighbours --count 1000 --seed 0` runs them in child processes, so that a crash or a hang counts
-as one wrong network.
+`python -m hetero_tests.openvino_neighbours --count 1000 --seed 0` runs them in a child process; a crash or a hang counts as a
+wrong network.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,8 @@ class Draft:
     outputs: list[str] = field(default_factory=list)
     rtol: float = 1e-3
     bodies: bool = True
+    formula: Callable[[Feed], Array] | None = None
+    """Computes the only output exactly; None if CPU's kernels do."""
 
     def pick(self, *choices: Any) -> Any:
         return choices[int(self.rng.integers(len(choices)))]
@@ -329,8 +333,8 @@ def draw_emptied(d: Draft) -> None:
             boxes,
             scores,
             d.constant(np.array([3])),
-            d.constant(np.float32([0.5])),
-            d.constant(np.float32([0.2])),
+            d.constant(np.array([0.5], np.float32)),
+            d.constant(np.array([0.2], np.float32)),
         )
     elif op == "Range":
         y = d.node(
@@ -478,7 +482,7 @@ def draw_rms(d: Draft) -> None:
         d.opset = 18
         square = d.node("Pow", x, d.constant(np.float32(2))) if d.rng.random() < 0.6 else d.node("Mul", x, x)
         average = d.node("ReduceMean", square, d.constant(np.array([-1])))
-        root = d.node("Sqrt", d.node("Add", average, d.constant(d.pick(np.float32(1e-6), np.float32([1e-6])))))
+        root = d.node("Sqrt", d.node("Add", average, d.constant(d.pick(np.float32(1e-6), np.array([1e-6], np.float32)))))
         form = d.pick("div", "reciprocal", "one")
         if form == "div":
             y = d.node("Div", x, root)
@@ -632,7 +636,7 @@ def draw_empty(d: Draft) -> None:
                 op,
                 x,
                 "",
-                d.constant(np.float32([1, 1, 2, 2])),
+                d.constant(np.array([1, 1, 2, 2], np.float32)),
                 mode=d.pick("nearest", "linear"),
                 coordinate_transformation_mode="asymmetric",
             )
@@ -640,7 +644,7 @@ def draw_empty(d: Draft) -> None:
             y = d.node(op, x, blocksize=1)
         else:
             count = 4 if op[0] == "B" else 2
-            attributes = {"num_groups": 1} if op[0] == "G" else {}
+            attributes: dict[str, Any] = {"num_groups": 1} if op[0] == "G" else {}
             y = d.node(
                 op, x, *(d.constant(np.abs(d.normal(channels if op[0] != "G" else 1)) + 1) for _ in range(count)), **attributes
             )
@@ -662,7 +666,7 @@ def draw_empty(d: Draft) -> None:
     elif op == "Squeeze":
         y = d.node(op, d.node("Unsqueeze", x, d.constant(np.array([0]))), d.constant(np.array([0])))
     elif op == "OneHot":
-        y = d.node(op, d.node("Cast", x, to=TensorProto.INT64), d.constant(np.array(3)), d.constant(np.float32([0, 1])))
+        y = d.node(op, d.node("Cast", x, to=TensorProto.INT64), d.constant(np.array(3)), d.constant(np.array([0, 1], np.float32)))
     elif op == "ScatterND":
         y = d.node(
             op,
@@ -682,7 +686,7 @@ def draw_empty(d: Draft) -> None:
     elif op == "MultiHeadAttention":
         y = d.node(op, x, x, x, domain="com.microsoft", num_heads=2) if rank == 3 and axis != 2 else d.node("Neg", x)
     elif op == "Sum":
-        y = d.node(op, x, d.constant(np.float32([1])), x)
+        y = d.node(op, x, d.constant(np.array([1], np.float32)), x)
     elif op == "Trilu":
         y = d.node(op, x)
     else:
@@ -749,9 +753,7 @@ def draw_nearest(d: Draft) -> None:
         open_some(d, x, 0.3)
     attributes = {
         "mode": "nearest",
-        "coordinate_transformation_mode": d.pick(
-            "half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"
-        ),
+        "coordinate_transformation_mode": d.pick("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"),
         "nearest_mode": d.pick("floor", "ceil", "round_prefer_floor", "round_prefer_ceil"),
     }
     height = d.feeds[0]["x"].shape[2]
@@ -759,8 +761,32 @@ def draw_nearest(d: Draft) -> None:
     if d.rng.random() < 0.5:
         inputs = [x, "", "", d.constant(np.array([1, channels, height, k]))]
     else:
-        inputs = [x, "", d.constant(np.float32([1, 1, 1, d.pick(k / n, 2, 3, 1.5, 0.5, 1.7)]))]
+        inputs = [x, "", d.constant(np.array([1, 1, 1, d.pick(k / n, 2, 3, 1.5, 0.5, 1.7)], np.float32))]
     d.outputs = [d.node("Resize", *inputs, **attributes)]
+    d.bodies = False
+    scale = numpy_helper.to_array(d.constants[inputs[-1]])[-1]
+    factor = Fraction(k, n) if scale.dtype == np.int64 else Fraction(float(scale))
+    pixels = [find_pixel(index, n, math.floor(n * factor), factor, attributes) for index in range(math.floor(n * factor))]
+    d.formula = lambda feed: feed["x"][..., pixels]
+
+
+def find_pixel(index: int, old: int, new: int, factor: Fraction, attributes: dict[str, Any]) -> int:
+    """Returns the pixel that Resize takes, in exact fractions. Source: ONNX Resize-18."""
+    half, coordinates = Fraction(1, 2), attributes["coordinate_transformation_mode"]
+    place = (index + half) / factor - half
+    if coordinates == "asymmetric":
+        place = index / factor
+    elif coordinates == "align_corners":
+        place = Fraction(index * (old - 1), new - 1) if new > 1 else Fraction(0)
+    elif coordinates == "pytorch_half_pixel" and new == 1:
+        place = Fraction(0)
+    rounded = {
+        "floor": math.floor(place),
+        "ceil": math.ceil(place),
+        "round_prefer_floor": math.ceil(place - half),
+        "round_prefer_ceil": math.floor(place + half),
+    }
+    return min(max(rounded[attributes["nearest_mode"]], 0), old - 1)
 
 
 def draw_long_sum(d: Draft) -> None:
@@ -838,6 +864,10 @@ def judge(core: Core, draft: Draft) -> tuple[str, str]:
     except HeteroError as error:
         text = str(error)
         return ("GUARDED" if "Run the nodes that" in text else "ERROR"), f"{type(error).__name__}: {text} | {reason}"
+    if draft.formula is not None and refused:
+        return "REFUSED", reason
+    if draft.formula is not None:
+        expected = [{draft.outputs[0]: draft.formula(feed)} for feed in draft.feeds]
     for index, (answer, right) in enumerate(zip(answers, expected, strict=True)):
         for name in right:
             fault = compare(answer[name], right[name], draft.rtol)
