@@ -152,7 +152,7 @@ def _bias(xp: Namespace, mask: Array | None, allowed: Any, keys: int, dtype: Any
             mask = xp.concatenate([mask, filler], axis=-1)
         bias = xp.where(mask, zero, never) if mask.dtype.kind == "b" else mask
     if allowed is not None:
-        bias = xp.where(xp.asarray(allowed.tolist()), bias, never)
+        bias = xp.where(xp.asarray(allowed.tolist(), dtype=bool).reshape(allowed.shape), bias, never)
     return bias
 
 
@@ -163,6 +163,8 @@ def _attend(xp: Namespace, biased: Array, bias: Array, softmax_precision: int | 
     precise = numpy_dtype(dtype_of_onnx(softmax_precision or 0) or "float32")
     wide = narrow(biased, precise) if softmax_precision is not None else biased
     wide = widen(wide)
+    if wide.size == 0:
+        return biased
     peak = xp.max(wide, axis=-1, keepdims=True)
     peak = xp.where(xp.isfinite(peak), peak, peak.dtype.type(0))
     exponentials = xp.exp(wide - peak)

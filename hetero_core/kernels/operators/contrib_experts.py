@@ -217,7 +217,7 @@ def moe_group_router(
     scores = sigmoid_of(xp, wide if projection_weight is None else multiply(xp, wide, widen(projection_weight).T))
     biased = scores + expert_bias
     tokens, count = scores.shape
-    groups = biased.reshape((tokens, n_group, -1))
+    groups = biased.reshape((tokens, n_group, count // n_group))
     best = xp.sort(groups, axis=2)[:, :, -min(group_topk, groups.shape[2]) :]
     ranks = xp.argsort(-xp.sum(best, axis=2), axis=1, kind="stable")[:, :topk_group]
     is_open = xp.any(xp.arange(n_group)[None, None, :] == ranks[:, :, None], axis=1)

@@ -53,6 +53,8 @@ def append(xp: Namespace, past: Array | None, fresh: Array, begins: tuple[int, .
 
 def softmax_within(xp: Namespace, scores: Array, allowed: Any, sink: Array | None) -> Array:
     """Returns the softmax over the allowed keys; a sink takes a share without a key. A query without keys attends to none."""
+    if scores.size == 0:
+        return scores
     open_scores = xp.where(allowed, scores, -np.inf)
     peak = xp.max(open_scores, axis=-1, keepdims=True)
     peak = xp.where(xp.isfinite(peak), peak, np.float32(0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -55,15 +55,17 @@ def linear_attention(
     """
     batch, steps = query.shape[:2]
     q, k, v = (
-        widen(x).reshape((batch, steps, heads, -1))
+        widen(x).reshape((batch, steps, heads, prod(x.shape[2:]) // heads))
         for x, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
     )
     if k.shape[3] != q.shape[3]:
-        k = k.reshape((batch, steps, -1, q.shape[3]))
+        k = k.reshape((batch, steps, kv_num_heads * k.shape[3] // q.shape[3], q.shape[3]))
         k = xp.repeat(k, kv_num_heads // k.shape[2], axis=2)
     shape = (batch, kv_num_heads, q.shape[3], v.shape[3])
     state = xp.zeros(shape, dtype=np.float32) if past_state is None else widen(past_state)
-    decays: Array = None if decay is None else xp.exp(widen(decay)).reshape((batch, steps, kv_num_heads, -1))
+    decays: Array = (
+        None if decay is None else xp.exp(widen(decay)).reshape((batch, steps, kv_num_heads, prod(decay.shape[2:]) // kv_num_heads))
+    )
     rates: Array = None if beta is None else widen(beta)[..., None]
     factor = np.float32(scale or 1 / sqrt(q.shape[3]))
     outputs = []
@@ -252,7 +254,7 @@ def gated_delta_net(
         if initial_state is None:
             raise ValueError("packed queries, keys and values need an initial_state, which tells their sizes")
         query, key, value = _unpack(xp, query, initial_state)
-    q, k, v = (widen(x.reshape((-1, *x.shape[-2:]))) for x in (query, key, value))
+    q, k, v = (widen(x.reshape((prod(x.shape[:-2]), *x.shape[-2:]))) for x in (query, key, value))
     if qk_l2_norm:
         q, k = (x / xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True) + np.float32(1e-6)) for x in (q, k))
     tokens, heads = v.shape[:2]
@@ -282,7 +284,7 @@ def _unpack(xp: Namespace, packed: Array, state: Array) -> tuple[Array, Array, A
     shared = (packed.shape[-1] - heads * value_size) // 2
     parts = (packed[..., :shared], packed[..., shared : 2 * shared], packed[..., 2 * shared :])
     sizes = (key_size, key_size, value_size)
-    q, k, v = (part.reshape((*part.shape[:-1], -1, size)) for part, size in zip(parts, sizes, strict=True))
+    q, k, v = (part.reshape((*part.shape[:-1], part.shape[-1] // size, size)) for part, size in zip(parts, sizes, strict=True))
     return q, k, v
 
 
@@ -299,7 +301,7 @@ def _open_gate(
     if decay is None:
         return None
     tokens, heads = lead
-    raw = widen(decay).reshape((tokens, heads, -1))
+    raw = widen(decay).reshape((tokens, heads, decay.size // (tokens * heads) if decay.size else 1))
     if activation != "none":
         rate = xp.exp(a_log).reshape((heads, 1))
         raw = raw if dt_bias is None else raw + dt_bias.reshape((heads, -1))

@@ -189,7 +189,7 @@ def branchwise_rms_norm(
 
     x: (..., branches, size), or (..., branches * size) with num_branches; scale: (branches, size), flat, or (size).
     """
-    branches = x.reshape((*x.shape[:-1], num_branches, -1)) if num_branches else x
+    branches = x.reshape((*x.shape[:-1], num_branches, x.shape[-1] // num_branches)) if num_branches else x
     y = scale_rows(xp, widen(branches), epsilon)[0]
     if scale is not None:
         size = branches.shape[-1]
@@ -203,7 +203,7 @@ def gated_rms_norm(xp: Namespace, x: Array, scale: Array, gate: Array, *, activa
 
     Source: ONNX Runtime, com.microsoft.GatedRMSNorm-1.
     """
-    groups = widen(x).reshape((*x.shape[:-1], -1, scale.shape[0]))
+    groups = widen(x).reshape((*x.shape[:-1], x.shape[-1] // scale.shape[0], scale.shape[0]))
     normalized = (scale_rows(xp, groups, epsilon)[0] * widen(scale)).reshape(x.shape)
     wide = widen(gate)
     factor = sigmoid_of(xp, wide)
@@ -248,7 +248,7 @@ def hyper_connection_pre_mix(
 
     Source: ONNX Runtime, com.microsoft.HyperConnectionPreMix-1.
     """
-    grouped = streams.reshape((*streams.shape[:-1], num_branches, -1)) if num_branches else streams
+    grouped = streams.reshape((*streams.shape[:-1], num_branches, streams.shape[-1] // num_branches)) if num_branches else streams
     y = xp.sum(widen(grouped) * _shape_gate(widen(pre_mix), grouped), axis=-2) * np.float32(reduction_scale)
     return narrow(y, streams.dtype)
 
@@ -257,7 +257,7 @@ def _shape_gate(gate: Array, grouped: Array) -> Array:
     """Returns gates (..., streams, 1) or (..., streams, size)."""
     if gate.ndim == grouped.ndim:
         return gate
-    return gate.reshape((*grouped.shape[:-1], -1))
+    return gate.reshape((*grouped.shape[:-1], gate.shape[-1] // grouped.shape[-2]))
 
 
 @microsoft_kernel("HyperConnectionPostMix", dtypes=(SMALL_FLOATS,) * 4)
@@ -268,7 +268,7 @@ def hyper_connection_post_mix(
 
     Source: ONNX Runtime, com.microsoft.HyperConnectionPostMix-1.
     """
-    grouped = streams.reshape((*streams.shape[:-1], num_branches, -1)) if num_branches else streams
+    grouped = streams.reshape((*streams.shape[:-1], num_branches, streams.shape[-1] // num_branches)) if num_branches else streams
     wide = widen(grouped)
     mixed = wide if stream_mix is None else xp.matmul(xp.swapaxes(widen(stream_mix), -1, -2), wide)
     y = mixed + _shape_gate(widen(post_mix), grouped) * xp.expand_dims(widen(block_output), -2)

@@ -100,7 +100,7 @@ def dynamic_quantize_lstm(
 
         # Steps beyond all sequences do not count for the range.
         longest = max(lengths, default=0)
-        projected = multiply(x[:longest].reshape((longest * batch, -1)), w[index], w_scale[index], w_zero_point[index])
+        projected = multiply(x[:longest].reshape((longest * batch, x.shape[2])), w[index], w_scale[index], w_zero_point[index])
         filler = xp.zeros(((steps - longest) * batch, 4 * size), dtype=np.float32)
         projected = xp.concatenate([projected, filler], axis=0)
 
@@ -112,7 +112,7 @@ def dynamic_quantize_lstm(
         step = make_lstm_step(
             xp, recur, functions[3 * index : 3 * index + 3], peepholes=peepholes, clip=clip, couples=bool(input_forget)
         )
-        rows = projected.reshape((steps, batch, -1)) + bias_of(index)
+        rows = projected.reshape((steps, batch, 4 * size)) + bias_of(index)
         # Each row begins at its own end, since the rows of one step share the range of their codes.
         order = _reverse_rows(xp, steps, lengths) if walk.get("direction") == "reverse" or index == 1 else slice(None)
         outputs, states = walk_steps(xp, rows[order], lengths, starts, step, backward=False)

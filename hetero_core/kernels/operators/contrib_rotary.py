@@ -30,7 +30,7 @@ def _rotate_layout(xp: Namespace, x: Array, cos: Array, sin: Array, *, heads: in
     if x.ndim == 4:
         return rotate(xp, x, cos, sin, is_interleaved=is_interleaved)
     size = x.shape[2] // heads if turns_part else 2 * cos.shape[-1]
-    split = xp.swapaxes(x.reshape((*x.shape[:2], -1, size)), 1, 2)
+    split = xp.swapaxes(x.reshape((*x.shape[:2], x.shape[2] // size, size)), 1, 2)
     return xp.swapaxes(rotate(xp, split, cos, sin, is_interleaved=is_interleaved), 1, 2).reshape(x.shape)
 
 

@@ -50,7 +50,7 @@ def convolve(xp: Namespace, x: Array, w: Array, windows: Windows, group: int) ->
     """Returns a fresh array (batch, outputs, *windows.outputs): the sums of products, without bias, in the type of x and w."""
     batch, channels = x.shape[:2]
     outputs = w.shape[0]
-    grouped = w.reshape(group, outputs // group, -1)
+    grouped = w.reshape(group, outputs // group, prod(w.shape[1:]))
     if windows.is_pointwise:
         y = multiply(xp, grouped, x.reshape(batch, group, channels // group, prod(windows.sizes)))
         return y.reshape((batch, outputs, *windows.outputs))
@@ -58,7 +58,7 @@ def convolve(xp: Namespace, x: Array, w: Array, windows: Windows, group: int) ->
     if group == channels == outputs:
         return _convolve_depthwise(xp, padded, w, windows)
     if xp is np and x.dtype.kind == "f" and _pays_to_shift(grouped.shape, padded.shape[2:], windows):
-        return _convolve_shifted(padded, grouped.reshape((*grouped.shape[:2], channels // group, -1)), windows)
+        return _convolve_shifted(padded, grouped.reshape((*grouped.shape[:2], channels // group, prod(windows.kernel))), windows)
     return _convolve_blocks(xp, padded, grouped, windows)
 
 
@@ -89,8 +89,8 @@ def _convolve_blocks(xp: Namespace, x: Array, w: Array, windows: Windows) -> Arr
                 start = picked[0].start + begin * stride
                 rows_picked = slice(start, start + (count - 1) * stride + 1, stride)
                 columns[:, index] = x[(item, slice(None), rows_picked, *picked[1:])]
-            product = multiply(xp, w, columns.reshape(group, depth, -1))
-            y[item, :, :, begin : begin + count] = product.reshape(group, outputs, count, -1)
+            product = multiply(xp, w, columns.reshape(group, depth, count * prod(rest)))
+            y[item, :, :, begin : begin + count] = product.reshape(group, outputs, count, prod(rest))
     return y.reshape((batch, group * outputs, *windows.outputs))
 
 
@@ -238,7 +238,7 @@ def _spread_filters(
     count = max(_MOST_PRODUCTS // max(batch * group * outputs * prod(x.shape[2:]), 1), 1)
     for first in range(0, len(spread), count):
         part = spread[first : first + count]
-        chosen = filters[..., first : first + count].reshape(group, channels // group, -1)
+        chosen = filters[..., first : first + count].reshape(group, channels // group, outputs * len(part))
         products = multiply(xp, xp.swapaxes(chosen, 1, 2), columns)
         products = products.reshape((batch, group * outputs, len(part), *x.shape[2:]))
         for index, (_, picked) in enumerate(part):

@@ -49,7 +49,9 @@ def deform_conv(
         columns = columns * widen(mask).reshape((batch, offset_group, 1, depth, points))
     outputs = w.shape[0]
     y = multiply(
-        xp, widen(w).reshape((group, outputs // group, -1)), columns.reshape((batch, group, channels // group * depth, points))
+        xp,
+        widen(w).reshape((group, outputs // group, prod(w.shape[1:]))),
+        columns.reshape((batch, group, channels // group * depth, points)),
     )
     y = y.reshape((batch, outputs, *windows.outputs))
     if b is not None:

@@ -6,6 +6,7 @@ from math import sqrt
 from typing import Any
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.kernels.operators.softmax import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
 from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import FLOATS, kernel
@@ -46,9 +47,7 @@ def flex_attention(
     scores = narrow(multiply(xp, widen(q * root), widen(xp.swapaxes(k * root, 2, 3))), precise)
     if score_mod is not None:
         (scores,) = score_mod(scores)
-    wide = widen(scores)
-    exponentials = xp.exp(wide - xp.max(wide, axis=-1, keepdims=True))
-    weights = narrow(exponentials / xp.sum(exponentials, axis=-1, keepdims=True), precise)
+    weights = narrow(softmax_of(xp, widen(scores), -1), precise)
     if prob_mod is not None:
         (weights,) = prob_mod(weights)
     return narrow(multiply(xp, widen(weights), narrow(v, precise) if precise.itemsize >= 4 else widen(v)), v.dtype)

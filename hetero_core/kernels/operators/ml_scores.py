@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.operators.activations import sigmoid_of
+from hetero_core.kernels.operators.softmax import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, widen
 from hetero_core.kernels.registry import Dtypes
 from hetero_core.network.types import ValueType
@@ -35,8 +36,7 @@ def transform_scores(xp: Namespace, scores: Array, post_transform: str) -> Array
     if post_transform == "LOGISTIC":
         return sigmoid_of(xp, scores)
     if post_transform == "SOFTMAX":
-        exponentials = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-        return exponentials / xp.sum(exponentials, axis=-1, keepdims=True)
+        return softmax_of(xp, scores, -1)
     if post_transform == "SOFTMAX_ZERO":
         return _softmax_zero(xp, scores)
     return _probit(xp, scores) if post_transform == "PROBIT" else scores

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.kernels.operators.reductions import reduce_mean
 from hetero_core.kernels.precision import Array, Namespace, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import FLOAT32, FLOATS, kernel
 
@@ -25,6 +26,13 @@ def _apply_statistics(xp: Namespace, x: Array, scale: Array, bias: Array, mean: 
     y = (widen(x) - mean) * factor
     y += bias
     return narrow(y, x.dtype)
+
+
+def _take_statistics(xp: Namespace, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """Returns mean and variance over the axes, which stay as 1: the mean first, so that no digit of the variance is lost."""
+    mean = reduce_mean(xp, x, axes, keepdims=True)
+    centered = x - mean
+    return mean, reduce_mean(xp, centered * centered, axes, keepdims=True)
 
 
 @kernel("BatchNormalization", since=(9,), dtypes=FLOATS, unread=_MOMENTUM)
@@ -105,7 +113,7 @@ def instance_normalization(xp: Namespace, x: Array, scale: Array, bias: Array, *
     """Returns x normalized in each channel of each instance. Source: ONNX InstanceNormalization-22."""
     axes = tuple(range(2, x.ndim))
     wide = widen(x)
-    mean, variance = (statistic(wide, axis=axes, keepdims=True) for statistic in (xp.mean, xp.var))
+    mean, variance = _take_statistics(xp, wide, axes)
     return _apply_statistics(xp, x, _per_channel(x, scale), _per_channel(x, bias), mean, variance, epsilon)
 
 
@@ -134,7 +142,7 @@ def group_normalization_per_group(
 
 def _normalize_groups(xp: Namespace, x: Array, num_groups: int, epsilon: float) -> Array:
     grouped = x.reshape((x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
-    mean, variance = (statistic(grouped, axis=2, keepdims=True) for statistic in (xp.mean, xp.var))
+    mean, variance = _take_statistics(xp, grouped, (2,))
     return ((grouped - mean) / xp.sqrt(variance + epsilon)).reshape(x.shape)
 
 
@@ -156,9 +164,9 @@ def layer_normalization(
     """
     axes = tuple(range(normalize_axis(axis, x.ndim), x.ndim))
     wide = x.astype(numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
-    mean = xp.mean(wide, axis=axes, keepdims=True)
+    mean = reduce_mean(xp, wide, axes, keepdims=True)
     centered = wide - mean
-    inverse = 1 / xp.sqrt(xp.mean(centered * centered, axis=axes, keepdims=True) + epsilon)
+    inverse = 1 / xp.sqrt(reduce_mean(xp, centered * centered, axes, keepdims=True) + epsilon)
     y = widen(narrow(centered * inverse, x.dtype)) * widen(scale)
     if bias is not None:
         y = y + widen(bias)
@@ -172,7 +180,7 @@ def rms_normalization(
     """Returns x / sqrt(mean(x^2) + epsilon) * scale in the type of scale. Source: ONNX RMSNormalization-23."""
     axes = tuple(range(normalize_axis(axis, x.ndim), x.ndim))
     wide = x.astype(numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
-    normalized = wide / xp.sqrt(xp.mean(wide * wide, axis=axes, keepdims=True) + epsilon)
+    normalized = wide / xp.sqrt(reduce_mean(xp, wide * wide, axes, keepdims=True) + epsilon)
     return narrow(widen(narrow(normalized, x.dtype)) * widen(scale), scale.dtype)
 
 
@@ -207,8 +215,8 @@ def mean_variance_normalization(xp: Namespace, x: Array, *, axes: tuple[int, ...
     """Returns (x - mean) / (deviation + 1e-9) over the axes. Source: ONNX MeanVarianceNormalization-13, its function body."""
     wide = widen(x)
     resolved = normalize_axes(axes, x.ndim)
-    mean, deviation = (statistic(wide, axis=resolved, keepdims=True) for statistic in (xp.mean, xp.std))
-    return narrow((wide - mean) / (deviation + 1e-9), x.dtype)
+    mean, variance = _take_statistics(xp, wide, resolved)
+    return narrow((wide - mean) / (xp.sqrt(variance) + 1e-9), x.dtype)
 
 
 @kernel(
@@ -223,5 +231,5 @@ def normalize_channels(xp: Namespace, x: Array, *, across_channels: int = 0, nor
     x: (batch, channels, *sizes). Source: ONNX Runtime, ai.onnx.MeanVarianceNormalization-1, the form before opset 9.
     """
     axes = tuple(axis for axis in range(x.ndim) if across_channels or axis != 1)
-    centered = x - xp.mean(x, axis=axes, keepdims=True)
-    return centered / (xp.std(x, axis=axes, keepdims=True) + x.dtype.type(1e-9)) if normalize_variance else centered
+    mean, variance = _take_statistics(xp, x, axes)
+    return (x - mean) / (xp.sqrt(variance) + x.dtype.type(1e-9)) if normalize_variance else x - mean

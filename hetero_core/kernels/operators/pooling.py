@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.operators.reductions import reduce_max, reduce_mean
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
 from hetero_core.kernels.registry import FLOATS, kernel
 from hetero_core.kernels.windows import AUTO_PADS, POOLING, Windows, count_slid, lay_windows
@@ -114,14 +115,14 @@ def lp_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], p: float 
 
 @kernel("GlobalMaxPool", since=(1, 22), dtypes=FLOATS)
 def global_max_pool(xp: Namespace, x: Array) -> Array:
-    """Returns the largest element of each channel. Source: ONNX GlobalMaxPool-22."""
-    return xp.max(x, axis=tuple(range(2, x.ndim)), keepdims=True)
+    """Returns the largest element of each channel, as ReduceMax does. Source: ONNX GlobalMaxPool-22."""
+    return reduce_max(xp, x, tuple(range(2, x.ndim)), keepdims=True)
 
 
 @kernel("GlobalAveragePool", since=(1, 22), dtypes=FLOATS)
 def global_average_pool(xp: Namespace, x: Array) -> Array:
     """Returns the mean of each channel. Source: ONNX GlobalAveragePool-22."""
-    return narrow(xp.mean(widen(x), axis=tuple(range(2, x.ndim)), keepdims=True), x.dtype)
+    return narrow(reduce_mean(xp, widen(x), tuple(range(2, x.ndim)), keepdims=True), x.dtype)
 
 
 @kernel("GlobalLpPool", since=(1, 2, 22), dtypes=FLOATS)

@@ -41,7 +41,7 @@ def _log_of_sum(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
 def _log_of_sum_of_exponentials(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
     """Returns log(sum(exp(x))), shifted by the maximum so that nothing overflows; an infinite maximum is no shift."""
     x = x.astype(np.float64) if x.dtype.kind in "iu" else x
-    peak = _maximum(xp, x, axes, True)
+    peak = reduce_max(xp, x, axes, True)
     peak = xp.where(xp.isfinite(peak), peak, peak.dtype.type(0))
     total = xp.log(_sum(xp, xp.exp(x - peak), axes, True)) + peak
     return total if keepdims else xp.squeeze(total, axis=axes)
@@ -51,7 +51,8 @@ def _product(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
     return xp.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
 
 
-def _mean(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+def reduce_mean(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+    """Returns the sum divided by the number of elements; of nothing it is NaN, and 0 of integers."""
     count = 1
     for axis in axes:
         count *= x.shape[axis]
@@ -63,7 +64,7 @@ def _mean(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
     return total / count
 
 
-def _maximum(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+def reduce_max(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
     """Returns the maximum; of nothing it is minus infinity, or the smallest value of the type."""
     if _is_empty(x, axes):
         return _fill_reduced(xp, x, axes, keepdims, _extreme(x.dtype, lowest=True))
@@ -108,8 +109,8 @@ _REDUCTIONS: tuple[tuple[str, Formula, tuple[int, ...], tuple[int, ...], Dtypes]
     ("ReduceL2", _euclidean_norm, (1, 11, 13), (18,), NUMBERS),
     ("ReduceLogSum", _log_of_sum, (1, 11, 13), (18, 28), NUMBERS),
     ("ReduceLogSumExp", _log_of_sum_of_exponentials, (1, 11, 13), (18, 28), NUMBERS),
-    ("ReduceMax", _maximum, (1, 11, 12, 13), (18, 20), NUMBERS | BOOL),
-    ("ReduceMean", _mean, (1, 11, 13), (18,), NUMBERS),
+    ("ReduceMax", reduce_max, (1, 11, 12, 13), (18, 20), NUMBERS | BOOL),
+    ("ReduceMean", reduce_mean, (1, 11, 13), (18,), NUMBERS),
     ("ReduceMin", _minimum, (1, 11, 12, 13), (18, 20), NUMBERS | BOOL),
     ("ReduceProd", _product, (1, 11, 13), (18,), NUMBERS),
     ("ReduceSumSquare", _sum_of_squares, (1, 11, 13), (18,), NUMBERS),

@@ -10,24 +10,24 @@ from hetero_core.kernels.registry import FLOATS, kernel
 
 
 def softmax_of(xp: Namespace, x: Array, axis: int) -> Array:
-    """Returns exp(x - max) / sum(exp(x - max)) in x's own type."""
-    if not x.size:
+    """Returns exp(x - max) / sum(exp(x - max)) in x's own type; an array without elements as it is."""
+    if x.size == 0:
         return x
     exponentials = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
     return exponentials / xp.sum(exponentials, axis=axis, keepdims=True)
 
 
 def log_softmax_of(xp: Namespace, x: Array, axis: int) -> Array:
-    """Returns x - max - log(sum(exp(x - max))) in x's own type."""
-    if not x.size:
+    """Returns x - max - log(sum(exp(x - max))) in x's own type; an array without elements as it is."""
+    if x.size == 0:
         return x
     shifted = x - xp.max(x, axis=axis, keepdims=True)
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
 
 
 def _hardmax_of(xp: Namespace, x: Array, axis: int) -> Array:
-    """Returns 1 at the first maximum and 0 elsewhere."""
-    if not x.size:
+    """Returns 1 at the first maximum and 0 elsewhere; an array without elements as it is."""
+    if x.size == 0:
         return x
     first = xp.expand_dims(xp.argmax(x, axis=axis), axis)
     shape = [1] * x.ndim
@@ -45,8 +45,6 @@ _FORMULAS: tuple[tuple[str, Callable[[Namespace, Array, int], Array]], ...] = (
 def _register(op_type: str, formula: Callable[[Namespace, Array, int], Array]) -> None:
     @kernel(op_type, since=(13,), dtypes=FLOATS)
     def compute_along_axis(xp: Namespace, x: Array, *, axis: int = -1) -> Array:
-        if x.size == 0:
-            return x
         return narrow(formula(xp, widen(x), normalize_axis(axis, x.ndim)), x.dtype)
 
     @kernel(op_type, since=(1, 11), dtypes=FLOATS)

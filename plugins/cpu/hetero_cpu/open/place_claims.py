@@ -265,8 +265,8 @@ def _list_strides(layout: OpenLayout, step: PlannedStep) -> Iterator[Claim]:
     """Yields that a step meets arrays with the strides that it was planned for, or an image whose pixels lie farther apart."""
     for value, strides in step.strides.items():
         array = layout.arrays.get(value)
-        if array is None or value not in layout.plan.places:
-            continue
+        if array is None or value not in layout.plan.places or any(not terms_of(size) for size in array.shape):
+            continue  # an array without elements is read with any strides
         same = [axis for axis, size in enumerate(array.shape) if terms_of(size) != {(): 1}]
         ways = [tuple(_list_differences((array.strides[axis], strides[axis]) for axis in same))]
         if len(strides) == 4:
