@@ -6,6 +6,7 @@ Small floats are summed in float32; integers keep their type and wrap.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import numpy as np
 
@@ -16,8 +17,20 @@ Axes = tuple[int, ...]
 Formula = Callable[[Namespace, Array, Axes, bool], Array]
 
 
+_MOST_IN_TURN = 1 << 16
+"""Elements that are added one by one in float32: of 2**24 ones another one would be lost."""
+
+
 def _sum(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+    """Returns the sum in x's own type; of integers it wraps around."""
+    if xp is np and x.dtype == np.float32 and prod(x.shape[axis] for axis in axes) > _MOST_IN_TURN and not _adds_in_pairs(x, axes):
+        return narrow(xp.sum(x, axis=axes, keepdims=keepdims, dtype=np.float64), x.dtype)
     return xp.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+
+
+def _adds_in_pairs(x: Array, axes: Axes) -> bool:
+    """Says whether NumPy adds halves of halves, which loses no digits: along the last axes of an array without gaps."""
+    return bool(x.flags.c_contiguous) and sorted(axes) == list(range(x.ndim - len(axes), x.ndim))
 
 
 def _sum_of_squares(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
