@@ -38,6 +38,9 @@ LONGEST_SUM = 2**20
 LONGEST_CHAIN = 2**17
 """The same for sums that it adds one by one: those that leave the last axis, and those of one dimension."""
 
+DEEPEST_PRODUCT = 2**22
+"""The same for products of matrices."""
+
 REDUCTIONS = tuple(f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Mean", "Sum", "SumSquare"))
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 RECURRENT = ("GRU", "LSTM", "RNN")
@@ -183,9 +186,27 @@ def list_summed(node: Node, graph: Graph) -> tuple[list[int | str | None], bool]
         summed = {axis % rank for axis in node.attributes.get("axes", (0, 2, 3))} if rank else set()
     elif node.op_type in ("LayerNormalization", "RMSNormalization"):
         summed = set(range(node.attributes.get("axis", -1) % rank, rank)) if rank else set()
+    elif node.op_type == "Einsum":
+        return _list_labels(node, graph), True
     else:
         return None
     return [shape[axis] for axis in sorted(summed)], rank - 1 not in summed or rank == 1
+
+
+def _list_labels(node: Node, graph: Graph) -> list[int | str | None]:
+    """Returns the sizes of the labels of an Einsum that its result has not."""
+    terms, _, result = str(node.attributes.get("equation", "")).replace(" ", "").partition("->")
+    sizes: dict[str, int | str | None] = {}
+    for index, term in enumerate(terms.split(",")):
+        shape = find_shape(node, graph, index)
+        if shape is not None and "." not in term and len(term) == len(shape):
+            sizes.update({label: size for label, size in zip(term, shape, strict=True) if label not in result})
+    return list(sizes.values())
+
+
+def is_deep_product(node: Node, graph: Graph) -> bool:
+    depth = _find_depth(node, graph)
+    return isinstance(depth, int) and depth > DEEPEST_PRODUCT
 
 
 def is_long_sum(node: Node, graph: Graph) -> bool:

@@ -547,10 +547,17 @@ ROWS = (
         may_miss_pixels,
     ),
     _row(
+        "deep_product",
+        ("Gemm", "MatMul"),
+        "OpenVINO adds up too many products in float32 for {node.op_type}, which loses 0.1 % and more",
+        "drawn",
+        conditions.is_deep_product,
+    ),
+    _row(
         "long_sum",
         (
             *REDUCTIONS,
-            *("CumSum", "GlobalAveragePool", "GroupNormalization", "InstanceNormalization", "LayerNormalization"),
+            *("CumSum", "Einsum", "GlobalAveragePool", "GroupNormalization", "InstanceNormalization", "LayerNormalization"),
             *("MeanVarianceNormalization", "RMSNormalization"),
         ),
         "OpenVINO adds up too many numbers in float32 for {node.op_type}, which loses 0.1 % and more",

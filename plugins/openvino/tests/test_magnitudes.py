@@ -60,7 +60,7 @@ SMALLEST = -(2**63)
         (
             "g (float[2] x) => (float[2] y) { a = Cast <to = 10> (x) b = Identity (a) y = Cast <to = 1> (b) }",
             "Cast_2",
-            "does not round what 'Cast_0' casts to float16",
+            "does not round what is cast to float16",
         ),
     ],
 )

@@ -79,7 +79,7 @@ def test_codes_of_16_bits_are_refused_since_the_engine_does_not_saturate_them(
         {{ q = {domain}QuantizeLinear (x, s, z) d = {domain}DequantizeLinear (q, s, z) y = Relu (d) }}""")
     network = core.read_network(model)
     refused = core.query_network(network, "OPENVINO", KEY).refused
-    assert f"OpenVINO does not saturate what it quantizes to {codes}" in refused["QuantizeLinear_0"]
+    assert "OpenVINO does not saturate what it quantizes to 16 bits" in refused["QuantizeLinear_0"]
     x = np.array([-500, 0.0025, 1, 500], np.float32)
     expected = np.maximum((np.clip(np.rint(x.astype(np.float64) / 0.001) + 7, least, largest) - 7) * 0.001, 0)
     y = core.load_network(network, "HETERO:OPENVINO,TEMPLATE", KEY).infer({"x": x})["y"]

@@ -75,6 +75,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         'g (float[1,1,1,n] x) => (y) <int64[4] s = {1,1,1,7}> { y = Resize <mode = "nearest"> (x, , , s) }',
         'g (float[1,1,1,n] x) => (y) <float[4] s = {1,1,1,2}> { y = Resize <mode = "nearest"> (x, , s) }',
     ),
+    "deep_product": (
+        "g (float[1,5000000] x, float[5000000,1] w) => (y) { y = MatMul (x, w) }",
+        "g (float[1,500000] x, float[500000,1] w) => (y) { y = MatMul (x, w) }",
+    ),
     "long_sum": (
         "g (float[2,2000000] x) => (y) { y = ReduceSum (x) }",
         "g (float[2000,2,1000] x) => (y) <int64[1] a = {2}> { y = ReduceSum (x, a) }",

@@ -1,8 +1,8 @@
 # ruff: noqa: T201  # a command that prints
 """Draws small networks of the kinds that OpenVINO was once wrong about, and compares its answers with the NumPy kernels of CPU.
 
-`python -m hetero_tests.openvino_neighbours --count 1000 --seed 0` runs them in a child process; a crash or a hang counts as a
-wrong network.
+`python -m hetero_tests.openvino_neighbours --count 1000 --seed 0` runs them in a child process;
+a crash or a hang counts as a wrong network.
 """
 
 from __future__ import annotations
@@ -811,6 +811,7 @@ def draw_long_sum(d: Draft) -> None:
     if op == "GlobalAveragePool" and rank != 4:
         op = "ReduceSum"
     if op == "MatMul":
+        d.formula = lambda feed: np.array([[np.square(feed["x"].astype(np.float64)).sum()]], np.float32)
         y = d.node(op, d.node("Reshape", x, d.constant(np.array([1, -1]))), d.node("Reshape", x, d.constant(np.array([-1, 1]))))
     elif op == "CumSum":
         y = d.node("ReduceMax", d.node(op, d.node("Reshape", x, d.constant(np.array([-1]))), d.constant(np.array(0))), keepdims=0)
