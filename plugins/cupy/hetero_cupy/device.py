@@ -138,7 +138,7 @@ class GpuDevice:
 
         Raises: BlobMismatchError for a blob of another library, another kind of card or other keys; BlobDamagedError.
         """
-        payload.require_version(VERSION)
+        payload.require_version(1, VERSION)
         sections = dict(payload.sections)
         identity = json.loads(bytes(sections.pop(_IDENTITY)))
         here = self._identify(self._card(device))
