@@ -1,4 +1,3 @@
-# ruff: noqa: T201  # a command that prints
 """Draws small networks of the kinds that OpenVINO was once wrong about, and compares its answers with the NumPy kernels of CPU.
 
 `python -m hetero_tests.openvino_neighbours --count 1000 --seed 0` runs them in a child process;
@@ -271,7 +270,7 @@ def draw_dequantized(d: Draft) -> None:
 def draw_division(d: Draft) -> None:
     dtype = d.pick(np.int32, np.int64, np.int64, np.int16, np.int8)
     op = d.pick("Div", "Div", "Div", "Mod", "Mod")
-    attributes = {"fmod": d.pick(0, 1)} if op == "Mod" else {}
+    attributes: dict[str, Any] = {"fmod": d.pick(0, 1)} if op == "Mod" else {}
     kind = d.pick("constants", "shape", "one", "one", "run")
     size = 6
     a = d.rng.integers(-9, 10, size).astype(dtype)
@@ -333,8 +332,8 @@ def draw_emptied(d: Draft) -> None:
             boxes,
             scores,
             d.constant(np.array([3])),
-            d.constant(np.float32([0.5])),
-            d.constant(np.float32([0.2])),
+            d.constant(np.array([0.5], np.float32)),
+            d.constant(np.array([0.2], np.float32)),
         )
     elif op == "Range":
         y = d.node(
@@ -390,7 +389,7 @@ def draw_normalization(d: Draft) -> None:
             op, x, d.constant(d.normal(*sizes)), *([d.constant(d.normal(*sizes))] if d.rng.random() < 0.6 else []), axis=axis
         )
     elif op in ("InstanceNormalization", "GroupNormalization"):
-        attributes = {"num_groups": d.pick(1, 2, 4)} if op == "GroupNormalization" else {}
+        attributes: dict[str, Any] = {"num_groups": d.pick(1, 2, 4)} if op == "GroupNormalization" else {}
         y = d.node(op, x, d.constant(d.normal(channels)), d.constant(d.normal(channels)), **attributes)
     elif op == "MeanVarianceNormalization":
         y = d.node(op, x, **d.pick({}, {"axes": [2, 3]}, {"axes": [1]}, {"axes": [0, 1, 2, 3]}))
@@ -482,7 +481,7 @@ def draw_rms(d: Draft) -> None:
         d.opset = 18
         square = d.node("Pow", x, d.constant(np.float32(2))) if d.rng.random() < 0.6 else d.node("Mul", x, x)
         average = d.node("ReduceMean", square, d.constant(np.array([-1])))
-        root = d.node("Sqrt", d.node("Add", average, d.constant(d.pick(np.float32(1e-6), np.float32([1e-6])))))
+        root = d.node("Sqrt", d.node("Add", average, d.constant(d.pick(np.float32(1e-6), np.array([1e-6], np.float32)))))
         form = d.pick("div", "reciprocal", "one")
         if form == "div":
             y = d.node("Div", x, root)
@@ -507,7 +506,7 @@ def draw_recurrent(d: Draft) -> None:
         inputs += [d.constant(d.normal(count, gates * 4)), "", open_some(d, feed_runs(d, "h", *states), 0.3)]
         if op == "LSTM":
             inputs.append(open_some(d, feed_runs(d, "c", *states), 0.3))
-    attributes = {"linear_before_reset": d.pick(0, 1)} if op == "GRU" else {}
+    attributes: dict[str, Any] = {"linear_before_reset": d.pick(0, 1)} if op == "GRU" else {}
     names = d.node(op, *inputs, outputs=3 if op == "LSTM" else 2, hidden_size=2, direction=direction, **attributes)
     d.outputs = names if d.rng.random() < 0.6 else names[:1]
 
@@ -636,7 +635,7 @@ def draw_empty(d: Draft) -> None:
                 op,
                 x,
                 "",
-                d.constant(np.float32([1, 1, 2, 2])),
+                d.constant(np.array([1, 1, 2, 2], np.float32)),
                 mode=d.pick("nearest", "linear"),
                 coordinate_transformation_mode="asymmetric",
             )
@@ -644,7 +643,7 @@ def draw_empty(d: Draft) -> None:
             y = d.node(op, x, blocksize=1)
         else:
             count = 4 if op[0] == "B" else 2
-            attributes = {"num_groups": 1} if op[0] == "G" else {}
+            attributes: dict[str, Any] = {"num_groups": 1} if op[0] == "G" else {}
             y = d.node(
                 op, x, *(d.constant(np.abs(d.normal(channels if op[0] != "G" else 1)) + 1) for _ in range(count)), **attributes
             )
@@ -666,7 +665,7 @@ def draw_empty(d: Draft) -> None:
     elif op == "Squeeze":
         y = d.node(op, d.node("Unsqueeze", x, d.constant(np.array([0]))), d.constant(np.array([0])))
     elif op == "OneHot":
-        y = d.node(op, d.node("Cast", x, to=TensorProto.INT64), d.constant(np.array(3)), d.constant(np.float32([0, 1])))
+        y = d.node(op, d.node("Cast", x, to=TensorProto.INT64), d.constant(np.array(3)), d.constant(np.array([0, 1], np.float32)))
     elif op == "ScatterND":
         y = d.node(
             op,
@@ -686,7 +685,7 @@ def draw_empty(d: Draft) -> None:
     elif op == "MultiHeadAttention":
         y = d.node(op, x, x, x, domain="com.microsoft", num_heads=2) if rank == 3 and axis != 2 else d.node("Neg", x)
     elif op == "Sum":
-        y = d.node(op, x, d.constant(np.float32([1])), x)
+        y = d.node(op, x, d.constant(np.array([1], np.float32)), x)
     elif op == "Trilu":
         y = d.node(op, x)
     else:
@@ -761,7 +760,7 @@ def draw_nearest(d: Draft) -> None:
     if d.rng.random() < 0.5:
         inputs = [x, "", "", d.constant(np.array([1, channels, height, k]))]
     else:
-        inputs = [x, "", d.constant(np.float32([1, 1, 1, d.pick(k / n, 2, 3, 1.5, 0.5, 1.7)]))]
+        inputs = [x, "", d.constant(np.array([1, 1, 1, d.pick(k / n, 2, 3, 1.5, 0.5, 1.7)], np.float32))]
     d.outputs = [d.node("Resize", *inputs, **attributes)]
     d.bodies = False
     scale = numpy_helper.to_array(d.constants[inputs[-1]])[-1]
@@ -957,10 +956,10 @@ def main() -> int:
         verdict, text = worker.judge(kind, seed)
         counts[kind][verdict] += 1
         if verdict in options.show.split(","):
-            print(f"{verdict} {kind} {seed}: {text[:400]}", flush=True)
+            sys.stdout.write(f"{verdict} {kind} {seed}: {text[:400]}\n")
     worker.close()
     total: Counter[str] = sum(counts.values(), Counter())
-    print(json.dumps({**counts, "all": total}, indent=1))
+    sys.stdout.write(json.dumps({**counts, "all": total}, indent=1) + "\n")
     return int(any(total[verdict] for verdict in ("WRONG", "ERROR", "CRASH", "HANG", "BROKEN")))
 
 
