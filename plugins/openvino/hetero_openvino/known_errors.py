@@ -526,6 +526,10 @@ def _counts_from_first_query(node: Node, graph: Graph) -> bool:
     return bool(node.attributes.get("is_causal", 0)) and has_input(node, 4)
 
 
+def _pads_keys_coarsely(node: Node, graph: Graph) -> bool:
+    return has_input(node, 6) and dtype_of_input(node, graph) in ("bfloat16", None)
+
+
 def _has_window(node: Node, graph: Graph) -> bool:
     return any(node.attributes.get(f"{side}_window_size", -1) != -1 for side in ("left", "right"))
 
@@ -802,6 +806,13 @@ ROWS = (
         "OpenVINO counts the positions of causal Attention from the first query, not from the end of past_key",
         "attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal",
         _counts_from_first_query,
+    ),
+    _row(
+        "attention_of_no_keys",
+        ("Attention",),
+        "OpenVINO attends to padded keys in bfloat16 if no key is left",
+        "attention_4d_causal_padded_kv_bf16",
+        _pads_keys_coarsely,
     ),
     _row(
         "bernoulli",
