@@ -1,7 +1,7 @@
 """Resize to the nearest pixel: the engine computes positions in float32, which may fall on the other side of a half or a whole number.
 
-OpenVINO 2026.4 is right where sizes are multiplied by whole numbers, or by powers of two, and corners are not aligned. Of sizes that are
-known the pixels are computed here, in exact fractions, and taken by Gather; others are refused.
+OpenVINO 2026.4 is right if sizes are multiplied by whole numbers, or by powers of two, and corners are not aligned. For known
+sizes the pixels are computed here, in exact fractions, and a Gather takes them; other nodes are refused.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def gather_pixels(network: Network) -> Network:
 
 
 def _list_axes(node: Node, graph: Graph) -> list[Axis] | None:
-    """Returns the axes of a Resize to the nearest pixel; None for other nodes, and where the rank is not known."""
+    """Returns the axes of a Resize to the nearest pixel, or None for another node; an unknown rank is one unknown axis."""
     if node.domain or node.op_type not in RESIZING or node.attributes.get("mode", "nearest") not in ("nearest", b"nearest"):
         return None
     before, result = find_shape(node, graph), graph.type_of(node.outputs[0])

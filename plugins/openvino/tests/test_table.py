@@ -99,6 +99,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "23 g (float[1,2,3,4] q) => (y, k, v) { y, k, v = Attention <is_causal = 1> (q, q, q, , q, q) }",
         "23 g (float[1,2,3,4] q) => (y, k, v) { y, k, v = Attention (q, q, q, , q, q) }",
     ),
+    "attention_of_no_keys": (
+        "24 g (bfloat16[1,2,3,4] q, int64[1] n) => (y) { y = Attention (q, q, q, , , , n) }",
+        "24 g (float[1,2,3,4] q, int64[1] n) => (y) { y = Attention (q, q, q, , , , n) }",
+    ),
     "bernoulli": ("g (float[3] x) => (y) { y = Bernoulli (x) }", "g (float[3] x) => (y) { y = Floor (x) }"),
     "cast_of_nothing": (
         "g (float[2,0] x) => (y) { y = Cast <to = 6> (x) }",

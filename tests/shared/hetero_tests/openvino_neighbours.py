@@ -1,4 +1,3 @@
-# ruff: noqa: T201  # a command that prints
 """Draws small networks of the kinds that OpenVINO was once wrong about, and compares its answers with the NumPy kernels of CPU.
 
 `python -m hetero_tests.openvino_neighbours --count 1000 --seed 0` runs them in a child process;
@@ -271,7 +270,7 @@ def draw_dequantized(d: Draft) -> None:
 def draw_division(d: Draft) -> None:
     dtype = d.pick(np.int32, np.int64, np.int64, np.int16, np.int8)
     op = d.pick("Div", "Div", "Div", "Mod", "Mod")
-    attributes = {"fmod": d.pick(0, 1)} if op == "Mod" else {}
+    attributes: dict[str, Any] = {"fmod": d.pick(0, 1)} if op == "Mod" else {}
     kind = d.pick("constants", "shape", "one", "one", "run")
     size = 6
     a = d.rng.integers(-9, 10, size).astype(dtype)
@@ -390,7 +389,7 @@ def draw_normalization(d: Draft) -> None:
             op, x, d.constant(d.normal(*sizes)), *([d.constant(d.normal(*sizes))] if d.rng.random() < 0.6 else []), axis=axis
         )
     elif op in ("InstanceNormalization", "GroupNormalization"):
-        attributes = {"num_groups": d.pick(1, 2, 4)} if op == "GroupNormalization" else {}
+        attributes: dict[str, Any] = {"num_groups": d.pick(1, 2, 4)} if op == "GroupNormalization" else {}
         y = d.node(op, x, d.constant(d.normal(channels)), d.constant(d.normal(channels)), **attributes)
     elif op == "MeanVarianceNormalization":
         y = d.node(op, x, **d.pick({}, {"axes": [2, 3]}, {"axes": [1]}, {"axes": [0, 1, 2, 3]}))
@@ -507,7 +506,7 @@ def draw_recurrent(d: Draft) -> None:
         inputs += [d.constant(d.normal(count, gates * 4)), "", open_some(d, feed_runs(d, "h", *states), 0.3)]
         if op == "LSTM":
             inputs.append(open_some(d, feed_runs(d, "c", *states), 0.3))
-    attributes = {"linear_before_reset": d.pick(0, 1)} if op == "GRU" else {}
+    attributes: dict[str, Any] = {"linear_before_reset": d.pick(0, 1)} if op == "GRU" else {}
     names = d.node(op, *inputs, outputs=3 if op == "LSTM" else 2, hidden_size=2, direction=direction, **attributes)
     d.outputs = names if d.rng.random() < 0.6 else names[:1]
 
@@ -957,10 +956,10 @@ def main() -> int:
         verdict, text = worker.judge(kind, seed)
         counts[kind][verdict] += 1
         if verdict in options.show.split(","):
-            print(f"{verdict} {kind} {seed}: {text[:400]}", flush=True)
+            sys.stdout.write(f"{verdict} {kind} {seed}: {text[:400]}\n")
     worker.close()
     total: Counter[str] = sum(counts.values(), Counter())
-    print(json.dumps({**counts, "all": total}, indent=1))
+    sys.stdout.write(json.dumps({**counts, "all": total}, indent=1) + "\n")
     return int(any(total[verdict] for verdict in ("WRONG", "ERROR", "CRASH", "HANG", "BROKEN")))
 
 
