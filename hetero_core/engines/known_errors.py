@@ -1,40 +1,96 @@
-"""Tables of operators that an engine computes wrongly, or fails to run: each maps an operator to a check that returns why a node is
-refused, or None.
+"""The known errors of an engine as a table of rows: operators, a condition, and the reason for which a node is refused.
 
-Nodes that an engine refuses by itself need no entry. A check is asked about a node and the graph around it, also for nodes within bodies.
+A row stands for a node that the engine takes and then computes wrongly, fails at in a run, or ends the process at. Nodes that an engine
+refuses by itself need no row. Conditions are asked about a node and the graph around it, also for nodes within bodies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import cast
 
 from hetero_core.engines.inspection import find_shape, has_input
-from hetero_core.network.graph import Graph, Node, iterate_graphs
+from hetero_core.network.graph import Graph, Node
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.types import ValueType
 
 Check = Callable[[Node, Graph], str | None]
 """Returns what the engine gets wrong about a node, in words, or None."""
+Condition = Callable[[Node, Graph], bool]
+"""Says whether the engine may be wrong about a node: True as well if types, sizes or constants that decide it are not known."""
+
+
+def always(node: Node, graph: Graph) -> bool:
+    """The condition of a row that refuses every node of its operators."""
+    return True
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """One fault of an engine.
+
+    `operators` are names such as "Div" and "com.microsoft.QAttention"; "*" stands for every operator. `reason` says in words what goes
+    wrong; "{node.op_type}" in it names the operator. `versions` are those of the engine that were seen to be wrong, `source` the report
+    ("onnxruntime#6004"), ONNX's own case, or "drawn" for a generated model. `probe` says whether this processor or installation has the
+    fault; it is called only for nodes that meet the condition, and should remember its answer.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    reason: str
+    versions: str
+    source: str
+    condition: Condition = always
+    probe: Callable[[], bool] | None = None
+
+
+def tabulate(rows: Iterable[KnownError]) -> Check:
+    """Returns a check that gives the reason of the first row that a node meets."""
+    rows_of_operator: dict[str, list[KnownError]] = {}
+    for row in rows:
+        for operator in row.operators:
+            rows_of_operator.setdefault(operator, []).append(row)
+    everywhere = rows_of_operator.pop("*", [])
+
+    def check(node: Node, graph: Graph) -> str | None:
+        operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        for row in (*rows_of_operator.get(operator, ()), *everywhere):
+            if row.condition(node, graph) and (row.probe is None or row.probe()):
+                return row.reason.format(node=node)
+        return None
+
+    return check
 
 
 def find_error(node: Node, graph: Graph, check: Check, *, check_in_body: Check | None = None) -> str | None:
     """Returns the reason that a check gives for a node, or for the first node in its bodies, which the text names; None if all are right.
 
-    `check_in_body` is asked in place of `check` about nodes in bodies. A body does not know the types of what it captures: a node
-    that is refused there is asked about once more with those of `graph`.
+    `check_in_body` is asked in place of `check` about nodes in bodies. A body is shown with the types and constants that it captures.
     """
     error = check(node, graph)
     if error is not None:
         return error
     check_inner = check if check_in_body is None else check_in_body
-    for outer in node.bodies.values():
-        for body in iterate_graphs(outer):
-            for inner in body.nodes:
-                error = check_inner(inner, body)
-                if error is not None:
-                    error = check_inner(inner, replace(body, types={**graph.types, **body.types}))
-                if error is not None:
-                    return f"its body holds '{inner.name}' ({inner.op_type}): {error}"
+    for inner, body in _iterate_bodies(node, graph):
+        error = check_inner(inner, body)
+        if error is not None:
+            return f"its body holds '{inner.name}' ({inner.op_type}): {error}"
     return None
+
+
+def _iterate_bodies(node: Node, graph: Graph) -> Iterator[tuple[Node, Graph]]:
+    """Yields the nodes in a node's bodies, each with its graph, to which types and constants of the graphs around it are added."""
+    for body in node.bodies.values():
+        around = replace(
+            body,
+            types=ChainMap(dict(body.types), cast("dict[str, ValueType]", graph.types)),
+            initializers=ChainMap(dict(body.initializers), cast("dict[str, Initializer]", graph.initializers)),
+        )
+        for inner in body.nodes:
+            yield inner, around
+            yield from _iterate_bodies(inner, around)
 
 
 def refuse(reason: str) -> Check:
