@@ -21,8 +21,9 @@ from hetero_core.network.writer import network_to_bytes, network_to_skeleton
 from hetero_core.transforms.constants import limit_folding
 from hetero_core.transforms.folding import measure_folding
 from hetero_core.transforms.work import READING_OPERATORS
+from hetero_onnxruntime.corrections import correct_network, has_int8
 from hetero_onnxruntime.custom_operators import find_libraries
-from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, make_options, open_session
+from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, make_options, open_session, saturates_products
 from hetero_onnxruntime.probing import shorten_message
 
 logger = logging.getLogger(__name__)
@@ -50,13 +51,17 @@ _CARRIERS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a session. `threads` 0 leaves their number to the engine; `libraries` are those of custom operators."""
+    """The settings of a session. `threads` 0 leaves their number to the engine; `libraries` are those of custom operators.
+
+    With `widens`, float32 is added up in float64 along axes of open size.
+    """
 
     provider: str
     level: str
     spins: bool
     threads: int
     libraries: tuple[str, ...] = ()
+    widens: bool = False
 
     @classmethod
     def of_config(cls, provider: str, config: Mapping[str, Any], network: Network) -> Settings:
@@ -82,6 +87,9 @@ def build_session(
     Raises: LoadError with the engine's own words.
     """
 
+    saturates = settings.provider == CPU_PROVIDER and has_int8(network) and saturates_products()
+    if settings.provider == CPU_PROVIDER:
+        network = correct_network(network, saturates=saturates, widens=settings.widens)
     if not network.inputs and not network.outputs and network.nodes:
         # Constants alone that nobody reads, as a part of a network may hold: the engine refuses a session without any value.
         value = network.nodes[-1].writes[0]
@@ -91,6 +99,8 @@ def build_session(
         options = make_session_options(engine, settings, entries, **more)
         folded = measure_folding(network)
         disabled = _list_wrong_moves(network)
+        # It makes uint8 of int8 in front of int8 weights.
+        disabled += ["QDQS8ToU8Transformer"] if saturates else []
         if sum(folded.values()) > limit_folding(network):
             # The engine has a limit for each result, 1 GiB, and none for all of them; what it does not fold it computes in each run.
             options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
