@@ -22,8 +22,6 @@ from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec
 
-OLDEST_GUARDED = 9
-"""The opset of ConstantOfShape, which the guard of a recurrent layer needs."""
 MANY = 1 << 20
 """Elements from which on the engine's sums in float32 are off by more than rounding: 2.4 % for 20 million."""
 
@@ -230,7 +228,7 @@ def _count_reduced(node: Node, graph: Graph) -> int | None:
 def _correct_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     """Puts a recurrent layer into an If: without steps or sequences its states are the initial ones."""
     dtype = dtype_of_input(node, graph)
-    if has_steps(node, graph) or dtype is None or corrector.opset < OLDEST_GUARDED or node.attributes.get("layout", 0):
+    if has_steps(node, graph) or dtype is None or node.attributes.get("layout", 0):
         return False
     outputs = [index for index, name in enumerate(node.outputs) if name]
     layer = replace(node, outputs=tuple(f"{name}/full" if name else "" for name in node.outputs))
@@ -276,7 +274,8 @@ def _make_initial_state(corrector: _Corrector, node: Node, index: int, dtype: st
     steps, batch = (corrector.add("Gather", sizes, corrector.constant(np.array([axis], np.int64))) for axis in (0, 1))
     count, hidden = (corrector.constant(np.array([size], np.int64)) for size in (directions, node.attributes["hidden_size"]))
     shape = corrector.add("Concat", *((count, batch, hidden) if index else (steps, count, batch, hidden)), axis=0)
-    return corrector.add("ConstantOfShape", shape, value=np.zeros(1, numpy_dtype(dtype)))
+    # ConstantOfShape is younger, of opset 9.
+    return corrector.add("Tile", corrector.constant(np.zeros((1,) * (3 if index else 4), numpy_dtype(dtype))), shape)
 
 
 def _correct_group_normalization(corrector: _Corrector, node: Node, graph: Graph) -> bool:

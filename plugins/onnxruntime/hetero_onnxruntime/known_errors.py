@@ -14,7 +14,7 @@ from hetero_core.dtypes import FLOAT_DTYPES
 from hetero_core.engines.inspection import dtype_of_input, find_constant, find_shape, has_input, scales_are_whole
 from hetero_core.engines.known_errors import Condition, KnownError, find_error, may_have_empty_axes, tabulate
 from hetero_core.network.graph import Graph, Node
-from hetero_onnxruntime.corrections import MANY, OLDEST_GUARDED, has_steps
+from hetero_onnxruntime.corrections import MANY, has_steps
 
 
 def find_known_error(node: Node, graph: Graph) -> str | None:
@@ -94,10 +94,6 @@ def _shares_caches(node: Node, graph: Graph) -> bool:
 
 def _may_be_unique_of_nothing(node: Node, graph: Graph) -> bool:
     return "axis" in node.attributes and not has_elements()(node, graph)
-
-
-def _has_unguarded_steps(node: Node, graph: Graph) -> bool:
-    return (bool(node.domain) or node.opset < OLDEST_GUARDED) and not has_steps(node, graph)
 
 
 def _may_have_no_depth(first: int, second: int, first_axis: int, second_axis: int) -> Condition:
@@ -349,11 +345,11 @@ ERRORS = (
     ),
     KnownError(
         "layers without steps",
-        ("GRU", "LSTM", "RNN", "com.microsoft.AttnLSTM"),
+        ("com.microsoft.AttnLSTM",),
         "ONNX Runtime ends the process on a {node.op_type} without steps or sequences, and there may be none here",
         "1.32",
         "drawn",
-        _has_unguarded_steps,
+        lambda node, graph: not has_steps(node, graph),
     ),
     KnownError(
         "slices of nothing",
