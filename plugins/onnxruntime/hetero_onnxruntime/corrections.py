@@ -32,8 +32,14 @@ def correct_network(network: Network, *, saturates: bool, widens: bool = False) 
     `saturates` says that products of uint8 and int8 saturate on this processor; `widens` that reductions over open sizes are over many
     elements.
     """
-    corrector = _Corrector(network, saturates, widens)
-    return cast(Network, corrector.correct_graph(network))
+    corrected = cast(Network, _Corrector(network, saturates, widens).correct_graph(network))
+    if corrected is network:
+        return network
+    # The engine does not find again a constant that is given by reference and that nothing reads any more.
+    read = {name for graph in iterate_graphs(corrected) for node in graph.nodes for name in node.inputs}
+    read.update(spec.name for graph in iterate_graphs(corrected) for spec in graph.outputs)
+    constants = {name: constant for name, constant in corrected.initializers.items() if name in read}
+    return replace(corrected, initializers=MappingProxyType(constants))
 
 
 def has_open_sum(graph: Graph) -> bool:
@@ -392,10 +398,40 @@ def _shift_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     return corrector.keep(node, inputs=(value, node.inputs[1], point))
 
 
+def may_have_no_depth(node: Node, graph: Graph, first: int = 0, second: int = 1) -> bool:
+    """Says whether a product of two operands, or a convolution of the second with the first, may be over an axis of length 0."""
+    is_convolution = "Conv" in node.op_type
+    axes = (
+        (1, 1)
+        if is_convolution
+        else (-2 if node.attributes.get("transA", 0) else -1, -1 if node.attributes.get("transB", 0) else -2)
+    )
+    for index, axis in zip((first, second), axes, strict=True):
+        shape = find_shape(node, graph, index)
+        size = None if not shape else shape[axis if len(shape) > 1 else 0]
+        if isinstance(size, int):
+            return size == 0
+    return True
+
+
+def _part_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Puts a Sum between a dequantization and a product that may be over nothing.
+
+    It keeps the engine from a fused product, which returns memory that was not written.
+    """
+    producers = [graph.find_producer(name) for name in node.inputs[:2]]
+    if any(producer is None or producer.op_type != "DequantizeLinear" for producer in producers) or not may_have_no_depth(
+        node, graph
+    ):
+        return False
+    return corrector.keep(node, inputs=(corrector.add("Sum", node.inputs[0]), *node.inputs[1:]))
+
+
 _INTEGER_SUMS = frozenset({"ReduceL1", "ReduceSum", "ReduceSumSquare"})
 _SUMS = _INTEGER_SUMS | {"ReduceL2", "ReduceLogSum", "ReduceMean"}
 
 _CORRECTIONS: Mapping[tuple[str, str], Callable[[_Corrector, Node, Graph], bool]] = {
+    **{("", name): _part_dequantized for name in ("Conv", "Gemm", "MatMul")},
     ("", "ConvInteger"): _shift_convolution,
     ("", "DequantizeLinear"): _shift_dequantized,
     ("", "Div"): _correct_division,

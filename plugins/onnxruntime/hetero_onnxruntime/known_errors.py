@@ -14,7 +14,7 @@ from hetero_core.dtypes import FLOAT_DTYPES
 from hetero_core.engines.inspection import dtype_of_input, find_constant, find_shape, has_input, scales_are_whole
 from hetero_core.engines.known_errors import Condition, KnownError, find_error, may_have_empty_axes, tabulate
 from hetero_core.network.graph import Graph, Node
-from hetero_onnxruntime.corrections import MANY, has_steps
+from hetero_onnxruntime.corrections import MANY, has_steps, may_have_no_depth
 
 
 def find_known_error(node: Node, graph: Graph) -> str | None:
@@ -96,18 +96,11 @@ def _may_be_unique_of_nothing(node: Node, graph: Graph) -> bool:
     return "axis" in node.attributes and not has_elements()(node, graph)
 
 
-def _may_have_no_depth(first: int, second: int, first_axis: int, second_axis: int) -> Condition:
-    """Returns a condition that holds if neither operand of a product tells that the summed axis has elements."""
+def _has_no_depth(first: int, second: int) -> Condition:
+    """Returns a condition that holds if a product of matrices may be over an axis of length 0."""
 
     def condition(node: Node, graph: Graph) -> bool:
-        for index, axis in ((first, first_axis), (second, second_axis)):
-            shape = find_shape(node, graph, index)
-            if shape is None or len(shape) < 1:
-                continue
-            size = shape[axis if len(shape) >= -axis and axis < len(shape) else 0]
-            if isinstance(size, int):
-                return size == 0
-        return True
+        return may_have_no_depth(node, graph, first, second)
 
     return condition
 
@@ -199,45 +192,19 @@ ERRORS = (
     ),
     KnownError(
         "8-bit product over nothing",
-        ("MatMulInteger",),
+        ("ConvInteger", "MatMulInteger", "com.microsoft.DynamicQuantizeMatMul", "com.microsoft.MatMulIntegerToFloat"),
         _UNWRITTEN,
         "1.32",
         "onnxruntime#23142",
-        _may_have_no_depth(0, 1, -1, -2),
+        _has_no_depth(0, 1),
     ),
     KnownError(
         "8-bit product with scales over nothing",
-        ("QLinearMatMul", "com.microsoft.QGemm"),
+        ("QLinearConv", "QLinearMatMul", "com.microsoft.QGemm"),
         _UNWRITTEN,
         "1.32",
         "onnxruntime#23142",
-        lambda node, graph: _may_have_no_depth(
-            0, 3, -2 if node.attributes.get("transA", 0) else -1, -1 if node.attributes.get("transB", 0) else -2
-        )(node, graph),
-    ),
-    KnownError(
-        "8-bit product to float over nothing",
-        ("com.microsoft.DynamicQuantizeMatMul", "com.microsoft.MatMulIntegerToFloat"),
-        _UNWRITTEN,
-        "1.32",
-        "onnxruntime#23142",
-        _may_have_no_depth(0, 1, -1, -2),
-    ),
-    KnownError(
-        "8-bit convolution over nothing",
-        ("ConvInteger",),
-        _UNWRITTEN,
-        "1.32",
-        "onnxruntime#23142",
-        _may_have_no_depth(0, 1, 1, 1),
-    ),
-    KnownError(
-        "8-bit convolution with scales over nothing",
-        ("QLinearConv",),
-        _UNWRITTEN,
-        "1.32",
-        "onnxruntime#23142",
-        _may_have_no_depth(0, 3, 1, 1),
+        _has_no_depth(0, 3),
     ),
     KnownError(
         "dequantized int32 beside a Transpose",
