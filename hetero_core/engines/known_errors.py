@@ -58,7 +58,8 @@ def tabulate(rows: Iterable[KnownError]) -> Check:
         operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         for row in (*rows_of_operator.get(operator, ()), *everywhere):
             if row.condition(node, graph) and (row.probe is None or row.probe()):
-                return row.reason.replace("{node.op_type}", node.op_type)
+                reason: str = row.reason.replace("{node.op_type}", node.op_type)
+                return reason
         return None
 
     return check

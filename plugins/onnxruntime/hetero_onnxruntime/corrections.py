@@ -72,7 +72,8 @@ class _Corrector:
         """Returns a graph with corrections; `outer` holds types and constants of the graphs around it."""
         around = graph if outer is None else _surround(graph, outer)
         above = self._nodes, self._constants
-        nodes, constants = self._nodes, self._constants = [], {}
+        nodes: list[Node] = []
+        constants: dict[str, Initializer] = {}
         for node in graph.nodes:
             corrected = node.with_bodies({name: self.correct_graph(body, around) for name, body in node.bodies.items()})
             self._nodes, self._constants = nodes, constants
@@ -102,7 +103,7 @@ class _Corrector:
     def build_branch(self, name: str, dtype: str, build: Callable[[], list[str]]) -> Graph:
         """Returns a graph of the nodes and constants that `build` adds; it returns the names of the outputs, all of one type."""
         above = self._nodes, self._constants
-        nodes, constants = self._nodes, self._constants = [], {}
+        nodes, constants = self._nodes, self._constants = list[Node](), dict[str, Initializer]()
         outputs = tuple(ValueSpec(value, TensorType(dtype, None)) for value in build())
         self._nodes, self._constants = above
         types = {spec.name: spec.type for spec in outputs} | {value: constant.type for value, constant in constants.items()}
@@ -311,7 +312,7 @@ def _correct_group_normalization(corrector: _Corrector, node: Node, graph: Graph
     result = corrector.add("Add", corrector.add("Mul", normal, scale), bias)
     if each:
         result = corrector.add("Reshape", result, sizes)
-    corrector.add(*(("Cast", result) if narrow else ("Identity", result)), output=node.outputs[0], **({"to": 10} if narrow else {}))
+    corrector.add("Cast", result, output=node.outputs[0], to=onnx_of_dtype(dtype))
     return True
 
 

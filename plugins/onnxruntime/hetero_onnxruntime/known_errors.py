@@ -15,6 +15,7 @@ from hetero_core.engines.inspection import dtype_of_input, find_constant, find_s
 from hetero_core.engines.known_errors import Condition, KnownError, find_error, may_have_empty_axes, tabulate
 from hetero_core.network.graph import Graph, Node
 from hetero_onnxruntime.corrections import MANY, has_steps, may_have_no_depth
+from hetero_onnxruntime.resizing import picks_other_pixels
 
 
 def find_known_error(node: Node, graph: Graph) -> str | None:
@@ -293,6 +294,14 @@ ERRORS = (
         "1.31",
         "resize_downsample_scales_linear_align_corners",
         _rounds_aligned_size,
+    ),
+    KnownError(
+        "nearest pixel",
+        ("Resize",),
+        "ONNX Runtime divides coordinates in float32 and picks another pixel than the standard at these sizes",
+        "1.32",
+        "drawn",
+        picks_other_pixels,
     ),
     KnownError(
         "position in a sequence",

@@ -1,17 +1,18 @@
 """Draws neighbours of ONNX Runtime's known errors and compares the plugin's answers with exact integers and float64.
 
-Each model runs in a child process, since the engine may end it. `python drawn_errors.py --cases 1000 --seed 1` draws more than the tests.
+The models run in child processes, since the engine may end one. `python ort_errors.py --cases 1000 --seed 1` draws more than the tests.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import pickle
+import json
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,7 +22,9 @@ from onnx import numpy_helper
 from hetero_core import Core
 from hetero_core.errors import UnsupportedNodesError
 
-Arrays = dict[str, np.ndarray]
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Any]
+"""Name of a value -> its array or NumPy scalar."""
 
 
 @dataclass
@@ -32,7 +35,7 @@ class Case:
     inputs: str
     body: str
     feeds: Arrays
-    expected: list[np.ndarray]
+    expected: list[Array]
     outputs: str = "y"
     constants: Arrays = field(default_factory=dict)
     opset: int = 17
@@ -50,7 +53,7 @@ class Case:
         return model
 
 
-def _move_into_branch(model: onnx.ModelProto, names: list[str], dtypes: list[np.dtype]) -> onnx.ModelProto:
+def _move_into_branch(model: onnx.ModelProto, names: list[str], dtypes: list[np.dtype[Any]]) -> onnx.ModelProto:
     helper = onnx.helper
     kinds = [helper.np_dtype_to_tensor_dtype(dtype) for dtype in dtypes]
     branches = {}
@@ -75,7 +78,7 @@ def draw_case(rng: np.random.Generator, index: int) -> Case:
     return KINDS[index % len(KINDS)](rng)
 
 
-def _draw_bytes(rng: np.random.Generator, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+def _draw_bytes(rng: np.random.Generator, dtype: type[Any], shape: tuple[int, ...]) -> Array:
     info = np.iinfo(dtype)
     drawn = rng.integers(info.min, info.max + 1, shape).astype(dtype)
     # Large values of one sign are those that saturate.
@@ -93,14 +96,14 @@ _TYPE = {np.uint8: "uint8", np.int8: "int8", np.int32: "int32", np.int64: "int64
 class _Product:
     """Two operands of a product with their zero points; those that are constants are not among the inputs."""
 
-    left: np.ndarray
-    right: np.ndarray
-    points: tuple[np.ndarray, np.ndarray]
+    left: Array
+    right: Array
+    points: tuple[Array, Array]
     is_constant: bool
-    exact: np.ndarray
+    exact: Array
 
 
-def _draw_product(rng: np.random.Generator, *, left: type | None = None) -> _Product:
+def _draw_product(rng: np.random.Generator, *, left: type[Any] | None = None) -> _Product:
     kinds = (np.uint8, np.int8)
     types = left or kinds[rng.integers(2)], kinds[rng.integers(2)]
     rows, depth, columns = (int(size) for size in rng.integers(1, 40, 3))
@@ -270,7 +273,7 @@ def draw_division(rng: np.random.Generator) -> Case:
     return Case(title, ", ".join(inputs), text, feeds, [expected], constants=constants, opset=int(rng.choice([11, 13, 17])))
 
 
-def _divide(a: np.ndarray, b: np.ndarray, dtype: type) -> np.ndarray:
+def _divide(a: Array, b: Array, dtype: type[Any]) -> Array:
     """Returns the quotients of exact integers, cut towards zero and wrapped around."""
     bits = np.iinfo(dtype).bits
     pairs = [(int(p), int(q)) for p, q in np.broadcast(a, b)]
@@ -297,7 +300,7 @@ def draw_reduction(rng: np.random.Generator) -> Case:
     keeps = int(rng.integers(2))
     exact = x.astype(object)
     if node == "ReduceProd":
-        total = np.multiply.reduce(exact, axis=axes, keepdims=bool(keeps))
+        total = exact.prod(axis=axes, keepdims=bool(keeps))
     else:
         total = {"ReduceSum": exact, "ReduceL1": abs(exact), "ReduceSumSquare": exact * exact}[node].sum(
             axis=axes, keepdims=bool(keeps)
@@ -480,45 +483,43 @@ def run_case(core: Core, case: Case, device: str, in_body: bool) -> str:
 
 
 def run_range(seed: int, indices: range, device: str) -> dict[int, tuple[str, str]]:
-    """Returns the title and the outcome of each case; a case at which the process ends is run in no child a second time."""
+    """Returns the title and the outcome of each case. After a case at which a child ended, the next child begins behind it."""
     outcomes: dict[int, tuple[str, str]] = {}
     while len(outcomes) < len(indices):
         first = indices.start + len(outcomes)
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reader)
-            _answer_range(seed, range(first, indices.stop), device, writer)
-        os.close(writer)
-        with os.fdopen(reader, "rb") as stream:
-            lines = _read_answers(stream)
-        _, status = os.waitpid(child, 0)
-        outcomes.update(lines)
-        if len(outcomes) < len(indices) and (ended := indices.start + len(outcomes)) not in outcomes:
-            outcomes[ended] = ("?", f"the process ended with status {status}")
+        command = [
+            sys.executable,
+            __file__,
+            "--seed",
+            str(seed),
+            "--device",
+            device,
+            "--first",
+            str(first),
+            "--cases",
+            str(indices.stop - first),
+        ]
+        child = subprocess.run([*command, "--child"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+        for line in child.stdout.decode().splitlines():
+            index, title, outcome = json.loads(line)
+            outcomes[index] = title, outcome
+        if len(outcomes) < len(indices):
+            ended = indices.start + len(outcomes)
+            case = draw_case(np.random.default_rng((seed, ended)), ended)
+            outcomes[ended] = case.title, f"the process ended with status {child.returncode}"
     return outcomes
 
 
-def _answer_range(seed: int, indices: range, device: str, writer: int) -> None:
+def answer_range(seed: int, indices: range, device: str) -> None:
+    """Writes a line for each case at once, since the next case may end the process."""
     with Core() as core:
         for index in indices:
             rng = np.random.default_rng((seed, index))
             case = draw_case(rng, index)
-            # Parameters of opsets before 11 have no bodies that the reader of models knows in this form.
-            in_body = rng.random() < 0.25 and case.opset >= 13 and case.title != "Scan"
+            in_body = rng.random() < 0.25 and case.title != "Scan"
             outcome = run_case(core, case, device, in_body)
-            os.write(writer, pickle.dumps((index, (case.title + (" in a body" if in_body else ""), outcome))))
-    os._exit(0)
-
-
-def _read_answers(stream: object) -> dict[int, tuple[str, str]]:
-    answers: dict[int, tuple[str, str]] = {}
-    while True:
-        try:
-            index, answer = pickle.load(stream)  # type: ignore[arg-type]  # written by our own child
-        except EOFError:
-            return answers
-        answers[index] = answer
+            sys.stdout.write(json.dumps((index, case.title + (" in a body" if in_body else ""), outcome)) + "\n")
+            sys.stdout.flush()
 
 
 def main() -> int:
@@ -527,8 +528,14 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="ORT")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--child", action="store_true")
     arguments = parser.parse_args()
-    outcomes = run_range(arguments.seed, range(arguments.cases), arguments.device)
+    indices = range(arguments.first, arguments.first + arguments.cases)
+    if arguments.child:
+        answer_range(arguments.seed, indices, arguments.device)
+        return 0
+    outcomes = run_range(arguments.seed, indices, arguments.device)
     wrong = {index: answer for index, answer in outcomes.items() if answer[1] not in ("right", "refused")}
     for index, (title, outcome) in wrong.items():
         sys.stdout.write(f"{index} {title}: {outcome}\n")
