@@ -272,7 +272,7 @@ def has_steps(node: Node, graph: Graph) -> bool:
 
 
 def _make_initial_state(corrector: _Corrector, node: Node, index: int, dtype: str) -> str:
-    """Returns the output of a recurrent layer that has nothing to do: the first one is empty, the others are states."""
+    """Returns an output of a recurrent layer without steps or sequences: output 0 is empty, outputs 1 and 2 are states."""
     initial = 4 + index
     if index and has_input(node, initial):
         return corrector.add("Identity", node.inputs[initial])

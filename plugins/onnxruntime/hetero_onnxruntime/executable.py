@@ -76,10 +76,10 @@ class OrtExecutable(Executable):
         self._output_names = [spec.name for spec in self.outputs]
         self._is_plain = all(_is_plain(spec) for spec in (*self.inputs, *self.outputs))
         self._makes_little = all(0 <= _count(spec) <= SMALL for spec in self.outputs)
-        self._may_be_empty = any(_may_be_empty(spec) for spec in self.inputs)
-        self._may_be_large = not settings.widens and settings.provider == CPU_PROVIDER and has_open_sum(network)
-        self._program: Program | None = None
         self._is_fixed = all(_count(spec) >= 0 for spec in (*self.inputs, *self.outputs))
+        self._may_be_empty = any(_may_be_empty(spec) for spec in self.inputs)
+        self._may_be_large = not (self._is_fixed or settings.widens) and settings.provider == CPU_PROVIDER and has_open_sum(network)
+        self._program: Program | None = None
 
     @cached_property
     def stamped(self) -> Network:
@@ -98,6 +98,7 @@ class OrtExecutable(Executable):
         if self._may_be_empty and any(0 in getattr(value, "shape", ()) for value in inputs):
             return self._run_without_elements(inputs, context)
         if self._may_be_large and any(getattr(value, "size", 0) >= MANY for value in inputs):
+            self._require_loaded()
             return self._wide.run(inputs, context)
         return self._run(inputs, context)
 
@@ -226,6 +227,7 @@ class OrtExecutable(Executable):
         """Lets the session go, and its threads with it, whoever still holds this object."""
         with self._turn:
             self._loaded = None
+            self.__dict__.pop("_wide", None)
 
     def __del__(self) -> None:
         """Lets the session go in its turn, where nobody has closed the network."""

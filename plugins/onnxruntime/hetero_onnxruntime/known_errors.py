@@ -19,7 +19,7 @@ from hetero_onnxruntime.resizing import picks_other_pixels
 
 
 def find_known_error(node: Node, graph: Graph) -> str | None:
-    """Returns what the engine gets wrong about a node, or about one in its bodies, in words, or None."""
+    """Returns the reason of the first row that a node, or a node in its bodies, meets; None if it meets none."""
     return find_error(node, graph, _check_node)
 
 

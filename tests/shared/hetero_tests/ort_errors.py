@@ -252,7 +252,9 @@ def draw_division(rng: np.random.Generator) -> Case:
         rng.choice(np.array([-1, -1, 2, -3, 1, least], dtype), shapes[1]).astype(dtype),
     )
     a, b = np.asarray(a, dtype), np.asarray(b, dtype)
-    inputs, feeds, constants = [], {}, {}
+    inputs: list[str] = []
+    feeds: Arrays = {}
+    constants: Arrays = {}
     for name, array in (("a", a), ("b", b)):
         if rng.random() < 0.3 and not constants:
             constants[name] = array
@@ -433,8 +435,8 @@ def draw_nothing(rng: np.random.Generator) -> Case:
     feeds = {"a": np.zeros((rows, 0), dtype), "b": np.zeros((0, columns), dtype)}
     if node == "QDQ":
         text = "d = DequantizeLinear(a, s, z) e = DequantizeLinear(b, s, z) t = MatMul(d, e) y = QuantizeLinear(t, s, z)"
-        constants = {"s": np.float32(1), "z": np.array(5, np.uint8)}
-        return Case(node, inputs, text, feeds, [np.full((rows, columns), 5, np.uint8)], constants=constants)
+        scales: Arrays = {"s": np.float32(1), "z": np.array(5, np.uint8)}
+        return Case(node, inputs, text, feeds, [np.full((rows, columns), 5, np.uint8)], constants=scales)
     return Case(node, inputs, f"y = {node}(a, b)", feeds, [zeros.astype(np.float32 if node == "MatMul" else np.int32)])
 
 
