@@ -12,9 +12,9 @@ import numpy as np
 
 from hetero_core.contract import ConfigKey
 from hetero_core.dtypes import bits_of_dtype, onnx_of_dtype
-from hetero_core.engines.inspection import has_input
+from hetero_core.engines.inspection import find_shape, has_input
 from hetero_core.errors import LoadError
-from hetero_core.network.graph import EMPTY, Network
+from hetero_core.network.graph import EMPTY, Network, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
@@ -106,6 +106,7 @@ def build_session(
             options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
             disabled += ["ConstantFolding"] if _folds_without_limit(network, folded) else []
         model, arrays = _write_model(engine, network, options)
+        disabled += ["SkipLayerNormFusion"] if _has_single_scale(network) else []
         disabled += ["MatmulTransposeFusion"] if _may_turn_halves(network) else []
         return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), arrays)
 
@@ -197,6 +198,16 @@ def _may_turn_halves(network: Network) -> bool:
     products = (node for node in network.nodes if node.op_type == "MatMul" and not node.domain)
     has_halves = any(getattr(network.type_of(node.outputs[0]), "dtype", None) == "float16" for node in products)
     return has_halves and any(node.op_type == "Transpose" for node in network.nodes)
+
+
+def _has_single_scale(network: Network) -> bool:
+    """Says whether a normalization has one scale for all elements: behind an Add, ONNX Runtime 1.32 fuses it and fails in a run."""
+    return any(
+        node.op_type in ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+        and all(size == 1 for size in find_shape(node, graph, 1) or ())
+        for graph in iterate_graphs(network)
+        for node in graph.nodes
+    )
 
 
 def _write_model(engine: OrtEngine, network: Network, options: Any) -> tuple[bytes, tuple[Any, ...]]:

@@ -396,6 +396,24 @@ def draw_normalization(rng: np.random.Generator) -> Case:
     return Case("GroupNormalization", inputs, text, {"x": x}, [expected], constants={"s": scale, "b": bias}, opset=21)
 
 
+def draw_scaled_layer(rng: np.random.Generator) -> Case:
+    """LayerNormalization, behind an Add or not, whose scale broadcasts to the value."""
+    x, k = (rng.standard_normal((2, 4, 8)).astype(np.float32) for _ in range(2))
+    shapes = [(8,), (1, 8), (4, 8), (4, 1), (1,), (), (2, 4, 8), (2, 1, 8)]
+    scale = np.asarray(rng.standard_normal(shapes[rng.integers(len(shapes))]), np.float32)
+    has_sum = rng.random() < 0.6
+    wide = x.astype(np.float64) + (k if has_sum else 0)
+    centred = wide - wide.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-5) * scale
+    shape = _write_shape(rng, x.shape, "d")
+    inputs, feeds = f"float[{shape}] x", {"x": x}
+    if has_sum:
+        inputs += f", float[{shape}] k"
+        feeds["k"] = k
+    text = "z = Add(x, k) y = LayerNormalization(z, s)" if has_sum else "y = LayerNormalization(x, s)"
+    return Case("LayerNormalization", inputs, text, feeds, [expected.astype(np.float32)], constants={"s": scale})
+
+
 def draw_neutral_factor(rng: np.random.Generator) -> Case:
     """A product with a 1 that folding makes, behind a node that the engine removes."""
     before = str(rng.choice(["Identity", "Cast<to = 1>", "Dropout", "Neg"]))
@@ -449,6 +467,7 @@ KINDS: tuple[Callable[[np.random.Generator], Case], ...] = (
     draw_reduction,
     draw_layer,
     draw_normalization,
+    draw_scaled_layer,
     draw_neutral_factor,
     draw_nothing,
 )
