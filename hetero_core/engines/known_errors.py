@@ -32,7 +32,7 @@ class KnownError:
     """One fault of an engine.
 
     `operators` are names such as "Div" and "com.microsoft.QAttention"; "*" stands for every operator. `reason` says in words what goes
-    wrong; "{node.op_type}" in it names the operator. `versions` are those of the engine that were seen to be wrong, `source` the report
+    wrong; "{node.op_type}" in it stands for the operator. `versions` are the engine's versions with the fault. `source` is the report
     ("onnxruntime#6004"), ONNX's own case, or "drawn" for a generated model. `probe` says whether this processor or installation has the
     fault; it is called only for nodes that meet the condition, and should remember its answer.
     """
@@ -58,8 +58,8 @@ def tabulate(rows: Iterable[KnownError]) -> Check:
         operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         for row in (*rows_of_operator.get(operator, ()), *everywhere):
             if row.condition(node, graph) and (row.probe is None or row.probe()):
-                text: str = row.reason.format(node=node)
-                return text
+                reason: str = row.reason.replace("{node.op_type}", node.op_type)
+                return reason
         return None
 
     return check
@@ -104,11 +104,15 @@ def refuse_unless(attribute: str, usual: object, reason: str) -> Check:
     return lambda node, graph: reason if node.attributes.get(attribute, usual) != usual else None
 
 
+def may_have_empty_axes(node: Node, graph: Graph) -> bool:
+    """Says whether the axes of a Squeeze may be an empty list: the standard removes no axis, ONNX Runtime and OpenVINO all of size 1."""
+    if not has_input(node, 1):
+        return len(node.attributes.get("axes", (0,))) == 0
+    shape = find_shape(node, graph, 1)
+    return shape is None or (len(shape) == 1 and (not isinstance(shape[0], int) or shape[0] == 0))
+
+
 def refuse_empty_axes(node: Node, graph: Graph) -> str | None:
-    """Refuses a Squeeze whose list of axes may be empty: the standard removes no axis, ONNX Runtime and OpenVINO all axes of size 1."""
-    if has_input(node, 1):
-        shape = find_shape(node, graph, 1)
-        may_be_empty = shape is None or (len(shape) == 1 and (not isinstance(shape[0], int) or shape[0] == 0))
-    else:
-        may_be_empty = len(node.attributes.get("axes", (0,))) == 0
-    return "the engine takes an empty list of axes for all axes of size 1, and here the list may be empty" if may_be_empty else None
+    """Refuses a Squeeze whose list of axes may be empty."""
+    reason = "the engine takes an empty list of axes for all axes of size 1, and here the list may be empty"
+    return reason if may_have_empty_axes(node, graph) else None

@@ -10,15 +10,14 @@ from hetero_core.contract import ConfigKey, DeviceName, Executable
 from hetero_core.devices.host_memory import describe_host_memory
 from hetero_core.engines.device import EngineDevice
 from hetero_core.hookspecs import hookimpl
-from hetero_core.network.graph import Network, Node, iterate_graphs
+from hetero_core.network.graph import Network, Node
 from hetero_onnxruntime.compiled import restore_session, store_session
 from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, OrtEngine, describe_rivalry, make_id
 from hetero_onnxruntime.executable import OrtExecutable
 from hetero_onnxruntime.known_errors import find_known_error
-from hetero_onnxruntime.overflows import does_saturate
 from hetero_onnxruntime.probing import OrtProber
 from hetero_onnxruntime.provider_errors import find_provider_error
-from hetero_onnxruntime.session import CONFIG_KEYS, OPTIMIZATION_KEY, Settings, build_session
+from hetero_onnxruntime.session import CONFIG_KEYS, Settings, build_session
 
 _CARDS = ("CUDA", "MIGRAPHX", "NVTENSORRTRTX", "ROCM", "TENSORRT", "WEBGPU")
 _CAPABILITIES = ("FP32", "FP64", "FP16", "INT8")
@@ -77,14 +76,8 @@ class OrtDevice(EngineDevice):
         """Returns what the engine or its provider gets wrong, by the name of the node."""
         provider = self._provider(device)
         halves = self._engine.find_fault_of_halves(provider)
-        saturates = provider == CPU_PROVIDER and _has_bytes(network) and does_saturate(self._engine.module)
-        widens = config.get(OPTIMIZATION_KEY, "ALL") in ("EXTENDED", "ALL")
         error_of_node = (
-            (
-                node,
-                find_known_error(node, network, saturates=saturates, widens=widens)
-                or find_provider_error(node, network, provider, halves),
-            )
+            (node, find_known_error(node, network) or find_provider_error(node, network, provider, halves))
             for node in network.nodes
         )
         errors = {node.name: error for node, error in error_of_node if error is not None}
@@ -124,12 +117,3 @@ class OrtDevice(EngineDevice):
     def _provider(self, device: DeviceName) -> str:
         providers = self._engine.provider_of_id
         return providers[device.id or next(iter(providers))]
-
-
-def _has_bytes(network: Network) -> bool:
-    """Says whether a network may multiply 8-bit integers, its bodies included."""
-    return any(
-        node.op_type in ("DequantizeLinear", "MatMulInteger") or node.op_type.startswith(("Q", "Dynamic", "MatMulInteger"))
-        for graph in iterate_graphs(network)
-        for node in graph.nodes
-    )

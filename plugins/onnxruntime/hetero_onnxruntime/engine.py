@@ -43,11 +43,11 @@ With channels last, its default, the provider 0.4 computes convolutions wrongly:
 fails to load a Conv before a Greater, whose result it does not transpose.
 """
 _WRONG_REWRITES = ("DivMulFusion", "DoubleQDQPairsRemover", "WeightBiasQuantization")
-"""Rewrites of ONNX Runtime 1.32 that change a result.
+"""Rewrites of ONNX Runtime 1.32 that change a result, or that fail.
 
-1 / x * y becomes y / x for integers, too, and the rewrite loses values if folding makes the 1.
-Two pairs of quantization with other scales become one, which rounds once. And float weights between a dequantization and a quantization
-are quantized to int8.
+The product of 1 / i and j becomes j / i, of integers too; behind an Identity, a Dropout or a Cast that was removed the load fails
+(onnxruntime#26997, #32413, #32414, #32416). Two pairs of quantization with other scales become one pair, which rounds once. Float
+weights between a dequantization and a quantization are quantized to int8.
 """
 _SUFFIX = "ExecutionProvider"
 NO_DEVICES = frozenset({"AzureExecutionProvider"})
@@ -167,6 +167,29 @@ def find_fault(module: Any, provider: str, dtype: str = "float32") -> str | None
     return None if result.tolist() == [2.0, 2.0] else f"it computes 1 + 1 = {result.tolist()}"
 
 
+@cache
+def saturates_products() -> bool:
+    """Says whether the engine's products of uint8 and int8 saturate on this processor: without VNNI it adds pairs of them in 16 bits.
+
+    A product in the engine is compared with the exact integer, once in a process (onnxruntime#6004).
+    """
+    import onnx  # heavy, and loaded already if there is a network
+    import onnxruntime  # the engine; loaded already
+
+    helper, types = onnx.helper, onnx.TensorProto
+    inputs = [helper.make_tensor_value_info("a", types.UINT8, [2, 64]), helper.make_tensor_value_info("b", types.INT8, [64, 2])]
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["a", "b"], ["y"])],
+        "probe",
+        inputs,
+        [helper.make_tensor_value_info("y", types.INT32, [2, 2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    session = open_session(onnxruntime, model.SerializeToString(), make_options(onnxruntime, CPU_PROVIDER), CPU_PROVIDER)
+    (result,) = session.run(None, {"a": np.full((2, 64), 255, np.uint8), "b": np.full((64, 2), 127, np.int8)})
+    return bool((result != 64 * 255 * 127).any())
+
+
 def make_options(module: Any, provider: str, *, spins: bool = False, libraries: Sequence[str] = ()) -> Any:
     """Returns session options for one provider without any other behind it, quiet; `spins` lets threads wait busily inside an operator.
 
@@ -182,8 +205,6 @@ def make_options(module: Any, provider: str, *, spins: bool = False, libraries: 
     # A MatMul of dequantized weights becomes a MatMulNBits, which rounds the other operand to int8 unless told to compute in float32:
     # an error of 1 % of the result (ONNX Runtime 1.32).
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    # Without VNNI, products of uint8 by int8 saturate; with this entry the engine makes uint8 of constant weights on such processors.
-    options.add_session_config_entry("session.x64quantprecision", "1")
     if provider != CPU_PROVIDER:
         # Without these two the engine runs on its CPU provider what the other one does not take, and says nothing.
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")

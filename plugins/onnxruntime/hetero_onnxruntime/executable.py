@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
 from typing import Any
@@ -19,13 +21,17 @@ from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
 from hetero_core.engines.arrays import SMALL, Place, count_bytes, find_place
 from hetero_core.errors import ClosedError
 from hetero_core.executed import ExecutedNode
+from hetero_core.kernels.execution import Program
+from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.profile import Profile
-from hetero_onnxruntime.emptiness import list_checks, require_sizes
-from hetero_onnxruntime.engine import OrtEngine, find_turn
+from hetero_onnxruntime.corrections import MANY, has_open_sum
+from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, find_turn
 from hetero_onnxruntime.executed import list_optimized
 from hetero_onnxruntime.session import Loaded, Settings, build_session
+
+logger = logging.getLogger(__name__)
 
 # What the engine takes and gives as plain NumPy arrays; the others are bound by address.
 _PLAIN = frozenset(
@@ -70,8 +76,10 @@ class OrtExecutable(Executable):
         self._output_names = [spec.name for spec in self.outputs]
         self._is_plain = all(_is_plain(spec) for spec in (*self.inputs, *self.outputs))
         self._makes_little = all(0 <= _count(spec) <= SMALL for spec in self.outputs)
-        self._checks = list_checks(network)
         self._is_fixed = all(_count(spec) >= 0 for spec in (*self.inputs, *self.outputs))
+        self._may_be_empty = any(_may_be_empty(spec) for spec in self.inputs)
+        self._may_be_large = not (self._is_fixed or settings.widens) and settings.provider == CPU_PROVIDER and has_open_sum(network)
+        self._program: Program | None = None
 
     @cached_property
     def stamped(self) -> Network:
@@ -87,8 +95,14 @@ class OrtExecutable(Executable):
         if not self.outputs:
             # A part of a network that nobody reads; the engine refuses to run for nothing.
             return ()
-        if self._checks:
-            require_sizes(self._checks, inputs, self._names)
+        if self._may_be_empty and any(0 in getattr(value, "shape", ()) for value in inputs):
+            return self._run_without_elements(inputs, context)
+        if self._may_be_large and any(getattr(value, "size", 0) >= MANY for value in inputs):
+            self._require_loaded()
+            return self._wide.run(inputs, context)
+        return self._run(inputs, context)
+
+    def _run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         if context.profile is not None:
             return self._run_profiled(inputs, context.profile)
         presets = context.outputs
@@ -96,6 +110,32 @@ class OrtExecutable(Executable):
             return self._run_again(inputs, presets, context.state)
         loaded = self._require_loaded()  # held: the session reads memory of it
         return self._run_session(loaded.session, inputs, presets)
+
+    def _run_without_elements(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs of a run with an empty input, at which many of the engine's kernels fail: NumPy answers in their place."""
+        try:
+            return self._run(inputs, context)
+        except ClosedError:
+            raise
+        except Exception as error:  # noqa: BLE001  # engines may raise anything; the error is raised again below if NumPy fails as well
+            try:
+                if self._program is None:
+                    self._program = compile_program(self.network)
+                    logger.info(
+                        "network '%s': runs with empty inputs at which the engine fails are computed by NumPy: %s",
+                        self.network.name,
+                        error,
+                    )
+                outputs = self._program.run(inputs, is_cancelled=context.cancelled, limits=context.limits)
+            except Exception:  # noqa: BLE001  # the engine's own error says why this run fails
+                raise error from None
+            return tuple(map(_own, outputs))
+
+    @cached_property
+    def _wide(self) -> OrtExecutable:
+        """The network with sums in float64, for runs with inputs of many elements."""
+        settings = replace(self.settings, widens=True)
+        return OrtExecutable(self._engine, self.network, self._stamp, settings, build_session(self._engine, self.stamped, settings))
 
     def _require_loaded(self) -> Loaded:
         """Returns the session with its memory. Raises: ClosedError in a run that began while the network was closed."""
@@ -191,6 +231,7 @@ class OrtExecutable(Executable):
         """Lets the session go, and its threads with it, whoever still holds this object."""
         with self._turn:
             self._loaded = None
+            self.__dict__.pop("_wide", None)
 
     def __del__(self) -> None:
         """Lets the session go in its turn, where nobody has closed the network."""
@@ -200,6 +241,16 @@ class OrtExecutable(Executable):
 
 def _is_plain(spec: ValueSpec) -> bool:
     return not isinstance(spec.type, TensorType) or spec.dtype in _PLAIN
+
+
+def _may_be_empty(spec: ValueSpec) -> bool:
+    shape = spec.type.shape if isinstance(spec.type, TensorType) else None
+    return shape is None or any(not isinstance(size, int) or size == 0 for size in shape)
+
+
+def _own(value: Any) -> Any:
+    """Returns a copy of an array: the toolkit may return an input or a constant as it is."""
+    return np.array(value, order="C") if isinstance(value, np.ndarray) else value
 
 
 def _count(spec: ValueSpec) -> int:

@@ -12,17 +12,18 @@ import numpy as np
 
 from hetero_core.contract import ConfigKey
 from hetero_core.dtypes import bits_of_dtype, onnx_of_dtype
-from hetero_core.engines.inspection import has_input
+from hetero_core.engines.inspection import find_shape, has_input
 from hetero_core.errors import LoadError
-from hetero_core.network.graph import EMPTY, Network
+from hetero_core.network.graph import EMPTY, Network, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
 from hetero_core.transforms.constants import limit_folding
 from hetero_core.transforms.folding import measure_folding
 from hetero_core.transforms.work import READING_OPERATORS
+from hetero_onnxruntime.corrections import correct_network, has_int8
 from hetero_onnxruntime.custom_operators import find_libraries
-from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, make_options, open_session
+from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, make_options, open_session, saturates_products
 from hetero_onnxruntime.probing import shorten_message
 
 logger = logging.getLogger(__name__)
@@ -50,13 +51,17 @@ _CARRIERS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a session. `threads` 0 leaves their number to the engine; `libraries` are those of custom operators."""
+    """The settings of a session. `threads` 0 leaves their number to the engine; `libraries` are those of custom operators.
+
+    With `widens`, float32 is added up in float64 along axes of open size.
+    """
 
     provider: str
     level: str
     spins: bool
     threads: int
     libraries: tuple[str, ...] = ()
+    widens: bool = False
 
     @classmethod
     def of_config(cls, provider: str, config: Mapping[str, Any], network: Network) -> Settings:
@@ -82,6 +87,9 @@ def build_session(
     Raises: LoadError with the engine's own words.
     """
 
+    saturates = settings.provider == CPU_PROVIDER and has_int8(network) and saturates_products()
+    if settings.provider == CPU_PROVIDER:
+        network = correct_network(network, saturates=saturates, widens=settings.widens)
     if not network.inputs and not network.outputs and network.nodes:
         # Constants alone that nobody reads, as a part of a network may hold: the engine refuses a session without any value.
         value = network.nodes[-1].writes[0]
@@ -91,11 +99,14 @@ def build_session(
         options = make_session_options(engine, settings, entries, **more)
         folded = measure_folding(network)
         disabled = _list_wrong_moves(network)
+        # It makes uint8 of int8 in front of int8 weights.
+        disabled += ["QDQS8ToU8Transformer"] if saturates else []
         if sum(folded.values()) > limit_folding(network):
             # The engine has a limit for each result, 1 GiB, and none for all of them; what it does not fold it computes in each run.
             options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
             disabled += ["ConstantFolding"] if _folds_without_limit(network, folded) else []
         model, arrays = _write_model(engine, network, options)
+        disabled += ["SkipLayerNormFusion"] if _has_single_scale(network) else []
         disabled += ["MatmulTransposeFusion"] if _may_turn_halves(network) else []
         return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), arrays)
 
@@ -187,6 +198,16 @@ def _may_turn_halves(network: Network) -> bool:
     products = (node for node in network.nodes if node.op_type == "MatMul" and not node.domain)
     has_halves = any(getattr(network.type_of(node.outputs[0]), "dtype", None) == "float16" for node in products)
     return has_halves and any(node.op_type == "Transpose" for node in network.nodes)
+
+
+def _has_single_scale(network: Network) -> bool:
+    """Says whether a normalization has one scale for all elements: behind an Add, ONNX Runtime 1.32 fuses it and fails in a run."""
+    return any(
+        node.op_type in ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+        and all(size == 1 for size in find_shape(node, graph, 1) or ())
+        for graph in iterate_graphs(network)
+        for node in graph.nodes
+    )
 
 
 def _write_model(engine: OrtEngine, network: Network, options: Any) -> tuple[bytes, tuple[Any, ...]]:

@@ -83,20 +83,20 @@ def test_withdrawn_operator_runs_in_the_last_opset_that_has_it(core: Core) -> No
 
 
 @pytest.mark.parametrize(
-    ("node", "reason"),
+    "node",
     [
-        ("RandomUniform <shape = [2], low = 1.0, high = 0.0> ()", "from 1.0 to 0.0"),
-        ("RandomUniformLike <low = 3.0> (x)", "from 3.0 to 1.0"),
-        ("RandomNormal <shape = [2], scale = 0.0> ()", "whose scale is 0.0"),
-        ("RandomNormalLike <scale = -1.0> (x)", "whose scale is -1.0"),
+        "RandomUniform <shape = [2], low = 1.0, high = 0.0> ()",
+        "RandomUniformLike <low = 3.0> (x)",
+        "RandomNormal <shape = [2], scale = 0.0> ()",
+        "RandomNormalLike <scale = -1.0> (x)",
     ],
 )
-def test_draws_that_end_the_process_are_refused(core: Core, node: str, reason: str) -> None:
+def test_draws_that_end_the_process_are_refused(core: Core, node: str) -> None:
     text = """<ir_version: 8, opset_import: ["": 15]> g (float[2] x, bool c) => (float[2] y, float[2] z) { y = NODE
     z = If (c) <then_branch: graph = t () => (float[2] u) { u = NODE }, else_branch: graph = e () => (float[2] v) { v = Neg (x) }> }"""
     network = core.read_network(onnx.parser.parse_model(text.replace("NODE", node)))
     refused = core.query_network(network, "ORT").refused
-    assert [reason in each for each in refused.values()] == [True, True]
+    assert ["ends the process on a Random" in each for each in refused.values()] == [True, True]
 
 
 def test_other_draws_are_taken(core: Core) -> None:

@@ -91,7 +91,7 @@ def test_cast_whose_saturate_the_standard_does_not_have_is_refused(core: Core, r
     """The engine leaves the result unwritten, so that nothing can be said of what it would be."""
     network = read(f"g (float[1] x, uint32[1] z) => (uint32[1] y, uint32[1] n) {{ n = Identity (z) y = {operator} }}", 21)
     (reason,) = core.query_network(network, "ORT").refused.values()
-    assert "returns what it has not written from a Cast" in reason
+    assert "returns memory that it has not written from a Cast" in reason
 
 
 def test_element_type_without_kernel_is_refused_with_the_versions_that_there_are(core: Core, read: Read) -> None:

@@ -1,0 +1,451 @@
+"""Networks put right for ONNX Runtime's CPU provider: nodes that it computes wrongly, or at which it ends the process, are replaced by
+others that it computes rightly.
+
+A correction costs little beside the node that it replaces, and answers what a query cannot know: values and sizes of the run. Faults
+without a correction are refused by the table in `known_errors`. Seen with ONNX Runtime 1.32.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+
+from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
+from hetero_core.engines.inspection import dtype_of_input, find_constant, find_shape, has_input
+from hetero_core.network.contrib_types import MICROSOFT
+from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.types import TensorType, ValueSpec
+
+MANY = 1 << 20
+"""Elements from which on the engine's sums in float32 are off by more than rounding: 2.4 % for 20 million."""
+
+
+def correct_network(network: Network, *, saturates: bool, widens: bool = False) -> Network:
+    """Returns the network with corrections in its graph and its bodies.
+
+    `saturates` says that products of uint8 and int8 saturate on this processor; `widens` that reductions over open sizes are over many
+    elements.
+    """
+    corrected = cast(Network, _Corrector(network, saturates, widens).correct_graph(network))
+    if corrected is network:
+        return network
+    # The engine does not find again a constant that is given by reference and that nothing reads any more.
+    read = {name for graph in iterate_graphs(corrected) for node in graph.nodes for name in node.inputs}
+    read.update(spec.name for graph in iterate_graphs(corrected) for spec in graph.outputs)
+    constants = {name: constant for name, constant in corrected.initializers.items() if name in read}
+    return replace(corrected, initializers=MappingProxyType(constants))
+
+
+def has_open_sum(graph: Graph) -> bool:
+    """Says whether a graph, or a body in it, adds up float32 along axes whose size only a run tells."""
+    return any(
+        (
+            node.op_type in _SUMS
+            and not node.domain
+            and dtype_of_input(node, graph) == "float32"
+            and _count_reduced(node, graph) is None
+        )
+        or any(map(has_open_sum, node.bodies.values()))
+        for node in graph.nodes
+    )
+
+
+class _Corrector:
+    """The corrections of one network. Names of new values and nodes are unique in it."""
+
+    def __init__(self, network: Network, saturates: bool, widens: bool) -> None:
+        self.opset = network.opsets.get("", 1)
+        self.saturates = saturates
+        self.shifts_dequantized = saturates and _dequantizes_both(network)
+        self.widens = widens
+        self._count = 0
+        self._nodes: list[Node] = []
+        self._constants: dict[str, Initializer] = {}
+
+    def correct_graph(self, graph: Graph, outer: Graph | None = None) -> Graph:
+        """Returns a graph with corrections; `outer` holds types and constants of the graphs around it."""
+        around = graph if outer is None else _surround(graph, outer)
+        above = self._nodes, self._constants
+        nodes: list[Node] = []
+        constants: dict[str, Initializer] = {}
+        for node in graph.nodes:
+            corrected = node.with_bodies({name: self.correct_graph(body, around) for name, body in node.bodies.items()})
+            self._nodes, self._constants = nodes, constants
+            correction = _CORRECTIONS.get((node.domain, node.op_type))
+            if correction is None or not correction(self, corrected, around):
+                nodes.append(corrected)
+        self._nodes, self._constants = above
+        if len(nodes) == len(graph.nodes) and all(one is other for one, other in zip(nodes, graph.nodes, strict=True)):
+            return graph
+        initializers = MappingProxyType({**graph.initializers, **constants})
+        types = MappingProxyType({**graph.types, **{name: constant.type for name, constant in constants.items()}})
+        return replace(graph, nodes=tuple(nodes), initializers=initializers, types=types)
+
+    def add(self, op_type: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+        """Appends a node of one output and returns the output's name."""
+        name = self.name_value(op_type) if output is None else output
+        self._nodes.append(
+            Node(self.name_value("node"), op_type, inputs, (name,), opset=self.opset, attributes=MappingProxyType(attributes))
+        )
+        return name
+
+    def keep(self, node: Node, **changes: Any) -> bool:
+        """Appends a node with changes."""
+        self._nodes.append(replace(node, **changes))
+        return True
+
+    def build_branch(self, name: str, dtype: str, build: Callable[[], list[str]]) -> Graph:
+        """Returns a graph of the nodes and constants that `build` adds; it returns the names of the outputs, all of one type."""
+        above = self._nodes, self._constants
+        nodes, constants = self._nodes, self._constants = list[Node](), dict[str, Initializer]()
+        outputs = tuple(ValueSpec(value, TensorType(dtype, None)) for value in build())
+        self._nodes, self._constants = above
+        types = {spec.name: spec.type for spec in outputs} | {value: constant.type for value, constant in constants.items()}
+        return Graph(name, (), outputs, tuple(nodes), MappingProxyType(constants), MappingProxyType(types))
+
+    def constant(self, array: Any) -> str:
+        """Adds a constant to the graph and returns its name."""
+        name = self.name_value("constant")
+        self._constants[name] = Initializer.of_array(np.asarray(array))
+        return name
+
+    def name_value(self, stem: str) -> str:
+        """Returns a name that no other value or node has."""
+        self._count += 1
+        return f"hetero/corrected/{stem}_{self._count}"
+
+
+def _surround(graph: Graph, outer: Graph) -> Graph:
+    return replace(
+        graph,
+        types=ChainMap(dict(graph.types), cast("dict[str, Any]", outer.types)),
+        initializers=ChainMap(dict(graph.initializers), cast("dict[str, Initializer]", outer.initializers)),
+    )
+
+
+def may_divide_least(node: Node, graph: Graph) -> bool:
+    """Says whether a Div of int32 or int64 may divide the least integer by -1, at which the processor raises a signal."""
+    if len(node.inputs) != 2 or dtype_of_input(node, graph) not in ("int32", "int64"):
+        return False
+    dividend, divisor = (find_constant(name, graph, graph.initializers) for name in node.inputs)
+    may_be_least = dividend is None or bool((dividend == np.iinfo(dividend.dtype).min).any())
+    return may_be_least and (divisor is None or bool((divisor == -1).any()))
+
+
+def _correct_division(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Divides by 1 in place of -1, and negates the dividend by a product, which wraps around."""
+    dtype = dtype_of_input(node, graph)
+    if not may_divide_least(node, graph) or dtype is None:
+        return False
+    dividend, divisor = node.inputs
+    minus_one, two, one = (corrector.constant(np.array(value, dtype)) for value in (-1, 2, 1))
+    is_minus_one = corrector.add("Cast", corrector.add("Equal", divisor, minus_one), to=onnx_of_dtype(dtype))
+    twice = corrector.add("Mul", is_minus_one, two)
+    sign = corrector.add("Sub", one, twice)
+    return corrector.keep(node, inputs=(corrector.add("Mul", dividend, sign), corrector.add("Add", divisor, twice)))
+
+
+def _correct_integer_sum(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Adds up int32 in int64, and of int64 the upper and the lower halves: the engine adds in float64 and saturates."""
+    dtype = dtype_of_input(node, graph)
+    if dtype not in ("int32", "int64"):
+        return False
+    value = node.inputs[0]
+    if dtype == "int32":
+        value = corrector.add("Cast", value, to=onnx_of_dtype("int64"))
+    if node.op_type == "ReduceL1":
+        value = corrector.add("Abs", value)
+    elif node.op_type == "ReduceSumSquare":
+        value = corrector.add("Mul", value, value)
+    if dtype == "int32" and node.op_type != "ReduceSumSquare":
+        total = _add_sum(corrector, node, value)
+    else:
+        base = corrector.constant(np.array(2**32, np.int64))
+        upper = corrector.add("Div", value, base)
+        lower = corrector.add("Sub", value, corrector.add("Mul", upper, base))
+        sums = (corrector.add("Mul", _add_sum(corrector, node, upper), base), _add_sum(corrector, node, lower))
+        if dtype == "int64":
+            corrector.add("Add", *sums, output=node.outputs[0])
+            return True
+        total = corrector.add("Add", *sums)
+    corrector.add("Cast", total, output=node.outputs[0], to=onnx_of_dtype("int32"))
+    return True
+
+
+def _add_sum(corrector: _Corrector, node: Node, value: str) -> str:
+    """Appends a ReduceSum over the axes of another reduction; the axes are an input from opset 13 on, of the others from 18 on."""
+    attributes = dict(node.attributes)
+    axes = node.inputs[1:]
+    if "axes" in attributes and corrector.opset >= 13:
+        axes = (corrector.constant(np.array(attributes.pop("axes"), np.int64)),)
+    return corrector.add("ReduceSum", value, *axes, **attributes)
+
+
+def _correct_float_sum(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Adds many numbers up in float64."""
+    if dtype_of_input(node, graph) != "float32":
+        return False
+    count = _count_reduced(node, graph)
+    if not (corrector.widens if count is None else count >= MANY):
+        return False
+    wide = corrector.add("Cast", node.inputs[0], to=onnx_of_dtype("float64"))
+    if node.op_type == "ReduceMean":
+        output = corrector.name_value("mean")
+        corrector.keep(node, inputs=(wide, *node.inputs[1:]), outputs=(output,))
+    else:
+        square = node.op_type in ("ReduceL2", "ReduceSumSquare")
+        each = corrector.add("Mul", wide, wide) if square else corrector.add("Abs", wide) if node.op_type == "ReduceL1" else wide
+        output = _add_sum(corrector, node, each)
+    final = {"ReduceL2": "Sqrt", "ReduceLogSum": "Log"}.get(node.op_type)
+    if final is not None:
+        output = corrector.add(final, output)
+    corrector.add("Cast", output, output=node.outputs[0], to=onnx_of_dtype("float32"))
+    return True
+
+
+def _correct_reduction(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    return (node.op_type in _INTEGER_SUMS and _correct_integer_sum(corrector, node, graph)) or _correct_float_sum(
+        corrector, node, graph
+    )
+
+
+def _count_reduced(node: Node, graph: Graph) -> int | None:
+    """Returns how many elements a reduction adds up to one; None if that is not known."""
+    shape = find_shape(node, graph)
+    if shape is None:
+        return None
+    axes = node.attributes.get("axes")
+    if has_input(node, 1):
+        constant = graph.initializers.get(node.inputs[1])
+        axes = tuple(range(len(shape))) if constant is None else tuple(int(axis) for axis in constant.array.reshape(-1))
+    if not axes:
+        axes = () if node.attributes.get("noop_with_empty_axes", 0) else range(len(shape))
+    sizes = [shape[axis] for axis in axes if -len(shape) <= axis < len(shape)]
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    return int(np.prod(cast("list[int]", sizes), dtype=np.int64))
+
+
+def _correct_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Puts a recurrent layer into an If: without steps or sequences its states are the initial ones."""
+    dtype = dtype_of_input(node, graph)
+    if has_steps(node, graph) or dtype is None or node.attributes.get("layout", 0):
+        return False
+    outputs = [index for index, name in enumerate(node.outputs) if name]
+    layer = replace(node, outputs=tuple(f"{name}/full" if name else "" for name in node.outputs))
+
+    def compute_layer() -> list[str]:
+        corrector.keep(layer)
+        return [layer.outputs[index] for index in outputs]
+
+    def compute_nothing() -> list[str]:
+        return [_make_initial_state(corrector, node, index, dtype) for index in outputs]
+
+    is_empty = corrector.add("Equal", corrector.add("Size", node.inputs[0]), corrector.constant(np.array(0, np.int64)))
+    branches = {
+        "then_branch": corrector.build_branch(f"{node.name}/empty", dtype, compute_nothing),
+        "else_branch": corrector.build_branch(f"{node.name}/full", dtype, compute_layer),
+    }
+    return corrector.keep(
+        node,
+        name=corrector.name_value("If"),
+        op_type="If",
+        domain="",
+        inputs=(is_empty,),
+        outputs=tuple(node.outputs[index] for index in outputs),
+        opset=corrector.opset,
+        attributes=MappingProxyType(branches),
+        captures=node.reads,
+    )
+
+
+def has_steps(node: Node, graph: Graph) -> bool:
+    """Says whether a recurrent layer has at least one step and one sequence in every run."""
+    shape = find_shape(node, graph)
+    return shape is not None and all(isinstance(size, int) and size > 0 for size in shape[:2])
+
+
+def _make_initial_state(corrector: _Corrector, node: Node, index: int, dtype: str) -> str:
+    """Returns an output of a recurrent layer without steps or sequences: output 0 is empty, outputs 1 and 2 are states."""
+    initial = 4 + index
+    if index and has_input(node, initial):
+        return corrector.add("Identity", node.inputs[initial])
+    directions = 2 if node.attributes.get("direction", "forward") == "bidirectional" else 1
+    sizes = corrector.add("Shape", node.inputs[0])
+    steps, batch = (corrector.add("Gather", sizes, corrector.constant(np.array([axis], np.int64))) for axis in (0, 1))
+    count, hidden = (corrector.constant(np.array([size], np.int64)) for size in (directions, node.attributes["hidden_size"]))
+    shape = corrector.add("Concat", *((count, batch, hidden) if index else (steps, count, batch, hidden)), axis=0)
+    # ConstantOfShape is younger, of opset 9.
+    return corrector.add("Tile", corrector.constant(np.zeros((1,) * (3 if index else 4), numpy_dtype(dtype))), shape)
+
+
+def _correct_group_normalization(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Normalizes each group as an instance: the engine takes the mean of the squares less the square of the mean."""
+    shape, dtype = find_shape(node, graph), dtype_of_input(node, graph)
+    if shape is None or len(shape) < 3 or dtype not in ("float32", "float64", "float16"):
+        return False
+    groups = int(node.attributes["num_groups"])
+    value = node.inputs[0]
+    narrow = dtype == "float16"
+    work = "float32" if narrow else dtype
+    wide = corrector.add("Cast", value, to=onnx_of_dtype(work)) if narrow else value
+    layout = corrector.constant(np.array([0, groups, -1], np.int64))
+    units, zeros = (corrector.constant(np.full(groups, fill, work)) for fill in (1, 0))
+    epsilon = node.attributes.get("epsilon", 1e-5)
+    normal = corrector.add("InstanceNormalization", corrector.add("Reshape", wide, layout), units, zeros, epsilon=epsilon)
+    # Before version 21 scale and bias have a number for each group, afterwards one for each channel.
+    each = node.since_version < 21
+    sides = [corrector.constant(np.array([1, groups, 1] if each else [1, -1, *[1] * (len(shape) - 2)], np.int64))]
+    scale, bias = (
+        corrector.add("Reshape", corrector.add("Cast", name, to=onnx_of_dtype(work)) if narrow else name, sides[0])
+        for name in node.inputs[1:3]
+    )
+    sizes = corrector.add("Shape", value)
+    if not each:
+        normal = corrector.add("Reshape", normal, sizes)
+    result = corrector.add("Add", corrector.add("Mul", normal, scale), bias)
+    if each:
+        result = corrector.add("Reshape", result, sizes)
+    corrector.add("Cast", result, output=node.outputs[0], to=onnx_of_dtype(dtype))
+    return True
+
+
+def has_int8(network: Network) -> bool:
+    """Says whether a network, or a body in it, has a value of int8."""
+    return any(
+        isinstance(value_type, TensorType) and value_type.dtype == "int8"
+        for graph in iterate_graphs(network)
+        for value_type in (*graph.types.values(), *(constant.type for constant in graph.initializers.values()))
+    )
+
+
+def _dequantizes_both(network: Network) -> bool:
+    """Says whether a network dequantizes both uint8 and int8."""
+    dtypes = {
+        dtype_of_input(node, graph)
+        for graph in iterate_graphs(network)
+        for node in graph.nodes
+        if node.op_type == "DequantizeLinear"
+    }
+    return not dtypes.isdisjoint({"uint8", None}) and not dtypes.isdisjoint({"int8", None})
+
+
+def _shift_product(weight: int, point: int) -> Callable[[_Corrector, Node, Graph], bool]:
+    """Returns a correction that makes uint8 of an int8 operand and its zero point, both more by 128."""
+
+    def correct(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+        if not corrector.saturates or dtype_of_input(node, graph, weight) != "int8":
+            return False
+        if dtype_of_input(node, graph) == "int8":
+            return False
+        inputs = [*node.inputs, *[""] * (point + 1 - len(node.inputs))]
+        for index in (weight, point):
+            inputs[index] = (
+                _shift(corrector, inputs[index], graph) if inputs[index] else corrector.constant(np.array(128, np.uint8))
+            )
+        return corrector.keep(node, inputs=tuple(inputs))
+
+    return correct
+
+
+def _shift(corrector: _Corrector, name: str, graph: Graph) -> str:
+    """Returns the name of a value of int8 as uint8, more by 128."""
+    constant = graph.initializers.get(name)
+    if constant is not None:
+        return corrector.constant(constant.array.view(np.uint8) ^ np.uint8(128))
+    wide = corrector.add("Cast", name, to=onnx_of_dtype("int32"))
+    return corrector.add("Cast", corrector.add("Add", wide, corrector.constant(np.array(128, np.int32))), to=onnx_of_dtype("uint8"))
+
+
+def _shift_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    for weight, point in ((1, 9), (2, 11)):
+        if corrector.saturates and dtype_of_input(node, graph, weight) == "int8":
+            inputs = list(node.inputs)
+            inputs[weight], inputs[point] = _shift(corrector, inputs[weight], graph), _shift(corrector, inputs[point], graph)
+            node = replace(node, inputs=tuple(inputs))
+    return _correct_recurrent(corrector, node, graph) or corrector.keep(node)
+
+
+def _shift_convolution(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Makes uint8 of an int8 image: ConvInteger multiplies filters by images, so that uint8 filters and int8 images saturate."""
+    if not corrector.saturates or (dtype_of_input(node, graph), dtype_of_input(node, graph, 1)) != ("int8", "uint8"):
+        return False
+    inputs = [*node.inputs, *[""] * (3 - len(node.inputs))]
+    inputs[0] = _shift(corrector, inputs[0], graph)
+    inputs[2] = _shift(corrector, inputs[2], graph) if inputs[2] else corrector.constant(np.array(128, np.uint8))
+    return corrector.keep(node, inputs=tuple(inputs))
+
+
+def _shift_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Makes uint8 of what is dequantized, so that the engine fuses no product of uint8 and int8."""
+    if not corrector.shifts_dequantized or dtype_of_input(node, graph) != "int8":
+        return False
+    value = _shift(corrector, node.inputs[0], graph)
+    if has_input(node, 2):
+        point = _shift(corrector, node.inputs[2], graph)
+    else:
+        shape = find_shape(node, graph, 1)
+        if shape is None or not all(isinstance(size, int) for size in shape):
+            sizes = corrector.add("Shape", node.inputs[1])
+            point = corrector.add("ConstantOfShape", sizes, value=np.full(1, 128, np.uint8))
+        else:
+            point = corrector.constant(np.full(cast("tuple[int, ...]", shape), 128, np.uint8))
+    return corrector.keep(node, inputs=(value, node.inputs[1], point))
+
+
+def may_have_no_depth(node: Node, graph: Graph, first: int = 0, second: int = 1) -> bool:
+    """Says whether a product of two operands, or a convolution of the second with the first, may be over an axis of length 0."""
+    is_convolution = "Conv" in node.op_type
+    axes = (
+        (1, 1)
+        if is_convolution
+        else (-2 if node.attributes.get("transA", 0) else -1, -1 if node.attributes.get("transB", 0) else -2)
+    )
+    for index, axis in zip((first, second), axes, strict=True):
+        shape = find_shape(node, graph, index)
+        size = None if not shape else shape[axis if len(shape) > 1 else 0]
+        if isinstance(size, int):
+            return size == 0
+    return True
+
+
+def _part_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> bool:
+    """Puts a Sum between a dequantization and a product that may be over nothing.
+
+    It keeps the engine from a fused product, which returns memory that was not written.
+    """
+    producers = [graph.find_producer(name) for name in node.inputs[:2]]
+    if any(producer is None or producer.op_type != "DequantizeLinear" for producer in producers) or not may_have_no_depth(
+        node, graph
+    ):
+        return False
+    return corrector.keep(node, inputs=(corrector.add("Sum", node.inputs[0]), *node.inputs[1:]))
+
+
+_INTEGER_SUMS = frozenset({"ReduceL1", "ReduceSum", "ReduceSumSquare"})
+_SUMS = _INTEGER_SUMS | {"ReduceL2", "ReduceLogSum", "ReduceMean"}
+
+_CORRECTIONS: Mapping[tuple[str, str], Callable[[_Corrector, Node, Graph], bool]] = {
+    **{("", name): _part_dequantized for name in ("Conv", "Gemm", "MatMul")},
+    ("", "ConvInteger"): _shift_convolution,
+    ("", "DequantizeLinear"): _shift_dequantized,
+    ("", "Div"): _correct_division,
+    ("", "GroupNormalization"): _correct_group_normalization,
+    **{("", name): _correct_recurrent for name in ("GRU", "LSTM", "RNN")},
+    **{("", name): _correct_reduction for name in sorted(_SUMS)},
+    ("", "MatMulInteger"): _shift_product(1, 3),
+    ("", "QLinearConv"): _shift_product(3, 5),
+    ("", "QLinearMatMul"): _shift_product(3, 5),
+    (MICROSOFT, "DynamicQuantizeLSTM"): _shift_recurrent,
+    (MICROSOFT, "DynamicQuantizeMatMul"): _shift_product(1, 3),
+    (MICROSOFT, "MatMulIntegerToFloat"): _shift_product(1, 5),
+    (MICROSOFT, "QAttention"): _shift_product(1, 7),
+    (MICROSOFT, "QGemm"): _shift_product(3, 5),
+}
+"""Operator -> the correction of its nodes, which says whether it has put others in place of a node."""
