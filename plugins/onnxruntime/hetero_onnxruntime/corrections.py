@@ -441,6 +441,7 @@ _CORRECTIONS: Mapping[tuple[str, str], Callable[[_Corrector, Node, Graph], bool]
     **{("", name): _correct_reduction for name in sorted(_SUMS)},
     ("", "MatMulInteger"): _shift_product(1, 3),
     ("", "QLinearConv"): _shift_product(3, 5),
+    ("com.microsoft", "QLinearConv"): _shift_product(3, 5),
     ("", "QLinearMatMul"): _shift_product(3, 5),
     (MICROSOFT, "DynamicQuantizeLSTM"): _shift_recurrent,
     (MICROSOFT, "DynamicQuantizeMatMul"): _shift_product(1, 3),

@@ -192,3 +192,15 @@ def test_product_of_signed_bytes_is_exact(core: Core, name: str) -> None:
     network = read(core, f"(int8[2,64] x) => (y) {{ {body} }}", {**SCALES, "w": WEIGHTS})
     (outputs,) = core.load_network(network, "ORT").infer({"x": SIGNED}).values()
     np.testing.assert_allclose(outputs.astype(np.float64), expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("is_constant", [True, False], ids=["constant", "computed"])
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_convolution_of_bytes_is_exact(core: Core, domain: str, is_constant: bool) -> None:
+    x, w = np.full((1, 16, 4, 4), 255, np.uint8), np.full((3, 16, 3, 3), 127, np.int8)
+    inputs = "uint8[1,16,4,4] x" if is_constant else "uint8[1,16,4,4] x, int8[3,16,3,3] w"
+    operator = f"{domain}.QLinearConv" if domain else "QLinearConv"
+    text = f"({inputs}) => (uint8[1,3,2,2] y) {{ y = {operator}(x, s, z, w, s, zs, t, z) }}"
+    network = read(core, text, {**SCALES, "t": np.float32(4), **({"w": w} if is_constant else {})})
+    (outputs,) = core.load_network(network, "ORT").infer({"x": x} if is_constant else {"x": x, "w": w}).values()
+    np.testing.assert_array_equal(outputs, np.full((1, 3, 2, 2), np.rint(255 * 127 * 144 * 1e-4 / 4)))
