@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from hetero_tests.node_cases import share_node_cases
-from hetero_tests.processor import describe_processor
 
-from hetero_core.devices.processors import grants_flag
-from hetero_core.testing import backend_cases
+# pytest started in another folder, with `--pyargs hetero_core.conformance`, reads this file but not pyproject.toml's `pythonpath`.
+sys.path.insert(0, str(Path(__file__).parent / "tests/shared"))
+
+from hetero_tests.node_cases import share_node_cases  # found by the line above
+from hetero_tests.processor import describe_processor  # as above
+
+from hetero_core.devices.processors import grants_flag  # as above
+from hetero_core.testing import backend_cases  # as above
 
 backend_cases._load_kind = share_node_cases(backend_cases._load_kind)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.profile import Profile
-from hetero_core.records import record
 from hetero_core.started import call_start, read_end
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ Array = Any
 """An array of the device's own library; NumPy's where the memory is the host's. A sequence is a list, an absent optional None."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class DeviceName:
     """A parsed device string: `GPU.1` is ("GPU", "1", ""), `HETERO:GPU.1,CPU` is ("HETERO", "", "GPU.1,CPU").
 
@@ -45,7 +44,7 @@ class DeviceName:
         return self.name + (f".{device_id}" if self.id else "") + (f":{self.arguments}" if self.arguments else "")
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ConfigKey:
     """The declaration of one configuration key.
 
@@ -68,7 +67,7 @@ class ConfigKey:
     aliases: tuple[str, ...] = ()
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class QueryResult:
     """The answer of a device to a query: which nodes it takes, by their names in the network of the query.
 
@@ -81,7 +80,7 @@ class QueryResult:
     plan: Plan | None = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Payload:
     """The content of an export: named sections of bytes, and the version of the plugin's own format.
 
@@ -131,7 +130,7 @@ class Payload:
         return self.sections[name]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Extension:
     """A custom operator given as a Python function.
 

@@ -7,18 +7,17 @@ of them whose nodes are of the domain "hetero.executed": to be looked at, writte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.profile import NodeTime, Profile
-from hetero_core.records import record
 
 DOMAIN = "hetero.executed"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ExecutedNode:
     """One step of a device. `origins` are the nodes of the network that it stands for; none for what the device has added by itself.
 

@@ -12,9 +12,8 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import IO
-
-from hetero_core.records import record
 
 _LONGEST_PREFIX = 200
 """Bytes of a name that its partial file repeats; file systems take 255 in all."""
@@ -52,7 +51,7 @@ def replace_files(*paths: str | os.PathLike[str]) -> Iterator[tuple[IO[bytes], .
                     os.replace(writing.partial, writing.target)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Writing:
     """One file that is being written: `path` as it was given, `target` behind its links; no `partial` for what is no file."""
 

@@ -13,12 +13,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import ceil
 from time import thread_time
 from typing import Any
 
 from hetero_core.errors import MemoryLimitError, ReadLimitError
-from hetero_core.records import record
 
 FOLDED_FLOOR, FOLDED_TIMES = 1 << 27, 16
 """Bytes that one load may make of constants ahead of all runs: 128 MiB, and sixteen times what the model's constants take.
@@ -27,7 +27,7 @@ Weights of 4 bits that are dequantized, reshaped and turned take twelve times th
 """
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ReadLimits:
     """The limits of reading one model; `Core(read_limits=ReadLimits(nodes=10**6))` allows more.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from hetero_core.network.types import ValueType
-from hetero_core.records import record
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Boundary:
     """A value that crosses from one stage to others, or between the network's border and a stage.
 
@@ -26,7 +25,7 @@ class Boundary:
     readers: tuple[str, ...] = ()
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PlanStage:
     """One subgraph in execution order: its device and the names of its nodes, in topological order."""
 
@@ -37,7 +36,7 @@ class PlanStage:
     outputs: tuple[str, ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Conflict:
     """The reason why a node is not in an adjacent, larger subgraph of its own device: a path that would close a cycle.
 
@@ -50,7 +49,7 @@ class Conflict:
     path: tuple[str, ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PlacedSegment:
     """A group of consecutive nodes that placement keeps together, with the measured seconds of one run on each device that takes it.
 
@@ -65,7 +64,7 @@ class PlacedSegment:
     failures: Mapping[str, str]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PlacementCandidate:
     """A placement of the whole network that was timed: a device for each segment, its parts, and the estimated and measured seconds of
     one run.
@@ -83,7 +82,7 @@ class PlacementCandidate:
     error: str = ""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Placement:
     """The measurements behind a placement.
 
@@ -101,7 +100,7 @@ class Placement:
     is_kept: bool = False
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class HeldMemory:
     """The bytes that a device will hold for a split, estimated before it is loaded, and its limit; None means no limit.
 
@@ -115,7 +114,7 @@ class HeldMemory:
     limit: int | None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The split of a network: the result of HETERO's query. It holds plain values, so that code that shows it needs no plugin.
 

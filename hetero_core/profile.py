@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from hetero_core.network.graph import Node
-from hetero_core.records import record
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class NodeTime:
     """The time that one node, or one transfer, took in one run. Times are in seconds, `begin` on the clock of `time.perf_counter`.
 
@@ -33,7 +32,7 @@ class NodeTime:
     targets: tuple[str, ...] = ()
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StageTime:
     """The time of one subgraph in one run, its device and thread, and the values that it reads and writes. Fields as in NodeTime."""
 
@@ -46,7 +45,7 @@ class StageTime:
     writes: tuple[str, ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FallbackTime:
     """A subgraph that ran on `target` because `device` failed to run it, with the reason. `seconds` is the time of loading it on
     `target`; the other fields are as in NodeTime.

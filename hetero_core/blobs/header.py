@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from hetero_core.records import record
 
-
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BlobHeader:
     """The header of a container. `inputs` and `outputs` are names; `config` is the complete configuration.
 
@@ -32,7 +31,7 @@ class BlobHeader:
     architecture: str = ""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SectionEntry:
     """A section in the table: where it is, from the end of the header; its digest in hex, "" in format 1."""
 

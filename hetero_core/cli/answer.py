@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.errors import (
@@ -14,7 +15,6 @@ from hetero_core.errors import (
     PluginError,
     UnsupportedNodesError,
 )
-from hetero_core.records import record
 
 OK = 0
 WRONG_RESULT = 1
@@ -30,7 +30,7 @@ class UsageError(HeteroError, ValueError):
     """The command line asks for something impossible: an option, a pair or an input file is wrong."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The result of one command: `fields` is what --json prints, `text` what is printed otherwise, `remarks` on standard error."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import UsageError
 from hetero_core.cli.sizes import find_tensor_type
 from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
 from hetero_core.network.types import Dimension, ValueSpec
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Literal:
     """The values of an input that stand in the command. One value fills the whole input; several are its elements in order."""
 

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import BUG, INTERRUPTED, UsageError, error_to_json, exit_code_of_error, to_json
 from hetero_core.errors import ConfigKeyError, HeteroError
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -29,7 +29,7 @@ _TRACED_RUNS = 5
 """The runs that are traced with one request; with a queue, two for each of its requests if that is more."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BenchTask:
     """The measurement to make, in values that JSON can hold.
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-
-from hetero_core.records import record
 
 KINDS: Mapping[str, str] = {
     "kernels": "kernels one by one, on the host's memory and on threads of the core",
@@ -35,7 +34,7 @@ class TemplateTextError(Exception):
     """A text of TEMPLATE has not the form that is expected of it: our own fault, met by our tests."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PluginName:
     """A device's name with those that follow from it: `MY_CHIP` is the package hetero_my_chip and the distribution hetero-my-chip."""
 

@@ -7,17 +7,17 @@ given binds the names in its input's shape, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from hetero_core.cli.answer import UsageError
 from hetero_core.errors import enumerate_choices, suggest
 from hetero_core.network.types import Dimension, OptionalType, TensorType, ValueSpec
-from hetero_core.records import record
 
 _CHANNELS = (1, 3, 4)
 _IMAGE_SIZE = 224
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Sizes:
     """Chosen sizes: whole shapes by input, and sizes by name."""
 

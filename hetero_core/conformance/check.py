@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     from hetero_core.contract import ConfigKey, QueryResult
@@ -59,7 +58,7 @@ class Skip(Exception):  # not an error: the check says that it does not apply
         self.finding = finding
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """Facts about a device, known before it is checked: its name without id and arguments, its ids, own keys and capabilities."""
 
@@ -70,7 +69,7 @@ class DeviceFacts:
     plugin: Any = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CheckContext:
     """The arguments of a check: an open Core, the device string, facts about it, the seed, the reference device.
 
@@ -107,7 +106,7 @@ class CheckContext:
 CheckFunction = Callable[[CheckContext], object]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """One check. `name` is "subject.claim"; `needs` names CAPABILITIES.
 

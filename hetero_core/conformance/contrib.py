@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -16,7 +17,6 @@ from zlib import crc32
 from hetero_core.conformance.check import Check, CheckContext, Skip
 from hetero_core.conformance.operators import PASSED, REFUSED, WRONG, require_passed
 from hetero_core.conformance.refusals import find_broken_refusal
-from hetero_core.records import record
 from hetero_core.runtime.door import fits_shape
 from hetero_core.testing.compare import describe_mismatch
 
@@ -30,7 +30,7 @@ CASES = 6
 """Cases of each operator."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ContribOutcome:
     """The result of a device on a case of an operator, with the reason where it is not a pass."""
 

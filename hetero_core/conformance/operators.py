@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from hetero_core.conformance.free_values import describe_free_mismatch, draws_fr
 from hetero_core.conformance.oversight import count_reference_runs
 from hetero_core.conformance.refusals import find_broken_refusal, load_claimed
 from hetero_core.errors import HeteroError
-from hetero_core.records import record
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch
 
@@ -38,7 +38,7 @@ ROUNDING = {"bf16": 2e-2, "bfloat16": 2e-2}
 PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CaseOutcome:
     """The result of a device on a case, with the reason where it is not a pass; `is_native` if only kernels of the device ran.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.conformance.check import LEVELS
@@ -15,14 +16,13 @@ from hetero_core.conformance.contrib import count_operators
 from hetero_core.conformance.operators import PASSED as RIGHT
 from hetero_core.conformance.operators import REFUSED, WRONG, CaseOutcome
 from hetero_core.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, Target
-from hetero_core.records import record
 
 STATUSES = (PASSED, FAILED, SKIPPED)
 _CASES = ("operators", "contrib")
 """Levels of single cases, whose refusals are counted by operator instead of listed one by one."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Cell:
     """Numbers of cases of one operator, version and element type by result; `native` of the passed ones ran on own kernels."""
 

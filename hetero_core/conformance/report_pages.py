@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from hetero_core.conformance.matrix import format_markdown
-from hetero_core.records import record
 from hetero_core.reports.tables import format_page
 
 _COUNTS, _STATUSES = ("passed", "native", "refused", "wrong"), ("passed", "failed", "skipped")
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Table:
     """A table of a page. Columns whose heads are counts or statuses hold numbers."""
 

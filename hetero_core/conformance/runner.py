@@ -10,12 +10,12 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.conformance.check import CAPABILITIES, Check, CheckContext, CheckFailed, DeviceFacts, Skip
 from hetero_core.conformance.facts import choose_reference, find_facts
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -24,7 +24,7 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 LIMIT_SECONDS = 300.0
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of a check; `reason` is empty where it passed. `finding` holds details for reports."""
 
@@ -35,7 +35,7 @@ class Outcome:
     finding: object = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Target:
     """A device that is to be checked: how its Core is made, its facts, the seed, the reference device."""
 

@@ -6,6 +6,7 @@ A device may take one operator only. So a sample is a form, filled with the firs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy as np
 from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, require, require_equal
 from hetero_core.contract import QueryResult
 from hetero_core.network.graph import Network
-from hetero_core.records import record
 from hetero_core.testing.compare import describe_mismatch
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ UNKNOWN_OPERATOR = "com.acme.KnownToNobody"
 """An operator that no device has: what a network with it must be refused for."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Form:
     """A network as ONNX text with the places T (element type) and OP (operator), its inputs, and how its outputs follow."""
 
@@ -105,7 +105,7 @@ class DrawnInputs(dict[str, Any]):
             )
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Sample:
     """A form with operator and element type in place: a network that the device takes whole."""
 

@@ -9,20 +9,19 @@ first comparison.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_core.network.graph import Network
 from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.types import TensorType, ValueSpec, has_known_element
-from hetero_core.records import record
 from hetero_core.testing.compare import describe_mismatch, max_absolute_difference, max_relative_difference
 
 RunNetwork = Callable[[Network, Mapping[str, Any]], Mapping[str, Any]]
 """Returns the outputs of a network by name, for inputs by name."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ValueDifference:
     """The difference of one value between both devices. `absolute` and `relative` are None where shapes or kinds differ; `mismatch`
     describes a difference that is too large, else it is None.
@@ -36,7 +35,7 @@ class ValueDifference:
     mismatch: str | None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Divergence:
     """The result of comparing two devices: the differences of all `values` in order of execution, and the `first` that is too large.
 

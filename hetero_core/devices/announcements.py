@@ -6,6 +6,7 @@ Reading entry points imports nothing. A module is checked against the contract b
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pluggy
@@ -14,13 +15,12 @@ from hetero_core import hookspecs
 from hetero_core.devices.hooks import check_hooks
 from hetero_core.devices.provenance import Provenance, read_identity
 from hetero_core.errors import DeviceUnavailableError, PluginError
-from hetero_core.records import record
 
 DEVICES_GROUP = "hetero_core.devices"
 WRAPPERS_GROUP = "hetero_core.wrappers"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Announcement:
     """A plugin that is known by name: by an entry point (not loaded yet) or as an object given at run time."""
 

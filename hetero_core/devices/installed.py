@@ -11,19 +11,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.devices.provenance import read_identity
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class InstalledFolder:
     """The `dist-info` folder of a distribution."""
 
@@ -38,7 +38,7 @@ class InstalledFolder:
             return None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class InstalledEntryPoint:
     """An entry point, as importlib-metadata would give it: `load` imports its module and returns what `value` names."""
 

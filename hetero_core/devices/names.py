@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from hetero_core.contract import DeviceName
 from hetero_core.errors import DeviceNameError
-from hetero_core.records import record
 
 # Compiled on the first use: most device strings have neither quotes nor counts.
 _QUOTED = r'("[^"]*")'
@@ -27,7 +27,7 @@ DEEPEST = 8
 """Devices within one another that a device string may name: each level asks its children several times, so ten take seconds."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ListedDevice:
     """One entry of a list: `CPU(2)` has a count of 2, `-CPU` is excluded. What either means is said by the device that has the list."""
 

@@ -9,6 +9,7 @@ import logging
 import threading
 import weakref
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -41,7 +42,6 @@ from hetero_core.errors import (
     enumerate_choices,
     suggest,
 )
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 _being_created: ContextVar[tuple[str, ...]] = ContextVar("hetero_being_created", default=())
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Retired:
     """A device whose name was removed. `closer` wraps the same plugin and closes it once `device` is referenced no more."""
 

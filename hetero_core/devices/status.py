@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from hetero_core.contract import DeviceName
 from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.registry import Registry
-from hetero_core.records import record
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class DeviceStatus:
     """The state of one installed device: its ids where it works, the reason where it does not; `reason_of_id` is of ids that do not."""
 

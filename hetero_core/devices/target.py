@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.contract import DeviceName
@@ -10,12 +11,11 @@ from hetero_core.devices.device import Device
 from hetero_core.devices.isolation import isolate_device
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.registry import Registry
-from hetero_core.records import record
 
 Find = Callable[[DeviceName], tuple[DeviceName, Device]]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CallTarget:
     """The device of a query, a load or an import; `config` is the complete configuration of that call."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hetero_core.records import record
+from dataclasses import dataclass
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """A statement about one topic of the installation. `cure` says what to do; it is empty where nothing needs to be done."""
 

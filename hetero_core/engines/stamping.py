@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from hetero_core.network.contrib_types import knows_contrib, last_opset
 from hetero_core.network.graph import Network, Node
-from hetero_core.records import record
 
 _NO_LIMIT = 2**31 - 1
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Stamps:
     """The opset of each domain for a whole network, and the nodes that it does not suit, each with the reason."""
 

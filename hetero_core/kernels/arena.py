@@ -7,11 +7,10 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from hetero_core.records import record
 
-
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Lifetime:
     """A block of memory that is needed from step `begin` to step `end`, both included."""
 

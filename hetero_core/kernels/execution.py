@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -19,7 +20,6 @@ from hetero_core.kernels.tables import KernelTable
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Node
 from hetero_core.network.types import ValueSpec, ValueType
-from hetero_core.records import record
 
 ABSENT = 0
 """The slot that always holds None."""
@@ -35,7 +35,7 @@ class ProfileLike(Protocol):
         """Records that a value was copied between two memories."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class KernelMemory:
     """The memory in which a program computes: the array namespace, and the copies from and to the host."""
 
@@ -49,7 +49,7 @@ class KernelMemory:
         return self.xp is np
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Body:
     """A body in the compiled program: its attribute, its own program, and the slots of its captured values in the outer program."""
 
@@ -58,7 +58,7 @@ class Body:
     captures: tuple[tuple[str, int], ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """One call of a kernel, or one transfer. `sources` and `targets` are slots, `releases` slots whose values nobody reads later; only a
     transfer has a `value`.
@@ -73,7 +73,7 @@ class Step:
     value: str = ""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BoundBody:
     """A body as a control-flow kernel gets it: a call with the body's inputs returns a tuple of its outputs."""
 
@@ -99,7 +99,7 @@ class BoundBody:
         return self.program.memory.to_host(array)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Program:
     """A compiled graph. It is immutable, so that several threads may run it at once; each run has its own values.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache, cached_property, partial
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -24,7 +24,6 @@ from hetero_core.kernels.refusals import refuse_attributes, refuse_inputs, refus
 from hetero_core.kernels.tables import KernelTable, Key, read_signature
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.types import TypeNumbers, ValueType
-from hetero_core.records import record
 
 Dtypes = frozenset[str]
 ANY: Dtypes = frozenset(DTYPES)
@@ -51,7 +50,7 @@ NOT_STRING: Dtypes = ANY - STRING
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Declaration:
     """The declaration of a kernel. `@kernel(op_type, since=..., dtypes=...)` above a function registers it.
 

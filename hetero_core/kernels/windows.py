@@ -6,12 +6,12 @@ Works on sizes, never on elements, so it runs on the host whatever the device is
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.records import record
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 SLIDING: Mapping[str, Any] = {"auto_pad": "NOTSET", "dilations": None, "pads": None, "strides": None}
@@ -21,7 +21,7 @@ CONVOLVING: Mapping[str, Any] = {"shared": SLIDING, "unread": {"kernel_shape": N
 POOLING: Mapping[str, Any] = {"shared": {**SLIDING, "ceil_mode": 0}, "choices": {"auto_pad": AUTO_PADS}}
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Windows:
     """Windows over the spatial axes of one tensor; every tuple has one entry per spatial axis.
 

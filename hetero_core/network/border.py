@@ -6,7 +6,7 @@ A part that is cut out of a network has a border of its own, which says nothing 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +16,6 @@ from hetero_core.late_imports import json, np
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import Dimension, ValueSpec
-from hetero_core.records import record
 
 FIRST_WITH_OPTIONAL_INPUTS = 4
 """The first IR version in which a constant that is listed as an input is meant to be replaced; before, every one had to be."""
@@ -66,7 +65,7 @@ def dtype_of_precision(precision: str, where: str) -> str:
     return dtype
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class InputInfo:
     """The description of an input as the user has it, so that the network can convert it; fields that are None change nothing.
 
@@ -92,7 +91,7 @@ class InputInfo:
     pad_value: float = 0.0
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OutputInfo:
     """The description of an output as the user wants it; fields that are None change nothing. `layout`, `model_layout`: see `InputInfo`."""
 
@@ -103,7 +102,7 @@ class OutputInfo:
     name: str | None = None
 
 
-@record(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class State:
     """A tie: the value of `output` is what `input` reads in the next run of the same request; the first run reads `initial`."""
 
@@ -116,7 +115,7 @@ def _empty() -> Mapping[str, Any]:
     return MappingProxyType({})
 
 
-@record(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Border:
     """Declarations about inputs and outputs. `defaults` belong to optional inputs; `replaceable` are constants that may become such inputs.
 

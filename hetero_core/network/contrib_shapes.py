@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType, shape_of
-from hetero_core.records import record
 
 Size = int | str | None
 Shape = tuple[Size, ...] | None
 
 
-@record(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class TypedNode:
     """A node with what is known of the types of its inputs, None for an absent or unknown one, as rules of types ask for it."""
 

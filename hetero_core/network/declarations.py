@@ -6,7 +6,7 @@ Imports nothing heavy.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -14,10 +14,9 @@ from hetero_core.dtypes import DTYPES
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.late_imports import json
 from hetero_core.network.types import TensorType, ValueType
-from hetero_core.records import record
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RepeatedConstant:
     """A constant that a file holds twice under one name, with different values."""
 
@@ -27,7 +26,7 @@ class RepeatedConstant:
         return f"the constant '{self.name}' is there twice with different values; the later one is used. Remove one of them."
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class IgnoredPins:
     """Pins of a file at places that have no device of their own, each with its place: "Constant node 'c'"."""
 
@@ -45,7 +44,7 @@ class IgnoredPins:
 Contradictory: TypeAlias = "Contradiction | RepeatedConstant | IgnoredPins"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Contradiction:
     """A declaration that inference has proved wrong: the value, its graph, both types, and what gives the computed one."""
 
@@ -62,7 +61,7 @@ class Contradiction:
         )
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Hint:
     """A declared shape that says more than inference proves; `source` is the node that makes the value."""
 
@@ -80,7 +79,7 @@ class Hint:
         return any(isinstance(size, int) and not isinstance(own, int) for size, own in zip(declared, proved, strict=True))
 
 
-@record(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Declarations:
     """All that a model declares and that is not so: `contradictions` in any graph, and `hints`, by value of the root graph, which inference
     does not confirm.

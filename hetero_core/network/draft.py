@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -20,13 +20,12 @@ from hetero_core.network.soundness import check_single_assignment, check_text
 from hetero_core.network.topology import sort_topologically
 from hetero_core.network.type_protos import read_type
 from hetero_core.network.types import ValueSpec, ValueType
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Draft:
     """The parts of one graph. `contradictions` are those of the whole model; `root_opset` is its version of ONNX's own domain."""
 

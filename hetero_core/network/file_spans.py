@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import stat
 import time
+from dataclasses import dataclass
 from weakref import finalize
 
 from hetero_core.errors import NetworkReadError
-from hetero_core.records import record
 
 _MOST_AT_ONCE = 1 << 30
 """Bytes; Linux reads a little less than 2 GiB in one call."""
@@ -62,7 +62,7 @@ def _read_state(descriptor: int) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FileSpan:
     """Bytes of a file, from `begin` to `end`."""
 

@@ -19,7 +19,6 @@ from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.fingerprint import fingerprint_network
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, ValueType
-from hetero_core.records import record
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
@@ -28,7 +27,7 @@ def _empty() -> Mapping[str, Any]:
     return EMPTY
 
 
-@record(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """A node of the graph: one operation with its inputs, outputs and attributes.
 

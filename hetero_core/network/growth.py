@@ -9,13 +9,13 @@ heavy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from hetero_core.network.graph import Graph, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import LARGEST_RANK, MapType, TensorType, ValueType
-from hetero_core.records import record
 
 _LONGEST_VECTOR = 1 << 16
 """Elements that onnx may make messages of; far above any shape."""
@@ -26,7 +26,7 @@ _MOST_BYTES_OF_DTYPE = {"int32": 1024, "int64": 1024, "float32": 32, "float64": 
 """The largest constants whose numbers are read: shapes and axes are small, and scales are one float for each axis."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class GrowthBounds:
     """Whether types may get more dimensions than an array has, and whether known shapes may get absurdly many elements."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
@@ -16,7 +16,6 @@ from hetero_core.network.declarations import NO_DECLARATIONS, Contradiction, Con
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.merging import merge_types
 from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType
-from hetero_core.records import record
 
 
 def forget_shapes(network: Network) -> Network:
@@ -140,7 +139,7 @@ def warn_of_contradictions(network: Network) -> None:
         warnings.warn(str(contradiction), NetworkDeclarationWarning, stacklevel=2)
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Comparison:
     """The result of comparing two networks graph by graph; `names_of_inputs` are those of sizes of the inputs."""
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
 from hetero_core.network.installed_onnx import is_release_installed
-from hetero_core.records import record
 
 _FILE = os.path.join(os.path.dirname(__file__), "schemas.txt")
 _RELEASE, _DOMAINS = "release", "domains"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Schema:
     """The demands of an operator on its nodes, from one version on.
 

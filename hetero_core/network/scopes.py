@@ -6,11 +6,10 @@ Imports no onnx at run time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import InvalidNetworkError, enumerate_choices
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
@@ -39,7 +38,7 @@ _IMPLIED = {"com.microsoft": 1}
 """Domains that a model need not import, with what is meant: ONNX Runtime takes its own for imported."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class NodeScope:
     """The place of a node: the model itself, or an inlined call.
 

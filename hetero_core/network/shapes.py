@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import ExtensionError, InvalidNetworkError
@@ -33,7 +33,6 @@ from hetero_core.network.soundness import check_ranks
 from hetero_core.network.tensors import write_tensor
 from hetero_core.network.type_protos import read_type
 from hetero_core.network.types import TensorType, ValueSpec, ValueType, has_known_element
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
@@ -90,7 +89,7 @@ class SkeletonWeights:
         proto.dims.extend(initializer.shape)
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Inference:
     """One inference over one network: what is asked, and whether the last step learnt something."""
 

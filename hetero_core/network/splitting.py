@@ -11,11 +11,11 @@ import io
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
 from hetero_core.network.file_spans import FileSpan, HeldFile
-from hetero_core.records import record
 
 # The fields ModelProto.graph, GraphProto.initializer and TensorProto.raw_data.
 _GRAPH, _INITIALIZER, _RAW = 7, 5, 9
@@ -104,7 +104,7 @@ class BytesOfFile:
         return self._file.readall() or b""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SplitModel:
     """A ModelProto whose large initializers have an empty `raw_data`, and what was in it, by their position in the graph."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -11,7 +11,6 @@ from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.graph import EMPTY, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, has_known_element
-from hetero_core.records import record
 
 _Kept = TypeVar("_Kept")
 
@@ -52,7 +51,7 @@ def _position(network: Network, node_name: str) -> int:
     return network.index_of_node[network.node(node_name).name] if position is None else position
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Edges:
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)

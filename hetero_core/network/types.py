@@ -6,11 +6,11 @@ Imports no array library and no onnx.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from hetero_core.dtypes import DTYPES, bits_of_dtype
-from hetero_core.records import record
 
 Dimension = int | str | None
 """A size, the name of a size that is known at run time, or None where nothing is known."""
@@ -21,7 +21,7 @@ LARGEST_RANK = 64
 """Dimensions of an array of NumPy 2."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TensorType:
     """A tensor: its element type (None: unknown) and its shape (None: unknown rank)."""
 
@@ -40,7 +40,7 @@ class TensorType:
         return None if sizes is None or bits is None else prod(sizes) * max(bits // 8, 1)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SequenceType:
     """A list of values of one type."""
 
@@ -50,7 +50,7 @@ class SequenceType:
         return f"sequence({self.element})"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OptionalType:
     """A value that may be absent (None)."""
 
@@ -60,7 +60,7 @@ class OptionalType:
         return f"optional({self.element})"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MapType:
     """A dict from keys (string or an integer type) to values of one type."""
 
@@ -107,7 +107,7 @@ def has_known_element(value_type: ValueType | None) -> bool:
     return has_known_element(value_type.value if isinstance(value_type, MapType) else value_type.element)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ValueSpec:
     """The name, type and memory of a value at the border of a network or of a part."""
 

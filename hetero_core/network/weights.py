@@ -11,12 +11,12 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hetero_core.errors import NetworkNotFoundError, NetworkReadError
 from hetero_core.late_imports import np
 from hetero_core.plain_files import open_unlinked
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
@@ -143,7 +143,7 @@ class MappedFile:
             raise NetworkReadError(f"weights file '{self._path}' became shorter since the model was read; read the model again.")
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MappedSpan:
     """A function that returns a view of `size` bytes at `offset` of a mapped file."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ from hetero_core.network.notes import history_of_node, no_notes
 from hetero_core.network.tensors import stored_size, write_tensor
 from hetero_core.network.types import ValueType, has_known_element
 from hetero_core.network.weights import WeightBuffer, WeightSource
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
@@ -164,7 +163,7 @@ class NamedWeights:
             self.left_out[name] = initializer
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class OutsideWeights:
     """Constants stored outside of the model, one after the other, each once however often it is used."""
 

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from hetero_core import hookspecs
@@ -15,7 +16,6 @@ from hetero_core.contract import CancelToken, ConfigKey, RunContext
 from hetero_core.devices.installed import find_core_version
 from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
 from hetero_core.network.types import ValueSpec
-from hetero_core.records import record
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Session(Protocol):
         """Lets the far end forget the request."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Description:
     """The facts that a host tells of its device once: keys, names of metrics, and whether it exports."""
 

@@ -9,12 +9,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
 from xml.sax.saxutils import escape, quoteattr
 
 from hetero_core.plan import Plan, PlanStage
-from hetero_core.records import record
 from hetero_core.reports.layout import Point, lay_out
 from hetero_core.reports.links import PlanLink, Terminal, find_links
 from hetero_core.reports.palette import COLORS, index_colors
@@ -29,7 +29,7 @@ _MOST_LABELLED = 80
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Drawing:
     """SVG elements and the size that they take, in pixels."""
 
@@ -88,7 +88,7 @@ def format_bytes(nbytes: int) -> str:
     return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Look:
     """The colour's index, the second line, and the time as a share of the longest."""
 

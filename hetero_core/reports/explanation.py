@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.errors import InvalidNetworkError, suggest
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
-from hetero_core.records import record
 from hetero_core.reports.fields import record_to_json
 from hetero_core.reports.text import count, describe_boundary, describe_conflict
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class DeviceAnswer:
     """The answer of a device of the list about a node: True if it takes it, False if not, None if it was not asked; and the reason."""
 
@@ -20,7 +20,7 @@ class DeviceAnswer:
     reason: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """The place of one node in a plan, and the reasons for it.
 

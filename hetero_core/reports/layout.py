@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hetero_core.records import record
 from hetero_core.reports.layers import Layers, arrange_layers
 
 Point = tuple[float, float]
@@ -25,7 +24,7 @@ _SHAPE = 1.5
 """Width to height that folding aims at."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class DrawingLayout:
     """Corners (left, top) of the boxes, and for each edge the points of its line; between two points of different x and y it bends."""
 
@@ -122,7 +121,7 @@ def _place_rows(layers: Layers, sizes: Sequence[tuple[float, float]], widths: Se
     return _shift_columns(layers, _Bands(heights, edges, column_of_row, top_of_row), sizes, x)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Bands:
     """The rows of a drawing: the height of each, its left and right ends, its column and its top."""
 

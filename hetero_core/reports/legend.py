@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from hetero_core.plan import Plan
-from hetero_core.records import record
 from hetero_core.reports.palette import index_colors
 from hetero_core.reports.text import count
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LegendEntry:
     """A device, its colour's index, and a line about it."""
 

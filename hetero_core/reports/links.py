@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hetero_core.plan import Boundary, Plan
-from hetero_core.records import record
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Terminal:
     """Inputs of the network that the same subgraphs read, or the outputs that one subgraph makes."""
 
@@ -21,7 +22,7 @@ class Terminal:
         return f"{len(self.values)} {'inputs' if self.is_input else 'outputs'}"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PlanLink:
     """All values that go from one place to another; `boundaries` are empty on the way to an output."""
 
@@ -36,7 +37,7 @@ class PlanLink:
         return sum(sizes) if sizes and len(sizes) == len(self.boundaries) else None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Links:
     """Places are numbered: first the subgraphs by index, then the terminals."""
 

@@ -6,12 +6,12 @@ The fills are from Okabe and Ito's palette for colour-blind readers, lightened f
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from hetero_core.plan import Plan
-from hetero_core.records import record
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Color:
     """One device's colours: fill and line of its boxes, on a light and on a dark background."""
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
-
-from hetero_core.records import record
 
 _JITTER = 50
 """Nanoseconds that two things may overlap by rounding alone: the later one is moved."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Slice:
     """A span of time with a name, in nanoseconds. `thread` measured it, so that it ended when it was recorded; 0: somebody told."""
 
@@ -25,7 +23,7 @@ class Slice:
     thread: int = 0
 
 
-@record(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class SliceStack:
     """A slice and what it holds, laid out on rows of its own; the frame is on row 0. `process` is the heading that it stands under."""
 

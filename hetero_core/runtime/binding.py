@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Array, ConfigKey, DeviceName, Payload, RunContext
 from hetero_core.devices.provenance import Provenance
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     from hetero_core.runtime.ranked_tasks import Submitting
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RunFunction = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Binding:
     """The hooks of a device, bound to one loaded network, and what surrounds that network: border, declarations, replaceable constants."""
 

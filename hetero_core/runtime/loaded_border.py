@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Executable, Payload
@@ -15,7 +15,6 @@ from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints
 from hetero_core.network.soundness import find_contradiction
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     from hetero_core.runtime.replaced import Replacements
@@ -92,7 +91,7 @@ def add_border(
     return replace(payload, sections={**payload.sections, **sections}) if sections else payload
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """All that a blob holds besides what the plugin wrote; `network` is there where some of its constants may be replaced."""
 

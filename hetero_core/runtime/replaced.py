@@ -8,6 +8,7 @@ constants alone, such as the axes of an Unsqueeze: where it refuses the network 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from hetero_core.contract import Done, RunContext
 from hetero_core.errors import UnsupportedNodesError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
-from hetero_core.records import record
 from hetero_core.runtime.door import order_inputs, own_outputs
 from hetero_core.runtime.output_check import CheckedOutputs
 
@@ -26,7 +26,7 @@ _MOST_NETWORKS = 8
 """The number of networks that stay loaded, one for each set of names or each value; the oldest is dropped first."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ReplacedConstants:
     """The last of the ordered inputs of a run that is given constants: the network that takes them, and their values as inputs."""
 

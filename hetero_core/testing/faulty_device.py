@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from hetero_core.errors import enumerate_choices, suggest
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
-from hetero_core.records import record
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 HANG_SECONDS = 120.0
@@ -59,7 +59,7 @@ FAULTS: Mapping[str, str] = {
 """The faults that can be injected."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Fault:
     """One entry of FAULTS; it happens at the nth call of its place, counted from 1, and at every later call."""
 

@@ -6,7 +6,7 @@ Everything is computed in float64 and rounded once, to the type of the weights. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,14 +14,13 @@ from hetero_core.late_imports import np
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
-from hetero_core.records import record
 from hetero_core.transforms.constants import drop_unread
 
 _FOLDED_DTYPES = ("float32", "float64")
 _BATCH_NORM_ATTRIBUTES = {"epsilon", "momentum", "spatial", "training_mode", "is_test"}
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Affine:
     """y = scale * x + shift for each channel, in float64; arrays of shape (channels,) or (1,)."""
 

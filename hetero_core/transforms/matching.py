@@ -7,13 +7,12 @@ constants of one element. The operands of `Add` and `Mul` may stand in either or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import isclose
 from types import MappingProxyType
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import Dimension, TensorType
-from hetero_core.records import record
 from hetero_core.transforms.rewrite import Replacement
 
 _COMMUTATIVE = frozenset({"Add", "Mul"})
@@ -23,21 +22,21 @@ Kinds = frozenset[str] | None
 """The operators that may make a value, with one more word for constants; None for anything."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class AnyValue:
     """Matches any value; where a pattern has the name twice, both places hold the same value."""
 
     name: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Constant:
     """A float32 constant of any shape."""
 
     name: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ConstantNumber:
     """A constant of this one number; any number where it is None, which is kept under the name."""
 
@@ -45,7 +44,7 @@ class ConstantNumber:
     name: str = ""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Op:
     """A node of ONNX's own domain with these inputs.
 
@@ -57,7 +56,7 @@ class Op:
     accepts: Callable[[Network, Node], bool] | None = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OneOf:
     """Any of several patterns; the first that leads to a match counts."""
 
@@ -67,7 +66,7 @@ class OneOf:
 Pattern = AnyValue | Constant | ConstantNumber | Op | OneOf
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Found:
     """A match of a pattern: values and numbers by name, and the nodes."""
 
@@ -84,7 +83,7 @@ Build = Callable[[Network, Found, Node], Node | Replacement | None]
 """Makes what stands for a match that ends in a node; its last node makes the outputs of that node. None refuses the match."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A pattern that is an `Op`, and what takes its place."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,6 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType, rank_of
-from hetero_core.records import record
 from hetero_core.transforms.matching import read_axes
 
 Perm = tuple[int, ...]
@@ -41,7 +40,7 @@ _WITH_AXIS = frozenset({"Concat", "LogSoftmax", "Softmax"})
 _FIRST_BROADCASTING = 8
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Region:
     """Nodes (by id), the values that they read from outside and that have the axes, and the values that they make."""
 

@@ -7,13 +7,12 @@ the names of the original network. Values at the border of the network keep thei
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueType
-from hetero_core.records import record
 
 Pass = Callable[[Network], Network]
 
@@ -25,7 +24,7 @@ def run_passes(network: Network, passes: Iterable[Pass]) -> Network:
     return network
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Replacement:
     """The replacement of one node: nodes, the types of the values that they add, and the constants that they need."""
 

@@ -5,7 +5,7 @@ Numbers are joined in float64 and rounded once. Only float32 and float64 are tou
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
@@ -14,7 +14,6 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
-from hetero_core.records import record
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.rewrite import fuse_pairs
 
@@ -24,7 +23,7 @@ _SINCE = 7
 _OPSET = 14
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Scalar:
     """The arithmetic of a node: times or plus a number. `rank` is that of the constant, which may widen the result."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,6 @@ from hetero_core.conformance.graphs.shrinking import shrink, write_text
 from hetero_core.conformance.graphs.trial import Failure, Trial, Way
 from hetero_core.conformance.refusals import find_broken_refusal
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     from hetero_core.contract import QueryResult
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RIGHT, REFUSED, DISPUTED, WRONG = "right", "refused", "disputed", "wrong"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Subject:
     """The device under trial, with its configuration, whether it exports, and the device beside it in splits (empty for none)."""
 
@@ -31,7 +31,7 @@ class Subject:
     config: Mapping[str, Any] | None = None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class GraphOutcome:
     """The result of a device on a graph. `smallest` is the smallest network that fails, where one does."""
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
@@ -30,7 +29,7 @@ class NotApplicable(Exception):  # not an error: another operator is drawn inste
     """An operator finds no value in the graph that it could read."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class DrawnValue:
     """A value of the graph. `bound` is about how large its numbers are; it keeps products and powers from running away."""
 

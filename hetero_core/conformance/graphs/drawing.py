@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.conformance.graphs import arrangement, control, convolution, elementwise, image, integers, quantized, sequence
 from hetero_core.conformance.graphs.builder import DrawnValue, GraphBuilder, NotApplicable
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
@@ -20,7 +20,7 @@ RUNS = 3
 Operators = tuple[tuple[float, Callable[[GraphBuilder], None]], ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class DrawnGraph:
     """A model, the family that it is of, and the inputs of each run by name; open dimensions differ from run to run."""
 

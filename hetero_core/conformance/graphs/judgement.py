@@ -9,6 +9,7 @@ can be said; that is an error of an oracle, not of the device. It is not asked a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -19,7 +20,6 @@ from hetero_core.conformance.graphs.reference import UNIT, Reference
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import network_to_bytes
-from hetero_core.records import record
 from hetero_core.testing.reference_session import is_exact_reference, open_reference_session
 
 FIRST_UNITS, FIRST_DRAWS, FIRST_LENIENCE = 4.0, 2, 16.0
@@ -30,7 +30,7 @@ STRAYS = 4
 SLACK: Mapping[str, float] = {"float32": 64.0, "float16": 8.0, "bfloat16": 8.0, "float64": 256.0}
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Bounds:
     """An output by the reference, and how far each element may be from it.
 

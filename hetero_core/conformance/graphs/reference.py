@@ -10,7 +10,7 @@ Source: Parker 1997, Monte Carlo arithmetic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,6 @@ from hetero_core.kernels.execution import Program, Step
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, Node, iterate_graphs
 from hetero_core.network.types import TensorType
-from hetero_core.records import record
 
 UNIT: Mapping[str, float] = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-50}
 """The largest relative error of one rounding. The reference itself is float64, so that of float64 is taken larger than it is."""
@@ -51,7 +50,7 @@ _WITH_NUMBERS = frozenset(
 """Operators that have floating-point attributes, also where they are left out."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Noise:
     """The distance by which values are moved: `units` of their type's precision, drawn from `random`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from hetero_core.conformance.graphs.judgement import Expectation
 from hetero_core.conformance.graphs.reference import Reference
 from hetero_core.errors import UnsupportedNodesError
-from hetero_core.records import record
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Way:
     """One way to run a graph. `pins` of a split name a device for each node; with `is_imported` the network is exported first.
 
@@ -40,7 +39,7 @@ Blobs = dict[tuple[Any, ...], bytes]
 """Exported blobs, by device, configuration and pins."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Failure:
     """A failure, and the way of running the graph on which it appeared."""
 

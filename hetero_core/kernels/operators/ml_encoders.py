@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,13 @@ from hetero_core.kernels.operators.ml_scores import NUMERIC, InputTypes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import STRING, Dtypes, ml_kernel
 from hetero_core.network.graph import Node
-from hetero_core.records import record
 
 _LABELS: Dtypes = frozenset({"string", "int64", "float32"})
 _TENSOR_LABELS: Dtypes = _LABELS | {"int32", "int16", "float64"}
 _NAN = object()
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Lookup:
     """The value for each key and for a key that is not there, and the NumPy type of the results."""
 

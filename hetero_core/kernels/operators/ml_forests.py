@@ -7,12 +7,12 @@ node is bound. Raises ValueError, everywhere, for attributes that make no forest
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.records import record
 
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 # A gibibyte of float64: no number in a small file makes the query of a network take more.
@@ -21,7 +21,7 @@ Place = dict[tuple[int, int], int]
 """(tree, node) -> place."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Nodes:
     """One entry for each place on the host; `true_places` and `false_places` may lead to places behind the last node, the leaves."""
 
@@ -34,7 +34,7 @@ class Nodes:
     members: Sequence[Sequence[float]]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Leaves:
     """One entry for each weight: the place of its leaf, its target, its value."""
 
@@ -43,7 +43,7 @@ class Leaves:
     weights: Array
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Forest:
     """The forest as arrays of the device. `depth` is the longest way in steps; `weights` has a row for each leaf, row 0 has none."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from hetero_core.kernels.operators.ml_scores import (
@@ -15,12 +17,11 @@ from hetero_core.kernels.operators.ml_scores import (
 )
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import ml_kernel
-from hetero_core.records import record
 
 _CHOICES = {"post_transform": POST_TRANSFORMS}
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LinearModel:
     """Coefficients (features, scores) and intercepts (scores,) as arrays of the device, the labels on the host."""
 

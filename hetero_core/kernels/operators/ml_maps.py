@@ -6,6 +6,7 @@ A map is a dict from Python integers or strings to Python numbers or strings; it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import FLOAT32, ml_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import MapType, TensorType, ValueType
-from hetero_core.records import record
 
 Map = dict[Any, Any]
 
@@ -80,7 +80,7 @@ def cast_map(xp: Namespace, x: Map, *, cast_to: str = "TO_FLOAT", map_form: str 
     return y
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Vocabulary:
     """The words in order, and the type and zero of the results."""
 

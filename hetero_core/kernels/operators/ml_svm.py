@@ -7,18 +7,18 @@ of three and more classes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from hetero_core.kernels.operators.ml_scores import NUMERIC, POST_TRANSFORMS, InputTypes, as_rows, read_labels, transform_scores
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import ml_kernel
-from hetero_core.records import record
 
 _CHOICES = {"kernel_type": ("LINEAR", "POLY", "RBF", "SIGMOID"), "post_transform": POST_TRANSFORMS}
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Similarity:
     """The function that compares rows with support vectors, (features, vectors) as an array of the device."""
 
@@ -29,7 +29,7 @@ class Similarity:
     degree: float
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Machine:
     """One decision for each pair of classes, all on the host: `pair_weights` is (vectors, pairs)."""
 
@@ -43,7 +43,7 @@ class Machine:
     post_transform: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Regression:
     """Weights (vectors, 1) and offset; `similarity` is None for a plain linear model."""
 

@@ -7,6 +7,7 @@ with no negative weight, they are probabilities. The rest is refused. The label 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,9 @@ from hetero_core.kernels.operators.ml_scores import (
 from hetero_core.kernels.operators.ml_trees import aggregate_trees
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import ml_kernel
-from hetero_core.records import record
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ClassifierForest:
     """A forest, its labels, and what the score of the second class says of the first: "" where both have their own."""
 

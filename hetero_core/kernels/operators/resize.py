@@ -7,6 +7,7 @@ follow from integers alone, so that no rounding moves a nearest pixel; weights a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, lcm
 from typing import Any
@@ -18,7 +19,6 @@ from hetero_core.kernels.registry import ANY, FLOATS, INT64, kernel
 from hetero_core.kernels.sizes import product
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
-from hetero_core.records import record
 
 _TRANSFORMATIONS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
 _CHOICES = {
@@ -35,7 +35,7 @@ _Rows = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 _Positions = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """Interpolation between elements: the attributes of Resize that all versions share."""
 
@@ -48,7 +48,7 @@ class Sampling:
     extrapolation_value: float = 0.0
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Axis:
     """One axis to be resampled. `scale` is the exact one, which `output` may round off; `roi` is the part that is read."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,10 +11,9 @@ from hetero_core.kernels.expressions import compile_match, compile_search
 from hetero_core.kernels.operators.ml_scores import InputTypes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import STRING, kernel
-from hetero_core.records import record
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TokenRule:
     """The rule that cuts one text into tokens, and the padding of rows with fewer tokens."""
 

@@ -6,10 +6,9 @@ Imports onnx and ONNX Runtime only inside functions; the engine runs the node wi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.records import record
 from hetero_core.testing.contrib.drawing import Generator
 from hetero_core.testing.reference_session import SIGNED_WEIGHTS, open_reference_session
 
@@ -21,7 +20,7 @@ OPSET = 17
 """The opset of ONNX's own domain in the models."""
 
 
-@record(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class ContribCase:
     """One node. An absent input is None; `outputs` says which are asked for; `constants` are inputs that the model holds.
 

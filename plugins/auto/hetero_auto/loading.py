@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from hetero_auto.members import Member
@@ -15,13 +16,12 @@ from hetero_core.devices.names import ListedDevice
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
-from hetero_core.records import record
 from hetero_core.runtime.executable import ExecutableNetwork
 
 REQUESTS_METRIC = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MemberSource:
     """The arguments from which members are loaded: the network, the list, the configuration of the whole and of each device.
 

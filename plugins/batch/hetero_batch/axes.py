@@ -7,16 +7,16 @@ size of the batch: it may say a shape, but not enter the numbers. What a node do
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from hetero_batch.rules import RULES
 from hetero_batch.shape_rules import describe_shape, takes_size
 from hetero_batch.views import SIZE, Axis, MixedImages, NodeView, is_shape, refuse
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType, ValueSpec
-from hetero_core.records import record
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BatchAxes:
     """The axes of a network's inputs and outputs, None for those without images; `refused` maps nodes that mix images to why."""
 

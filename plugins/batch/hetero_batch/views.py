@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
-from hetero_core.records import record
 
 SIZE = "size"
 Axis = int | str | None
@@ -40,7 +40,7 @@ def refuse(reason: str) -> NoReturn:
     raise MixedImages(reason)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """A node with what is known of the values around it."""
 

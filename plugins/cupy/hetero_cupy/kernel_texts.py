@@ -6,10 +6,10 @@ part of the text, the sizes of the tensors are arguments. All arithmetic is floa
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
 
-from hetero_core.records import record
 from hetero_cupy.conversions import CONVERSIONS, ROUNDING, STORAGE, write_load, write_store
 
 THREADS = 256
@@ -38,7 +38,7 @@ HETERO_REDUCE(hetero_most_of_block, hetero_most)
 _EACH = "for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count; i += (long long)gridDim.x * blockDim.x)"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CudaText:
     """A module with one kernel, and the kernel's name, which follows from the text."""
 

@@ -8,7 +8,7 @@ hand-made kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -20,7 +20,6 @@ from hetero_core.kernels.operators.softmax import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
 from hetero_core.kernels.windows import Windows, lay_windows
 from hetero_core.network.graph import Network, Node
-from hetero_core.records import record
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 from hetero_cupy.kernel_texts import (
     THREADS,
@@ -78,7 +77,7 @@ _FITS: Mapping[str, Callable[[Node, list[int]], bool]] = {
 }
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CardOperator:
     """An operator as the toolkit calls those that it does not have."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -25,7 +26,6 @@ from hetero_core.network.arrays import bytes_of_array
 from hetero_core.network.graph import Network
 from hetero_core.network.tensors import stored_size
 from hetero_core.network.writer import pack_model, unpack_model
-from hetero_core.records import record
 
 VERSION = 2
 WEIGHTS, MODEL = "gpu weights", "model"
@@ -78,7 +78,7 @@ def unpack_prepared(sections: Mapping[str, Any], recipe: Mapping[str, Any], wher
     return network
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _ConstantEntry:
     """A constant: a name of it, "" for one in a body, its section, element type, shape and layout."""
 
@@ -89,7 +89,7 @@ class _ConstantEntry:
     layout: str
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Index:
     """The card that the constants were prepared for, and the constants by their place in the model."""
 

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
-
-from hetero_core.records import record
 
 INSTALL = "pip install 'hetero-cupy[cuda12]' for a driver of CUDA 12, 'hetero-cupy[cuda13]' for one of CUDA 13 or later"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Versions as CUDA numbers them (12090 is 12.9), 0 for no driver. A field of text is the error that was met, empty for none."""
 

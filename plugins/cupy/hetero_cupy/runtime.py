@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
-
-from hetero_core.records import record
 
 Array = Any
 """An array in a card's memory."""
@@ -21,7 +20,7 @@ Launch = Callable[[int, int, tuple[Any, ...]], None]
 Arrays are C-contiguous."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CardFacts:
     """Facts about a card, known before anything runs. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has;
     `uuid` its driver's identifier, 32 hexadecimal digits, "" where there is none."""

@@ -7,14 +7,14 @@ it has left, so moves end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from hetero_core.network.graph import Network
-from hetero_core.records import record
 from hetero_hetero.assignment import Assignment
 from hetero_hetero.subgraphs import Subgraph
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Move:
     """Nodes that go to a device together or not at all, and why."""
 

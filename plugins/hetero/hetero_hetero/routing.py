@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_core.errors import PluginError
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_core.records import record
 from hetero_core.runtime.device_tensor import name_place
 from hetero_core.runtime.executable import ExecutableNetwork
 
 Copy = Callable[[Any], Any]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Transfer:
     """One copy between two memories: from the device `origin` to the devices `readers`; HOST stands for the caller of the network.
 
@@ -36,7 +35,7 @@ class Transfer:
     readers: tuple[str, ...] = ()
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StageRoute:
     """One stage: the slots that it reads and writes, the transfers that follow it, and the stages that must have run before."""
 
@@ -46,7 +45,7 @@ class StageRoute:
     predecessors: tuple[int, ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Route:
     """All steps. `first_transfers` move inputs; `constants` fills the slots of outputs that are constants.
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from hetero_core.contract import CancelToken
 from hetero_core.errors import ClosedError
-from hetero_core.records import record
 from hetero_hetero.digraph import reverse_edges
 from hetero_hetero.shares import find_concurrent_stages
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """The order of stages: `predecessors`, lane and number of threads of each, by index. `is_parallel`: some two may run at once."""
 

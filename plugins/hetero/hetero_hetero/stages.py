@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from hetero_core.contract import freeze_mapping
 from hetero_core.network.graph import Network
 from hetero_core.network.topology import predecessors_of_nodes
 from hetero_core.network.types import TensorType
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
-from hetero_core.records import record
 from hetero_hetero.assignment import Assignment
 from hetero_hetero.conflicts import explain_within
 from hetero_hetero.parts import cut_part
@@ -19,7 +19,7 @@ _MOST_STEPS = 400_000
 """Nodes that the searches for conflicts enter together; at about 5 million a second."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Stage:
     """One subgraph as a network with typed borders, and the device that runs it."""
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.errors import ConfigValueError, enumerate_choices, suggest
 from hetero_core.network.topology import order_by_producers
-from hetero_core.records import record
 from hetero_hetero.digraph import Digraph, OneOf, build_digraph, find_sources
 from hetero_hetero.fewest import select_fewest
 from hetero_hetero.largest_first import select_largest_first
@@ -30,7 +29,7 @@ POLICIES: Mapping[str, Callable[[Digraph, SelectionLog], list[list[int]]]] = {
 its list runs first. It tells the log which procedure selected them."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Subgraph:
     """Nodes that one device runs together, in topological order."""
 

@@ -8,13 +8,13 @@ integers and small constants, as in the arithmetic of shapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import inf, isnan, prod
 from typing import Any
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
-from hetero_core.records import record
 
 LARGEST = 2**31 - 1
 _LARGEST_SIZE = 2**24
@@ -32,7 +32,7 @@ _COARSE: Mapping[str, float] = {"float16": 2**-10, "bfloat16": 2**-7, "float32":
 """By which share a float of a type may be above the integer that it was cast from."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Bound:
     """Every element is from `low` to `high`; `is_size` where it comes from sizes and small constants alone."""
 

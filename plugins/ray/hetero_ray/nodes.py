@@ -8,18 +8,18 @@ import socket
 import tempfile
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hetero_core.errors import DeviceUnavailableError
-from hetero_core.records import record
 
 _PROBE_SECONDS = 3.0
 _SHORT = 8
 """Letters of a node's id that stand for its name where several nodes have the same name."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RayNode:
     """A living node: its id, the name that stands in `RAY.<name>`, and what Ray counts there, as GPU."""
 

@@ -7,7 +7,7 @@ depends on the elements of inputs, and the shapes that follow from such elements
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,6 @@ from torch import Tensor
 from hetero_core.errors import RequestCancelledError
 from hetero_core.kernels.execution import ABSENT, Program, Step
 from hetero_core.network.graph import Node
-from hetero_core.records import record
 from hetero_torch.attention_calls import join_attention
 from hetero_torch.shortcuts import Call, join_linear, shorten_call
 
@@ -26,7 +25,7 @@ _BY_ELEMENTS = frozenset({"NonZero"})
 """Operators whose results have a shape that follows from elements."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CallPlan:
     """The calls of a run. `values` is what a run begins with.
 

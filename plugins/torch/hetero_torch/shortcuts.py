@@ -6,6 +6,7 @@ Each is right for inputs of the shapes that it was made for. What is not listed 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any
 
@@ -15,12 +16,11 @@ from torch.nn import functional
 
 from hetero_core.kernels.precision import normalize_axis
 from hetero_core.network.graph import Node
-from hetero_core.records import record
 
 Function = Callable[..., Any]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """One call of a run: slots that it reads and writes, slots that nobody reads later, and the node that it stands for."""
 

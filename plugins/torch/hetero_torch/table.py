@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pkgutil import iter_modules
 from typing import Any, TypeVar
@@ -17,7 +18,6 @@ from hetero_core.errors import enumerate_choices
 from hetero_core.kernels.registry import NO_EXTENSIONS, Dtypes, find_refusals
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType, ValueType
-from hetero_core.records import record
 from hetero_torch import operators
 from hetero_torch.arrays import DTYPES
 
@@ -40,7 +40,7 @@ _IN_FLOAT64 = frozenset({"ConvInteger", "MatMulInteger"})
 """Operators on integers that are computed in float64."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Operator:
     """One function. `dtypes` are the types of its first input; `widens` says that halves are computed in float32 and rounded once.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -22,8 +23,6 @@ from hetero_cpu.planning.instance import allocate_arena, bind_halo, lay_arrays
 from hetero_cpu.planning.plan import ExecutionPlan, Foreign, PlannedStep
 from hetero_cpu.planning.plan_layout import Access, PlanLayout
 from hetero_cpu.planning.recipe import Array, Recipe
-
-from hetero_core.records import record
 
 # No byte is written that equals both; as numbers they are large, and NaN.
 _POISONS = (0x55, 0xFF)
@@ -42,7 +41,7 @@ def audit_plan(plan: ExecutionPlan, inputs: Sequence[Array]) -> tuple[str, ...]:
         return tuple(problem for step in plan.steps for problem in audit.audit_step(step))
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Trace:
     """What a step wrote into poison: the bytes of the arena after it, which of them each chunk of each call changed, the last chunk first,
     and which it should have by the call's numbers, as far as these tell."""

@@ -8,16 +8,16 @@ ones; the errors stated are the largest that were measured, in such units.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import isinf, pi, sqrt
 
-from hetero_core.records import record
 from hetero_cpu.machine.code import Code
 from hetero_cpu.machine.exponential import emit_exponential, emit_exponential_less_one, emit_logarithm, emit_softplus
 from hetero_cpu.machine.rational import emit_erf, emit_tanh
 from hetero_cpu.machine.terms import Floats
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Activation:
     """A function of one vector by its name in EMITTERS, with its numbers."""
 

@@ -8,8 +8,8 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from hetero_core.records import record
 from hetero_cpu.machine.compiler import COMPILER, Kernel
 from hetero_cpu.machine.image import give_back_memory
 from hetero_cpu.machine.orders import OrderDroppedError
@@ -21,7 +21,7 @@ LONGEST_DELAY = 0.1
 """Seconds that an order waits for a first run, which planning and emitting would take the interpreter lock from."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Order:
     """Kernels to compile, and the functions to call when they are."""
 

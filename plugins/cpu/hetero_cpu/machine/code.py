@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.machine import llvm as ir
 from hetero_cpu.machine.terms import Floats, Mask, Number, Term, Truth
 
 FLOAT_BYTES = 4
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Variable:
     """A place for a value that changes, of one kind."""
 

@@ -10,6 +10,7 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -19,7 +20,6 @@ from hetero_core.devices.installed import find_version
 from hetero_core.devices.processors import grants_flag
 from hetero_core.errors import HeteroError
 from hetero_core.hashing import sha256
-from hetero_core.records import record
 from hetero_core.runtime.forks import call_in_child
 from hetero_cpu.machine.footprints import Numbers, Spans
 from hetero_cpu.machine.image import ImageError, load_image
@@ -32,7 +32,7 @@ FOLDER = "cpu-kernels"
 _DIGEST_BYTES = 32
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """A function of machine code: void (int64 row, int64 chunk, int64 worker). `emit(name, width)` returns its Code, finished.
 

@@ -7,12 +7,11 @@ memory of single workers is left out: a worker has one chunk at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
-
-from hetero_core.records import record
 
 Array = np.ndarray[Any, Any]
 Numbers = Mapping[str, int]
@@ -20,7 +19,7 @@ Numbers = Mapping[str, int]
 _FLOAT_BYTES = 4
 
 
-@record(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Spans:
     """Stretches of memory: `nbytes[i]` from address `begins[i]` on are written by chunk `chunks[i]`."""
 

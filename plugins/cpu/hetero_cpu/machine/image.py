@@ -10,10 +10,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import struct
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
-
-from hetero_core.records import record
 
 _ALLOCATED, _EXECUTABLE, _WRITABLE = 2, 4, 1
 _SYMBOLS, _RELOCATIONS, _NO_BITS = 2, 4, 8
@@ -31,7 +30,7 @@ class ImageError(Exception):
     """An object file that is damaged, or has what is not expected of a kernel."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _ElfSection:
     name: int
     kind: int
@@ -43,7 +42,7 @@ class _ElfSection:
     alignment: int
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Symbol:
     name: str
     section: int

@@ -7,12 +7,11 @@ float. Arrays that a call reads hold no addresses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.planning.addresses import Address
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class NativeCall:
     """One call of a kernel for each of `chunks` chunks, in any order, by any thread; the call is over when all of them are.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.machine.chunks import choose_chunk_size
 from hetero_cpu.machine.native import Array
 from hetero_cpu.open.arrays import broadcast
@@ -20,7 +20,7 @@ _CHUNK = 1 << 15
 _CHUNKS_OF_WORKER = 8
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Rows:
     """`sizes` of the axes outside a row, from the outermost; `length` elements of a row, `last` of the very last one.
 

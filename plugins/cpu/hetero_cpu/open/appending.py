@@ -10,11 +10,11 @@ run:   newest view of a growing cache? ── yes ──> the same memory, no ro
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.open.cache_memory import extend_cache, open_cache
 from hetero_cpu.open.evaluation import Products, write_function, write_tuple
 from hetero_cpu.open.plan import OpenPlan
@@ -26,7 +26,7 @@ FEWEST_BYTES = 1 << 16
 """Of a cache that grows in place: a smaller one is copied as fast."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Appending:
     """One cache: the memories of its input and of its output, by their place among those outside the arena, and the output's name.
 

@@ -6,11 +6,11 @@ A claim has *ways*: lists of sums that, at least zero, prove it. Where no way is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.open.arrays import OpenArray
 from hetero_cpu.open.prover import Prover, Values
 from hetero_cpu.open.sizes import terms_of
@@ -21,7 +21,7 @@ Way = tuple[Terms, ...]
 _MOST_RUNS = 1 << 20
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Box:
     """Stretches of `nbytes` that lie in a grid: from `begin` on, each axis a size and a stride in bytes."""
 
@@ -38,7 +38,7 @@ class Box:
         return total
 
 
-@record(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Claim:
     """A statement about a plan: at which step, on which value, what is wrong where it does not hold; `holds` computes it with numbers.
 

@@ -9,7 +9,8 @@ plan ── example ──> plan_verifier, call_verifier: the steps in labels, o
 
 from __future__ import annotations
 
-from hetero_core.records import record
+from dataclasses import dataclass
+
 from hetero_cpu.open.boxes import Claim
 from hetero_cpu.open.check import fix_plan
 from hetero_cpu.open.place_claims import OpenLayout, list_place_claims
@@ -22,7 +23,7 @@ from hetero_cpu.planning.plan_verifier import PlanFault, verify_plan
 _SMALL_ARENA, _WHOLE_SAMPLES = 1 << 24, 4
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ClassReport:
     """`proven`: how many claims hold for all sizes of the class. `sampled`: those that were not proven and hold where they were computed.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.open.sizes import Scope
 from hetero_cpu.open.terms import Atom, Key, NotOpenError, Terms
 
@@ -20,7 +20,7 @@ LARGEST_NUMBER = 1 << 52
 """Of a factor and of a product. Their sums are sizes and addresses of arrays that are in memory, which int64 holds exactly."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Derivation:
     """How products of atoms follow from sizes: `sizes` are the atoms whose values are given, `atoms` all others that are needed."""
 

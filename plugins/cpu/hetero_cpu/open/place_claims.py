@@ -7,9 +7,9 @@ same bytes where a step may write over what it reads, and that every array lies 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from hetero_core.records import record
 from hetero_cpu.open.boxes import Box, Claim, Way, box_of, claim_all, claim_apart, claim_inside, claim_same, make_box
 from hetero_cpu.open.plan import OpenPlan
 from hetero_cpu.open.prover import Prover, Values
@@ -24,7 +24,7 @@ from hetero_cpu.planning.recipe import NO_HALO, Cut, Halo, Recipe
 _PLAN, _WORKING_MEMORY = "the plan", "its working memory"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Life:
     """The first and the last step that touches bytes; -1 is the begin of a run, the number of steps its end."""
 

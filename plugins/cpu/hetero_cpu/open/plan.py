@@ -9,6 +9,7 @@ sizes ── match: do the guards hold? ──> products of atoms ── bind: n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.network.graph import Node
-from hetero_core.records import record
 from hetero_cpu.open.evaluation import Products, Sums, Table, write_function, write_tuple
 from hetero_cpu.open.late import add_toolkit, write_late
 from hetero_cpu.open.size_class import SizeClass
@@ -31,21 +31,21 @@ Array = np.ndarray[Any, Any]
 Indices = np.ndarray[Any, Any]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ArrayMark:
     """Stands for an array of a function: its place among the arrays of the plan."""
 
     index: int
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class NumberMark:
     """Stands for a number of a function: its place among these numbers."""
 
     index: int
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OpenStep:
     """A step: a range of calls of machine code, functions of open arrays, or a node of the toolkit, in order."""
 
@@ -59,7 +59,7 @@ PARTS = 6
 """Of the numbers of a plan: of the calls of machine code, their chunks, of arrays, of functions, of late constants, of tables."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Described:
     """What is not machine code's for a set of sizes, as plain numbers. Addresses count from the begin of their memory.
 
@@ -73,7 +73,7 @@ class Described:
     tables: tuple[int, ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LateConstants:
     """Constants that follow from sizes: their names, what computes them by nodes of the network, and the values that it reads.
 
@@ -87,7 +87,7 @@ class LateConstants:
     program: Program | None
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class NumberForm:
     """The numbers of a plan, and what each is for.
 

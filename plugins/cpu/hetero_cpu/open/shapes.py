@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
-from hetero_core.records import record
 from hetero_cpu.open.rules import Shape, UnknownError, infer_shapes, read_axis, read_part, read_slices
 from hetero_cpu.open.sizes import Scope, is_open, value_of
 from hetero_cpu.open.terms import NotOpenError
@@ -29,7 +28,7 @@ _MOST_ELEMENTS = 64
 _INTEGERS = ("int32", "int64")
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class OpenShapes:
     """`shapes` of values; `elements` of those that follow from shapes; `derived`: all that follows from shapes and constants alone."""
 

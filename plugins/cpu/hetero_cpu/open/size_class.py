@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from hetero_core.records import record
 from hetero_cpu.open.evaluation import Derivation, Products, Table, write_derivation, write_function, write_tuple
 from hetero_cpu.planning.signature import Signature
 
 _MOST_KNOWN = 256
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Symbol:
     """A size of an input: its atom, the input and the axis that it is read from, its least and its largest value."""
 
@@ -23,7 +23,7 @@ class Symbol:
     high: int
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ClassForm:
     """A class that can be written down. `shapes`: of each input, None for one that is no array, where (atom,) stands for a symbol.
 

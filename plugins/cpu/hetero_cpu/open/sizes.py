@@ -8,10 +8,9 @@ leaves for a place that knows no symbols, is written down as a *guard*: what hol
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from hetero_core.records import record
 from hetero_cpu.open.terms import (
     Atom,
     Key,
@@ -35,7 +34,7 @@ _ADDRESSES = 1 << 32, 1 << 47
 _MOST_TERMS = 64
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Scope:
     """The atoms of one class of sizes, their values in the example, and the guards so far."""
 

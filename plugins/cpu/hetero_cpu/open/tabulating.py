@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.open.arrays import Memory as OpenMemory
 from hetero_cpu.open.arrays import OpenArray, lay_open
 from hetero_cpu.open.evaluation import Evaluator
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Origin:
     """What the plan of a class was made of: calls, steps and arrays with symbols, and the symbol of each memory; "" is the arena."""
 
@@ -82,7 +81,7 @@ def tabulate_fixed_plan(plan: ExecutionPlan, signature: Signature) -> OpenPlan:
     )
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Sizes:
     """The inputs of a network without late constants, their shapes, and where each symbol among these is read."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-
-from hetero_core.records import record
+from dataclasses import dataclass
 
 Terms = Mapping[tuple[int, ...], int]
 """Products of atoms, as sorted numbers of these, with their factors; () is the constant."""
@@ -16,7 +15,7 @@ class NotOpenError(Exception):
     """Something cannot be planned for all sizes of a class; never leaves the device."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Atom:
     """`kind`: "size", "base" (where memory begins), "quotient" or "largest" of `parts`."""
 

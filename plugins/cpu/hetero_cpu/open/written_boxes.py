@@ -8,11 +8,10 @@ are never compared. A quotient has to come out even as an expression, else there
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hetero_core.records import record
 from hetero_cpu.machine import footprints
 from hetero_cpu.machine.native import NativeCall
 from hetero_cpu.open.boxes import Box, make_box
@@ -27,7 +26,7 @@ class NoBoxError(Exception):
     """What a call writes is no box of symbols that this file knows."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Written:
     """Bytes that a call writes, and numbers that are at least zero where its chunks share its units among them.
 

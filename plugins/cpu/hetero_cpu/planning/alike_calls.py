@@ -9,17 +9,17 @@ later steps:  arrays of the same shapes and strides ──> the same numbers, wi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.lib.array_utils import byte_bounds
 
-from hetero_core.records import record
 from hetero_cpu.machine.native import Array, NativeCall
 from hetero_cpu.planning.addresses import Address
 from hetero_cpu.planning.recipe import Call, Recipe
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Pattern:
     """A call whose number at `place` is the begin of array `index` and a `distance`, for each of `addresses`."""
 

@@ -6,14 +6,14 @@ A run is a stretch of bytes that lie side by side. A whole array is one run; a s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.planning.recipe import Array
 
 
-@record(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Runs:
     """Disjoint runs from `begins[i]` to `ends[i]` - 1 in ascending order; none touches the one before it."""
 

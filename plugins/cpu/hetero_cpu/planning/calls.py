@@ -7,6 +7,7 @@ node a call belongs to is found out only when one has raised.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import length_hint
 from time import perf_counter
@@ -17,7 +18,6 @@ from hetero_core.errors import RequestCancelledError
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
 from hetero_core.profile import Profile
-from hetero_core.records import record
 from hetero_cpu.planning.recipe import Call
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class CurrentRun:
             raise RequestCancelledError(f"cancelled before node {node.label}")
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BoundStep:
     """The node that a profile and errors name, and what is called: functions, and ranges of the program of machine code.
 
@@ -60,7 +60,7 @@ class BoundStep:
     is_little: bool = False
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CallList:
     """The calls of a run in order, and the node of each."""
 

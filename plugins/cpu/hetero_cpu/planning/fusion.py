@@ -7,18 +7,17 @@ its last node stood, so everything that it reads is there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
-from hetero_core.records import record
 
 ANCHORS = frozenset({"Conv", "MatMul", "Gemm"})
 ADDITIONS = frozenset({"Add", "Sum"})
 ACTIVATIONS = frozenset({"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Swish", "Tanh"})
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Extra:
     """One node of an epilogue: y = node(y), or y + value where it adds one."""
 
@@ -26,7 +25,7 @@ class Extra:
     value: str = ""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     """A node, its epilogue, and the value that comes out; other outputs only a node without an epilogue has.
 

@@ -6,7 +6,7 @@ What is placed has a prototype, an array of the same strides without memory, for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType
-from hetero_core.records import record
 from hetero_cpu.open.arrays import lay_empty
 from hetero_cpu.open.sizes import Scope, value_of
 from hetero_cpu.planning.fusion import Group
@@ -27,7 +26,7 @@ from hetero_cpu.planning.plan import Block, Derived, Joined, Piece, keep, take_c
 from hetero_cpu.planning.recipe import NO_HALO, Array, Cut, Halo, Join, Recipe, Views, is_channels_last
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ValuePlacer:
     """The values that are placed so far. `is_native`: machine code reads and writes them, too."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.network.graph import Node
-from hetero_core.records import record
 from hetero_cpu.planning.recipe import NO_HALO, Array, Cut, Halo, Recipe
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from hetero_cpu.machine.compiler import Kernel
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Block:
     """A value that has memory of its own. `order` are the axes from the slowest to the fastest."""
 
@@ -73,7 +72,7 @@ def take_cut(array: Array, *, cut: Cut) -> Array:
     return array[cut]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Derived:
     """A value in the memory of another one."""
 
@@ -83,7 +82,7 @@ class Derived:
     """True for a value of its own, which is written there; False for a view, which has the elements of the other one."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Foreign:
     """A node that the toolkit computes. What it returns is copied into its place, or kept as it is where it has none."""
 
@@ -92,7 +91,7 @@ class Foreign:
     placed: tuple[str | None, ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PlannedStep:
     """One step: a recipe or a foreign node, and the offset of the bytes that it works in."""
 
@@ -111,7 +110,7 @@ class PlannedStep:
         return self.work.scratch if isinstance(self.work, Recipe) else 0
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Outside:
     """The values that lie outside the arena where the caller's arrays fit: inputs, and outputs by the values in whose block they are.
 
@@ -130,7 +129,7 @@ class Outside:
 NOTHING_OUTSIDE = Outside()
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A value that is joined to another one, at `cut` of it: computed in its place there where it `is_moved`, else copied."""
 
@@ -139,14 +138,14 @@ class Piece:
     is_moved: bool
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Joined:
     """A value that is made of others side by side, in order."""
 
     pieces: tuple[Piece, ...]
 
 
-@record(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class _PlanFields:
     """The fields of an ExecutionPlan, which has a dictionary for what follows from them."""
 

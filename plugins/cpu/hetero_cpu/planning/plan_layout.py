@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from hetero_core.records import record
 from hetero_cpu.planning.byte_runs import NO_BYTES, Runs, join_all, list_runs, subtract
 from hetero_cpu.planning.instance import allocate_arena, lay_arrays
 from hetero_cpu.planning.plan import Block, Derived, ExecutionPlan, PlannedStep
 from hetero_cpu.planning.recipe import NO_HALO, Array, Halo, Recipe
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Access:
     """The bytes of one step: of the zeros that it `clears` and of what it `writes` by value, of what it `reads` by value with those around
     it, and of its working memory."""

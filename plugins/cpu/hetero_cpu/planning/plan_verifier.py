@@ -12,10 +12,10 @@ their values are made of.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.planning.arena import ALIGNMENT
 from hetero_cpu.planning.byte_runs import NO_BYTES, Labels, Runs, intersect, join_all, subtract
 from hetero_cpu.planning.pieces import can_stand_for
@@ -28,7 +28,7 @@ _WORKING_MEMORY = "its working memory"
 _BEGIN, _END = "the begin of the run", "the end of the run"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PlanFault:
     """A fault of a plan: at which step, with which value, in which bytes of the arena, and what happens there."""
 
@@ -102,7 +102,7 @@ def _list_strides(strides: Sequence[int], array: Array) -> list[int]:
     return [stride for stride, size in zip(strides, array.shape, strict=True) if size > 1]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Event:
     """A step and its bytes."""
 

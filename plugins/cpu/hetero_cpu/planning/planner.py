@@ -8,13 +8,12 @@ group ── choose ──> recipe, views or join ── placing.py ──> a pl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hetero_core.kernels.single_nodes import compile_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
-from hetero_core.records import record
 from hetero_cpu.open.sizes import Scope
 from hetero_cpu.planning.alike import AlikeGroups
 from hetero_cpu.planning.arena_layout import lay_arena
@@ -67,7 +66,7 @@ def build_plan(
     return builder.finish()
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Builder:
     """The plan as far as it is made."""
 

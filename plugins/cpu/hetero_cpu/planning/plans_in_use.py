@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
 from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.limits import RunLimits
-from hetero_core.records import record
 from hetero_cpu.planning.instance import Instance
 from hetero_cpu.planning.plan import ExecutionPlan
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from hetero_cpu.planning.signature import Signature
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class PlanInUse:
     """A plan, and its instances that no run has. `is_refuted`: a run has shown that it is wrong, or made of wrong types.
 

@@ -8,14 +8,13 @@ returns calls. It must not look at what is in them, since several instances shar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType
-from hetero_core.records import record
 
 if TYPE_CHECKING:  # a plan that is read needs none of these
     from hetero_cpu.machine.compiler import Kernel
@@ -31,7 +30,7 @@ Bind = Callable[[Sequence[Array], Sequence[Array], Array], "Sequence[Call | Nati
 """Takes the arrays that are read, those that are written, and bytes to work in; returns what a run calls, in order."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Halo:
     """Rows and columns of zeros around each channel of an image of (batch, channels, height, width)."""
 
@@ -54,7 +53,7 @@ class Halo:
 NO_HALO = Halo()
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """Arrays in, arrays out. `reads` are values, `scratch` bytes; the group's output may take the place of `reads[i]` for i in
     `overwrites`, where shape, type and order are the same and nothing else that the step reads lies there.
@@ -80,7 +79,7 @@ class Recipe:
     """The parts of the output that the step writes; empty where it writes all of it."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Views:
     """The outputs are views of one value: nothing is computed. One function for each output of the node, in order."""
 
@@ -88,7 +87,7 @@ class Views:
     make: tuple[Callable[[Array], Array], ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Join:
     """The output is made of its inputs side by side along an axis; the plan lets them be computed in their places where it can."""
 
@@ -100,7 +99,7 @@ class Join:
 Choice = Recipe | Views | Join
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Site:
     """The view of a group that a step function gets."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_core.contract import freeze_mapping
@@ -12,7 +12,6 @@ from hetero_core.devices.host_memory import WEIGHTS_ONCE_KEY
 from hetero_core.devices.threads import STREAMS_KEY
 from hetero_core.errors import ConfigValueError
 from hetero_core.plan import HeldMemory, Placement
-from hetero_core.records import record
 from hetero_hetero.affinity import SplitTask
 
 logger = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ PLACEMENTS = ("PRIORITY", "MEASURED", "MEASURED_ANEW")
 OBJECTIVES = ("LATENCY", "THROUGHPUT")
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The reason of a placement, for the plan: measurements or memory; neither where priority decides."""
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from hetero_core.composing.threads import computes_on_host
 from hetero_core.network.types import HOST
-from hetero_core.records import record
 from hetero_hetero.affinity import SplitTask
 from hetero_hetero.placement.makespan import UNUSABLE, CostTable, Estimator, TransferCost
 from hetero_hetero.placement.segments import Segment
@@ -50,7 +49,7 @@ class Measurements:
         return transfers
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Costs:
     """The table, and which segment each of its rows stands for; `count` is the number of all segments."""
 

@@ -7,16 +7,15 @@ Pure functions on numbers; imports no onnx and runs nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from hetero_core.records import record
 from hetero_hetero.subgraphs import select_subgraphs
 
 UNUSABLE = float("inf")
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TransferCost:
     """The cost of moving a value between the memories of two devices: seconds for each value, and for each byte."""
 
@@ -24,7 +23,7 @@ class TransferCost:
     seconds_per_byte: float
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CostTable:
     """Seconds of each segment on each device that takes it, and of moving values.
 

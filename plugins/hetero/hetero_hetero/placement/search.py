@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 
-from hetero_core.records import record
 from hetero_hetero.placement.makespan import UNUSABLE, CostTable, Estimator
 
 _ENUMERATED = 300
@@ -25,7 +25,7 @@ _MOST_ESTIMATES = 4000
 Placement = tuple[str, ...]
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Proposal:
     """A device for each segment, and the estimated seconds of one run."""
 
@@ -53,7 +53,7 @@ def propose_placements(costs: CostTable, *, count: int) -> tuple[Proposal, ...]:
     return tuple(Proposal(placement, estimator.find_seconds(placement)) for placement in ranked[:count])
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Prefix:
     """Devices of the first segments, when each of these ends, and when each lane is free."""
 

@@ -8,6 +8,7 @@ one kind are joined, and branches of a stretch that share no value become segmen
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from math import prod
 from typing import Any
@@ -16,7 +17,6 @@ from hetero_core.dtypes import bits_of_dtype
 from hetero_core.network.arrays import digest_array
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
-from hetero_core.records import record
 from hetero_hetero.digraph import label_components, reverse_edges
 
 MOST_SEGMENTS = 48
@@ -36,7 +36,7 @@ Traits = Sequence[object]
 """A trait of each node, the devices that take it: nodes of equal traits may be measured together."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Segment:
     """Positions of nodes in topological order, the inner values that it reads and makes for others, and its estimated work."""
 

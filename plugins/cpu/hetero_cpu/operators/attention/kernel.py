@@ -6,12 +6,12 @@ down its columns without a sum inside a vector, and the weights of the values ar
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.exponential import emit_exponential_of_negative
@@ -52,7 +52,7 @@ _KEYS = {(16, 1): (14,), (16, 2): (14, 11), (8, 1): (8,), (8, 2): (6,)}
 _UNROLLED = 2
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class AttentionShape:
     """The numbers compiled in: vectors of queries in a block, queries of the last one (0: a number of the call), and the keys of a tile.
 

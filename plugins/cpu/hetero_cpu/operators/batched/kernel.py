@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
-from hetero_core.records import record
 from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
@@ -27,7 +27,7 @@ columns lie side by side. A unit is a block of columns of one matrix."""
 _TILES = {16: ((7, (14, 11), 2), (2, (6,), 4), (1, (1,), 8)), 8: ((4, (6,), 2), (2, (3,), 3), (1, (1,), 8))}
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BatchedShape:
     """The facts that are compiled in: rows of a tile, vectors of a block and of the last one, and which operands are turned."""
 

@@ -8,9 +8,9 @@ of one m do, or the m of one k.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
-from hetero_core.records import record
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.pointers import PixelPointers
@@ -19,7 +19,7 @@ from hetero_cpu.machine.terms import Floats, Mask, Number
 _UNROLLED = 4
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StridedTile:
     """The part of a tile that is fixed when it is compiled. A masked tile reads and writes only existing elements of its last vector."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
-from hetero_core.records import record
 from hetero_cpu.operators.product.epilogue import Epilogue, arrange_added, plan_epilogue
 from hetero_cpu.planning.recipe import Array, Call, Recipe, Site
 from hetero_cpu.planning.scratch import Shape, cut_scratch, measure_scratch
@@ -20,7 +20,7 @@ Parts = list[tuple[list[Call], slice]]
 _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Convolution:
     """One convolution of two spatial axes, without its weights: who binds the recipe must not keep them."""
 

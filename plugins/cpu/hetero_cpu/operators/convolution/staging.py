@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import list_clear_writes, list_stage_writes
@@ -30,7 +30,7 @@ CLEAR_PARAMETERS = ("y", "y_image", "first_bytes", "gap", "gap_stride", "gaps", 
 `last`."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Staging:
     """An image that is copied: `halo` around it, (batch, height, width, channels) with it."""
 

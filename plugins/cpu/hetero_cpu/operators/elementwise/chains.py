@@ -6,14 +6,13 @@ x * sigmoid(x), Gelu in its parts, BatchNormalization and the Relu after it beco
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
-from hetero_core.records import record
 from hetero_cpu.machine.native import Array
 from hetero_cpu.operators.elementwise.kernel import Instruction
 from hetero_cpu.operators.elementwise.native_activations import OPERATORS, PLAIN, read_activation
@@ -33,7 +32,7 @@ ELEMENTWISE = OPERATORS | frozenset(_BINARY) | {"BatchNormalization"}
 _ALIKE = PLAIN | frozenset(_BINARY) - {"PRelu"}
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ExpressionReader:
     """Reads nodes one after the other: `operands` are values of the plan by name, or constants; `instructions` what is computed of them."""
 
@@ -104,7 +103,7 @@ class ExpressionReader:
         return len(self.operands) - 1
 
 
-@record(frozen=False, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Chain:
     """A candidate for a part of a group: nodes in order, the values that they read and those that they make for others.
 

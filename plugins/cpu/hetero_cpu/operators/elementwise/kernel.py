@@ -7,8 +7,8 @@ a row, "s" one number for all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from hetero_core.records import record
 from hetero_cpu.machine.arithmetic import EMITTERS, Activation
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
@@ -22,7 +22,7 @@ _UNROLLED_LONG = 2
 _LONG = frozenset({"Celu", "Elu", "Erf", "Exp", "Gelu", "GeluTanh", "Log", "Mish", "Selu", "Sigmoid", "Softplus", "Swish", "Tanh"})
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Instruction:
     """One function of earlier values: operand k of 0 or more is the k-th operand of the expression, -1 - k the result of instruction k."""
 
@@ -37,7 +37,7 @@ class Instruction:
         return f"{Activation(self.operator, self.numbers).name}{operands}"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Expression:
     """Instructions, the last of which is the result, and the kind of each operand; without instructions it is the first operand."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
-from hetero_core.records import record
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.footprints import list_turn_writes
@@ -28,7 +28,7 @@ _CHUNK = 1 << 15
 _CHUNKS_OF_WORKER = 8
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Copy:
     """A kernel, and what makes its call for the arrays of a run: `bind(y, x)`, both of one shape."""
 
@@ -74,7 +74,7 @@ def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[st
     return Recipe(tuple(sources), bind, kernels=tuple(dict.fromkeys(copy.kernel for copy in plans)), parts=tuple(cuts))
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Matrices:
     """Sizes and strides of matrices that are turned: the batch along at most three axes, rows and columns of y."""
 

@@ -6,10 +6,10 @@ Sums are made in four vectors, so that their error grows with the sixty-fourth p
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from hetero_core.records import record
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.exponential import emit_exponential, emit_exponential_of_negative, emit_logarithm
@@ -92,7 +92,7 @@ def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
     return code.finish()
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Moments:
     """The compiled-in part of a normalization: whether the mean is subtracted, and how scale and shift lie ("v", "r", "" for none)."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.open.arrays import broadcast
 from hetero_cpu.operators.elementwise.activations import BINDERS, NEEDS_SPARE
 from hetero_cpu.planning.recipe import Array, Call, Site
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Epilogue:
     """A group's epilogue as calls on arrays of (batch, height, width, channels), or of any one shape. `values` are read from the plan."""
 

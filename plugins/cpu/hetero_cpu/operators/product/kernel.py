@@ -6,10 +6,10 @@ tile of one row; a chunk is a range of units for a range of blocks. Inside a chu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hetero_core.records import record
 from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
@@ -29,7 +29,7 @@ PIECE_PARAMETERS = ("pieces", "last_depth", "zeros")
 """Further fields where sums are made in pieces: the number of pieces, `depth` of each and `last_depth` of the last; zeros for one block."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ProductShape:
     """The compiled-in part of a product: pixels of a tile, whether some tiles are one shorter, vectors of a block and of the last one."""
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.native import Array
 from hetero_cpu.operators.elementwise.native_activations import read_activation
 from hetero_cpu.planning.recipe import Site
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class NativeEpilogue:
     """`bias`: one number for each channel, or None; `added`: a value of the shape of the result, or none; then the activations."""
 

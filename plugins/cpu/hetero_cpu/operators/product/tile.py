@@ -8,9 +8,9 @@ its own offset; a matrix product has one tap. The elements of one m lie side by 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
-from hetero_core.records import record
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.pointers import PixelPointers
@@ -22,7 +22,7 @@ _CACHE_LINE = 64
 _STREAM_BYTES, _STREAM_BYTES_OF_ONE_PIXEL = 4096, 512
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Tile:
     """The part of a tile that is fixed when it is compiled. A masked tile writes only the existing elements of its last vector."""
 

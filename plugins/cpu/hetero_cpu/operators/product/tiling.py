@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.machine.chunks import choose_chunk_size
 from hetero_cpu.machine.native import Array
 from hetero_cpu.open.choices import pays
@@ -41,7 +40,7 @@ _SMALLEST_CHUNK = 1 << 19
 _SMALLEST_STREAM = 1 << 17
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Tiling:
     """`tiles` of a line of pixels, the first `long_tiles` of `pixels`, the others one shorter; blocks of `vectors` vectors of channels."""
 
@@ -91,7 +90,7 @@ class Tiling:
         return ((self.blocks - 1) * self.vectors + self.last_vectors) * self.width
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Chunks:
     """The units (a tile of a line) and the blocks of one chunk, and how many ranges of either there are."""
 
@@ -222,7 +221,7 @@ def unpack_columns(packed: Array, depth: int, outputs: int, columns: int) -> Arr
     return np.concatenate([head, tail[:, : outputs - full]], axis=1)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ColumnPacking:
     """Packs a matrix (depth, outputs), one that `is_turned`, or filters (outputs, channels, height, width) of which taps and channels are
     the depth. Nothing is lost: `restore_columns` gives back what was packed."""

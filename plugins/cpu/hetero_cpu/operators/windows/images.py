@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.machine.native import NativeCall
 from hetero_cpu.open.arrays import lay_empty
 from hetero_cpu.operators.layout.copies import Copy, plan_copy
@@ -13,7 +14,7 @@ from hetero_cpu.planning.recipe import Array
 from hetero_cpu.planning.scratch import cut_scratch, measure_scratch
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ImageReading:
     """How a step reads an image: where it lies, or as a copy in working memory of `shape`, (batch, height, width, channels)."""
 

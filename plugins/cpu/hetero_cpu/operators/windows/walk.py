@@ -9,9 +9,9 @@ for all outputs of the tile.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
-from hetero_core.records import record
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.footprints import list_window_writes
@@ -35,7 +35,7 @@ _TILE_PARAMETERS = (
 )  # fmt: skip
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class WindowShape:
     """The geometry that is compiled in: the window, and the outputs of a tile; some tiles have `short_rows` rows or one pixel less."""
 
@@ -57,7 +57,7 @@ class WindowShape:
         return f"{'_'.join(map(str, numbers))}{flags}"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class WindowTile:
     """The outputs of one call, and what they read: positions (row, column) of the image, counted from the tile's first."""
 
@@ -84,7 +84,7 @@ class WindowTile:
         )
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TileCode:
     """The view of a tile that its body gets: a vector of channels at a time, `weights` and `bias` move along with them."""
 
@@ -105,7 +105,7 @@ class TileCode:
         return self.code.load(pixel + self.channel, mask=self.mask)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class WindowBody:
     """The computation of a window: `emit` returns outputs[row][pixel]; then a tensor is added where it `adds`; then comes `finish`.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from hetero_core.kernels.windows import Windows
-from hetero_core.records import record
 from hetero_cpu.machine.chunks import choose_chunk_size
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.native import NativeCall, address_of, list_strides
@@ -87,7 +87,7 @@ def count_chunks(units: int, instructions: float, workers: int) -> int:
     return chunks
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class WindowCall:
     """Data that all calls of one recipe share. `weights`, `row_counts` and `column_counts` are read by the kernel where it wants them."""
 

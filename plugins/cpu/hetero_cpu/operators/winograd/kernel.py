@@ -8,12 +8,11 @@ one is a range of blocks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 
 import numpy as np
 
-from hetero_core.records import record
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
@@ -34,7 +33,7 @@ PARAMETERS = (
 `long_tiles` have the full number of `pixels` and the others one less."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class WinogradShape:
     """Compiled-in sizes: tiles of `size` x `size` results; of matrices, which are cut as a product's lines are; vectors of a block."""
 
