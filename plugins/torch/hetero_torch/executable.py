@@ -16,13 +16,7 @@ from hetero_core.kernels.program import find_host_inputs
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_torch.arrays import to_array, to_tensor
-from hetero_torch.plan import CallPlan, can_plan, find_constants, fold_program, make_plan, own_results
-from hetero_torch.program import compile_torch, wait_for_steps
-
-_MOST_PLANS = 16
-"""Signatures of inputs whose plans are kept; further ones run the program step by step."""
-
-Signature = tuple[tuple[int, ...], ...]
+from hetero_torch.program import compile_torch, copy_constants, find_constant_memory, wait_for_steps
 
 
 class TorchExecutable(Executable):
@@ -50,10 +44,7 @@ class TorchExecutable(Executable):
         self._is_entered = tuple(spec.name not in host_inputs and spec.memory == HOST for spec in self.inputs)
         with torch.inference_mode():
             self._program: Program = compile_torch(transformed, place, extensions, host_inputs)
-        self._constants = find_constants(self._program)
-        self._is_planned = can_plan(self._program)
-        self._folded: Program | None = None
-        self._plans: dict[Signature, CallPlan] = {}
+        self._constant_memory = find_constant_memory(self._program)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position. Raises: DeviceMemoryError where the place has no room."""
@@ -75,41 +66,13 @@ class TorchExecutable(Executable):
             )
 
     def _compute(self, values: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        if context.profile is not None or context.limits is not None or not self._is_planned:
-            return self._run_stepwise(values, context)
-        signature = tuple([value.shape for value in values])
-        plan = self._plans.get(signature)
-        if plan is None:
-            if len(self._plans) >= _MOST_PLANS:
-                return self._run_stepwise(values, context)
-            folded = self._folded
-            if folded is None:
-                folded = self._folded = fold_program(self._program)
-            plan, results = make_plan(folded, values, context.cancelled)
-            if plan is None:
-                self._is_planned = False
-            else:
-                self._plans[signature] = plan
-            return results
-        return plan.run(values, context.cancelled)
-
-    def _run_stepwise(self, values: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         program = self._program if context.profile is None else wait_for_steps(self._program, self._place)
         results = program.run(values, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
-        return own_results(results, self._constants)
+        return copy_constants(results, self._constant_memory)
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The functions in the order in which they are called."""
         return tuple(replace(node, kernel="torch") for node in self._program.list_steps(self.network.types))
-
-    def metrics(self) -> Mapping[str, Any]:
-        """Metrics: how many signatures of inputs have a plan."""
-        return {"TORCH_PLANS": lambda: len(self._plans)}
-
-    def close(self) -> None:
-        """Lets the plans and what they keep go."""
-        self._plans.clear()
-        self._folded = None
 
 
 def _place_value(spec: ValueSpec, memory: str) -> ValueSpec:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hetero_core.contract import Extension
-from hetero_core.kernels.execution import Program, Step
+from hetero_core.kernels.execution import ABSENT, Program, Step
 from hetero_core.kernels.host_operators import HostOperator
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, iterate_graphs
@@ -72,11 +72,58 @@ def compile_torch(
         dtypes=DTYPES,
         host_inputs=host_inputs,
     )
-    return _bind_program(program, namespace, place, has_halves=_has_halves(network))
+    return _fold_constants(_bind_program(program, namespace, place, has_halves=_has_halves(network)))
 
 
 def _read(value: Any) -> Any:
     return to_array(value) if isinstance(value, Tensor) else value
+
+
+def _fold_constants(program: Program) -> Program:
+    """Returns the program with steps that read constants alone computed now: cast or dequantized weights are large.
+
+    A step that fails is left to the run, whose error names its node.
+    """
+    values = list(program.values)
+    known = {slot for slot, value in enumerate(values) if value is not None}
+    steps: list[Step] = []
+    with np.errstate(all="ignore"):
+        for step in program.steps:
+            sources = set(step.sources) - {ABSENT}
+            is_constant = bool(sources) and sources <= known and step.node.since_version > 0 and not step.bodies
+            if not is_constant or not _compute_constants(step, values):
+                steps.append(replace(step, releases=tuple(slot for slot in step.releases if slot not in known)))
+                continue
+            known.update(slot for slot in step.targets if slot != ABSENT)
+    read = {slot for step in steps for slot in step.sources} | set(program.output_slots)
+    read |= {slot for step in steps for body in step.bodies for _, slot in body.captures}
+    return replace(program, steps=tuple(steps), values=tuple(value if slot in read else None for slot, value in enumerate(values)))
+
+
+def _compute_constants(step: Step, values: list[Any]) -> bool:
+    try:
+        results = step.function(*[values[slot] for slot in step.sources])
+    except Exception:  # noqa: BLE001  # the run fails in the same way, with the node's name
+        return False
+    for slot, result in zip(step.targets, results if isinstance(results, tuple) else (results,), strict=False):
+        if slot != ABSENT:
+            values[slot] = np.asarray(result) if isinstance(result, np.generic) else result
+    return True
+
+
+def find_constant_memory(program: Program) -> frozenset[int]:
+    """Returns the addresses of the memory of a program's constants, and of those of its bodies."""
+    own = {_address(value) for value in program.values if isinstance(value, Tensor)}
+    return frozenset(own.union(*(find_constant_memory(body.program) for step in program.steps for body in step.bodies)))
+
+
+def copy_constants(results: tuple[Any, ...], constant_memory: frozenset[int]) -> tuple[Any, ...]:
+    """Returns results of a run, with copies of those that share memory with a constant: a reader may write into its results."""
+    return tuple(result.clone() if _address(result) in constant_memory else result for result in results)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def wait_for_steps(program: Program, place: torch.device) -> Program:
