@@ -1,4 +1,10 @@
-"""The loaded network: a plan for each set of input shapes, and instances of it for runs at the same time."""
+"""The loaded network: plans of machine code for sets of input shapes, and the kernels toolkit for runs without one.
+
+```text
+first run of a set of shapes ── all kernels compiled? ── yes ──> plan ──> machine code
+                                        └── no ──> the toolkit answers; the plan is made and compiled in the background, then takes over
+```
+"""
 
 from __future__ import annotations
 
@@ -6,13 +12,14 @@ import logging
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
 from hetero_cpu import open_plans
 from hetero_cpu.executed import MOST_PLANS, TellingExecutable
-from hetero_cpu.kernel_set import warn_where_numpy_computes
+from hetero_cpu.kernel_choice import AUTO
+from hetero_cpu.kernel_set import warn_of_slow_kernels, warn_where_toolkit_computes
 from hetero_cpu.planning.instance import WrongTypeError, lay_inputs
 from hetero_cpu.planning.later import build_plan, compile_toolkit, join, specialize
 from hetero_cpu.planning.plan import ExecutionPlan
@@ -20,17 +27,23 @@ from hetero_cpu.planning.plan_check import is_faulty
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
 from hetero_cpu.planning.signature import read_static_signature
 from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.providers import JIT, NUMPY
+from hetero_cpu.providers import NUMPY
 from hetero_cpu.verification import Verifier
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
     from hetero_core.network.graph import Network
-    from hetero_cpu.machine.compiler import Kernel
+    from hetero_cpu.open.plan import OpenPlan
+    from hetero_cpu.open_plans import Planning
     from hetero_cpu.planning.signature import Signature
     from hetero_cpu.sources import NetworkSource
 
 logger = logging.getLogger(__name__)
+
+_LARGE_FILE = 1 << 28
+"""Bytes of mapped constants from which packing and runs of the toolkit take turns: each of them reads all pages of the file."""
+_LONGEST_WAIT = 30.0
+"""Seconds. After them, weights are packed beside runs of the toolkit."""
 
 
 class CpuExecutable(TellingExecutable):
@@ -49,7 +62,7 @@ class CpuExecutable(TellingExecutable):
         is_once: bool = False,
         may_keep_loads: bool = True,
     ) -> None:
-        """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way.
+        """`kernels`: NUMPY, JIT or AUTO. A run with machine code may have `workers` threads, and `streams` runs may be under way.
 
         With `verifies` the first run of each plan is computed twice. With `checks_plans` a plan is checked as a whole before it runs,
         and a network with a wrong one goes node by node. With `is_once` each weight is held in one form, for all sizes.
@@ -61,13 +74,14 @@ class CpuExecutable(TellingExecutable):
         self.source, self.inputs, self.outputs = source, source.inputs, source.outputs
         self._extensions = dict(extensions)
         self._verifier = Verifier([spec.name for spec in self.outputs])
-        # Apart, so that what only NumPy's plans read goes when machine code takes over.
         signature = read_static_signature(self.inputs)
-        self._weights = PackedWeights(releases=signature is not None, is_once=is_once)
-        self.native_weights = self._weights.renew()
+        self._is_static = signature is not None
+        self.native_weights = PackedWeights(releases=self._is_static, is_once=is_once)
         self._lock, self._has_run = threading.Lock(), threading.Event()
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
-        self._is_closed, self._plan_count, self._orders = False, 0, 0
+        self._is_closed, self._plan_count = False, 0
+        self._is_ordered, self._has_failed = False, False
+        self._turn, self._toolkit_runs, self._is_packing = threading.Condition(), 0, False
         self._open_plans = open_plans.OpenPlans(self.inputs, verifies=verifies)
         if signature is None and kernels != NUMPY and not (checks_plans or is_once):
             self._open_plans.keep_on_disk(source, self.native_weights, workers)
@@ -77,18 +91,14 @@ class CpuExecutable(TellingExecutable):
         # The plan of a network whose inputs have one shape each: no run has to look for it.
         self._only_plan: PlanInUse | None = None
         if source.plan is not None:
-            self._add_class(source.plan, None)
-            self._only_plan = None if signature is None else source.plan
-        elif signature is not None:
+            self._add_plan(source.plan, None)
+        elif signature is not None and kernels != NUMPY:
             self._find_plan(signature)
-            with self._lock:
-                # Not what was found: machine code may have taken over already.
-                self._only_plan = self._plans[signature]
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
         in_use = self._only_plan
-        if in_use is None and not self._verifier.has_refuted:
+        if in_use is None and self._kernels != NUMPY and not self._verifier.has_refuted:
             in_use = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
         try:
             return self._run_plan(in_use, inputs, context)
@@ -119,8 +129,7 @@ class CpuExecutable(TellingExecutable):
             if self._verifier.has_refuted:
                 self._refute_all()
         in_use.needs_check = False
-        if self._weights.releases and not self._verifier.has_refuted:
-            # The plan holds what it needs of the constants.
+        if self._is_static and not self._verifier.has_refuted:
             self._program = None
             self._let_go(self.transformed)
         return outputs
@@ -136,18 +145,27 @@ class CpuExecutable(TellingExecutable):
     def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs node by node and frees a value after its last use; an error names the node for which there is no room."""
         program, inputs = self._open_program(), lay_inputs(inputs)
-        return program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+        with self._turn:
+            self._toolkit_runs += 1
+        try:
+            return program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+        finally:
+            with self._turn:
+                self._toolkit_runs -= 1
+                self._turn.notify_all()
 
     def _open_program(self) -> Program:
         """Returns the network as the toolkit runs it."""
         program = self._program
         if program is None:
+            if self._kernels == NUMPY:
+                warn_of_slow_kernels()
             program = self._program = compile_toolkit(self.transformed, self._extensions)
         return program
 
     def _let_go(self, special: Network) -> None:
-        """Releases the constants if no other plan will be made: the plan holds its own."""
-        if self._weights.releases:
+        """Releases the constants if no other plan will be made: the plan and the toolkit's program hold their own."""
+        if self._is_static:
             for constant in (*self.transformed.initializers.values(), *special.initializers.values()):
                 constant.release()
 
@@ -160,16 +178,20 @@ class CpuExecutable(TellingExecutable):
             last = self._last_open
         if last is None or self._verifier.has_refuted:
             return None
+        from hetero_cpu.machine.compiler import COMPILER  # only exports need it
+        from hetero_cpu.machine.interpreter import list_interpreters
+
         special = join(specialize(self.transformed, last))
-        entry = self._enter(self._build_native_plan(special))
+        entry = self._plan_sizes(special)
         if entry.plan.foreign_count or not entry.plan.kernels:
             return None
-        open_plans.load_kernels(entry, JIT)
+        COMPILER.compile_all((*entry.plan.kernels, *list_interpreters(self.workers)))
+        COMPILER.rest()
         self.native_weights.pack_all(self.workers)
         return last, entry.plan
 
     def _find_plan(self, signature: Signature) -> PlanInUse | None:
-        """Returns the plan for input shapes; None where they pass while kernels are compiled, and are run without one."""
+        """Returns the plan for input shapes; None while it is made and compiled in the background."""
         with self._lock:
             in_use = self._plans.get(signature)
             if in_use is not None:
@@ -180,202 +202,141 @@ class CpuExecutable(TellingExecutable):
                 self._last_open = signature
                 return opened
         stored = self._open_plans.find_stored(signature)
-        return self._make_plan(signature) if stored is None else self._add_class(stored, signature)
+        return self._make_plan(signature) if stored is None else self._add_plan(stored, signature)
 
     def _make_plan(self, signature: Signature) -> PlanInUse | None:
         """Returns a new plan for input shapes; None as `_find_plan` does."""
-        with self._lock:
-            if self._open_plans.is_passing(signature):
-                return None
+        if self._is_ordered or self._has_failed:
+            return self._await_plan(signature)
+        if self._kernels == AUTO and not open_plans.has_interpreters(self.workers):
+            self._order(signature)
+            return None
+        planning = self._plan(signature)
+        plan = open_plans.load_plan(planning) if self._kernels == AUTO else open_plans.compile_plan(planning, self.workers)
+        if plan is None:
+            self._order(signature)
+            return None
+        if isinstance(plan, OpenPlanInUse):
+            self._open_plans.keep_aside(plan, signature)
+        return self._add_plan(plan, signature)
+
+    def _plan(self, signature: Signature) -> Planning:
+        """Yields the kernels of a plan, then packs its weights and returns it.
+
+        It is of the class of sizes that input shapes belong to, or of these shapes alone. The background calls it with a proxy of the
+        executable, which may be freed while its kernels are compiled.
+        """
         special = specialize(self.transformed, signature)
-        if (entry := self._make_open_plan(special, signature)) is not None:
-            return entry
-        if self._open_plans.is_passing(signature):
-            return None
+        if self._open_plans.is_wanted(signature):
+            from hetero_cpu.open.making import make_open_plan
+
+            class_plan = yield from make_open_plan(
+                self.transformed,
+                signature,
+                special,
+                weights=self.native_weights,
+                extensions=self._extensions,
+                workers=self.workers,
+                begin_packing=lambda: self._begin_packing(),  # a bound method would hold the executable
+            )
+            if class_plan is not None:
+                return self._use_class(class_plan, signature)
+            self._open_plans.note_failure()
         special = join(special)
-        is_interim = self._open_plans.is_ordered
-        plan, is_awaited = self._build_plan(special, is_interim=is_interim)
-        entry = self._enter(plan)
+        entry = self._plan_sizes(special)
+        if self._is_ordered:
+            # Constants are read again to be packed: compiling takes longer, and needs memory, too.
+            self._let_go(special)
+        yield from entry.plan.kernels
+        self._begin_packing()
+        self.native_weights.pack_all(self.workers)
         self._let_go(special)
-        if not is_awaited and not is_interim:
-            warn_where_numpy_computes(plan)
-        entry.is_refuted |= self._checks_plans and is_faulty(plan, self.source.name)
-        with self._lock:
-            self._plan_count += 1
-            if is_interim and not self._open_plans.is_ordered:
-                # The class took over meanwhile: what is kept for one set of sizes would hide it from the next run.
-                return entry
-            in_use = self._plans.setdefault(signature, entry)
-            while len(self._plans) > MOST_PLANS:
-                self._plans.popitem(last=False)
-        if is_awaited and in_use.plan is plan:
-            self._order(special, signature)
-        return in_use
+        return entry
 
-    def _make_open_plan(self, special: Network, signature: Signature) -> PlanInUse | None:
-        """Returns a new plan of a class of sizes; None if no class can be made, or while kernels of one are compiled."""
-        if self._kernels == NUMPY or not self._open_plans.is_wanted(signature):
-            return None
-        missing: list[Kernel] | None = None
-        opened, is_ready = None, False
-        if self._kernels == JIT or open_plans.has_interpreters(self.workers):
-            # The call that waits plans once: if kernels are missing, the whole plan is made by the compiling thread.
-            missing = []
-            opened = self._plan_class(special, signature, None if self._kernels == JIT else missing)
-            if opened is None and not missing:
-                self._open_plans.note_failure()
-                return None
-            is_ready = opened is not None and open_plans.load_kernels(opened, self._kernels)
-        if opened is not None and is_ready and not missing:
-            self._open_plans.keep_aside(opened, special)
-            return self._add_class(opened, signature)
-        if not self._open_plans.claim_order():
-            return None
-        whole = None if missing else opened
-        self._order_plan(
-            lambda executable: executable._plan_class(special, signature) if whole is None else whole,
-            lambda executable, plan, error: executable._take_over_class(plan, special, signature, error),
-        )
-        return self._add_class(opened, signature) if opened is not None and is_ready else None
+    def _plan_sizes(self, special: Network) -> PlanInUse:
+        """Returns the plan of a network for one set of input shapes."""
+        plan = build_plan(special, self.native_weights, self._extensions, workers=self.workers)
+        warn_where_toolkit_computes(plan)
+        is_refuted = self._verifier.has_refuted or (self._checks_plans and is_faulty(plan, self.source.name))
+        return PlanInUse(plan, is_refuted=is_refuted, needs_check=self._verifies)
 
-    def _add_class(self, opened: OpenPlanInUse, signature: Signature | None) -> OpenPlanInUse:
-        with self._lock:
-            opened.is_refuted |= self._verifier.has_refuted
-            self._plan_count, self._last_open = self._plan_count + 1, signature
-            self._open_plans.add(opened)
+    def _use_class(self, class_plan: OpenPlan, signature: Signature) -> OpenPlanInUse:
+        warn_where_toolkit_computes(class_plan.plan)
+        opened = OpenPlanInUse(class_plan, network=self.source.name if self._checks_plans else "")
+        opened.covers(signature)
         return opened
 
-    def _plan_class(self, special: Network, signature: Signature, missing: list[Kernel] | None = None) -> OpenPlanInUse | None:
-        """Returns the plan of a class of sizes, nothing of it compiled; None if there is none.
+    def _begin_packing(self) -> None:
+        """Waits for runs of the toolkit, and has new ones wait, if packing beside them would hold the weights of a large file twice."""
+        if self._is_ordered and sum(own.nbytes for own in self.transformed.initializers.values() if own.is_mapped) >= _LARGE_FILE:
+            with self._turn:
+                self._is_packing = True
+                self._turn.wait_for(lambda: self._toolkit_runs == 0, _LONGEST_WAIT)
 
-        With `missing`, which gets the kernels that are neither shipped nor stored, the plan does without them.
-        """
-        from hetero_cpu.open.making import make_open_plan
+    def _end_packing(self) -> None:
+        with self._turn:
+            self._is_packing = False
+            self._turn.notify_all()
 
-        def is_at_hand(kernels: Sequence[Kernel]) -> bool:
-            assert missing is not None
-            is_there = open_plans.are_at_hand(kernels)
-            missing.extend(() if is_there else kernels)
-            return is_there
-
-        class_plan = make_open_plan(
-            self.transformed,
-            signature,
-            special,
-            weights=self.native_weights,
-            extensions=self._extensions,
-            workers=self.workers,
-            is_at_hand=None if missing is None else is_at_hand,
-        )
-        if class_plan is None:
-            return None
-        if not missing:
-            warn_where_numpy_computes(class_plan.plan)
-        return open_plans.make_plan_in_use(
-            self.source.name, class_plan, signature, checks_plan=self._checks_plans, is_interim=bool(missing)
-        )
-
-    def _take_over_class(
-        self, opened: OpenPlanInUse | None, special: Network, signature: Signature, error: BaseException | None
-    ) -> None:
+    def _await_plan(self, signature: Signature) -> PlanInUse | None:
+        """Returns the plan that takes over when its weights are packed; None if it is not that far, or of other input shapes."""
+        with self._turn:
+            if not self._is_packing:
+                return None
+            self._turn.wait_for(lambda: not self._is_packing, _LONGEST_WAIT)
         with self._lock:
-            self._orders -= 1
-            self._plan_count += self._open_plans.end_with(opened, error, is_refuted=self._verifier.has_refuted)
-            if error is None:
-                # NumPy's plans were to answer meanwhile.
-                for own in [own for own, plan in self._plans.items() if not plan.plan.kernels]:
-                    if opened is not None or own != signature:
-                        del self._plans[own]
-                if self._orders == 0:
-                    self._weights = self._weights.renew()
-        if error is None and opened is None:
-            self._order(special, signature)
-        elif error is None and opened is not None:
-            self._open_plans.keep(opened, special)
+            return self._plans.get(signature) or self._open_plans.find(signature)
 
-    def _order_plan(
-        self,
-        make: Callable[[CpuExecutable], PlanInUse | None],
-        take_over: Callable[[CpuExecutable, Any, BaseException | None], None],
-    ) -> None:
-        """Has a plan made and its kernels compiled by the thread that does so for all; `take_over` gets the plan or the error."""
+    def _add_plan(self, plan: PlanInUse, signature: Signature | None) -> PlanInUse:
+        """Returns the plan that runs of input shapes use from now on: this one, or that of another run which was first."""
+        with self._lock:
+            plan.is_refuted |= self._verifier.has_refuted
+            self._plan_count += 1
+            if isinstance(plan, OpenPlanInUse):
+                self._last_open = signature
+                self._open_plans.add(plan)
+            else:
+                assert signature is not None, "only plans of classes come with blobs"
+                plan = self._plans.setdefault(signature, plan)
+                while len(self._plans) > MOST_PLANS:
+                    self._plans.popitem(last=False)
+            if self._is_static:
+                self._only_plan, self._program = plan, None
+        return plan
+
+    def _order(self, signature: Signature) -> None:
+        """Has a plan made and its kernels compiled by the thread that does so for all; then it takes over.
+
+        One plan at a time is ordered: the toolkit answers all other input shapes meanwhile.
+        """
+        with self._lock:
+            if self._is_ordered:
+                return
+            self._is_ordered = True
         owner = weakref.ref(self)
 
-        def prepare() -> PlanInUse | None:
-            executable = owner()
-            return None if executable is None else make(executable)
-
-        def finish(plan: PlanInUse | None, error: BaseException | None) -> None:
+        def finish(prepared: PlanInUse | None, error: BaseException | None) -> None:
             executable = owner()
             if executable is not None:
                 open_plans.warn_of_error(error, executable.source.name)
-                take_over(executable, plan, error)
+                executable._take_over(prepared, signature, error)
 
         def is_wanted() -> bool:
             executable = owner()
             return executable is not None and not executable._is_closed
 
+        planning = CpuExecutable._plan(weakref.proxy(self), signature)
+        open_plans.order_plan(planning, finish, is_wanted=is_wanted, begin=self._has_run, workers=self.workers)
+
+    def _take_over(self, plan: PlanInUse | None, signature: Signature, error: BaseException | None) -> None:
+        if error is None and plan is not None:
+            self._add_plan(plan, signature)
+            self._let_go(self.transformed)
         with self._lock:
-            self._orders += 1
-        open_plans.order_kernels(prepare, finish, is_wanted=is_wanted, begin=self._has_run, workers=self.workers)
-
-    def _enter(self, plan: ExecutionPlan) -> PlanInUse:
-        return PlanInUse(plan, is_refuted=self._verifier.has_refuted, needs_check=self._verifies)
-
-    def _build_plan(self, special: Network, *, is_interim: bool) -> tuple[ExecutionPlan, bool]:
-        """Returns the plan to run, NumPy's until a class takes over where `is_interim`, and whether one of machine code takes its place."""
-        if self._kernels == NUMPY:
-            return build_plan(special, self._weights, self._extensions), False
-        if is_interim:
-            return build_plan(special, self._weights, self._extensions, is_interim=True), False
-        from hetero_cpu.machine.compiler import COMPILER
-        from hetero_cpu.machine.interpreter import list_interpreters
-
-        # All plans of machine code need the interpreters: where they are not stored, none is made before NumPy's has answered.
-        if self._kernels == JIT or COMPILER.load_stored(list_interpreters(self.workers)):
-            native = self._build_native_plan(special)
-            if self._kernels == JIT:
-                try:
-                    COMPILER.compile_all((*native.kernels, *list_interpreters(self.workers)))
-                finally:
-                    COMPILER.rest()
-            if self._kernels == JIT or COMPILER.load_stored(native.kernels):
-                self.native_weights.pack_all(self.workers)
-                return native, False
-        return build_plan(special, self._weights, self._extensions, is_interim=True), True
-
-    def _build_native_plan(self, special: Network) -> ExecutionPlan:
-        """Returns the plan of machine code, nothing of it compiled or packed."""
-        return build_plan(special, self.native_weights, self._extensions, provider=JIT, workers=self.workers)
-
-    def _order(self, special: Network, signature: Signature) -> None:
-        """Has the plan of machine code made and its kernels compiled; it takes over when they are."""
-
-        def make(executable: CpuExecutable) -> PlanInUse:
-            entry = executable._enter(executable._build_native_plan(special))
-            # They are made again to be packed: compiling takes longer, and needs memory, too.
-            executable._let_go(special)
-            return entry
-
-        self._order_plan(make, lambda executable, plan, error: executable._take_over(plan, signature, error))
-
-    def _take_over(self, native: PlanInUse | None, signature: Signature, error: BaseException | None) -> None:
-        try:
-            if error is None:
-                if native is not None:
-                    native.is_refuted |= self._checks_plans and is_faulty(native.plan, self.source.name)
-                    warn_where_numpy_computes(native.plan)
-                self.native_weights.pack_all(1)
-        finally:
-            with self._lock:
-                self._orders -= 1
-                if error is None and native is not None and signature in self._plans:
-                    native.is_refuted |= self._plans[signature].is_refuted
-                    self._plans[signature] = native
-                    self._only_plan = None if self._only_plan is None else native
-                if error is None and self._orders == 0:
-                    # What NumPy's plans read is freed with the last of them.
-                    self._weights = self._weights.renew()
+            self._is_ordered, self._has_failed = False, error is not None
+        self._end_packing()
+        if error is None and isinstance(plan, OpenPlanInUse):
+            self._open_plans.keep(plan, signature)
 
     def close(self) -> None:
         """Ends the helping threads; nothing more is compiled for this network."""

@@ -39,8 +39,7 @@ class TellingExecutable(Executable):
     _plans: OrderedDict[Signature, PlanInUse]
     _open_plans: OpenPlans
     _plan_count: int
-    _orders: int
-    _weights: PackedWeights
+    _is_ordered: bool
     native_weights: PackedWeights
     _verifier: Verifier
 
@@ -51,13 +50,11 @@ class TellingExecutable(Executable):
         return {
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
-            "CPU_WEIGHT_BYTES": lambda: (
-                self._weights.nbytes + self.native_weights.nbytes + sum(memory.nbytes for memory in self.source.packed)
-            ),
+            "CPU_WEIGHT_BYTES": lambda: self.native_weights.nbytes + sum(memory.nbytes for memory in self.source.packed),
             "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(
                 self._list_plans(), self.source.constants, packed=self.source.packed
             ),
-            "CPU_KERNELS_READY": lambda: self._orders == 0,
+            "CPU_KERNELS_READY": lambda: not self._is_ordered,
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
             "CPU_VERIFIED_PLANS": lambda: self._verifier.plans,

@@ -21,9 +21,9 @@ _WITHOUT_AVX512 = frozenset(
 )
 
 
-def warn_where_numpy_computes(plan: ExecutionPlan) -> None:
-    """Warns of slow kernels where a plan that no other one will take over has steps of NumPy."""
-    if plan.native_count < len(plan.steps):
+def warn_where_toolkit_computes(plan: ExecutionPlan) -> None:
+    """Warns of slow kernels if the toolkit computes steps of a plan."""
+    if plan.foreign_count:
         warn_of_slow_kernels()
 
 

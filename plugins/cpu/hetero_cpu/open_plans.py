@@ -1,15 +1,13 @@
-"""The plans of classes of sizes that one network has: found, made for the first sizes of a class, compiled behind NumPy's."""
+"""The plans of classes of sizes that one network has: found, kept for later processes, compiled while the toolkit answers."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
-from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
-from hetero_cpu.kernel_choice import AUTO
 from hetero_cpu.machine.orders import OrderDroppedError
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse
 from hetero_cpu.planning.signature import Signature
@@ -23,11 +21,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Planning = Generator["Kernel", None, PlanInUse]
+"""Yields the kernels of a plan, then packs its weights and returns it."""
+
 MOST_CLASSES = 16
-_MOST_SEEN = 256
-RUNS_WITHOUT_PLAN = 4
-"""Runs of a set of sizes while kernels are compiled for which NumPy makes no plan: making one takes two to three times as long as a run of
-the toolkit (a decoder of 230 nodes: 29 ms and 12)."""
 _MANY_CONSTANTS = 1 << 24
 """Bytes of constants from which on a load reads the plans of earlier processes: a run would wait 2 ms for each megabyte, which is read
 and packed. Loads of smaller networks are to be short."""
@@ -36,10 +33,10 @@ _MOST_FAILURES = 3
 
 
 class OpenPlans:
-    """Used under the lock of the network that has them, but for orders, which are claimed and ended without it, and plans on disk."""
+    """Used under the lock of the network that has them, but for plans on disk."""
 
     __slots__ = (
-        "_failures", "_inputs", "_keeping", "_open_stored", "_order", "_reading", "_seen", "_stored", "_verifies", "appended", "plans",
+        "_failures", "_inputs", "_keeping", "_open_stored", "_reading", "_stored", "_verifies", "appended", "plans",
     )  # fmt: skip
 
     def __init__(self, inputs: tuple[ValueSpec, ...], *, verifies: bool) -> None:
@@ -47,12 +44,10 @@ class OpenPlans:
         self.appended: frozenset[str] = frozenset()
         """Outputs that only the next run reads, to which a run may append where they lie."""
         self._failures, self._inputs, self._verifies = 0, inputs, verifies
-        self._order, self._reading = Lock(), Lock()
+        self._reading = Lock()
         self._open_stored: Callable[[], StoredClasses] | None = None
         self._stored: StoredClasses | None = None
         self._keeping: list[Thread] = []
-        # The runs of sets of sizes that came while kernels were compiled, in order.
-        self._seen: dict[Signature, int] = {}
 
     def keep_on_disk(self, source: NetworkSource, weights: PackedWeights, workers: int) -> None:
         """Has plans read from earlier processes, and kept for later ones; those of a network with many constants are read at once."""
@@ -75,20 +70,20 @@ class OpenPlans:
         stored = self._read_stored()
         return None if stored is None else stored.find(signature)
 
-    def keep(self, opened: OpenPlanInUse, special: Network) -> None:
-        """Keeps a plan that was made of a network for one set of sizes for later processes, where plans are kept."""
+    def keep(self, opened: OpenPlanInUse, signature: Signature) -> None:
+        """Keeps a plan that was made for input shapes for later processes, if plans are kept."""
         stored = self._read_stored()
         if stored is not None:
-            stored.keep(opened, special)
+            stored.keep(opened, signature)
 
-    def keep_aside(self, opened: OpenPlanInUse, special: Network) -> None:
+    def keep_aside(self, opened: OpenPlanInUse, signature: Signature) -> None:
         """Does what `keep` does while the caller goes on; the process does not end before."""
-        thread = Thread(target=self.keep, args=(opened, special), name="hetero-cpu-plans")
+        thread = Thread(target=self.keep, args=(opened, signature), name="hetero-cpu-plans")
         try:
             thread.start()
         except RuntimeError:
             # There may be no further thread.
-            self.keep(opened, special)
+            self.keep(opened, signature)
         else:
             self._keeping = [*(other for other in self._keeping if other.is_alive()), thread]
 
@@ -108,36 +103,13 @@ class OpenPlans:
         """Whether plans are kept for later processes."""
         return self._open_stored is not None
 
-    @property
-    def is_ordered(self) -> bool:
-        """Whether kernels of a class are being compiled."""
-        return self._order.locked()
-
-    def claim_order(self) -> bool:
-        """Says whether the caller may have the kernels of a class compiled: True for one thread until `end_order`."""
-        return self._order.acquire(blocking=False)
-
-    def end_order(self) -> None:
-        """Lets the next class be ordered."""
-        self._order.release()
-
-    def is_passing(self, signature: Signature) -> bool:
-        """Says whether input shapes come for one of the first times while kernels are compiled: a plan of NumPy's would not pay."""
-        runs = self._seen.get(signature, 0)
-        if not self.is_ordered or runs >= RUNS_WITHOUT_PLAN:
-            return False
-        self._seen[signature] = runs + 1
-        if len(self._seen) > _MOST_SEEN:
-            del self._seen[next(iter(self._seen))]
-        return True
-
     def find(self, signature: Signature) -> OpenPlanInUse | None:
         """Returns the plan of a class that input shapes belong to, the newest one where there are several."""
         return next((opened for opened in reversed(self.plans) if opened.covers(signature)), None)
 
     def is_wanted(self, signature: Signature) -> bool:
         """Says whether another class may be made, of which these input shapes are an example; sizes of 0 and 1 are no symbols."""
-        if self.is_ordered or (self._failures >= _MOST_FAILURES and not self.plans):
+        if self._failures >= _MOST_FAILURES and not self.plans:
             return False
         return any(
             size > 1 and not isinstance(dimension, int)
@@ -148,24 +120,10 @@ class OpenPlans:
         )
 
     def add(self, opened: OpenPlanInUse) -> None:
-        """Adds the plan of a class; the oldest one leaves where there are too many. An interim one goes when its order ends."""
+        """Adds the plan of a class; the oldest one leaves if there are too many."""
         opened.appended, opened.needs_check = self.appended, self._verifies
-        if not opened.is_interim:
-            self.plans.append(opened)
-            del self.plans[:-MOST_CLASSES]
-        elif self.is_ordered:
-            self.plans.insert(0, opened)
-
-    def end_with(self, opened: OpenPlanInUse | None, error: BaseException | None, *, is_refuted: bool) -> bool:
-        """Ends an order with the plan whose kernels are there, which is added; returns whether there is one."""
-        self.end_order()
-        if error is not None or opened is None:
-            self.note_failure()
-            return False
-        self.plans = [own for own in self.plans if not own.is_interim]
-        opened.is_refuted |= is_refuted
-        self.add(opened)
-        return True
+        self.plans.append(opened)
+        del self.plans[:-MOST_CLASSES]
 
     def note_failure(self) -> None:
         """Says that a class could not be made."""
@@ -177,13 +135,6 @@ class OpenPlans:
             opened.is_refuted = True
 
 
-def are_at_hand(kernels: Iterable[Kernel]) -> bool:
-    """Says whether kernels are shipped or stored, and loads them."""
-    from hetero_cpu.machine.compiler import COMPILER  # LLVM
-
-    return COMPILER.load_stored(kernels)
-
-
 def has_interpreters(workers: int) -> bool:
     """Says whether what all plans of machine code need is compiled already."""
     from hetero_cpu.machine.compiler import COMPILER  # LLVM
@@ -192,21 +143,34 @@ def has_interpreters(workers: int) -> bool:
     return COMPILER.load_stored(list_interpreters(workers))
 
 
-def load_kernels(opened: PlanInUse, kernels: str) -> bool:
-    """Says whether the kernels of a plan are there; they are compiled now, unless NumPy answers meanwhile."""
+def load_plan(planning: Planning) -> PlanInUse | None:
+    """Returns the plan if all of its kernels are shipped or stored; None if one has to be compiled."""
     from hetero_cpu.machine.compiler import COMPILER  # LLVM
 
-    if kernels == AUTO:
-        return COMPILER.load_stored(opened.plan.kernels)
     try:
-        COMPILER.compile_all(opened.plan.kernels)
+        while COMPILER.load_stored([next(planning)]):
+            pass
+    except StopIteration as stop:
+        plan: PlanInUse = stop.value
+        return plan
+    planning.close()
+    return None
+
+
+def compile_plan(planning: Planning, workers: int) -> PlanInUse:
+    """Returns the plan when its kernels are compiled."""
+    from hetero_cpu.machine.compiler import COMPILER  # LLVM
+
+    plans: list[PlanInUse] = []
+    try:
+        COMPILER.compile_all(_list_kernels(planning, workers, plans))
     finally:
         COMPILER.rest()
-    return True
+    return plans[0]
 
 
-def order_kernels(
-    prepare: Callable[[], PlanInUse | None],
+def order_plan(
+    planning: Planning,
     take_over: Callable[[PlanInUse | None, BaseException | None], None],
     *,
     is_wanted: Callable[[], bool],
@@ -215,43 +179,32 @@ def order_kernels(
 ) -> None:
     """Has a plan made and its kernels compiled by the thread that does so for all, then handed to `take_over`."""
     from hetero_cpu.machine.background import BACKGROUND
-    from hetero_cpu.machine.interpreter import list_interpreters
 
-    prepared: list[PlanInUse] = []
-
-    def list_kernels() -> Iterator[Kernel]:
-        # LLVM is at what all plans need while this one is made.
-        yield from list_interpreters(workers)
-        # Whoever compiles holds nothing but the plan.
-        plan = prepare()
-        if plan is not None:
-            prepared.append(plan)
-            yield from plan.plan.kernels
-
+    plans: list[PlanInUse] = []
     BACKGROUND.order(
-        list_kernels(), lambda error: take_over(prepared[0] if prepared else None, error), is_wanted=is_wanted, begin=begin
+        _list_kernels(planning, workers, plans),
+        lambda error: take_over(plans[0] if plans else None, error),
+        is_wanted=is_wanted,
+        begin=begin,
     )
 
 
+def _list_kernels(planning: Planning, workers: int, plans: list[PlanInUse]) -> Iterator[Kernel]:
+    """Yields the kernels of a plan, which `plans` gets, after those that all plans need: LLVM is at work while the plan is made."""
+    from hetero_cpu.machine.interpreter import list_interpreters
+
+    yield from list_interpreters(workers)
+    plans.append((yield from planning))
+
+
 def warn_of_error(error: BaseException | None, network: str) -> None:
-    """Logs that a network stays with NumPy's plans because of an error; an order that nobody wants any more is none."""
+    """Logs that a network stays with the toolkit because of an error; an order that nobody wants any more is none."""
     if error is not None and not isinstance(error, OrderDroppedError):
-        logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", network, error)
+        logger.warning("network '%s' goes on node by node: its kernels could not be compiled: %s", network, error)
 
 
-def make_plan_in_use(
-    network: str,
-    opened: OpenPlan,
-    signature: Signature,
-    *,
-    checks_plan: bool,
-    is_interim: bool = False,
-) -> OpenPlanInUse:
-    """Returns a plan for runs, checked as a whole for these input shapes if `checks_plan`; `network` is a name.
-
-    `is_interim`: its kernels are those that are at hand.
-    """
+def make_plan_in_use(network: str, opened: OpenPlan, signature: Signature, *, checks_plan: bool) -> OpenPlanInUse:
+    """Returns a plan for runs, checked as a whole for these input shapes if `checks_plan`; `network` is a name."""
     own = OpenPlanInUse(opened, network=network if checks_plan else "")
-    own.is_interim = is_interim
     own.covers(signature)
     return own

@@ -25,7 +25,7 @@ from hetero_core import Core
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(4)
-WEIGHTS = {"w": RNG.standard_normal((8, 8), np.float32), "k": RNG.standard_normal((4, 4, 3, 3), np.float32) / 6}
+WEIGHTS = {"w": RNG.standard_normal((8, 8), np.float32), "k": RNG.standard_normal((16, 16, 3, 3), np.float32) / 12}
 
 
 def read(body: str, inputs: str, version: int = 17) -> onnx.ModelProto:
@@ -105,7 +105,7 @@ IMAGES = " ".join(
     ("body", "inputs", "shape"),
     [
         (f"v0 = Neg(x) {ROWS} y = Neg(v4)", "float[8,8] x", (8, 8)),
-        (f"v0 = Neg(x) {IMAGES} y = Concat<axis=1>(v4, v3)", "float[1,4,9,7] x", (1, 4, 9, 7)),
+        (f"v0 = Conv<pads=[1,1,1,1]>(x, k) {IMAGES} y = Concat<axis=1>(v4, v3)", "float[1,16,9,7] x", (1, 16, 9, 7)),
     ],
 )
 def test_calls_of_alike_steps_have_the_numbers_that_binding_each_gives(body: str, inputs: str, shape: Sequence[int]) -> None:

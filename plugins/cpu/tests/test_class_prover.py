@@ -206,13 +206,14 @@ def make_runs(begin: int, nbytes: int) -> Any:
 
 
 def open_graph(graph: str) -> OpenPlan:
-    from hetero_cpu.open.making import make_open_plan
     from hetero_cpu.passes import transform_network
     from hetero_cpu.planning.specialization import specialize_network
     from hetero_cpu.planning.weights import PackedWeights
 
     from hetero_core.kernels.single_nodes import evaluate_node
     from hetero_core.network.reader import read_network
+
+    from .trial import make_open_plan
 
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {GRAPHS[graph]}')
     rng = np.random.default_rng(3)

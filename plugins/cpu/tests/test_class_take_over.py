@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,9 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
-from hetero_cpu import executable as module
 from hetero_cpu import open_plans
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
-from hetero_cpu.machine.interpreter import list_interpreters
-from hetero_cpu.open_plans import RUNS_WITHOUT_PLAN
 from hetero_cpu.sources import NetworkSource
 
 from hetero_core.contract import RunContext
@@ -37,28 +33,25 @@ class Orders:
     """Orders of kernels that nobody works on before `finish`."""
 
     def __init__(self) -> None:
-        self._orders: list[tuple[Callable[[], Any], Callable[..., None]]] = []
+        self._orders: list[tuple[Any, Callable[..., None]]] = []
 
     def __len__(self) -> int:
         return len(self._orders)
 
-    def add(self, prepare: Callable[[], Any], take_over: Callable[..., None], **_: Any) -> None:
-        self._orders.append((prepare, take_over))
+    def add(self, planning: Any, take_over: Callable[..., None], **_: Any) -> None:
+        self._orders.append((planning, take_over))
 
     def finish(self) -> None:
         """Does the first order, as the compiling thread does."""
-        prepare, take_over = self._orders.pop(0)
-        plan = prepare()
-        for kernel in plan.plan.kernels:
-            compiler.COMPILER.compile(kernel)
-        take_over(plan, None)
+        planning, take_over = self._orders.pop(0)
+        take_over(open_plans.compile_plan(planning, 1), None)
 
 
 @pytest.fixture(name="orders")
 def fixture_orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
     """The network finds nothing compiled until `finish`."""
     orders = Orders()
-    monkeypatch.setattr(open_plans, "order_kernels", orders.add)
+    monkeypatch.setattr(open_plans, "order_plan", orders.add)
     monkeypatch.setattr(open_plans, "has_interpreters", lambda _: False)
     return orders
 
@@ -106,57 +99,12 @@ def test_a_class_takes_over_with_packed_weights(network: CpuExecutable, orders: 
     assert network.native_weights.nbytes == packed
 
 
-def test_kernels_that_are_at_hand_answer_until_the_others_are_compiled(
-    orders: Orders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(compiler, "_open_folder", lambda: str(tmp_path))
-    # A product is shipped, and so are sums; one with this activation behind it is not.
-    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
-        active (float[rows, 32] x) => (float[rows, 48] z) { y = MatMul (x, w) z = Elu <alpha = 0.375> (y) }""")
-    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT, "w"))
-    monkeypatch.setattr(open_plans, "has_interpreters", lambda workers: compiler.COMPILER.load_stored(list_interpreters(workers)))
-    network = CpuExecutable(NetworkSource(read_network(model)), {}, kernels="AUTO")
-
-    def check_active(rows: int) -> None:
-        x = np.random.default_rng(rows).standard_normal((rows, 32)).astype(np.float32)
-        (z,) = network.run((x,), RunContext())
-        y = x.astype(np.float64) @ WEIGHT.astype(np.float64)
-        np.testing.assert_allclose(z, np.where(y > 0, y, 0.375 * np.expm1(y)), rtol=1e-4, atol=1e-4)
-
-    check_active(50)
-    (interim,) = network._open_plans.plans
-    assert interim.is_interim
-    names = [kernel.name for kernel in interim.plan.kernels]
-    assert any(name.startswith("product_") for name in names)
-    assert not any("Elu" in name for name in names)
-    check_active(70)
+def test_toolkit_answers_all_sizes_until_the_class_is_compiled(network: CpuExecutable, orders: Orders) -> None:
+    for rows in (5, 7, 7, 9):
+        check(network, rows)
+    assert network.metrics()["CPU_PLANS"]()[0] == 0
     assert len(orders) == 1
     orders.finish()
-    (whole,) = network._open_plans.plans
-    assert not whole.is_interim
-    assert any("Elu" in kernel.name for kernel in whole.plan.kernels)
-    check_active(70)
-    check_active(90)
-
-
-def test_numpys_plan_that_comes_after_the_class_does_not_hide_it(
-    network: CpuExecutable, orders: Orders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check(network, 5)
-    for _ in range(RUNS_WITHOUT_PLAN):
-        check(network, 7)
-    assert network.metrics()["CPU_PLANS"]()[0] == 0, "sizes that come for the first times are run without a plan"
-    build_plan = module.build_plan
-
-    def build_while_the_class_takes_over(*arguments: Any, **settings: Any) -> Any:
-        plan = build_plan(*arguments, **settings)
-        if orders and settings.get("is_interim"):
-            orders.finish()
-        return plan
-
-    monkeypatch.setattr(module, "build_plan", build_while_the_class_takes_over)
     check(network, 7)
+    assert [bool(plan.kernels) for plan in network._list_plans()] == [True]
     assert not orders
-    assert [plan.kernels for plan in network._list_plans()] != []
-    assert all(plan.kernels for plan in network._list_plans())
-    check(network, 7)

@@ -16,7 +16,6 @@ from hetero_cpu.open import layout
 from hetero_cpu.open.arrays import OpenArray
 from hetero_cpu.open.check import fix_plan
 from hetero_cpu.open.class_verifier import ClassReport, verify_class
-from hetero_cpu.open.making import make_open_plan
 from hetero_cpu.open.plan import OpenPlan
 from hetero_cpu.open.sizes import Scope, is_open, value_of
 from hetero_cpu.open.terms import evaluate
@@ -31,6 +30,8 @@ from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 from hetero_core.kernels.arena import Lifetime
 from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
+
+from .trial import make_open_plan
 
 pytest.importorskip("llvmlite", reason="plans of classes are of machine code")
 

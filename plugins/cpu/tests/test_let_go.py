@@ -98,22 +98,34 @@ def core() -> Iterator[Core]:
 
 
 @pytest.fixture
+def machine_code() -> None:
+    """Skips a test if no machine code is made here."""
+    pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+    from hetero_cpu.machine.compiler import find_width
+
+    if not find_width():
+        pytest.skip("no machine code is made for this processor")
+
+
+@pytest.fixture
 def images() -> Any:
     return np.random.default_rng(1).standard_normal((1, 64, 14, 14)).astype(np.float32)
 
 
-def test_weights_that_were_packed_are_let_go_and_the_answer_is_right(kernels: str, images: Any, core: Core) -> None:
+@pytest.mark.usefixtures("machine_code")
+def test_weights_that_were_packed_are_let_go_and_the_answer_is_right(images: Any, core: Core) -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
-    executable = CpuExecutable(NetworkSource(strip_network(weights.network)), {}, kernels=kernels)
+    executable = CpuExecutable(NetworkSource(strip_network(weights.network)), {}, kernels="JIT")
     assert not set(LARGE) & set(weights.list_alive())
     expected = run_onnxruntime(weights.model, {"x": images})[0]
     np.testing.assert_allclose(run(executable, images), expected, rtol=1e-4, atol=1e-5)
     assert not set(LARGE) & set(weights.list_alive())
 
 
-def test_each_weight_is_made_once_for_a_plan(kernels: str) -> None:
+@pytest.mark.usefixtures("machine_code")
+def test_each_weight_is_made_once_for_a_plan() -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
-    CpuExecutable(NetworkSource(weights.network), {}, kernels=kernels)
+    CpuExecutable(NetworkSource(weights.network), {}, kernels="JIT")
     assert {name: len(arrays) for name, arrays in weights.made.items()} == dict.fromkeys(SHAPES, 1)
 
 
@@ -125,24 +137,25 @@ def test_network_that_let_go_of_its_weights_can_be_exported(images: Any, core: C
     assert imported.fingerprint == core.read_network(Weights(CONVOLUTIONS, SHAPES).model).fingerprint
 
 
-def test_network_that_let_go_of_its_weights_runs_node_by_node_where_memory_is_short(images: Any, core: Core, kernels: str) -> None:
+@pytest.mark.usefixtures("machine_code")
+def test_network_that_let_go_of_its_weights_runs_node_by_node_where_memory_is_short(images: Any, core: Core) -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
-    executable = CpuExecutable(NetworkSource(weights.network), {}, kernels=kernels)
+    executable = CpuExecutable(NetworkSource(weights.network), {}, kernels="JIT")
     context = RunContext(limits=RunLimits("g", memory_limit=executable.metrics()["CPU_ARENA_BYTES"]() - 1))
     expected = run_onnxruntime(weights.model, {"x": images})[0]
     np.testing.assert_allclose(executable.run((images,), context)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_table_that_is_read_as_it_is_stays_and_its_product_takes_no_second_copy(kernels: str) -> None:
+@pytest.mark.usefixtures("machine_code")
+def test_table_that_is_read_as_it_is_stays_and_its_product_takes_no_second_copy() -> None:
     weights = Weights(WORDS, {"table": (500, 96), "w0": (96, 384), "w1": (384, 96)})
-    executable = CpuExecutable(NetworkSource(weights.network), {}, kernels=kernels)
+    executable = CpuExecutable(NetworkSource(weights.network), {}, kernels="JIT")
     alive = weights.list_alive()
     metrics = {name: ask() for name, ask in executable.metrics().items()}
-    # NumPy multiplies by weights as they are.
-    assert alive == (["table"] if kernels == "JIT" else ["table", "w0", "w1"])
+    assert alive == ["table"]
     table, others = 500 * 96 * 4, 2 * 384 * 96 * 4
-    assert metrics["CPU_CONSTANT_BYTES"] == (table if kernels == "JIT" else table + others)
-    assert metrics["CPU_WEIGHT_BYTES"] <= (1.1 * (table + others) if kernels == "JIT" else 0)
+    assert metrics["CPU_CONSTANT_BYTES"] == table
+    assert metrics["CPU_WEIGHT_BYTES"] <= 1.1 * (table + others)
 
 
 def test_weight_is_let_go_when_it_was_packed_and_the_next_one_was_not() -> None:

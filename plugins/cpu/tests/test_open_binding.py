@@ -13,7 +13,6 @@ from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.open.arrays import OpenArray
 from hetero_cpu.open.evaluation import Sums, Table
 from hetero_cpu.open.instance import OpenInstance
-from hetero_cpu.open.making import make_open_plan
 from hetero_cpu.open.plan import OpenPlan, list_leaves
 from hetero_cpu.open.sizes import is_open, terms_of
 from hetero_cpu.open.terms import evaluate
@@ -24,6 +23,8 @@ from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
+
+from .trial import make_open_plan
 
 
 def make_small_decoder() -> onnx.ModelProto:

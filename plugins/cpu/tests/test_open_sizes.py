@@ -10,7 +10,6 @@ from hetero_cpu.open import layout
 from hetero_cpu.open.arrays import OpenArray, broadcast, lay_open
 from hetero_cpu.open.check import fix_plan
 from hetero_cpu.open.evaluation import Evaluator, Sums
-from hetero_cpu.open.making import make_open_plan
 from hetero_cpu.open.plan import OpenPlan
 from hetero_cpu.open.size_class import ClassForm, write_guards
 from hetero_cpu.open.sizes import Scope, is_open, largest, least, terms_of
@@ -24,6 +23,8 @@ from hetero_tests.open_models import make_encoder
 from hetero_core.kernels.arena import Lifetime
 from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
+
+from .trial import make_open_plan
 
 
 def _holds(scope: Scope, values: list[int]) -> bool:

@@ -20,7 +20,6 @@ from hetero_cpu.planning.recipe import Recipe
 from hetero_cpu.planning.signature import read_static_signature
 from hetero_cpu.planning.specialization import specialize_network
 from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.providers import JIT, NUMPY
 
 from hetero_core import Core
 from hetero_core.kernels.arena import Lifetime, place_blocks
@@ -28,14 +27,13 @@ from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
 
 
-def make_plan(text: str, provider: str = NUMPY, **constants: Any) -> ExecutionPlan:
+def make_plan(text: str, **constants: Any) -> ExecutionPlan:
     """Returns the plan of a graph whose shapes are all known."""
-    if provider == JIT:
-        pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
-        from hetero_cpu.machine.compiler import find_width
+    pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+    from hetero_cpu.machine.compiler import find_width
 
-        if not find_width():
-            pytest.skip("no machine code is made for this processor")
+    if not find_width():
+        pytest.skip("no machine code is made for this processor")
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
     for name, array in constants.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
@@ -43,7 +41,7 @@ def make_plan(text: str, provider: str = NUMPY, **constants: Any) -> ExecutionPl
     signature = read_static_signature(network.inputs)
     assert signature is not None
     special = join_network(specialize_network(network, signature, evaluate_node))
-    return planner.build_plan(special, PackedWeights(), {}, provider=provider, workers=2)
+    return planner.build_plan(special, PackedWeights(), {}, workers=2)
 
 
 def draw_array(*shape: int) -> Any:
@@ -91,10 +89,9 @@ STACKED = "g (float[2, 16, 6, 6] x) => (float[2, 16, 6, 6] y) { a = Conv (x, p) 
 LARGE = "g (float[512, 64] x) => (float[512, 64] y) { a = Sigmoid (x) b = MatMul (a, w) y = Neg (b) }"
 
 
-@pytest.mark.parametrize("provider", [NUMPY, JIT])
 @pytest.mark.parametrize(("text", "constants"), [(PRODUCTS, WEIGHT), (JOINED, FILTERS), (STACKED, FILTERS)])
-def test_plan_as_it_is_made_has_no_faults(text: str, constants: Mapping[str, Any], provider: str) -> None:
-    assert list_problems(make_plan(text, provider, **constants)) == ""
+def test_plan_as_it_is_made_has_no_faults(text: str, constants: Mapping[str, Any]) -> None:
+    assert list_problems(make_plan(text, **constants)) == ""
 
 
 def test_moved_offset_is_found_where_the_lost_value_is_read() -> None:
@@ -130,7 +127,7 @@ def test_lifetime_that_ends_too_early_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_halo_that_is_not_cleared_is_found() -> None:
-    plan = make_plan(STACKED, JIT, **FILTERS)
+    plan = make_plan(STACKED, **FILTERS)
     uncleared = change_steps(plan, lambda steps: steps.__setitem__(0, replace(steps[0], clears=())))
     assert plan.steps[0].clears == ("a",)
     assert "value 'a'" in list_problems(uncleared)
@@ -138,7 +135,7 @@ def test_halo_that_is_not_cleared_is_found() -> None:
 
 
 def test_halo_that_is_smaller_than_the_reach_is_found() -> None:
-    plan = make_plan(STACKED, JIT, **FILTERS)
+    plan = make_plan(STACKED, **FILTERS)
     block = plan.places["a"]
     cut = replace(plan, places={**plan.places, "a": replace(block, halo=replace(block.halo, top=0))})
     assert "the step reads beyond the block in which it lies" in list_problems(cut)
@@ -170,9 +167,8 @@ def test_result_over_a_value_that_is_read_again_is_found() -> None:
     assert "the step reads it and writes 'y' over it" in problems
 
 
-@pytest.mark.parametrize("provider", [NUMPY, JIT])
-def test_moved_piece_at_a_wrong_slice_is_found(provider: str) -> None:
-    plan = make_plan(JOINED, provider, **FILTERS)
+def test_moved_piece_at_a_wrong_slice_is_found() -> None:
+    plan = make_plan(JOINED, **FILTERS)
     assert all(piece.is_moved for piece in plan.joins["y"].pieces[1:])
     b, c = (plan.places[value] for value in "bc")
     assert "value 'b'" in (problems := list_problems(replace(plan, places={**plan.places, "b": c, "c": b})))
@@ -188,9 +184,8 @@ def test_view_beyond_its_block_is_found() -> None:
     assert "it lies outside the block of 'a', of which it is a view" in problems
 
 
-@pytest.mark.parametrize("provider", [NUMPY, JIT])
-def test_piece_that_nobody_copies_is_found_in_the_output(provider: str) -> None:
-    plan = make_plan("g (float[4, 8] x, float[4, 8] z) => (float[4, 24] y) { y = Concat <axis = 1> (x, z, x) }", provider)
+def test_piece_that_nobody_copies_is_found_in_the_output() -> None:
+    plan = make_plan("g (float[4, 8] x, float[4, 8] z) => (float[4, 24] y) { y = Concat <axis = 1> (x, z, x) }")
     (step,) = plan.steps
     assert isinstance(step.work, Recipe)
     less = change_steps(plan, lambda steps: steps.__setitem__(0, change_recipe(step, parts=step.work.parts[:-1])))
@@ -204,8 +199,9 @@ def test_output_that_no_step_makes_is_found() -> None:
 
 
 def test_working_memory_over_a_value_that_is_needed_is_found() -> None:
-    plan = make_plan("g (float[8, 64] x) => (float[8, 64] y) { a = Exp (x) b = Gelu (a) y = Add (a, b) }")
-    index = find_step(plan, "b")
+    text = "g (float[8, 8] x, float[8, 8] z) => (float[8, 8] y) { a = Exp (x) t = Transpose (z) y = MatMul (a, t) }"
+    plan = make_plan(text)
+    index = find_step(plan, "y")
     step = plan.steps[index]
     assert isinstance(step.work, Recipe)
     assert step.work.scratch
@@ -229,7 +225,7 @@ def test_result_of_the_toolkit_that_is_read_before_it_is_made_is_found() -> None
 
 
 def test_input_of_the_caller_that_is_written_over_is_found() -> None:
-    plan = make_plan(LARGE, JIT, w=draw_array(64, 64))
+    plan = make_plan(LARGE, w=draw_array(64, 64))
     assert plan.outside == Outside(("x",), {"y": plan.outside.outputs["y"]})
     over = replace(plan, places={**plan.places, "a": Derived("x", lambda array: array)})
     assert "value 'a'" in list_problems(over)
@@ -237,7 +233,7 @@ def test_input_of_the_caller_that_is_written_over_is_found() -> None:
 
 
 def test_input_in_the_memory_of_an_output_of_the_caller_is_found() -> None:
-    plan = make_plan(LARGE, JIT, w=draw_array(64, 64))
+    plan = make_plan(LARGE, w=draw_array(64, 64))
     root = plan.outside.outputs["y"]
     inside = replace(plan, places={**plan.places, "x": Derived(root, lambda array: array)}, outside=Outside((), {"y": root}))
     assert "the begin of the run, value 'x'" in list_problems(inside)
@@ -245,14 +241,14 @@ def test_input_in_the_memory_of_an_output_of_the_caller_is_found() -> None:
 
 
 def test_function_on_memory_of_the_caller_is_found() -> None:
-    plan = make_plan(LARGE, JIT, w=draw_array(64, 64))
+    plan = make_plan(LARGE, w=draw_array(64, 64))
     bound = change_steps(plan, lambda steps: steps.__setitem__(0, change_recipe(steps[0], calls_functions=True)))
     assert "value 'x'" in list_problems(bound)
     assert "a function keeps to the arena and 'x' lies outside of it in a run" in list_problems(bound)
 
 
 def test_step_that_meets_other_strides_than_it_was_planned_for_is_found() -> None:
-    plan = make_plan(STACKED, JIT, **FILTERS)
+    plan = make_plan(STACKED, **FILTERS)
     index = find_step(plan, "y")
     # Images in C order where they lie channels last.
     strides = (4 * 16 * 36, 4 * 36, 4 * 6, 4)
@@ -261,17 +257,15 @@ def test_step_that_meets_other_strides_than_it_was_planned_for_is_found() -> Non
 
 
 def test_join_without_its_pieces_reads_what_the_pieces_wrote() -> None:
-    plan = make_plan(JOINED, JIT, **FILTERS)
+    plan = make_plan(JOINED, **FILTERS)
     unstated = replace(plan, joins={"y": Joined(plan.joins["y"].pieces[:1])})
     assert "the end of the run, value 'y'" in list_problems(unstated)
 
 
-@pytest.mark.parametrize("kernels", ["NUMPY", "JIT", "AUTO"])
 def test_plan_that_is_refused_goes_node_by_node_with_a_warning(
-    kernels: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if kernels != "NUMPY":
-        pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+    pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
     def build_wrong_plan(*arguments: Any, **settings: Any) -> ExecutionPlan:
         plan = planner.build_plan(*arguments, **settings)
@@ -283,7 +277,7 @@ def test_plan_that_is_refused_goes_node_by_node_with_a_warning(
     x = draw_array(8, 16)
     w = WEIGHT["w"].astype(np.float64)
     with Core() as core, caplog.at_level(logging.WARNING):
-        loaded = core.load_network(model, "CPU", {"CPU_KERNELS": kernels, "CPU_VERIFY_PLAN": "YES"})
+        loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "CPU_VERIFY_PLAN": "YES"})
         y = loaded.infer({"x": x})["y"]
     np.testing.assert_allclose(y, x @ w @ w @ w - x @ w, rtol=1e-4, atol=1e-3)
     assert "network 'g' on CPU goes on node by node: its plan was refused by CPU_VERIFY_PLAN, with 1 faults" in caplog.text

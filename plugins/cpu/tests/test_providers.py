@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -15,12 +14,11 @@ pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 from hetero_cpu import operators, providers
 from hetero_cpu.machine.native import NATIVE_STEP_FUNCTIONS
-from hetero_cpu.operators import ALL, NATIVE_STEPS, NUMPY_STEPS
-from hetero_cpu.planning.recipe import STEP_FUNCTIONS
+from hetero_cpu.operators import ALL, NATIVE_STEPS
 
 
-def name_steps(folder: str, kind: str = "native") -> str:
-    return f"hetero_cpu.operators.{folder}.{kind}_steps"
+def name_steps(folder: str) -> str:
+    return f"hetero_cpu.operators.{folder}.native_steps"
 
 
 def test_table_has_the_operators_of_each_folder_with_machine_code() -> None:
@@ -35,20 +33,9 @@ def test_table_has_the_operators_of_each_folder_with_machine_code() -> None:
         assert names is ALL or set(names.split()) == found[name_steps(folder)]
 
 
-def test_table_has_the_operators_of_each_folder_with_steps_of_numpy() -> None:
-    found: dict[str, set[str]] = {}
-    for folder in NUMPY_STEPS:
-        importlib.import_module(name_steps(folder, "numpy"))
-    for op_type, functions in STEP_FUNCTIONS.items():
-        for function in functions:
-            found.setdefault(function.__module__, set()).add(op_type)
-    assert found == {name_steps(folder, "numpy"): set(names.split()) for folder, names in NUMPY_STEPS.items()}
-
-
 def test_folder_is_in_a_table_if_it_has_steps() -> None:
     folders = Path(operators.__path__[0])
     assert {path.parent.name for path in folders.glob("*/native_steps.py")} == NATIVE_STEPS.keys() | {"winograd"}
-    assert {path.parent.name for path in folders.glob("*/numpy_steps.py")} == NUMPY_STEPS.keys() | {"winograd"}
 
 
 def ask(code: str) -> Any:

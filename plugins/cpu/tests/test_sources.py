@@ -67,11 +67,3 @@ def test_file_that_was_changed_a_moment_ago_is_read_each_time(package: Path) -> 
 def test_without_a_private_folder_the_files_are_read(package: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
     assert digest(package) == expect("machine/b.py", "machine/inner/a.py")
-
-
-def test_steps_of_numpy_are_of_the_last_part(package: Path) -> None:
-    write(package / "machine/numpy_steps.py", "steps")
-    assert sources.digest_package(str(package), (("machine",), ("tests",))) == (
-        expect("machine/b.py", "machine/inner/a.py"),
-        expect("tests/c.py", "steps"),
-    )

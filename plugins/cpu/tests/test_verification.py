@@ -93,8 +93,6 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def build_wrong_plan(*arguments: Any, **options: Any) -> Any:
         plan = build_plan(*arguments, **options)
-        if options.get("provider") != "JIT":
-            return plan
         return replace(plan, offsets={**plan.offsets, "x": plan.offsets["z"]})
 
     monkeypatch.setattr(executable_module, "build_plan", build_wrong_plan)
@@ -160,8 +158,8 @@ def test_plan_that_takes_over_is_verified_in_its_first_run(core: Core, no_kernel
     check(network.infer(make_inputs())["y"], make_inputs())
     wait_until_ready(network)
     assert network.get_metric("CPU_NATIVE_STEPS") == 3
-    # NumPy's plan was right.
-    assert read_metrics(network) == (1, False)
+    # The toolkit's answer is not verified.
+    assert read_metrics(network) == (0, False)
     with pytest.warns(WrongPlanWarning, match="output 'y'"):
         check(network.infer(make_inputs(seed=1))["y"], make_inputs(seed=1))
     check(network.infer(make_inputs(seed=2))["y"], make_inputs(seed=2))
@@ -175,7 +173,7 @@ def test_plan_that_takes_over_is_verified_in_its_first_run(core: Core, no_kernel
         ({"CPU_VERIFY": "NO"}, 0),
         ({"CPU_VERIFY": "AUTO"}, 0),
         ({"CPU_KERNELS": "JIT", "CPU_VERIFY": "YES"}, 1),
-        ({"CPU_KERNELS": "NUMPY", "CPU_VERIFY": "YES"}, 1),
+        ({"CPU_KERNELS": "NUMPY", "CPU_VERIFY": "YES"}, 0),
         ({"MEMORY_LIMIT": 1 << 30, "CPU_VERIFY": "YES"}, 1),
         ({"CPU_KERNELS": "JIT", "DEADLINE": 1000.0, "CPU_VERIFY": "YES"}, 1),
     ],

@@ -32,3 +32,15 @@ def run_calls(calls: Iterable[Any], width: int, *, workers: int = 1) -> None:
         row = np.array(call.numbers, np.int64)
         for chunk in reversed(range(call.chunks)):
             entry(row.ctypes.data, chunk, chunk % workers)
+
+
+def make_open_plan(*arguments: Any, **options: Any) -> Any:
+    """Returns the plan of a class of sizes, nothing of it compiled; None if there is none."""
+    from hetero_cpu.open import making
+
+    planning = making.make_open_plan(*arguments, **options)
+    while True:
+        try:
+            next(planning)
+        except StopIteration as stop:
+            return stop.value

@@ -19,7 +19,6 @@ from hetero_cpu.machine.digested_files import read_digested_file, write_digested
 FOLDER = "cpu-sources"
 _EMITTERS, _OTHERS = ("machine", "operators"), ("open", "planning", "stored")
 """The folders of what decides which instructions a kernel of a name has, and of what else machine code depends on."""
-_NUMPY_STEPS = "numpy_steps.py"
 _SETTLED = 2_000_000_000
 """Nanoseconds since the last change of a file after which another one would change its times, too."""
 
@@ -42,10 +41,6 @@ def _digest_here() -> tuple[str, ...]:
 def digest_package(package: str, parts: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
     """Returns a digest of what the source files in some folders of a package hold, for each part, which is several folders."""
     files_of_part = [[entry for folder in part for entry in list_sources(os.path.join(package, folder))] for part in parts]
-    # Steps of NumPy emit nothing: they count as the last part.
-    numpy_files = [entry for files in files_of_part[:-1] for entry in files if entry.name == _NUMPY_STEPS]
-    files_of_part = [[entry for entry in files if entry not in numpy_files] for files in files_of_part]
-    files_of_part[-1] += numpy_files
     stamps = [(entry.path, entry.stat().st_size, entry.stat().st_mtime_ns) for files in files_of_part for entry in files]
     stamp = sha256(repr(stamps).encode()).hexdigest()
     path = _find_path(package)

@@ -1,21 +1,8 @@
-"""Which folder computes which operator: NumPy's steps in its `numpy_steps.py`, those of machine code in its `native_steps.py`."""
+"""Which folder computes which operator: the steps of a plan are made by its `native_steps.py`."""
 
 from __future__ import annotations
 
 ALL = "all"
-
-NUMPY_STEPS = {
-    "attention": "Attention",
-    "convolution": "Conv",
-    "elementwise": "Abs Add Clip Div Elu Exp Gelu HardSigmoid HardSwish LeakyRelu Log Max Min Mul Neg Reciprocal Relu Sigmoid Sqrt "
-    "Sub Sum Swish Tanh",
-    "layout": "Concat Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze",
-    "product": "Gemm MatMul",
-    "normalization": "BatchNormalization LRN LayerNormalization RMSNormalization Softmax",
-    "pooling": "AveragePool GlobalAveragePool MaxPool",
-    "transposed": "ConvTranspose",
-}
-"""Folder -> the operators that it has steps for. A network imports those that it needs."""
 
 NATIVE_STEPS = {
     "attention": "Attention",
@@ -27,7 +14,7 @@ NATIVE_STEPS = {
     "grouped": "Conv",
     # Asked before the copies of layout.
     "shuffle": "Reshape Transpose",
-    "layout": "Expand Flatten Reshape Squeeze Transpose Unsqueeze",
+    "layout": "Concat Expand Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze",
     "product": "Gemm MatMul",
     "normalization": "InstanceNormalization LRN LayerNormalization LogSoftmax RMSNormalization SimplifiedLayerNormalization Softmax",
     "pooling": "AveragePool GlobalAveragePool GlobalMaxPool MaxPool ReduceMax ReduceMean",

@@ -30,15 +30,15 @@ class AlikeGroups:
         self._numbers = TypeNumbers()
         self._choices: dict[tuple[Any, ...], tuple[Choice | None, tuple[str, ...]]] = {}
 
-    def choose(self, site: Site, provider: str) -> Choice | None:
-        """Returns `choose_step(site, provider)`, or what that gave for a site like it, with the names of this one."""
+    def choose(self, site: Site) -> Choice | None:
+        """Returns `choose_step(site)`, or what that gave for a site like it, with the names of this one."""
         described = self._describe(site)
         if described is None:
-            return choose_step(site, provider)
+            return choose_step(site)
         key, names = described
         earlier = self._choices.get(key)
         if earlier is None:
-            choice = choose_step(site, provider)
+            choice = choose_step(site)
             self._choices[key] = choice, names
             return choice
         choice, own_names = earlier
@@ -93,7 +93,6 @@ def _rename(choice: Choice, names: Mapping[str, str]) -> Choice:
             choice.scratch,
             choice.is_channels_last,
             choice.overwrites,
-            choice.calls_blas,
             choice.kernels,
             choice.calls_functions,
             choice.reaches,

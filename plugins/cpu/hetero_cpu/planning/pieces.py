@@ -10,7 +10,6 @@ import numpy as np
 
 from hetero_cpu.planning.plan import Piece
 from hetero_cpu.planning.recipe import Array, Cut, Recipe, is_channels_last
-from hetero_cpu.providers import NUMPY
 
 
 def can_stand_for(piece: Array, array: Array) -> bool:
@@ -25,16 +24,16 @@ def can_stand_for(piece: Array, array: Array) -> bool:
     return all(piece.strides[axis] * array.strides[3] == array.strides[axis] * piece.strides[3] for axis in (0, 2))
 
 
-def copy_pieces(output: Array, pieces: Sequence[Piece], prototypes: Mapping[str, Array], *, provider: str, workers: int) -> Recipe:
-    """Returns the recipe that copies each source into its cut of `output`; by machine code where it takes them all."""
+def copy_pieces(output: Array, pieces: Sequence[Piece], prototypes: Mapping[str, Array], *, workers: int) -> Recipe:
+    """Returns the recipe that copies each source into its cut of `output`; by machine code if it takes them all, else by NumPy."""
     sources, cuts = [piece.source for piece in pieces], [piece.cut for piece in pieces]
-    if provider != NUMPY and len(set(sources)) == len(sources):
+    if len(set(sources)) == len(sources):
         from hetero_cpu.operators.layout.copies import plan_pieces  # LLVM
 
         recipe = plan_pieces(output, cuts, {source: prototypes[source] for source in sources}, workers=workers)
         if recipe is not None:
             return recipe
-    return Recipe(tuple(sources), _bind_copies(cuts), calls_blas=False, parts=tuple(cuts))
+    return Recipe(tuple(sources), _bind_copies(cuts), parts=tuple(cuts))
 
 
 def _bind_copies(cuts: Sequence[Cut]) -> Any:

@@ -28,13 +28,12 @@ from hetero_cpu.planning.recipe import NO_HALO, Array, Cut, Halo, Join, Recipe, 
 
 @dataclass(slots=True, eq=False)
 class ValuePlacer:
-    """The values that are placed so far. `is_native`: machine code reads and writes them, too."""
+    """The values that are placed so far."""
 
     network: Network
     types: Mapping[str, TensorType]
     constants: dict[str, Array]
-    wanted_halos: HaloTable | None
-    is_native: bool
+    wanted_halos: HaloTable
     scope: Scope | None
     """That of the symbols where sizes are some."""
     moment: int = 1
@@ -75,7 +74,7 @@ class ValuePlacer:
 
     def find_halo(self, value: str) -> Halo:
         """Returns the zeros around the images of a value that its readers want."""
-        return NO_HALO if self.wanted_halos is None else self.wanted_halos.find(value)
+        return self.wanted_halos.find(value)
 
     def place(self, value: str, *, is_channels_last: bool, halo: Halo = NO_HALO) -> None:
         """Gives a value a block of its own."""
@@ -171,7 +170,7 @@ class ValuePlacer:
     def _is_read_in_place(self, value: str) -> bool:
         """Says whether a value is in the memory of an input that machine code may read where the caller has it."""
         root = self.memory.find_root(value)
-        if not self.is_native or root is None or root not in self.network.index_of_input:
+        if root is None or root not in self.network.index_of_input:
             return False
         return value_of(self.prototypes[root].nbytes) >= FEWEST_BYTES
 

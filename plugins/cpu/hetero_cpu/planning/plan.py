@@ -177,7 +177,7 @@ class ExecutionPlan(_PlanFields):
     @cached_property
     def calls_blas(self) -> bool:
         """True if a step may call NumPy's BLAS, whose threads are then those of the network."""
-        return any(isinstance(step.work, Foreign) or (step.work.calls_blas and not step.work.kernels) for step in self.steps)
+        return self.foreign_count > 0
 
     @property
     def native_count(self) -> int:

@@ -7,7 +7,7 @@ group ── choose ──> recipe, views or join ── placing.py ──> a pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from hetero_core.kernels.single_nodes import compile_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
 from hetero_cpu.open.sizes import Scope
+from hetero_cpu.operators.elementwise.chains import join_chains
 from hetero_cpu.planning.alike import AlikeGroups
 from hetero_cpu.planning.arena_layout import lay_arena
 from hetero_cpu.planning.fusion import Group, form_groups
@@ -22,13 +23,12 @@ from hetero_cpu.planning.halos import make_halo_table
 from hetero_cpu.planning.outside import find_outside
 from hetero_cpu.planning.pieces import copy_pieces
 from hetero_cpu.planning.placing import ValuePlacer
-from hetero_cpu.planning.plan import NOTHING_OUTSIDE, Block, Derived, ExecutionPlan, Foreign, Outside, PlannedStep
+from hetero_cpu.planning.plan import Block, Derived, ExecutionPlan, Foreign, Outside, PlannedStep
 from hetero_cpu.planning.recipe import NO_HALO, Array, Choice, Join, Recipe, Site, Views
 from hetero_cpu.planning.specialization import list_static_types
 from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.providers import NUMPY, choose_step
+from hetero_cpu.providers import choose_step
 
-IsAtHand = Callable[[Sequence[Any]], bool]
 # Bytes; smaller ones stay, also for functions that look into them when they are bound.
 _LARGE_CONSTANT = 1 << 16
 
@@ -38,29 +38,20 @@ def build_plan(
     weights: PackedWeights,
     extensions: Mapping[tuple[str, str], Any],
     *,
-    provider: str = NUMPY,
     workers: int = 1,
-    is_interim: bool = False,
     scope: Scope | None = None,
-    is_at_hand: IsAtHand | None = None,
 ) -> ExecutionPlan:
     """Returns the plan of a network as `specialize_network` made it; `workers` is the most threads that machine code may have.
 
-    `is_interim`: machine code takes over soon. `scope`: that of the symbols where sizes are some. `is_at_hand` says of kernels whether all
-    are; where it is given, what needs another one is parted, as a product and the activation behind it, or left to the toolkit.
+    `scope`: that of the symbols, if some sizes are symbols.
     """
     types = list_static_types(network)
     constants = {name: initializer.array for name, initializer in network.initializers.items()}
     weights = weights.serve(network.initializers)
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
-    groups = form_groups(network, types, constants)
-    if provider != NUMPY:
-        from hetero_cpu.operators.elementwise.chains import join_chains  # LLVM
-
-        groups = join_chains(groups, network, types, constants)
-    halos = None if provider == NUMPY else make_halo_table(network, types, groups)
-    placer = ValuePlacer(network, types, constants, halos, provider != NUMPY, scope)
-    builder = _Builder(network, types, constants, weights, extensions, provider, workers, is_interim, scope, placer, is_at_hand)
+    groups = join_chains(form_groups(network, types, constants), network, types, constants)
+    placer = ValuePlacer(network, types, constants, make_halo_table(network, types, groups), scope)
+    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer)
     for group in groups:
         builder.add_group(group)
     return builder.finish()
@@ -75,12 +66,9 @@ class _Builder:
     constants: dict[str, Array]
     weights: PackedWeights
     extensions: Mapping[tuple[str, str], Any]
-    provider: str
     workers: int
-    is_interim: bool
     scope: Scope | None
     placer: ValuePlacer
-    is_at_hand: IsAtHand | None
     steps: list[PlannedStep] = field(default_factory=list)
     alike: AlikeGroups = field(init=False)
     last_read: dict[str, int] = field(default_factory=dict)
@@ -93,7 +81,7 @@ class _Builder:
     def add_group(self, group: Group) -> None:
         """Plans a group: by a step function, or node by node."""
         choice = self._choose(group)
-        if group.epilogue and (choice is None or self._is_better_alone(group, choice)):
+        if group.epilogue and choice is None:
             for node in group.members:
                 self.add_group(Group(node))
             return
@@ -118,17 +106,6 @@ class _Builder:
         # Sites share these mappings, so no recipe keeps what was packed.
         del self.constants[value]
         self.placer.prototypes.pop(value, None)
-        constant = self.network.initializers.get(value)
-        # What machine code packs later is let go then.
-        if constant is not None and self.weights.releases and self.provider == NUMPY:
-            constant.release()
-
-    def _is_better_alone(self, group: Group, choice: Choice) -> bool:
-        """Says whether the group is NumPy's, and its first node alone would be machine code."""
-        if self.provider == NUMPY or (isinstance(choice, Recipe) and choice.kernels):
-            return False
-        alone = self._choose(Group(group.node))
-        return isinstance(alone, Recipe) and bool(alone.kernels)
 
     def _choose(self, group: Group) -> Choice | None:
         if group.node.bodies or not self._has_places(group):
@@ -143,14 +120,11 @@ class _Builder:
             self.placer.halos,
             self.placer.find_halo(group.outputs[0]),
             self.workers,
-            self.is_interim,
         )
         # Of symbols each choice may set conditions on the sizes.
         if self.scope is None:
-            return self.alike.choose(site, self.provider)
-        choice = choose_step(site, self.provider)
-        is_missing = self.is_at_hand is not None and isinstance(choice, Recipe) and not self.is_at_hand(choice.kernels)
-        return None if is_missing else choice
+            return self.alike.choose(site)
+        return choose_step(site)
 
     def _has_places(self, group: Group) -> bool:
         """Says whether all that a group reads is in the plan and has elements, and what it makes has a place there."""
@@ -194,7 +168,7 @@ class _Builder:
         copied = self.placer.place_join(output, join)
         if copied:
             prototypes = self.placer.prototypes
-            recipe = copy_pieces(prototypes[output], copied, prototypes, provider=self.provider, workers=self.workers)
+            recipe = copy_pieces(prototypes[output], copied, prototypes, workers=self.workers)
             self._add_step(group.name_profile(), recipe, (output,))
 
     def finish(self) -> ExecutionPlan:
@@ -231,8 +205,6 @@ class _Builder:
         )
 
     def _find_outside(self, used: set[str]) -> Outside:
-        if self.provider == NUMPY:
-            return NOTHING_OUTSIDE
         return find_outside(
             [spec.name for spec in self.network.inputs if spec.name in used],
             [spec.name for spec in self.network.outputs],

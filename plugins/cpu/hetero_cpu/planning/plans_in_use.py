@@ -57,7 +57,7 @@ class PlanInUse:
 class OpenPlanInUse(PlanInUse):
     """A plan of a class of sizes."""
 
-    __slots__ = ("_checked", "_is_proven", "_network", "_own", "appended", "is_interim", "opened")
+    __slots__ = ("_checked", "_is_proven", "_network", "_own", "appended", "opened")
 
     def __init__(self, opened: OpenPlan, *, network: str = "") -> None:
         """`network`: its name, where the plan is checked before it runs: for the class, and for each set of sizes unless it is proven."""
@@ -68,8 +68,6 @@ class OpenPlanInUse(PlanInUse):
         self._checked: set[Signature] = set()
         self._is_proven = False
         self.appended: frozenset[str] = frozenset()
-        self.is_interim = False
-        """Whether it is there until kernels are compiled, of those that are at hand."""
 
     def covers(self, signature: Signature) -> bool:
         """Says whether a set of input shapes is of the class."""

@@ -1,4 +1,4 @@
-"""Recipes: how one group of nodes is computed, before there is memory; and the table of step functions that make them.
+"""Recipes: how one group of nodes is computed, before there is memory; and the view of a group that step functions get.
 
 A step function gets a `Site` and returns a recipe, or None when it does not take the group. It sees types, constants and prototypes:
 arrays with the shape and the strides that the run will have, in memory that nobody touches. `bind` then gets the real arrays and
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -67,8 +67,6 @@ class Recipe:
     scratch: int = 0
     is_channels_last: bool = False
     overwrites: tuple[int, ...] = ()
-    calls_blas: bool = True
-    """True if a call may be a product of NumPy's; machine code never is."""
     kernels: tuple[Kernel, ...] = ()
     """The machine code that `bind` returns calls of; a step that has some writes into any strides, also beside a halo."""
     calls_functions: bool = False
@@ -116,8 +114,6 @@ class Site:
     """The zeros that the output gets where a recipe with kernels makes it channels last."""
     workers: int = 1
     """The threads that machine code may be run by."""
-    is_interim: bool = False
-    """True if machine code takes over soon, so that this plan is not worth much memory or time."""
 
     @property
     def node(self) -> Node:
@@ -158,19 +154,3 @@ def is_channels_last(array: Array) -> bool:
     last = array.transpose(0, 2, 3, 1)
     is_dense = last.strides[3] == array.itemsize or last.shape[3] == 1
     return is_dense and list(last.strides[:3]) == sorted(last.strides[:3], reverse=True) and not array.flags.c_contiguous
-
-
-StepFunction = Callable[[Site], Choice | None]
-Function = TypeVar("Function", bound=StepFunction)
-STEP_FUNCTIONS: dict[str, list[StepFunction]] = {}
-
-
-def step(*op_types: str) -> Callable[[Function], Function]:
-    """Registers a function for operators of ONNX's own domain; the functions of an operator are asked in the order of registration."""
-
-    def register(function: Function) -> Function:
-        for op_type in op_types:
-            STEP_FUNCTIONS.setdefault(op_type, []).append(function)
-        return function
-
-    return register

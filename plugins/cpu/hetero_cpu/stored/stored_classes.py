@@ -72,8 +72,8 @@ class StoredClasses:
             opened = [self._open(*own, None) for own in pending]
         return [in_use for in_use in opened if in_use is not None]
 
-    def keep(self, in_use: OpenPlanInUse, special: Network) -> None:
-        """Keeps a plan that was made here of a network for one set of sizes; the log says so where that is not possible."""
+    def keep(self, in_use: OpenPlanInUse, signature: Signature) -> None:
+        """Keeps a plan that was made here for input shapes; the log says so where that is not possible."""
         from hetero_cpu.stored.form_writing import write_form  # most loads write no plan
 
         try:
@@ -82,8 +82,7 @@ class StoredClasses:
             constants = self._network.initializers
             form = write_form(in_use.opened, ValueWriter(constants, self._weights.serve(constants)), self._network)
             with self._lock:
-                shapes = [spec.shape for spec in special.inputs]
-                form |= {"content": self._digest_content(), "example": shapes}
+                form |= {"content": self._digest_content(), "example": signature}
                 paths = self._list_paths()
                 path = next((path for path in paths if not path.exists()), None) or next(filter(self._is_foreign, paths), None)
                 if path is not None:

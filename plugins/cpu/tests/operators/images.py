@@ -1,4 +1,4 @@
-"""Images and models for the tests of NumPy's steps: windows with random geometry, and the check of a network against a formula."""
+"""Images and models for tests of operators: windows with random geometry, and the check of a network against a formula."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ def draw_array(seed: int, *shape: int) -> Any:
 
 def check(core: Core, model: Any, inputs: dict[str, Any], expected: dict[str, Any]) -> None:
     loaded = core.load_network(model, "CPU")
-    assert loaded.get_metric("CPU_FOREIGN_STEPS") == 0
     for _ in range(2):
         found = loaded.infer(inputs)
         for name, wanted in expected.items():

@@ -216,6 +216,5 @@ def test_other_caches_are_left_to_others(native: NativeRun, queries: int, inputs
     images = {name: draw_array(1, 1, 2, queries, 8) for name in "qk"}
     images |= {"v": draw_array(1, 1, 2, queries, 16), "past_k": draw_array(1, 1, 2, 6, 8), "past_v": draw_array(1, 1, 2, 6, 16)}
     node = Node("attention", "Attention", inputs, outputs, since_version=24)
-    choice = choose_step(native.make_site([node], images, {}, (1, 2, queries, 16)), "JIT")
-    assert choice is None or not choice.kernels
-    assert (choice is None) is (queries == 4)
+    choice = choose_step(native.make_site([node], images, {}, (1, 2, queries, 16)))
+    assert choice is None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cpu.operators.layout.copies import TURN, plan_copy, plan_pieces
-from hetero_cpu.operators.layout.native_steps import plan_native_expand, plan_native_reshape, plan_native_transpose
+from hetero_cpu.operators.layout.native_steps import plan_concat, plan_expand, plan_reshape, plan_transpose
 from hetero_cpu.planning.fusion import Extra, Group
 from hetero_cpu.planning.recipe import Recipe, Site, Views
 from hetero_cpu.planning.weights import PackedWeights
@@ -105,7 +105,7 @@ def run(recipe: Any, x: Array, y: Array, width: int) -> Array:
 def test_transpose_of_heads_equals_numpy(width: int) -> None:
     x = draw_array(3, 2, 9, 4, 24)
     node = Node("n", "Transpose", ("x",), ("y",), attributes={"perm": (0, 2, 1, 3)})
-    y = run(plan_native_transpose(make_site(node, x, (2, 4, 9, 24))), x, np.empty((2, 4, 9, 24), np.float32), width)
+    y = run(plan_transpose(make_site(node, x, (2, 4, 9, 24))), x, np.empty((2, 4, 9, 24), np.float32), width)
     np.testing.assert_array_equal(y, x.transpose(0, 2, 1, 3))
 
 
@@ -113,14 +113,14 @@ def test_transpose_of_heads_equals_numpy(width: int) -> None:
 def test_transpose_that_only_renames_axes_of_an_image_is_a_view(perm: tuple[int, ...], is_last: bool) -> None:
     x = lay_last(draw_array(4, 1, 8, 5, 6)) if is_last else draw_array(4, 1, 5, 6, 8)
     node = Node("n", "Transpose", ("x",), ("y",), attributes={"perm": perm})
-    views = plan_native_transpose(make_site(node, x, tuple(x.shape[axis] for axis in perm)))
+    views = plan_transpose(make_site(node, x, tuple(x.shape[axis] for axis in perm)))
     assert isinstance(views, Views)
     np.testing.assert_array_equal(views.make[0](x), x.transpose(perm))
 
 
-def test_transpose_that_products_read_is_left_to_a_view() -> None:
+def test_transpose_that_products_read_is_a_view() -> None:
     node = Node("n", "Transpose", ("x",), ("y",), attributes={"perm": (1, 0)})
-    assert plan_native_transpose(make_site(node, draw_array(1, 4, 5), (5, 4), ("MatMul",))) is None
+    assert isinstance(plan_transpose(make_site(node, draw_array(1, 4, 5), (5, 4), ("MatMul",))), Views)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -128,12 +128,20 @@ def test_transpose_that_products_read_is_left_to_a_view() -> None:
 def test_flattened_image_channels_last_is_in_c_order(around: int, width: int) -> None:
     x = lay_last(draw_array(5, 2, 40, 3, 7), around=around)
     node = Node("n", "Flatten", ("x",), ("y",))
-    y = run(plan_native_reshape(make_site(node, x, (2, 840))), x, np.empty((2, 840), np.float32), width)
+    y = run(plan_reshape(make_site(node, x, (2, 840))), x, np.empty((2, 840), np.float32), width)
     np.testing.assert_array_equal(y, x.reshape(2, 840))
 
 
-def test_reshape_that_has_a_view_is_refused() -> None:
-    assert plan_native_reshape(make_site(Node("n", "Reshape", ("x",), ("y",)), draw_array(1, 6, 4), (3, 8))) is None
+def test_reshape_that_has_a_view_is_a_view() -> None:
+    assert isinstance(plan_reshape(make_site(Node("n", "Reshape", ("x",), ("y",)), draw_array(1, 6, 4), (3, 8))), Views)
+
+
+@pytest.mark.parametrize(("shapes", "output"), [([(3, 3), (3, 3)], (5, 3)), ([(3, 3), (3, 2)], (6, 3)), ([(3, 3), (3,)], (6, 3))])
+def test_concat_that_contradicts_its_type_is_left_to_the_toolkit(shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> None:
+    node = Node("joined", "Concat", ("a", "b"), ("y",), attributes={"axis": 0})
+    types = {name: TensorType("float32", shape) for name, shape in zip("aby", [*shapes, output], strict=True)}
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in zip("ab", shapes, strict=True)}
+    assert plan_concat(Site(Group(node), types, {}, arrays, PackedWeights())) is None
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -141,7 +149,7 @@ def test_reshape_that_has_a_view_is_refused() -> None:
 def test_expand_equals_numpy(sizes: tuple[int, ...], width: int) -> None:
     x = draw_array(6, *sizes)
     node = Node("n", "Expand", ("x",), ("y",))
-    y = run(plan_native_expand(make_site(node, x, (2, 3, 40))), x, np.empty((2, 3, 40), np.float32), width)
+    y = run(plan_expand(make_site(node, x, (2, 3, 40))), x, np.empty((2, 3, 40), np.float32), width)
     np.testing.assert_array_equal(y, np.broadcast_to(x, (2, 3, 40)))
 
 
@@ -149,7 +157,7 @@ def test_group_of_another_epilogue_is_refused() -> None:
     node = Node("n", "Reshape", ("x",), ("t",))
     site = make_site(node, draw_array(1, 6, 4), (3, 8))
     group = Group(node, (Extra(Node("m", "Relu", ("t",), ("y",))),))
-    assert plan_native_reshape(Site(group, site.types, {}, site.prototypes, PackedWeights())) is None
+    assert plan_reshape(Site(group, site.types, {}, site.prototypes, PackedWeights())) is None
 
 
 @pytest.mark.parametrize("width", WIDTHS)

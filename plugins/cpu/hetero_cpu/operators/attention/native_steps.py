@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 
+import numpy as np
+
 from hetero_cpu.machine.chunks import cut_products
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.native import Array, NativeCall, address_of, bits_of, native_step
-from hetero_cpu.open.arrays import broadcast
+from hetero_cpu.open.arrays import broadcast, lay_empty
 from hetero_cpu.open.choices import pays
 from hetero_cpu.operators.attention.kernel import CACHE_PARAMETERS, PARAMETERS, choose_attention_shape, make_attention
-from hetero_cpu.operators.attention.numpy_steps import find_split, is_plain_attention, join_caches, split_heads
 from hetero_cpu.planning.arena import align
 from hetero_cpu.planning.recipe import Recipe, Site
 
+_ATTRIBUTES = {"is_causal", "kv_num_heads", "q_num_heads", "scale"}
 _FLOAT_BYTES = 4
 # Keys and values of this size would leave no room in the second cache of most processors.
 _FAR_BYTES = 1 << 20
@@ -28,12 +30,12 @@ def plan_native_attention(site: Site) -> Recipe | None:
     Source: ONNX Attention-24.
     """
     node = site.node
-    split = find_split(site)
-    if split is None or not is_plain_attention(site) or site.group.epilogue:
+    split = _find_split(site)
+    if split is None or not _is_plain_attention(site) or site.group.epilogue:
         return None
     appends = site.has_input(4)
     operands = [site.prototypes[name] for name in node.inputs[:3]]
-    q, k, v = (split_heads(array, split) for array in (operands[0], *join_caches(site)))
+    q, k, v = (_split_heads(array, split) for array in (operands[0], *_join_caches(site)))
     batch, heads, queries, size = q.shape
     keys, value_size = k.shape[2], v.shape[3]
     if k.shape != (batch, heads, keys, size) or v.shape[:3] != (batch, heads, keys) or 0 in (*q.shape, keys, value_size):
@@ -73,8 +75,10 @@ def plan_native_attention(site: Site) -> Recipe | None:
     scale = float(node.attributes.get("scale", 1 / sqrt(size)))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        arrays = {key: split_heads(array, split) for key, array in zip("qkv", (reads[0], *(writes[1:] or reads[1:3])), strict=True)}
-        arrays["y"] = split_heads(writes[0], split)
+        arrays = {
+            key: _split_heads(array, split) for key, array in zip("qkv", (reads[0], *(writes[1:] or reads[1:3])), strict=True)
+        }
+        arrays["y"] = _split_heads(writes[0], split)
         if kind:
             arrays["mask"] = broadcast(reads[3], full_shape)
         numbers = {
@@ -105,3 +109,52 @@ def _list_rows(name: str, array: Array) -> dict[str, int]:
         name: address_of(array), f"{name}_batch": batch, f"{name}_head": head, f"{name}_step": step, f"{name}_rows": rows,
         f"{name}_row_bytes": row_bytes,
     }  # fmt: skip
+
+
+def _is_plain_attention(site: Site) -> bool:
+    """Says whether a node is the formula alone: float32, without soft caps, lengths and a causal mask; with both caches or none."""
+    node = site.node
+    has_caches = [bool(name) for name in (*node.inputs[4:6], *node.outputs[1:3])]
+    return (
+        set(node.attributes) <= _ATTRIBUTES
+        and not node.attributes.get("is_causal", 0)
+        and (has_caches == [True] * 4 or not any(has_caches))
+        and not any((*node.inputs[6:], *node.outputs[3:]))
+        and site.is_float32(*(name for name in node.inputs if name))
+    )
+
+
+def _join_caches(site: Site) -> tuple[Array, Array]:
+    """Returns arrays that lie as all keys and values do: the given ones, or where there are caches both in one. Raises: ValueError."""
+    names = site.node.inputs
+    fresh_arrays = site.prototypes[names[1]], site.prototypes[names[2]]
+    if not site.has_input(4):
+        return fresh_arrays
+    k, v = (_join_shapes(site.shape(past), fresh.shape) for past, fresh in zip(names[4:6], fresh_arrays, strict=True))
+    return lay_empty(k, np.float32), lay_empty(v, np.float32)
+
+
+def _join_shapes(past: tuple[int, ...], fresh: tuple[int, ...]) -> tuple[int, ...]:
+    if len(past) != len(fresh) or past[:2] != fresh[:2] or past[3:] != fresh[3:]:
+        raise ValueError(f"a cache of {past} does not go with {fresh}")
+    return (*past[:2], past[2] + fresh[2], *past[3:])
+
+
+def _find_split(site: Site) -> int | None:
+    """Returns the heads of packed inputs, 0 where heads are an axis, None where the step does not apply; caches go with the latter."""
+    ranks = {len(site.shape(name)) for name in site.node.inputs[:3]}
+    if site.has_input(4):
+        return 0 if ranks == {4} else None
+    heads, others = (int(site.node.attributes.get(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
+    if ranks == {4}:
+        return 0
+    return heads if ranks == {3} and heads == others and heads > 0 else None
+
+
+def _split_heads(array: Array, heads: int) -> Array:
+    """Returns an array as (batch, heads, steps, size)."""
+    if not heads:
+        return array
+    batch, steps, width = array.shape
+    split: Array = array.reshape(batch, steps, heads, width // heads).transpose(0, 2, 1, 3)
+    return split

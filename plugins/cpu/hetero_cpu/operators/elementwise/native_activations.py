@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import isnan
+from typing import Any
 
 import numpy as np
 
 from hetero_core.network.graph import Node
 from hetero_cpu.machine.arithmetic import EMITTERS, Activation
-from hetero_cpu.operators.elementwise.activations import read_clip
 from hetero_cpu.planning.recipe import Array
 
 PLAIN = frozenset(
@@ -56,7 +56,16 @@ def _read_numbers(node: Node, constants: Mapping[str, Array]) -> Activation | No
 def _read_clip(node: Node, constants: Mapping[str, Array]) -> Activation | None:
     if any(name and constants[name].size != 1 for name in node.inputs[1:]) or not set(node.attributes) <= {"min", "max"}:
         return None
-    return Activation("Clip", tuple(map(_single, read_clip(node, constants))))
+    return Activation("Clip", tuple(map(_single, _read_bounds(node, constants))))
+
+
+def _read_bounds(node: Node, constants: Mapping[str, Array]) -> tuple[Any, Any]:
+    """Returns the two bounds; those of float32 if they are absent. Source: ONNX Clip-6 has attributes, Clip-11 inputs."""
+    limits = np.finfo(np.float32)
+    if node.since_version < 11:
+        return node.attributes.get("min", limits.min), node.attributes.get("max", limits.max)
+    low, high = (*[constants[name].reshape(-1)[0] if name else None for name in node.inputs[1:3]], None, None)[:2]
+    return limits.min if low is None else low, limits.max if high is None else high
 
 
 def _read_gelu(node: Node, constants: Mapping[str, Array]) -> Activation | None:

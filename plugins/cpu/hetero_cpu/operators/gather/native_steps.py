@@ -24,7 +24,7 @@ _CHUNK = 1 << 15
 
 @native_step("Gather")
 def plan_native_gather(site: Site) -> Recipe | None:
-    """Returns the recipe of slices along one axis; one index that is constant is NumPy's view. Source: ONNX Gather-13.
+    """Returns the recipe of slices along one axis; one constant index is a view, which `layout` makes. Source: ONNX Gather-13.
 
     The run raises IndexError where an index is none of the axis.
     """

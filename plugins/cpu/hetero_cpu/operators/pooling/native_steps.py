@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
 from hetero_cpu.machine.chunks import choose_chunk_size
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.native import NativeCall, address_of, list_strides, native_step
@@ -19,16 +20,17 @@ from hetero_cpu.operators.pooling.kernel import (
     make_global_mean,
     make_max_pool,
 )
-from hetero_cpu.operators.pooling.numpy_steps import lay_counts, read_windows
 from hetero_cpu.operators.windows.images import ImageReading, read_image
 from hetero_cpu.operators.windows.window_plan import WindowCall, count_chunks, find_overhang, has_channel_vectors, plan_shape
 from hetero_cpu.planning.recipe import NO_HALO, Array, Recipe, Site
+
+_ATTRIBUTES = {"auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "storage_order", "strides"}
 
 
 @native_step("MaxPool")
 def plan_max_pool(site: Site) -> Recipe | None:
     """Returns the recipe of a MaxPool without indices. Source: ONNX MaxPool-22."""
-    windows = read_windows(site)
+    windows = _read_windows(site)
     reading = None if windows is None else _read_pooled(site)
     if windows is None or reading is None:
         return None
@@ -43,7 +45,7 @@ def plan_max_pool(site: Site) -> Recipe | None:
 @native_step("AveragePool")
 def plan_average_pool(site: Site) -> Recipe | None:
     """Returns the recipe of an AveragePool. Source: ONNX AveragePool-22."""
-    windows = read_windows(site)
+    windows = _read_windows(site)
     if windows is None:
         return None
     is_unpadded = not any(end for pad in windows.pads for end in pad)
@@ -57,7 +59,9 @@ def plan_average_pool(site: Site) -> Recipe | None:
     if shape is None:
         return None
     counts_pads = bool(site.node.attributes.get("count_include_pad", 0))
-    constants = {f"{name}_counts": lay_counts(windows, axis, count_pads=counts_pads) for axis, name in enumerate(("row", "column"))}
+    constants = {
+        f"{name}_counts": _lay_counts(windows, axis, count_pads=counts_pads) for axis, name in enumerate(("row", "column"))
+    }
     call = WindowCall(make_average_pool(shape), shape, windows, find_width(), 0.0, site.workers, constants)
     return _make_recipe(site, reading, call)
 
@@ -133,3 +137,47 @@ def _plan_global(site: Site, kernel: Kernel, *, divides: bool) -> Recipe | None:
 
 def _make_factor(height: int, length: int) -> Array:
     return np.array([1 / (height * length)], np.float32)
+
+
+def _read_windows(site: Site) -> Windows | None:
+    """Returns the windows of a pooling of float32 images; None for another one."""
+    node = site.node
+    source = node.inputs[0]
+    if not site.is_float32(source) or len(site.shape(source)) != 4 or not set(node.attributes) <= _ATTRIBUTES:
+        return None
+    if any(node.outputs[1:]) or node.attributes.get("auto_pad", "NOTSET") not in AUTO_PADS or site.group.epilogue:
+        return None
+    windows = lay_windows(
+        site.shape(source)[2:],
+        node.attributes["kernel_shape"],
+        auto_pad=node.attributes.get("auto_pad", "NOTSET"),
+        pads=node.attributes.get("pads"),
+        strides=node.attributes.get("strides"),
+        dilations=node.attributes.get("dilations"),
+        ceil_mode=node.attributes.get("ceil_mode", 0),
+    )
+    expected = site.types[node.outputs[0]].shape
+    return windows if expected == (*site.shape(source)[:2], *windows.outputs) and 0 not in expected else None
+
+
+def _lay_counts(windows: Windows, axis: int, *, count_pads: bool) -> Array:
+    """Returns the same as float32, at least 1, where sizes may be symbols."""
+    numbers = windows.outputs[axis], windows.sizes[axis], *_describe_taps(windows, axis, count_pads=count_pads)
+    counts: Array = lay_table(_make_counts, numbers)
+    return counts
+
+
+def _describe_taps(windows: Windows, axis: int, *, count_pads: bool) -> tuple[int, ...]:
+    begin, end = windows.pads[axis]
+    return windows.kernel[axis], windows.strides[axis], windows.dilations[axis], begin, *((begin, end) if count_pads else (0, 0))
+
+
+def _count_taps(outputs: int, size: int, kernel: int, stride: int, dilation: int, pad: int, before: int, after: int) -> Array:
+    """Returns how many taps of each window are elements of an axis, or of the pads around it that count."""
+    taps = (np.arange(outputs) * stride - pad)[:, None] + np.arange(kernel) * dilation
+    counts: Array = ((taps >= -before) & (taps < size + after)).sum(axis=1)
+    return counts
+
+
+def _make_counts(*numbers: int) -> Array:
+    return np.maximum(_count_taps(*numbers), 1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The steps of pooling by NumPy, against formulas in float64, with random geometry."""
+"""Poolings of random geometry by each value of CPU_KERNELS, against formulas in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of depthwise convolution by NumPy, against a formula in float64, with random geometry."""
+"""Depthwise convolutions of random geometry by each value of CPU_KERNELS, against a formula in float64."""
 
 from __future__ import annotations
 
