@@ -264,13 +264,6 @@ def shapes(session: nox.Session) -> None:
 
 
 @nox.session
-def plans(session: nox.Session) -> None:
-    """Verifies plans of CPU that are made and not run; not among the default sessions."""
-    install_workspace(session, ["cpu", "template", "hetero"])
-    session.run("python", "tests/bench/check_plans.py", *session.posargs, env=isolate(session))
-
-
-@nox.session
 def fuzz(session: nox.Session) -> None:
     """Looks for inputs that are neither refused nor answered; not among the default sessions."""
     install_workspace(session, PLUGINS)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
     from hetero_cpu.sources import NetworkSource
 
-VERIFY_PLAN_KEY = "CPU_VERIFY_PLAN"
 KEEP_LOADS_KEY = "CPU_KEEP_LOADS"
 
 
@@ -62,12 +61,6 @@ class CpuDevice:
                 "YES computes the first run of each plan a second time without a plan, and stops using a plan whose answer differs; it "
                 "is for finding faults. NO never does; AUTO is an old word for NO.",
                 choices=VERIFY_CHOICES,
-                runtime=True,
-            ),
-            VERIFY_PLAN_KEY: ConfigKey(
-                bool,
-                False,
-                "Check each plan before it runs for the first time; where one is wrong, the network goes node by node, with a warning.",
                 runtime=True,
             ),
             KEEP_LOADS_KEY: ConfigKey(
@@ -135,7 +128,6 @@ class CpuDevice:
             workers=threads,
             streams=config[STREAMS_KEY],
             verifies=config[VERIFY_KEY] == YES,
-            checks_plans=config[VERIFY_PLAN_KEY],
             is_once=bool(config[WEIGHTS_ONCE_KEY]),
             may_keep_loads=config[KEEP_LOADS_KEY],
         )
@@ -153,8 +145,7 @@ class CpuDevice:
         # A payload of version 1 is that of a network without packed weights.
         payload.require_version(1, 2)
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
-        # A plan that was kept is numbers, which a verifier cannot read: the network is planned again.
-        if kernels != NUMPY and not config[VERIFY_PLAN_KEY]:
+        if kernels != NUMPY:
             from hetero_cpu.stored.blob_network import find_blob_network  # machine code
 
             source = find_blob_network(payload, config[THREADS_KEY], is_once=bool(config[WEIGHTS_ONCE_KEY]))

@@ -23,7 +23,6 @@ from hetero_cpu.kernel_set import warn_of_slow_kernels, warn_where_toolkit_compu
 from hetero_cpu.planning.instance import WrongTypeError, lay_inputs
 from hetero_cpu.planning.later import build_plan, compile_toolkit, join, specialize
 from hetero_cpu.planning.plan import ExecutionPlan
-from hetero_cpu.planning.plan_check import is_faulty
 from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
 from hetero_cpu.planning.signature import read_static_signature
 from hetero_cpu.planning.weights import PackedWeights
@@ -58,17 +57,15 @@ class CpuExecutable(TellingExecutable):
         workers: int = 1,
         streams: int = 1,
         verifies: bool = False,
-        checks_plans: bool = False,
         is_once: bool = False,
         may_keep_loads: bool = True,
     ) -> None:
         """`kernels`: NUMPY, JIT or AUTO. A run with machine code may have `workers` threads, and `streams` runs may be under way.
 
-        With `verifies` the first run of each plan is computed twice. With `checks_plans` a plan is checked as a whole before it runs,
-        and a network with a wrong one goes node by node. With `is_once` each weight is held in one form, for all sizes.
+        With `verifies` the first run of each plan is computed twice. With `is_once` each weight is held in one form, for all sizes.
         `may_keep_loads`: a copy of the model may be written.
         """
-        self._kernels, self.workers, self._verifies, self._checks_plans = kernels, workers, verifies, checks_plans
+        self._kernels, self.workers, self._verifies = kernels, workers, verifies
         self._may_keep_loads = may_keep_loads
         self._teams = None if kernels == NUMPY or workers == 1 else open_teams(workers, streams)
         self.source, self.inputs, self.outputs = source, source.inputs, source.outputs
@@ -83,7 +80,7 @@ class CpuExecutable(TellingExecutable):
         self._is_ordered, self._has_failed = False, False
         self._turn, self._toolkit_runs, self._is_packing = threading.Condition(), 0, False
         self._open_plans = open_plans.OpenPlans(self.inputs, verifies=verifies)
-        if signature is None and kernels != NUMPY and not (checks_plans or is_once):
+        if signature is None and kernels != NUMPY and not is_once:
             self._open_plans.keep_on_disk(source, self.native_weights, workers)
             self._plan_count = len(self._open_plans.plans)
         self._last_open: Signature | None = None
@@ -257,14 +254,11 @@ class CpuExecutable(TellingExecutable):
         """Returns the plan of a network for one set of input shapes."""
         plan = build_plan(special, self.native_weights, self._extensions, workers=self.workers)
         warn_where_toolkit_computes(plan)
-        is_refuted = self._verifier.has_refuted or (self._checks_plans and is_faulty(plan, self.source.name))
-        return PlanInUse(plan, is_refuted=is_refuted, needs_check=self._verifies)
+        return PlanInUse(plan, is_refuted=self._verifier.has_refuted, needs_check=self._verifies)
 
     def _use_class(self, class_plan: OpenPlan, signature: Signature) -> OpenPlanInUse:
         warn_where_toolkit_computes(class_plan.plan)
-        opened = OpenPlanInUse(class_plan, network=self.source.name if self._checks_plans else "")
-        opened.covers(signature)
-        return opened
+        return OpenPlanInUse(class_plan)
 
     def _begin_packing(self) -> None:
         """Waits for runs of the toolkit, and has new ones wait, if packing beside them would hold the weights of a large file twice."""

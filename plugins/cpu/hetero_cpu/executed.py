@@ -32,7 +32,6 @@ MOST_KEPT_NODES = 1000
 class TellingExecutable(Executable):
     """An executable on CPU that tells its steps and its metrics."""
 
-    _checks_plans: bool
     _may_keep_loads: bool
     source: NetworkSource
     _only_plan: PlanInUse | None
@@ -80,7 +79,7 @@ class TellingExecutable(Executable):
         That is so where the plan is machine code alone, which an import takes up, and where plans of open sizes are kept by themselves.
         """
         in_use = self._only_plan
-        if not self._may_keep_loads or self._checks_plans:
+        if not self._may_keep_loads:
             return False
         if in_use is None:
             return self._open_plans.are_kept and len(self.transformed.nodes) <= MOST_KEPT_NODES

@@ -10,19 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cpu import executable
-from hetero_cpu.open.check import fix_plan
-from hetero_cpu.open.class_verifier import verify_class
 from hetero_cpu.open.evaluation import Products
 from hetero_cpu.open.instance import OpenInstance
 from hetero_cpu.open_plans import OpenPlans
-from hetero_cpu.planning import plans_in_use
 from hetero_cpu.planning.fusion import Extra, Group
-from hetero_cpu.planning.instance import Instance
 from hetero_cpu.planning.plan import ExecutionPlan
-from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.planner import build_plan
 from hetero_cpu.planning.recipe import NO_HALO, Halo, Recipe, Site
 from hetero_cpu.planning.weights import PackedWeights
+from hetero_tests.fixed_plans import fix_plan
+from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.errors import ConfigValueError
 from hetero_core.network.graph import Node
@@ -31,7 +28,7 @@ from hetero_core.network.types import TensorType
 
 @pytest.fixture(autouse=True)
 def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks every plan that a test makes before it runs, one of a class for all sizes, and the calls that it is bound to."""
+    """Checks every plan that a test makes before it runs; the plan of a class for each set of sizes that a test runs."""
 
     def build_verified_plan(*arguments: Any, **settings: Any) -> ExecutionPlan:
         plan = build_plan(*arguments, **settings)
@@ -39,34 +36,14 @@ def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not faults, "\n".join(map(str, faults))
         return plan
 
-    checked: list[ExecutionPlan] = []
-
-    def open_verified_instance(plan: ExecutionPlan) -> Instance:
-        if plan.native_count and not any(plan is other for other in checked):
-            from hetero_cpu.planning.call_verifier import verify_calls  # LLVM
-
-            faults = verify_calls(plan)
-            assert not faults, "\n".join(map(str, faults))
-            checked.append(plan)
-        return Instance(plan)
-
     monkeypatch.setattr(executable, "build_plan", build_verified_plan)
-    monkeypatch.setattr(plans_in_use, "Instance", open_verified_instance)
     run_open = OpenInstance.run
     bound: dict[tuple[int, Products], OpenInstance] = {}
-    classes: dict[int, OpenInstance] = {}
 
     def run_verified(instance: OpenInstance, products: Products, inputs: Any, *others: Any) -> Any:
-        if id(instance._plan) not in classes and instance._plan.origin is not None:
-            report = verify_class(instance._plan)
-            assert not report.faults, "\n".join(map(str, report.faults))
-            classes[id(instance._plan)] = instance
         key = id(instance._plan), products
         if key not in bound and instance._plan.origin is not None:
-            from hetero_cpu.planning.call_verifier import verify_calls  # LLVM
-
-            plan = fix_plan(instance._plan, tuple(array.shape for array in inputs))
-            faults = [*verify_plan(plan), *verify_calls(plan)]
+            faults = verify_plan(fix_plan(instance._plan, tuple(array.shape for array in inputs)))
             assert not faults, "\n".join(map(str, faults))
             bound[key] = instance
         return run_open(instance, products, inputs, *others)

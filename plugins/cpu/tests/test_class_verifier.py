@@ -1,11 +1,10 @@
-"""The verifier of plans over a class of sizes: plans as they are made are proven, faults that the example does not show are found."""
+"""Plans of a class of sizes, verified at sampled sizes: faults that the example does not show are found."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,16 @@ import onnx.parser
 import pytest
 from hetero_cpu.open import layout
 from hetero_cpu.open.arrays import OpenArray
-from hetero_cpu.open.check import fix_plan
-from hetero_cpu.open.class_verifier import ClassReport, verify_class
 from hetero_cpu.open.plan import OpenPlan
 from hetero_cpu.open.sizes import Scope, is_open, value_of
-from hetero_cpu.open.terms import evaluate
 from hetero_cpu.passes import transform_network
-from hetero_cpu.planning.plan import Block, Joined, PlannedStep
-from hetero_cpu.planning.plan_verifier import verify_plan
-from hetero_cpu.planning.recipe import Halo
+from hetero_cpu.planning.plan import Block, PlannedStep
+from hetero_cpu.planning.signature import Signature
 from hetero_cpu.planning.specialization import specialize_network
 from hetero_cpu.planning.weights import PackedWeights
+from hetero_tests.fixed_plans import fix_plan
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
+from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.kernels.arena import Lifetime
 from hetero_core.kernels.single_nodes import evaluate_node
@@ -95,29 +92,6 @@ def change(opened: OpenPlan, *, plan: dict[str, Any] | None = None, origin: dict
     return changed
 
 
-def find_call(opened: OpenPlan, kernel: str) -> int:
-    assert opened.origin is not None
-    return next(index for index, call in enumerate(opened.origin.calls) if kernel in call.kernel.name)
-
-
-def change_call(opened: OpenPlan, index: int, parameter: str, turn: Callable[[Any], Any]) -> OpenPlan:
-    """Returns the plan with one number of a call replaced."""
-    assert opened.origin is not None
-    calls = list(opened.origin.calls)
-    numbers = list(calls[index].numbers)
-    place = calls[index].kernel.parameters.index(parameter)
-    numbers[place] = turn(numbers[place])
-    calls[index] = replace(calls[index], numbers=tuple(numbers))
-    return change(opened, origin={"calls": tuple(calls)})
-
-
-def change_chunks(opened: OpenPlan, index: int, turn: Callable[[Any], Any]) -> OpenPlan:
-    assert opened.origin is not None
-    calls = list(opened.origin.calls)
-    calls[index] = replace(calls[index], chunks=turn(calls[index].chunks))
-    return change(opened, origin={"calls": tuple(calls)})
-
-
 def change_array(opened: OpenPlan, value: str, **parts: Any) -> OpenPlan:
     assert opened.origin is not None
     array = opened.origin.arrays[value]
@@ -184,76 +158,10 @@ def plant_lifetime(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
     return open_plan(CONVOLUTIONS, IMAGES)
 
 
-def plant_chunks(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A call has as many chunks as the example needs."""
-    opened = open_plan(PRODUCTS, ROWS)
-    return change_chunks(opened, find_call(opened, "product"), value_of)
-
-
-def plant_chunk_less(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A call has a chunk less than it needs."""
-    opened = open_plan(CONVOLUTIONS, IMAGES)
-    return change_chunks(opened, 2, lambda chunks: chunks - 1)
-
-
-def plant_stride(_: pytest.MonkeyPatch) -> OpenPlan:
-    """Rows of an image are as far apart as its height says: it is as wide as high in the example."""
-    opened = open_plan(CONVOLUTIONS, IMAGES)
-    height, width = find_symbol(opened, 2), find_symbol(opened, 3)
-    return change_call(opened, find_call(opened, "winograd"), "y_row", lambda stride: stride + (height - width) * 64)
-
-
-def plant_address(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A call writes as far behind its place as there are rows more than in the example."""
-    opened = open_plan(PRODUCTS, ROWS)
-    return change_call(opened, 0, "y", lambda address: address + grow(opened, 0) * 64)
-
-
-def plant_tiles(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A product has as many long tiles as in the example."""
-    opened = open_plan(PRODUCTS, ROWS)
-    return change_call(opened, find_call(opened, "product"), "long_tiles", value_of)
-
-
-def plant_halo(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A step reads one row of zeros for each 40 of the image."""
-    opened = open_plan(CONVOLUTIONS, IMAGES)
-
-    def reach(step: PlannedStep) -> PlannedStep:
-        halos = tuple(
-            Halo(own.top, own.left, own.bottom + grow(opened, 2), own.right) if own.bottom else own for own in step.work.reaches
-        )
-        return replace(step, work=replace(step.work, reaches=halos))
-
-    return change_steps(opened, reach)
-
-
-def plant_zeros(_: pytest.MonkeyPatch) -> OpenPlan:
-    """The zeros between rows are written for as many rows as the example has."""
-    opened = open_plan(CONVOLUTIONS, IMAGES)
-    return change_call(opened, find_call(opened, "clear_halo"), "gaps", value_of)
-
-
-def plant_piece(_: pytest.MonkeyPatch) -> OpenPlan:
-    """The second piece of a concatenation begins at the row at which it begins in the example."""
-    opened = open_plan(JOINED, IMAGES)
-    ((output, joined),) = opened.plan.joins.items()
-    first, second = joined.pieces
-    start = second.cut[2].start
-    cut = (*second.cut[:2], slice(value_of(start), second.cut[2].stop - start + value_of(start)), *second.cut[3:])
-    return change(opened, plan={"joins": {output: Joined((first, replace(second, cut=cut)))}})
-
-
 def plant_arena(_: pytest.MonkeyPatch) -> OpenPlan:
     """The arena has as many bytes as the example needs."""
     opened = open_plan(CONVOLUTIONS, IMAGES)
     return change(opened, plan={"arena_bytes": value_of(opened.plan.arena_bytes)})
-
-
-def plant_scratch(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A step has as much working memory as in the example."""
-    opened = open_plan(CONVOLUTIONS, IMAGES)
-    return change_steps(opened, lambda step: replace(step, work=replace(step.work, scratch=value_of(step.work.scratch))))
 
 
 def plant_slot(_: pytest.MonkeyPatch) -> OpenPlan:
@@ -262,15 +170,6 @@ def plant_slot(_: pytest.MonkeyPatch) -> OpenPlan:
     assert opened.origin is not None
     piece = next(piece for joined in opened.plan.joins.values() for piece in joined.pieces if piece.is_moved)
     return change_array(opened, piece.source, address=opened.origin.arrays[piece.source].address + grow(opened, 2) * 4)
-
-
-def plant_array(_: pytest.MonkeyPatch) -> OpenPlan:
-    """An array has twice as many rows more than in the example as its block."""
-    opened = open_plan(PRODUCTS, ROWS)
-    assert opened.origin is not None
-    value = opened.plan.steps[1].writes[0]
-    shape = opened.origin.arrays[value].shape
-    return change_array(opened, value, shape=(shape[0] + grow(opened, 0), *shape[1:]))
 
 
 def plant_pair(_: pytest.MonkeyPatch) -> OpenPlan:
@@ -292,22 +191,6 @@ def plant_bound_strides(_: pytest.MonkeyPatch) -> OpenPlan:
     return change_steps(opened, fix)
 
 
-def plant_table(_: pytest.MonkeyPatch) -> OpenPlan:
-    """A table has as many elements as the example needs."""
-    opened = open_model(make_detector(width=8, depth=2), ((1, 3, 100, 77),))
-    assert opened.origin is not None
-    scope = copy.copy(opened.origin.scope)
-    index = next(
-        place for place, (make, _) in enumerate(scope.tables) if "_make_offsets" in repr(make) and isinstance(make, partial)
-    )
-    keys = list(scope.tables)
-    make, numbers = keys[index]
-    count = len(make(*(evaluate(dict(number), scope.values) for number in numbers)))
-    keys[index] = (lambda *sizes: make(*sizes)[:count]), numbers
-    scope.tables = dict(zip(keys, scope.tables.values(), strict=True))
-    return change(opened, origin={"scope": scope})
-
-
 TWO_SIZES = """g (float[N, 16] x, float[M, 16] z) => (float[N, 16] y, float[M, 16] u) {
     a = MatMul (x, w)
     b = MatMul (z, w)
@@ -324,76 +207,70 @@ BESIDE = """g (float[N, 16, H, W] x) => (float[N, 16, H, W] y) {
     c = Concat <axis = 1> (a, b)
     y = Conv (c, v)
 }"""
-FAULTS: dict[Callable[[pytest.MonkeyPatch], OpenPlan], str] = {
-    plant_offset: "while both are alive",
-    plant_maximum: "while both are alive",
-    plant_chunks: "its chunks do not share its work",
-    plant_stride: "writes what the step does not state",
-    plant_address: "writes what the step does not state",
-    plant_tiles: "its chunks do not share its work",
-    plant_halo: "reads more zeros around it",
-    plant_zeros: "not all zeros around it are written",
-    plant_piece: "does not begin where the one before it ends",
-    plant_arena: "its block ends beyond the arena",
-    plant_scratch: "writes what the step does not state",
-    plant_slot: "does not lie in its slice",
-    plant_array: "it lies outside",
-    plant_pair: "in other places",
-    plant_table: "reads more of a table than there is",
-    plant_bound_strides: "planned for other strides",
+SIZES = {
+    "images": [((batch, 16, height, width),) for batch in (1, 3) for height in (37, 40, 48, 90) for width in (38, 44, 80)],
+    "rows": [((rows, 16),) for rows in (60, 97, 112, 150, 300)],
+    "two": [((first, 16), (second, 16)) for first, second in ((8, 40), (40, 8), (9, 12), (12, 9), (64, 16), (16, 64))],
+}
+"""Sets of sizes; a plan is bound to those of its class and verified."""
+
+FAULTS: dict[Callable[[pytest.MonkeyPatch], OpenPlan], tuple[str, str]] = {
+    plant_offset: ("images", "the step reads it and writes"),
+    plant_maximum: ("two", "the step reads it and writes"),
+    plant_arena: ("images", "its block ends beyond the arena"),
+    plant_slot: ("images", "does not lie in its slice"),
+    plant_pair: ("rows", "it lies outside"),
+    plant_bound_strides: ("images", "the step was planned for strides"),
 }
 
 
-@pytest.mark.parametrize(("plant", "problem"), FAULTS.items(), ids=lambda part: getattr(part, "__name__", ""))
-def test_a_fault_that_the_example_does_not_have_is_found(
-    plant: Callable[[pytest.MonkeyPatch], OpenPlan], problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hetero_cpu.planning.call_verifier import verify_calls  # LLVM
+def list_faults(opened: OpenPlan, signature: Signature) -> list[str]:
+    """Returns the faults of the plan of a class that is bound to one set of sizes."""
+    return [str(fault) for fault in verify_plan(fix_plan(opened, signature))]
 
+
+def read_example(opened: OpenPlan) -> Signature:
+    """Returns the sizes that the plan was made with."""
+    assert opened.origin is not None
+    return opened.sizes.write_signature([opened.origin.scope.values[symbol.atom] for symbol in opened.sizes.form.symbols])
+
+
+@pytest.mark.parametrize(("plant", "expected"), FAULTS.items(), ids=lambda part: getattr(part, "__name__", ""))
+def test_fault_that_the_example_lacks_is_found_at_other_sizes(
+    plant: Callable[[pytest.MonkeyPatch], OpenPlan], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = plant(monkeypatch)
-    assert opened.origin is not None
-    example = opened.sizes.write_signature([value_of_symbol(opened, symbol.atom) for symbol in opened.sizes.form.symbols])
-    fixed = fix_plan(opened, example)
-    assert not verify_plan(fixed)
-    assert not verify_calls(fixed)
-    faults = [str(fault) for fault in verify_class(opened).faults]
-    assert any(problem in fault and "with inputs of ((" in fault for fault in faults), faults
+    sizes, problem = expected
+    assert not list_faults(opened, read_example(opened))
+    own = [signature for signature in SIZES[sizes] if opened.match(signature) is not None]
+    faults = [fault for signature in own for fault in list_faults(opened, signature)]
+    assert any(problem in fault for fault in faults), faults
 
 
-def value_of_symbol(opened: OpenPlan, atom: int) -> int:
-    assert opened.origin is not None
-    return opened.origin.scope.values[atom]
-
-
-@pytest.mark.parametrize("plant", [plant_lifetime, plant_chunk_less])
-def test_a_fault_that_the_example_has_is_found(
-    plant: Callable[[pytest.MonkeyPatch], OpenPlan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert verify_class(plant(monkeypatch)).faults
+def test_fault_of_the_example_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = plant_lifetime(monkeypatch)
+    assert list_faults(opened, read_example(opened))
 
 
 @pytest.mark.parametrize(
-    "opened",
+    ("opened", "signatures"),
     [
-        lambda: open_plan(CONVOLUTIONS, IMAGES),
-        lambda: open_plan(JOINED, IMAGES),
-        lambda: open_plan(BESIDE, IMAGES),
-        lambda: open_plan(PRODUCTS, ROWS),
-        lambda: open_plan(TWO_SIZES, ((8, 16), (9, 16))),
-        # An image of more elements than there are runs that are looked at.
-        lambda: open_plan(CONVOLUTIONS, ((1, 16, 256, 264),)),
-        lambda: open_model(make_encoder(layers=1, width=64), ((3, 37), (3, 37))),
-        lambda: open_model(make_detector(width=8, depth=2), ((1, 3, 100, 77),)),
-        lambda: open_model(make_decoder(layers=1, width=64, heads=4, key_heads=2), ((1, 1), (1, 2, 20, 16), (1, 2, 20, 16))),
+        (lambda: open_plan(CONVOLUTIONS, IMAGES), SIZES["images"]),
+        (lambda: open_plan(JOINED, IMAGES), SIZES["images"]),
+        (lambda: open_plan(BESIDE, IMAGES), SIZES["images"]),
+        (lambda: open_plan(PRODUCTS, ROWS), SIZES["rows"]),
+        (lambda: open_plan(TWO_SIZES, ((8, 16), (9, 16))), SIZES["two"]),
+        (lambda: open_model(make_encoder(layers=1, width=64), ((3, 37), (3, 37))), [((2, 50), (2, 50)), ((5, 9), (5, 9))]),
+        (lambda: open_model(make_detector(width=8, depth=2), ((1, 3, 100, 77),)), [((1, 3, 60, 90),), ((1, 3, 128, 64),)]),
+        (
+            lambda: open_model(make_decoder(layers=1, width=64, heads=4, key_heads=2), ((1, 1), (1, 2, 20, 16), (1, 2, 20, 16))),
+            [((1, 1), (1, 2, 21, 16), (1, 2, 21, 16)), ((1, 1), (1, 2, 100, 16), (1, 2, 100, 16))],
+        ),
     ],
 )
-def test_plans_as_they_are_made_are_proven_for_all_sizes(opened: Callable[[], OpenPlan]) -> None:
-    report = verify_class(opened())
-    assert report == ClassReport(report.proven, (), (), report.tables)
-    assert report.proven > 10
-
-
-def test_a_plan_whose_example_has_too_many_runs_to_look_at_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hetero_cpu.open.boxes._MOST_RUNS", SIDE * SIDE - 1)
-    report = verify_class(open_plan(BESIDE, IMAGES))
-    assert report == ClassReport(report.proven, (), (), report.tables)
+def test_plan_of_a_class_has_no_faults_at_sampled_sizes(opened: Callable[[], OpenPlan], signatures: list[Signature]) -> None:
+    plan = opened()
+    for signature in (read_example(plan), *signatures):
+        if plan.match(signature) is not None:
+            assert list_faults(plan, signature) == []
+    assert any(plan.match(signature) is not None for signature in signatures)

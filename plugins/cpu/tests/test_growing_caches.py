@@ -202,7 +202,6 @@ def test_another_network_may_go_on_with_a_cache(model: onnx.ModelProto, compute:
         {"DEADLINE": 60},
         {"PERF_COUNT": True},
         {"CPU_VERIFY": "YES"},
-        {"CPU_VERIFY_PLAN": True},
         {"CPU_KERNELS": "NUMPY"},
     ],
 )

@@ -129,7 +129,6 @@ def test_plan_of_auto_is_kept_when_its_kernels_are_there(core: Core, tmp_path: P
         ("(float[N] x) => (float[N] y) { y = Relu (x) }", {"CPU_KERNELS": "NUMPY"}),
         ("(float[N] x) => (float[N] y) { y = Relu (x) }", {"WEIGHTS_ONCE": "YES"}),
         ("(float[2] x) => (float[2] y) { y = Relu (x) }", {"CPU_KERNELS": "NUMPY"}),
-        ("(float[2] x) => (float[2] y) { y = Relu (x) }", {"CPU_VERIFY_PLAN": "YES"}),
     ],
 )
 def test_load_that_plans_or_calls_python_is_not_kept(core: Core, tmp_path: Path, text: str, config: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ def _check(model: onnx.ModelProto, sizes: list[tuple[int, ...]], caplog: pytest.
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(model.SerializeToString(), options)
     rng, (name,) = np.random.default_rng(5), [value.name for value in model.graph.input]
-    config = {"CPU_KERNELS": "JIT", "CPU_VERIFY_PLAN": "YES", "INFERENCE_NUM_THREADS": str(threads)}
+    config = {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": str(threads)}
     with Core() as core, caplog.at_level(logging.WARNING):
         network = core.load_network(model, "CPU", config)
         for shape in sizes:

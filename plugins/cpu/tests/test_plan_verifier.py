@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu import executable
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.planning import arena_layout, planner
 from hetero_cpu.planning.plan import Derived, ExecutionPlan, Joined, Outside, PlannedStep
-from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.recipe import Recipe
 from hetero_cpu.planning.signature import read_static_signature
 from hetero_cpu.planning.specialization import specialize_network
 from hetero_cpu.planning.weights import PackedWeights
+from hetero_tests.plan_verifier import verify_plan
 
-from hetero_core import Core
 from hetero_core.kernels.arena import Lifetime, place_blocks
 from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
@@ -260,39 +256,3 @@ def test_join_without_its_pieces_reads_what_the_pieces_wrote() -> None:
     plan = make_plan(JOINED, **FILTERS)
     unstated = replace(plan, joins={"y": Joined(plan.joins["y"].pieces[:1])})
     assert "the end of the run, value 'y'" in list_problems(unstated)
-
-
-def test_plan_that_is_refused_goes_node_by_node_with_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
-
-    def build_wrong_plan(*arguments: Any, **settings: Any) -> ExecutionPlan:
-        plan = planner.build_plan(*arguments, **settings)
-        return replace(plan, offsets={**plan.offsets, "c": plan.offsets["a"]})
-
-    monkeypatch.setattr(executable, "build_plan", build_wrong_plan)
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {PRODUCTS}')
-    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT["w"], "w"))
-    x = draw_array(8, 16)
-    w = WEIGHT["w"].astype(np.float64)
-    with Core() as core, caplog.at_level(logging.WARNING):
-        loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "CPU_VERIFY_PLAN": "YES"})
-        y = loaded.infer({"x": x})["y"]
-    np.testing.assert_allclose(y, x @ w @ w @ w - x @ w, rtol=1e-4, atol=1e-3)
-    assert "network 'g' on CPU goes on node by node: its plan was refused by CPU_VERIFY_PLAN, with 1 faults" in caplog.text
-    assert "value 'a', bytes" in caplog.text
-    assert "`hetero reduce`" in caplog.text
-
-
-def test_import_with_the_key_plans_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {PRODUCTS}')
-    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT["w"], "w"))
-    plans = []
-    monkeypatch.setattr(executable, "build_plan", lambda *a, **s: plans.append(planner.build_plan(*a, **s)) or plans[-1])
-    with Core() as core:
-        core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"}).export_network(tmp_path / "blob")
-        assert len(plans) == 1
-        core.import_network(tmp_path / "blob", "CPU", {"CPU_KERNELS": "JIT", "CPU_VERIFY_PLAN": "YES"})
-    assert len(plans) == 2

@@ -18,11 +18,11 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from hetero_cpu.planning.byte_runs import Runs, join_all, join_runs
 from hetero_cpu.planning.instance import allocate_arena, bind_halo, lay_arrays
 from hetero_cpu.planning.plan import ExecutionPlan, Foreign, PlannedStep
-from hetero_cpu.planning.plan_layout import Access, PlanLayout
 from hetero_cpu.planning.recipe import Array, Recipe
+
+from hetero_tests.plan_verifier import Access, PlanLayout, Runs, join_all
 
 # No byte is written that equals both; as numbers they are large, and NaN.
 _POISONS = (0x55, 0xFF)
@@ -43,12 +43,10 @@ def audit_plan(plan: ExecutionPlan, inputs: Sequence[Array]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """What a step wrote into poison: the bytes of the arena after it, which of them each chunk of each call changed, the last chunk first,
-    and which it should have by the call's numbers, as far as these tell."""
+    """Result of a step on poison: the arena after it, and the bytes that each chunk of each call changed, the last chunk first."""
 
     memory: Array
     calls: tuple[tuple[Array, ...], ...]
-    stated: tuple[tuple[Array, ...] | None, ...]
 
 
 class _Audit:
@@ -87,7 +85,6 @@ class _Audit:
         if not np.array_equal(result, _pick(traces[1].memory, stated)):
             yield f"{label}: the result depends on bytes that it does not state to read, or is not written"
         yield from _compare_writes(label, written, stated, access.works)
-        yield from _compare_numbers(label, written, traces[0].stated, access.works)
         yield from self._audit_overwrites(label, step, work, access, result)
 
     def _trace(self, step: PlannedStep, work: Recipe, access: Access, poison: int) -> _Trace:
@@ -99,7 +96,7 @@ class _Audit:
         bound = tuple(_join_functions(self._bind(step, work, source, target)))
         calls = tuple(tuple(_observe(call, target)) for call in bound)
         assert np.array_equal(before, source), f"step {step.node.label} writes where it reads"
-        return _Trace(target, calls, tuple(_read_numbers(call, target) for call in bound))
+        return _Trace(target, calls)
 
     def _bind(self, step: PlannedStep, work: Recipe, source: Array, target: Array) -> Sequence[Any]:
         read_arrays, written_arrays = lay_arrays(self._plan, source), lay_arrays(self._plan, target)
@@ -146,32 +143,6 @@ def _compare_writes(label: str, written: Sequence[Sequence[Array]], stated: Runs
         yield f"{label}: {missing} bytes that it states to write are not written"
     if more:
         yield f"{label}: {more} bytes are written that it does not state"
-
-
-def _compare_numbers(
-    label: str, written: Sequence[Sequence[Array]], stated: Sequence[Sequence[Array] | None], works: Runs
-) -> Iterator[str]:
-    """Yields calls whose chunks write other bytes than their numbers say, working memory aside."""
-    for number, (chunks, told) in enumerate(zip(written, stated, strict=True)):
-        if told is None:
-            continue
-        elsewhere = ~_spread(works, chunks[0].size)
-        if any(((seen != mask) & elsewhere).any() for seen, mask in zip(chunks, told, strict=True)):
-            yield f"{label}: chunks of call {number} write other bytes than the numbers of the call say"
-
-
-def _read_numbers(call: Any, memory: Array) -> tuple[Array, ...] | None:
-    """Returns the bytes that the chunks of a call write by its numbers, the last chunk first; None where they do not tell."""
-    if callable(call):
-        return None
-    from hetero_cpu.planning.call_verifier import list_spans  # LLVM
-
-    spans = list_spans(call)
-    if spans is None:
-        return None
-    begins = spans.begins - memory.ctypes.data
-    picks = [spans.chunks == chunk for chunk in reversed(range(call.chunks))]
-    return tuple(_spread(join_runs(begins[pick], (begins + spans.nbytes)[pick]), memory.size) for pick in picks)
 
 
 def _join_functions(calls: Sequence[Any]) -> Iterator[Any]:

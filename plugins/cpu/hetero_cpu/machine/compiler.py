@@ -21,7 +21,6 @@ from hetero_core.devices.processors import grants_flag
 from hetero_core.errors import HeteroError
 from hetero_core.hashing import sha256
 from hetero_core.runtime.forks import call_in_child
-from hetero_cpu.machine.footprints import Numbers, Spans
 from hetero_cpu.machine.image import ImageError, load_image
 from hetero_cpu.machine.shipped import ShippedKernels, open_shipped
 from hetero_cpu.machine.sources import digest_sources
@@ -36,15 +35,11 @@ _DIGEST_BYTES = 32
 class Kernel:
     """A function of machine code: void (int64 row, int64 chunk, int64 worker). `emit(name, width)` returns its Code, finished.
 
-    `name`: unique for what `emit` does, with all parameters in it. Two kernels of one name are the same.
+    `name` is unique for the code: all parameters are in it. Two kernels of one name are the same.
     """
 
     name: str
     emit: Callable[[str, int], Any]
-    parameters: tuple[str, ...] = ()
-    """The names of the numbers of a call, in order, as far as `writes` asks for them."""
-    writes: Callable[[Numbers, int], Spans] | None = None
-    """Which bytes each chunk of a call writes, by the numbers of the call and the elements of a vector; None where nothing tells."""
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -57,35 +57,18 @@ class PlanInUse:
 class OpenPlanInUse(PlanInUse):
     """A plan of a class of sizes."""
 
-    __slots__ = ("_checked", "_is_proven", "_network", "_own", "appended", "opened")
+    __slots__ = ("_own", "appended", "opened")
 
-    def __init__(self, opened: OpenPlan, *, network: str = "") -> None:
-        """`network`: its name, where the plan is checked before it runs: for the class, and for each set of sizes unless it is proven."""
+    def __init__(self, opened: OpenPlan) -> None:
         super().__init__(opened.plan)
-        self.opened, self._network = opened, network
+        self.opened = opened
         self.calls_blas |= opened.late_calls_toolkit
         self._own: list[OpenInstance] = []
-        self._checked: set[Signature] = set()
-        self._is_proven = False
         self.appended: frozenset[str] = frozenset()
 
     def covers(self, signature: Signature) -> bool:
         """Says whether a set of input shapes is of the class."""
-        if self.opened.match(signature) is None:
-            return False
-        if self._network and not self._is_proven and not self.is_refuted and signature not in self._checked:
-            self._check(signature)
-        return True
-
-    def _check(self, signature: Signature) -> None:
-        from hetero_cpu.open.check import fix_plan
-        from hetero_cpu.planning.plan_check import check_class, is_faulty
-
-        if not self._checked:
-            self.is_refuted, self._is_proven = check_class(self.opened, self._network)
-        self._checked.add(signature)
-        if not self._is_proven and not self.is_refuted:
-            self.is_refuted = is_faulty(fix_plan(self.opened, signature), self._network)
+        return self.opened.match(signature) is not None
 
     def measure(self, inputs: tuple[Any, ...]) -> int:
         """Returns the bytes of the arena of a run."""

@@ -7,7 +7,6 @@ down its columns without a sum inside a vector, and the weights of the values ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from math import ceil
 
 import numpy as np
@@ -15,7 +14,6 @@ import numpy as np
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.exponential import emit_exponential_of_negative
-from hetero_cpu.machine.footprints import list_attention_writes
 from hetero_cpu.machine.streams import emit_forked_stream, emit_stream
 from hetero_cpu.machine.terms import Number
 from hetero_cpu.open.choices import pays
@@ -113,10 +111,7 @@ def choose_attention_shape(
 
 def make_attention(shape: AttentionShape) -> Kernel:
     """Returns the kernel of a shape."""
-    writes = partial(list_attention_writes, vectors=shape.vectors, last_rows=shape.last_rows, appends=shape.appends)
-    return Kernel(
-        f"attention_{shape.name}", lambda name, width: _emit(name, width, shape), (*PARAMETERS, *CACHE_PARAMETERS), writes
-    )
+    return Kernel(f"attention_{shape.name}", lambda name, width: _emit(name, width, shape))
 
 
 def _emit(name: str, width: int, shape: AttentionShape) -> Code:

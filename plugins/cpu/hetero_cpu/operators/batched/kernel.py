@@ -9,7 +9,6 @@ from math import ceil
 from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.footprints import list_batched_writes
 from hetero_cpu.machine.terms import Number
 from hetero_cpu.open.sizes import is_open
 from hetero_cpu.operators.batched.panels import emit_panel, emit_turned_panel
@@ -64,8 +63,7 @@ def choose_batched_tile(rows: int, columns: int, width: int) -> tuple[int, int, 
 
 def make_batched(shape: BatchedShape) -> Kernel:
     """Returns the kernel of a shape."""
-    writes = partial(list_batched_writes, vectors=shape.vectors)
-    return Kernel(f"batched_{shape.name}", lambda name, width: _emit(name, width, shape), PARAMETERS, writes)
+    return Kernel(f"batched_{shape.name}", lambda name, width: _emit(name, width, shape))
 
 
 def _emit(name: str, width: int, shape: BatchedShape) -> Code:

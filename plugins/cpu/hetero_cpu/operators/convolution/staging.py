@@ -10,7 +10,6 @@ import numpy as np
 
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.footprints import list_clear_writes, list_stage_writes
 from hetero_cpu.machine.native import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.terms import Mask, Number
 from hetero_cpu.planning.recipe import Halo
@@ -46,9 +45,7 @@ def make_stage(x: Array) -> Kernel:
     """
     channels = x.shape[1]
     if x.strides[1] == FLOAT_BYTES or channels == 1:
-        return Kernel(
-            "stage_pixels", lambda name, width: _emit_stage(name, width, _copy_pixels), STAGE_PARAMETERS, list_stage_writes
-        )
+        return Kernel("stage_pixels", lambda name, width: _emit_stage(name, width, _copy_pixels))
     if channels <= _MOST_INTERLEAVED and x.strides[3] == FLOAT_BYTES:
         # Compiled in: a size that is open has this value from here on.
         planes = int(channels)
@@ -56,10 +53,8 @@ def make_stage(x: Array) -> Kernel:
         def copy(code: Code, p: dict[str, Number], source: Number, target: Number) -> None:
             _interleave_planes(code, p, source, target, planes)
 
-        return Kernel(
-            f"stage_{planes}_planes", lambda name, width: _emit_stage(name, width, copy), STAGE_PARAMETERS, list_stage_writes
-        )
-    return Kernel("stage_planes", lambda name, width: _emit_stage(name, width, _copy_planes), STAGE_PARAMETERS, list_stage_writes)
+        return Kernel(f"stage_{planes}_planes", lambda name, width: _emit_stage(name, width, copy))
+    return Kernel("stage_planes", lambda name, width: _emit_stage(name, width, _copy_planes))
 
 
 def _emit_stage(name: str, width: int, copy: Callable[[Code, dict[str, Number], Number, Number], None]) -> Code:
@@ -114,7 +109,7 @@ def _copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number, begin: 
 
 def make_clear() -> Kernel:
     """Returns the kernel that writes the zeros around the images of one array; a chunk is an image."""
-    return Kernel("clear_halo", _emit_clear, CLEAR_PARAMETERS, list_clear_writes)
+    return Kernel("clear_halo", _emit_clear)
 
 
 def _emit_clear(name: str, width: int) -> Code:

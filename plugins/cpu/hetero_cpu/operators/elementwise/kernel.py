@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from hetero_cpu.machine.arithmetic import EMITTERS, Activation
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.footprints import list_row_writes
-from hetero_cpu.machine.row_walk import RESULT_PARAMETERS, RowWalk
+from hetero_cpu.machine.row_walk import RowWalk
 from hetero_cpu.machine.terms import Floats, Mask, Number
 
 # Vectors of a row that are loaded before one is written; fewer of what takes many instructions, which would be long to compile.
@@ -70,9 +69,7 @@ COMBINERS: Mapping[str, Callable[..., Floats]] = {
 
 def make_elementwise(expression: Expression) -> Kernel:
     """Returns the kernel of an expression; its row is that of `row_walk`, with the result before the operands."""
-    return Kernel(
-        f"elementwise_{expression.name}", lambda name, width: _emit(name, width, expression), RESULT_PARAMETERS, list_row_writes
-    )
+    return Kernel(f"elementwise_{expression.name}", lambda name, width: _emit(name, width, expression))
 
 
 def _emit(name: str, width: int, expression: Expression) -> Code:

@@ -11,7 +11,6 @@ import numpy as np
 
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.footprints import list_gather_writes
 from hetero_cpu.machine.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.open.sizes import largest, least
 from hetero_cpu.operators.convolution.staging import emit_copy
@@ -73,5 +72,5 @@ def _emit_gather(name: str, width: int) -> Code:
     return code.finish()
 
 
-GATHER = Kernel("gather_rows", _emit_gather, _PARAMETERS, list_gather_writes)
+GATHER = Kernel("gather_rows", _emit_gather)
 """The kernel of all of them."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from hetero_cpu.machine.code import Code
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.footprints import list_grouped_writes
-from hetero_cpu.operators.product.kernel import PARAMETERS, ProductShape, describe_cut, emit_product, make_product
+from hetero_cpu.operators.product.kernel import PARAMETERS, ProductShape, emit_product, make_product
 
 GROUP_PARAMETERS = ("chunks_of_group", "x_group", "w_group", "bias_group", "y_group", "added_group")
 """Numbers of a row after those of a product, which are the first group's: the chunks of each, and bytes from group to group."""
@@ -17,9 +14,7 @@ _MOVED = ("x", "w", "bias", "y", "added")
 
 def make_grouped_product(shape: ProductShape) -> Kernel:
     """Returns the kernel of products of one shape, side by side."""
-    writes = partial(list_grouped_writes, **describe_cut(shape))
-    names = (*PARAMETERS, *GROUP_PARAMETERS)
-    return Kernel(f"grouped_{make_product(shape).name}", lambda name, width: _emit(name, width, shape), names, writes)
+    return Kernel(f"grouped_{make_product(shape).name}", lambda name, width: _emit(name, width, shape))
 
 
 def _emit(name: str, width: int, shape: ProductShape) -> Code:

@@ -8,7 +8,6 @@ from math import prod
 
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
-from hetero_cpu.machine.footprints import list_turn_writes
 from hetero_cpu.machine.native import Array, NativeCall, address_of
 from hetero_cpu.machine.row_walk import call_rows
 from hetero_cpu.machine.rows import cut_rows, find_kind, merge_axes
@@ -180,5 +179,5 @@ def turn_vectors(vectors: list[Floats]) -> list[Floats]:
     return vectors
 
 
-TURN = Kernel("turn_matrices", _emit_turn, _PARAMETERS, list_turn_writes)
+TURN = Kernel("turn_matrices", _emit_turn)
 """The kernel that copies matrices into turned ones."""

@@ -13,8 +13,7 @@ from math import inf
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.exponential import emit_exponential, emit_exponential_of_negative, emit_logarithm
-from hetero_cpu.machine.footprints import list_row_writes
-from hetero_cpu.machine.row_walk import RESULT_PARAMETERS, RowWalk
+from hetero_cpu.machine.row_walk import RowWalk
 from hetero_cpu.machine.terms import Floats, Mask, Number
 
 _UNROLLED = 4
@@ -58,7 +57,7 @@ def make_softmax(*, is_logarithm: bool) -> Kernel:
     """Returns the kernel of e**(x - max) / sum over rows, or of its logarithm; arrays: result, x."""
     title = f"{'log_' * is_logarithm}softmax"
     emit = partial(_emit_softmax, is_logarithm=is_logarithm)
-    return Kernel(title, emit, RESULT_PARAMETERS, list_row_writes)
+    return Kernel(title, emit)
 
 
 def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
@@ -111,9 +110,7 @@ def make_moments(moments: Moments) -> Kernel:
 
     Arrays: result, x, then scale and shift where they are; own numbers: the bits of epsilon.
     """
-    return Kernel(
-        f"normalize_{moments.name}", lambda name, width: _emit_moments(name, width, moments), RESULT_PARAMETERS, list_row_writes
-    )
+    return Kernel(f"normalize_{moments.name}", lambda name, width: _emit_moments(name, width, moments))
 
 
 def _emit_moments(name: str, width: int, moments: Moments) -> Code:
@@ -162,7 +159,7 @@ def make_neighbour_norm(before: int, after: int, beta: float) -> Kernel:
     """
     title = f"neighbour_norm_{before}_{after}_{beta.hex().replace('-', 'n').replace('+', '').replace('.', 'p')}"
     emit = partial(_emit_neighbour_norm, before=before, after=after, beta=beta)
-    return Kernel(title, emit, RESULT_PARAMETERS, list_row_writes)
+    return Kernel(title, emit)
 
 
 def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: float) -> Code:

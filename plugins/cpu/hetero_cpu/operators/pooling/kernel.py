@@ -8,7 +8,6 @@ from math import inf
 
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.footprints import list_global_writes
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.windows.walk import TileCode, WindowBody, WindowShape, make_window_kernel
 
@@ -22,8 +21,6 @@ GLOBAL_PARAMETERS = (
 )  # fmt: skip
 """Numbers of a row, in order; `factor` is the address of one. A unit is a block of channels of one image; `vectors`: full ones of a
 pixel; `last`: elements after them."""
-
-_WRITES = partial(list_global_writes, block=GLOBAL_BLOCK)
 
 
 def emit_maximum(first: Floats, second: Floats) -> Floats:
@@ -66,12 +63,12 @@ def _emit_windows(at: TileCode, combine: Combine) -> list[list[Floats]]:
 def make_global_mean() -> Kernel:
     """Returns the kernel y[k] = factor * sum over all pixels of x[pixel, k]; the pixels of a row are summed apart, four by four."""
     emit = partial(_emit_global, neutral=0.0, combine=lambda first, second: first + second)
-    return Kernel("global_mean", emit, GLOBAL_PARAMETERS, _WRITES)
+    return Kernel("global_mean", emit)
 
 
 def make_global_max() -> Kernel:
     """Returns the kernel y[k] = max over all pixels of x[pixel, k]; `factor` is 1."""
-    return Kernel("global_max", partial(_emit_global, neutral=-inf, combine=emit_maximum), GLOBAL_PARAMETERS, _WRITES)
+    return Kernel("global_max", partial(_emit_global, neutral=-inf, combine=emit_maximum))
 
 
 def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Code:

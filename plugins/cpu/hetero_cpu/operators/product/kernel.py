@@ -13,7 +13,6 @@ from typing import Any
 from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.footprints import list_product_writes
 from hetero_cpu.machine.terms import Number
 from hetero_cpu.operators.product.tile import Tile, call_tile
 from hetero_cpu.operators.product.tiling import Chunks, Tiling
@@ -60,8 +59,7 @@ def make_product(shape: ProductShape) -> Kernel:
         + "_in_pieces" * shape.splits
     )
     title = f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}"
-    writes = partial(list_product_writes, **describe_cut(shape))
-    return Kernel(title, lambda name, width: emit_product(Code(name, 3, width), shape), PARAMETERS, writes)
+    return Kernel(title, lambda name, width: emit_product(Code(name, 3, width), shape))
 
 
 def list_cut(tiling: Tiling, chunks: Chunks) -> dict[str, int]:
@@ -70,12 +68,6 @@ def list_cut(tiling: Tiling, chunks: Chunks) -> dict[str, int]:
         "tiles": tiling.tiles, "long_tiles": tiling.long_tiles, "units": chunks.units, "units_of_chunk": chunks.units_of_chunk,
         "unit_chunks": chunks.unit_chunks, "blocks": tiling.blocks, "blocks_of_chunk": chunks.blocks_of_chunk, "last": tiling.last,
     }  # fmt: skip
-
-
-def describe_cut(shape: ProductShape) -> dict[str, Any]:
-    """Returns what tells, beside the numbers of a call, how its output is cut."""
-    names = ("pixels", "has_short_tiles", "vectors", "last_vectors", "is_masked")
-    return {name: getattr(shape, name) for name in names}
 
 
 def emit_product(code: Code, shape: ProductShape) -> Code:

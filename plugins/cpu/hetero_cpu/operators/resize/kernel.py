@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.footprints import list_resampled_writes
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.convolution.staging import emit_copy
 
@@ -23,9 +20,7 @@ def make_resampling(taps: int) -> Kernel:
 
     With one tap, elements are copied, whatever their weights.
     """
-    return Kernel(
-        f"resample_{taps}", lambda name, width: _emit(name, width, taps), PARAMETERS, partial(list_resampled_writes, taps=taps)
-    )
+    return Kernel(f"resample_{taps}", lambda name, width: _emit(name, width, taps))
 
 
 def _emit(name: str, width: int, taps: int) -> Code:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.footprints import list_interleave_writes
 from hetero_cpu.machine.terms import Floats, Mask, Number
 
 INTERLEAVE_PARAMETERS = (
@@ -18,8 +15,7 @@ the channels of a group."""
 
 def make_interleave(groups: int) -> Kernel:
     """Returns the kernel y[pixel, k * groups + g] = x[pixel, g, k]."""
-    writes = partial(list_interleave_writes, groups=groups)
-    return Kernel(f"interleave_{groups}", lambda name, width: _emit(name, width, groups), INTERLEAVE_PARAMETERS, writes)
+    return Kernel(f"interleave_{groups}", lambda name, width: _emit(name, width, groups))
 
 
 def _emit(name: str, width: int, groups: int) -> Code:

@@ -14,7 +14,6 @@ from functools import partial
 
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.footprints import list_window_writes
 from hetero_cpu.machine.terms import Floats, Mask, Number
 
 PARAMETERS = (
@@ -122,9 +121,7 @@ class WindowBody:
 
 def make_window_kernel(shape: WindowShape, body: WindowBody) -> Kernel:
     """Returns the kernel that goes over all windows of a batch of images."""
-    names = ("rows", "short_rows", "pixels", "has_short_tiles")
-    writes = partial(list_window_writes, **{name: getattr(shape, name) for name in names})
-    return Kernel(f"windows_{body.name}_{shape.name}", lambda name, width: _emit(name, width, shape, body), PARAMETERS, writes)
+    return Kernel(f"windows_{body.name}_{shape.name}", lambda name, width: _emit(name, width, shape, body))
 
 
 def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:

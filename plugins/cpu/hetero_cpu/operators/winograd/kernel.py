@@ -7,7 +7,6 @@ one is a range of blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 
@@ -16,7 +15,6 @@ import numpy as np
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.footprints import Numbers, Spans, list_winograd_inputs, list_winograd_writes
 from hetero_cpu.machine.native import Array
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.product.tile import Tile, call_tile
@@ -55,23 +53,17 @@ class WinogradShape:
 
 def make_whole(shape: WinogradShape) -> Kernel:
     """Returns the kernel whose chunks are ranges of tiles, in working memory of the worker."""
-    writes = _describe_writes(shape, is_whole=True)
-    return Kernel(f"winograd_whole_{shape.name}", partial(_emit_whole, shape=shape), PARAMETERS, writes)
+    return Kernel(f"winograd_whole_{shape.name}", partial(_emit_whole, shape=shape))
 
 
 def make_input(size: int) -> Kernel:
     """Returns the kernel that transforms ranges of tiles into memory of all."""
-    return Kernel(f"winograd_input_{size}", partial(_emit_input, size=size), PARAMETERS, partial(list_winograd_inputs, size=size))
+    return Kernel(f"winograd_input_{size}", partial(_emit_input, size=size))
 
 
 def make_output(shape: WinogradShape) -> Kernel:
     """Returns the kernel whose chunks are ranges of blocks, for all tiles."""
-    writes = _describe_writes(shape, is_whole=False)
-    return Kernel(f"winograd_output_{shape.name}", partial(_emit_output, shape=shape), PARAMETERS, writes)
-
-
-def _describe_writes(shape: WinogradShape, *, is_whole: bool) -> Callable[[Numbers, int], Spans]:
-    return partial(list_winograd_writes, size=shape.size, vectors=shape.vectors, last_vectors=shape.last_vectors, is_whole=is_whole)
+    return Kernel(f"winograd_output_{shape.name}", partial(_emit_output, shape=shape))
 
 
 def _emit_whole(name: str, width: int, shape: WinogradShape) -> Code:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
 from hetero_cpu.open.arrays import OpenArray
 from hetero_cpu.open.plan import OpenPlan, OpenStep, map_action
 from hetero_cpu.open.sizes import is_open, terms_of

@@ -11,17 +11,267 @@ their values are made of.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
 from hetero_cpu.planning.arena import ALIGNMENT
-from hetero_cpu.planning.byte_runs import NO_BYTES, Labels, Runs, intersect, join_all, subtract
+from hetero_cpu.planning.instance import allocate_arena, lay_arrays
 from hetero_cpu.planning.pieces import can_stand_for
-from hetero_cpu.planning.plan import ExecutionPlan, Foreign, PlannedStep
-from hetero_cpu.planning.plan_layout import Access, Owners, PlanLayout
-from hetero_cpu.planning.recipe import Array, Recipe
+from hetero_cpu.planning.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep
+from hetero_cpu.planning.recipe import NO_HALO, Array, Halo, Recipe
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """Disjoint runs from `begins[i]` to `ends[i]` - 1 in ascending order; none touches the one before it."""
+
+    begins: Array
+    ends: Array
+
+    @property
+    def count(self) -> int:
+        """The number of bytes."""
+        return int((self.ends - self.begins).sum())
+
+    @property
+    def first(self) -> int:
+        """The first byte of a set that has one."""
+        return int(self.begins[0])
+
+    @property
+    def end(self) -> int:
+        """The position after the last byte of a set that is not empty."""
+        return int(self.ends[-1])
+
+
+NO_BYTES = Runs(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def join_runs(begins: Array, ends: Array) -> Runs:
+    """Returns the bytes of all runs, which may overlap and stand in any order."""
+    filled = ends > begins
+    begins, ends = begins[filled], ends[filled]
+    if len(begins) > 1 and not (begins[1:] > ends[:-1]).all():
+        order = np.argsort(begins, kind="stable")
+        begins, reached = begins[order], np.maximum.accumulate(ends[order])
+        starts = np.concatenate([[True], begins[1:] > reached[:-1]])
+        begins, ends = begins[starts], reached[np.concatenate([starts[1:], [True]])]
+    return Runs(begins, ends)
+
+
+def list_runs(begin: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Runs:
+    """Returns the bytes of an array whose first element lies at `begin`; strides in bytes."""
+    axes = [(stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1 and stride != 0]
+    if 0 in shape:
+        return NO_BYTES
+    begin += sum(stride * (size - 1) for stride, size in axes if stride < 0)
+    length = itemsize
+    begins = np.array([begin], np.int64)
+    for stride, size in sorted((abs(stride), size) for stride, size in axes):
+        if stride == length and len(begins) == 1:
+            length *= size
+        else:
+            begins = (np.arange(size, dtype=np.int64)[:, None] * stride + begins).reshape(-1)
+    return join_runs(begins, begins + length)
+
+
+def join_all(sets: Iterable[Runs]) -> Runs:
+    """Returns the bytes that are in one of the sets or in several."""
+    listed = list(sets)
+    if not listed:
+        return NO_BYTES
+    return join_runs(np.concatenate([runs.begins for runs in listed]), np.concatenate([runs.ends for runs in listed]))
+
+
+def intersect(first: Runs, second: Runs) -> Runs:
+    """Returns the bytes that are in both sets. Linear in the runs of the shorter one, but for a search in the other."""
+    if not len(first.begins) or not len(second.begins) or first.end <= second.first or second.end <= first.first:
+        return NO_BYTES
+    if len(second.begins) > len(first.begins):
+        first, second = second, first
+    low = np.searchsorted(first.ends, second.begins, side="right")
+    high = np.searchsorted(first.begins, second.ends, side="left")
+    counts = np.maximum(high - low, 0)
+    picked, owners = _spread(low, counts), np.repeat(np.arange(len(counts)), counts)
+    return join_runs(np.maximum(first.begins[picked], second.begins[owners]), np.minimum(first.ends[picked], second.ends[owners]))
+
+
+def subtract(first: Runs, second: Runs) -> Runs:
+    """Returns the bytes of the first set that are not in the second."""
+    if not len(first.begins) or not len(second.begins):
+        return first
+    low, high = min(first.first, second.first), max(first.end, second.end)
+    gaps = Runs(np.concatenate([[low], second.ends]), np.concatenate([second.begins, [high]]))
+    return intersect(first, join_runs(gaps.begins, gaps.ends))
+
+
+def _spread(begins: Array, counts: Array) -> Array:
+    """Returns the numbers begins[i] to begins[i] + counts[i] - 1 for all i, one after the other."""
+    total = int(counts.sum())
+    before = np.cumsum(counts) - counts
+    numbers: Array = np.arange(total) + np.repeat(begins - before, counts)
+    return numbers
+
+
+class Labels:
+    """One label for each byte of a block of memory; bytes between two borders of the sets that it was made for have the same one."""
+
+    def __init__(self, sets: Iterable[Runs], nbytes: int, label: int) -> None:
+        ends = [np.array([0, nbytes], np.int64)]
+        for runs in sets:
+            ends += [runs.begins, runs.ends]
+        self._borders = np.unique(np.concatenate(ends))
+        self._labels = np.full(len(self._borders) - 1, label, np.int32)
+
+    def find(self, runs: Runs) -> Places:
+        """Returns where the labels of a set stand, which must be one of those that the labels were made for."""
+        low, high = np.searchsorted(self._borders, runs.begins), np.searchsorted(self._borders, runs.ends)
+        if len(low) == 1:
+            return slice(int(low[0]), int(high[0]))
+        return _spread(low, high - low)
+
+    def write(self, places: Places, label: int) -> None:
+        """Gives the bytes at these places a label."""
+        self._labels[places] = label
+
+    def list_strangers(self, places: Places, labels: Sequence[int]) -> list[tuple[int, Runs]]:
+        """Returns the other labels than these that bytes of the places have, each with the bytes."""
+        here = self._labels[places]
+        strange = (here != labels[0]) if len(labels) == 1 else ~np.isin(here, labels)
+        if not strange.any():
+            return []
+        numbers = (np.arange(places.start, places.stop) if isinstance(places, slice) else places)[strange]
+        others = here[strange]
+        return [
+            (int(label), join_runs(self._borders[numbers[others == label]], self._borders[numbers[others == label] + 1]))
+            for label in np.unique(others)
+        ]
+
+
+Places = slice | Array
+"""Positions of labels: a range, or one number for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The bytes of one step: of the zeros that it `clears` and of what it `writes` by value, of what it `reads` by value with those around
+    it, and of its working memory."""
+
+    clears: tuple[tuple[str, Runs], ...]
+    reads: tuple[tuple[str, Runs, Runs], ...]
+    works: Runs
+    writes: tuple[tuple[str, Runs], ...]
+
+    def list_sets(self) -> list[Runs]:
+        """Returns all sets of bytes of the step."""
+        reads = [runs for _, own, around in self.reads for runs in (own, around)]
+        return [*(runs for _, runs in (*self.clears, *self.writes)), *reads, self.works]
+
+
+class PlanLayout:
+    """The bytes of the arena that each value has."""
+
+    def __init__(self, plan: ExecutionPlan) -> None:
+        self._plan = plan
+        ends = [plan.offsets[value] + block.nbytes for value, block in self.list_blocks()]
+        # A plan may place a block beyond its end, which is to be found out and not to fail.
+        self.memory = allocate_arena(max([plan.arena_bytes, *ends]))
+        """The arena, which nobody touches: only its address counts."""
+        self.arrays = lay_arrays(plan, self.memory)
+        self.begin = int(self.memory.ctypes.data)
+        self._runs: dict[str, Runs] = {}
+        self._blocks: dict[str, Runs] = {}
+
+    def list_blocks(self) -> Iterator[tuple[str, Block]]:
+        """Yields the values that have a block, with it."""
+        for value, place in self._plan.places.items():
+            if isinstance(place, Block):
+                yield value, place
+
+    def find_root(self, value: str) -> str:
+        """Returns the value whose block a placed value lies in."""
+        place = self._plan.places[value]
+        while isinstance(place, Derived):
+            value, place = place.source, self._plan.places[place.source]
+        return value
+
+    def measure(self, array: Array, reach: Halo = NO_HALO) -> Runs:
+        """Returns the bytes of an array of the arena, with those around each image that a step reaches."""
+        begin, shape = int(array.ctypes.data) - self.begin, list(array.shape)
+        if reach != NO_HALO:
+            begin -= reach.top * array.strides[2] + reach.left * array.strides[3]
+            shape[2], shape[3] = shape[2] + reach.top + reach.bottom, shape[3] + reach.left + reach.right
+        return list_runs(begin, shape, array.strides, array.itemsize)
+
+    def find(self, value: str) -> Runs:
+        """Returns the bytes of a placed value."""
+        if value not in self._runs:
+            self._runs[value] = self.measure(self.arrays[value])
+        return self._runs[value]
+
+    def find_block(self, root: str) -> Runs:
+        """Returns all bytes of a block, the halo included."""
+        if root not in self._blocks:
+            block, offset = self._plan.places[root], self._plan.offsets[root]
+            assert isinstance(block, Block)
+            self._blocks[root] = list_runs(offset, (block.nbytes,), (1,), 1)
+        return self._blocks[root]
+
+    def bind(self, step: PlannedStep) -> Sequence[object]:
+        """Returns the calls of a recipe on the arrays of the arena."""
+        assert isinstance(step.work, Recipe)
+        reads, writes = ([self.arrays[value] for value in values] for values in (step.work.reads, step.writes))
+        return step.work.bind(reads, writes, self.memory[step.scratch_offset : step.scratch_offset + step.scratch])
+
+    def list_accesses(self, step: PlannedStep) -> Access:
+        """Returns what a step states that it reads and writes, in bytes."""
+        work = step.work
+        clears = [(value, subtract(self.find_block(value), self.find(value))) for value in step.clears]
+        reads = []
+        for position, value in enumerate(work.reads):
+            if value in self._plan.places:
+                reaches = work.reaches if isinstance(work, Recipe) else ()
+                reach = reaches[position] if position < len(reaches) else NO_HALO
+                array = self.arrays[value]
+                around = NO_BYTES if reach == NO_HALO else subtract(self.measure(array, reach), self.find(value))
+                reads.append((value, self.find(value), around))
+        works = NO_BYTES
+        if step.scratch:
+            works = list_runs(step.scratch_offset, (step.scratch,), (1,), 1)
+        placed = step.writes if isinstance(work, Recipe) else tuple(value for value in work.placed if value is not None)
+        writes = [(value, self.find(value)) for value in placed]
+        if isinstance(work, Recipe) and work.parts:
+            array = self.arrays[placed[0]]
+            writes[0] = (placed[0], join_all(self.measure(array[cut]) for cut in work.parts))
+        return Access(tuple(clears), tuple(reads), works, tuple(writes))
+
+
+class Owners:
+    """The values as which the bytes of a value are written: its own, those that it is joined of, or those that it is a view of."""
+
+    def __init__(self, plan: ExecutionPlan) -> None:
+        self._plan = plan
+        self._owners: dict[str, tuple[str, ...]] = {}
+
+    def find(self, value: str) -> tuple[str, ...]:
+        """Returns the owners of a placed value."""
+        if value not in self._owners:
+            self._owners[value] = tuple(dict.fromkeys(self._list(value)))
+        return self._owners[value]
+
+    def _list(self, value: str) -> Iterator[str]:
+        plan = self._plan
+        if value in plan.joins:
+            for piece in plan.joins[value].pieces:
+                yield from self.find(piece.source) if piece.is_moved else (value,)
+            return
+        place = plan.places[value]
+        if isinstance(place, Block) or place.is_computed:
+            yield value
+        else:
+            yield from self.find(place.source)
+
 
 _NOTHING = 0
 _WORKING_MEMORY = "its working memory"
