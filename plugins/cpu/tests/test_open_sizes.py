@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from hetero_cpu.open import layout
 from hetero_cpu.open.arrays import OpenArray, broadcast, lay_open
-from hetero_cpu.open.check import fix_plan
 from hetero_cpu.open.evaluation import Evaluator, Sums
 from hetero_cpu.open.plan import OpenPlan
 from hetero_cpu.open.size_class import ClassForm, write_guards
 from hetero_cpu.open.sizes import Scope, is_open, largest, least, terms_of
 from hetero_cpu.open.terms import NotOpenError, evaluate
 from hetero_cpu.passes import transform_network
-from hetero_cpu.planning.plan_verifier import verify_plan
 from hetero_cpu.planning.specialization import specialize_network
 from hetero_cpu.planning.weights import PackedWeights
+from hetero_tests.fixed_plans import fix_plan
 from hetero_tests.open_models import make_encoder
+from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.kernels.arena import Lifetime
 from hetero_core.kernels.single_nodes import evaluate_node
