@@ -5,39 +5,43 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import INTERRUPTED, OK, Answer, UsageError
-from hetero_core.cli.named_models import open_named_model
+from hetero_core import errors
+from hetero_core.cli.answer import INTERRUPTED, OK, Announcer, Answer, UsageError, follow, format_table
+from hetero_core.cli.measurement import BenchTask, run_task, take_turns
 from hetero_core.cli.options import (
     Parser,
-    add_command,
     add_input_options,
     add_pin_options,
     add_repeated,
     find_target,
+    open_named_model,
     read_config,
     read_pins,
     read_shapes,
     whole_number,
     write_target,
 )
-from hetero_core.cli.progress import follow
-from hetero_core.errors import suggest
+from hetero_core.errors import HeteroError, suggest
 
 if TYPE_CHECKING:
-    from hetero_core.cli.bench_rounds import Bench
     from hetero_core.cli.measurement import BenchTask
+
 
 _SECONDS = 1.0
 _ROUNDS = 3
 _WARMUP = 5
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "bench", "time a model on one or several devices, side by side", answer_bench)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
     parser.add_argument(
         "-d",
@@ -92,13 +96,11 @@ def _read_seconds(text: str) -> float:
     return seconds
 
 
-def answer_bench(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns a row for each device; the exit code is that of the worst error, 130 after an interrupt.
 
     Raises: UsageError; the error of the devices where all fail with the same words.
     """
-    from hetero_core.cli.bench_rounds import Bench, clear_environment, count_processors
-    from hetero_core.cli.bench_summary import find_common_error, format_rows, summarize
     from hetero_core.reports.trace import format_events
 
     target = None if options.trace is None else find_target(options.trace)
@@ -222,3 +224,250 @@ def _find_exit_code(rows: Sequence[Mapping[str, Any]], bench: Bench) -> int:
     if bench.is_interrupted:
         return INTERRUPTED
     return max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
+
+
+# What chooses the kernels of the libraries below NumPy and the engines: set in a shell, it measures another machine.
+_KERNEL_VARIABLES = frozenset(
+    {
+        "ATEN_CPU_CAPABILITY",
+        "BLIS_ARCH_TYPE",
+        "DNNL_MAX_CPU_ISA",
+        "NPY_DISABLE_CPU_FEATURES",
+        "NPY_ENABLE_CPU_FEATURES",
+        "ONEDNN_MAX_CPU_ISA",
+        "OPENBLAS_CORETYPE",
+        "OPENBLAS_L2_SIZE",
+    }
+)
+# How many threads to use is the caller's choice, as everywhere.
+_THREAD_VARIABLES = frozenset({"MKL_DOMAIN_NUM_THREADS", "MKL_DYNAMIC", "MKL_NUM_THREADS"})
+
+_TRACE_PROCESSES = 1000
+"""Number of processes in a trace that each device may have."""
+
+
+def clear_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Returns the environment without what chooses kernels, and the names that are gone."""
+    cleared = sorted(
+        name for name in environment if name in _KERNEL_VARIABLES or (name.startswith("MKL_") and name not in _THREAD_VARIABLES)
+    )
+    return {name: value for name, value in environment.items() if name not in cleared}, cleared
+
+
+class Bench:
+    """The measurements of several devices, by position. A device that has failed is not asked again."""
+
+    def __init__(self, tasks: Sequence[BenchTask], environment: Mapping[str, str], step: Announcer) -> None:
+        self._step = step
+        self.rounds: list[list[dict[str, Any]]] = [[] for _ in tasks]
+        self.errors: dict[int, dict[str, Any]] = {}
+        self.outputs: dict[int, Any] = {}
+        self.is_interrupted = False
+        self._tasks = tasks
+        self._environment = environment
+
+    def run_rounds(self, count: int, check: Callable[[Bench], None]) -> None:
+        """Measures every device once in each round, in order and back in turns; ends early when it is interrupted.
+
+        `check` is called after the first round, and may raise.
+        """
+        try:
+            for index in range(count):
+                for position in self._take_turns(index):
+                    with self._step(f"round {index + 1} of {count}: timing {self._tasks[position].device}"):
+                        self._measure(position, keeps_outputs=index == 0)
+                if index == 0:
+                    check(self)
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+
+    def trace(self) -> list[dict[str, Any]]:
+        """Returns the trace events of a few more runs of each device that has not failed."""
+        events: list[dict[str, Any]] = []
+        try:
+            for position in self._take_turns(0):
+                task = replace(self._tasks[position], first_process=1 + position * _TRACE_PROCESSES)
+                with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
+                    answer = self._ask(task, Path(folder))
+                if "error" in answer:
+                    self.errors[position] = answer["error"]
+                events += answer.get("events", [])
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+        return events
+
+    def _take_turns(self, turn: int) -> Iterator[int]:
+        return (position for position in take_turns(range(len(self._tasks)), turn) if position not in self.errors)
+
+    def _measure(self, position: int, *, keeps_outputs: bool) -> None:
+        with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
+            path = Path(folder) / "outputs.npz"
+            task = replace(self._tasks[position], outputs=str(path)) if keeps_outputs else self._tasks[position]
+            answer = self._ask(task, Path(folder))
+            if "error" in answer:
+                self.errors[position] = answer["error"]
+                return
+            if keeps_outputs:
+                self.outputs[position] = _read_outputs(path, answer["dtypes"])
+            self.rounds[position].append(answer)
+
+    def _ask(self, task: BenchTask, folder: Path) -> dict[str, Any]:
+        arguments = [*([] if "" in sys.path or str(Path.cwd()) in sys.path else ["-P"]), "-m", "hetero_core.cli.measurement"]
+        return run_task(arguments, asdict(task), folder=folder, environment=self._environment, who=task.device)
+
+
+def _read_outputs(path: Path, dtypes: Mapping[str, str]) -> dict[str, Any]:
+    import numpy as np
+
+    from hetero_core.dtypes import numpy_dtype
+
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    # Element types that NumPy does not know come back as plain bytes.
+    return {name: array.view(numpy_dtype(dtypes[name])) if array.dtype.kind == "V" else array for name, array in arrays.items()}
+
+
+def count_processors() -> int:
+    """Returns how many processors the measurements may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_HEADER = ("DEVICE", "LOAD", "FIRST", "MEDIAN", "P90", "PER SECOND", "PEAK MEMORY")
+
+
+def summarize(bench: Bench, devices: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns a row for each device, in order; one that failed has an `error`, one that was not reached has no rounds."""
+    return [_summarize_device(bench, position, device) for position, device in enumerate(devices)]
+
+
+def _summarize_device(bench: Bench, position: int, device: str) -> dict[str, Any]:
+    rounds = bench.rounds[position]
+    row: dict[str, Any] = {"device": device, "error": bench.errors.get(position), "runs": 0}
+    if not rounds:
+        return row
+    latencies = sorted(latency for timing in rounds for latency in timing["latencies"])
+    seconds = sum(timing["seconds"] for timing in rounds)
+    peaks = [timing["peak_bytes"] for timing in rounds if timing["peak_bytes"] is not None]
+    return {
+        **row,
+        "config": rounds[0]["config"],
+        "left_out": rounds[0]["left_out"],
+        "ignores_pins": rounds[0]["ignores_pins"],
+        "requests": rounds[0]["requests"],
+        "runs": len(latencies),
+        "seconds": seconds,
+        "read_seconds": median(timing["read_seconds"] for timing in rounds),
+        "load_seconds": median(timing["load_seconds"] for timing in rounds),
+        "first_seconds": median(timing["first_seconds"] for timing in rounds),
+        "min_seconds": latencies[0],
+        "median_seconds": median(latencies),
+        "p90_seconds": find_percentile(latencies, 90),
+        "p99_seconds": find_percentile(latencies, 99),
+        "max_seconds": latencies[-1],
+        "per_second": len(latencies) / seconds,
+        "peak_bytes": max(peaks) if peaks else None,
+        "difference": _compare(bench, position),
+        "rounds": [_describe_round(timing) for timing in rounds],
+    }
+
+
+def _describe_round(answer: Mapping[str, Any]) -> dict[str, Any]:
+    copied_fields = ("read_seconds", "load_seconds", "first_seconds", "peak_bytes")
+    measured = {"runs": len(answer["latencies"]), "median_seconds": median(answer["latencies"])}
+    return {
+        **measured,
+        "per_second": len(answer["latencies"]) / answer["seconds"],
+        **{name: answer[name] for name in copied_fields},
+    }
+
+
+def find_percentile(ordered: Sequence[float], percent: int) -> float:
+    """Returns the smallest of the values, in rising order, that so many percent of them do not exceed."""
+    return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
+
+
+def _compare(bench: Bench, position: int) -> dict[str, Any] | None:
+    """Returns how far the outputs are from those of the first device that has some; None for that device itself."""
+    from hetero_core.cli.outputs import compare_outputs
+
+    first = min(bench.outputs)
+    if position == first or position not in bench.outputs:
+        return None
+    rows = compare_outputs(bench.outputs[position], bench.outputs[first], rtol=None, atol=0.0)
+    fields: dict[str, Any] = {"position": first}
+    for name in ("max_absolute_difference", "max_relative_difference"):
+        known = [row[name] for row in rows if row[name] is not None]
+        # NaN is the largest of all, and `max` would lose it.
+        fields[name] = next((number for number in known if math.isnan(number)), max(known, default=None))
+    return {**fields, "mismatches": [row["mismatch"] for row in rows if row["mismatch"] is not None]}
+
+
+def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the table, and below it where outputs differ by more than their element type explains."""
+    compares = any(row.get("difference") is not None for row in rows)
+    fails = any(row["error"] is not None for row in rows)
+    header = [*_HEADER, *(["LARGEST DIFFERENCE"] if compares else []), *(["ERROR"] if fails else [])]
+    table = []
+    for row in rows:
+        difference = [_show_difference(row)] if compares else []
+        reason = [_shorten_reason(row["error"])] if fails else []
+        table.append([row["device"], *_format_cells(row), *difference, *reason])
+    lines = [format_table(header, table)]
+    for row in rows:
+        comparison = row.get("difference")
+        if comparison is not None and comparison["mismatches"]:
+            lines.append(
+                f"{row['device']} differs from {rows[comparison['position']]['device']} by more than its element types explain:"
+            )
+            lines += [f"  {mismatch}" for mismatch in comparison["mismatches"]]
+    return "\n".join(lines)
+
+
+def _format_cells(row: Mapping[str, Any]) -> list[str]:
+    if not row["runs"]:
+        return ["-"] * (len(_HEADER) - 1)
+    peak = row["peak_bytes"]
+    return [
+        f"{row['load_seconds']:.3f} s",
+        _show_milliseconds(row["first_seconds"]),
+        _show_milliseconds(row["median_seconds"]),
+        _show_milliseconds(row["p90_seconds"]),
+        f"{row['per_second']:.4g}" if row["per_second"] < 1000 else f"{row['per_second']:.0f}",
+        "-" if peak is None else f"{peak / 2**20:.0f} MiB",
+    ]
+
+
+def _show_milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.3f} ms" if seconds < 0.1 else f"{seconds * 1000:.1f} ms"
+
+
+def _show_difference(row: Mapping[str, Any]) -> str:
+    difference = row.get("difference")
+    if difference is None:
+        return "-"
+    absolute = difference["max_absolute_difference"]
+    return "differs" if absolute is None else f"{absolute:.3g}"
+
+
+def _shorten_reason(error: Mapping[str, Any] | None) -> str:
+    return "" if error is None else " ".join(str(error["message"]).split())
+
+
+def find_common_error(rows: Sequence[Mapping[str, Any]]) -> HeteroError | None:
+    """Returns the error where every device failed, and all with the same words; it is then one of the call, not of a device."""
+    errors = [row["error"] for row in rows if row["error"] is not None]
+    if len(errors) < len(rows) or len({(error["type"], error["message"]) for error in errors}) > 1:
+        return None
+    return rebuild_error(errors[0])
+
+
+def rebuild_error(fields: Mapping[str, Any]) -> HeteroError | None:
+    """Returns the error that another process told of as JSON; None for one that is not ours."""
+    kind = UsageError if fields["type"] == UsageError.__name__ else getattr(errors, str(fields["type"]), None)
+    if not (isinstance(kind, type) and issubclass(kind, HeteroError)):
+        return None
+    is_refusal = issubclass(kind, errors.UnsupportedNodesError)
+    error = kind(fields["message"], fields.get("refusals", {})) if is_refusal else kind(fields["message"])
+    for note in fields["notes"]:
+        error.add_note(note)
+    return error

@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import Answer, UsageError, to_json
-from hetero_core.cli.options import Parser, add_command
-from hetero_core.cli.progress import follow
-from hetero_core.cli.tables import format_table
+from hetero_core.cli.answer import Answer, UsageError, follow, format_table, to_json
+from hetero_core.cli.options import Parser
+from hetero_core.core import Core
 from hetero_core.errors import MetricNotFoundError
 
 if TYPE_CHECKING:
     from hetero_core.contract import ConfigKey
-    from hetero_core.core import Core
     from hetero_core.devices.status import DeviceStatus
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "devices", "list the installed devices", answer_devices)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--names", action="store_true", help="print only the names, one a line; loads no device")
     shown.add_argument("--metric", metavar="NAME", help="print one metric of every device")
@@ -36,9 +33,8 @@ def _read_seconds(text: str) -> float:
     return seconds
 
 
-def answer_devices(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns the installed devices. A device that cannot be used is a row with its reason, and no error."""
-    from hetero_core.core import Core  # reads the installed distributions
 
     with Core(device_timeout=options.timeout) as core, follow(options)("making the devices"):
         if options.names:

@@ -1,21 +1,23 @@
-"""The child process of `hetero bench`: it loads one device, times or traces it, and writes the result to a file.
+"""The child process of `hetero bench`, and how it is started: it loads one device, times or traces it, and writes the result to a file.
 
-`python -m hetero_core.cli.measurement FOLDER` reads FOLDER/task.json and writes FOLDER/answer.json. What engines print goes to
-standard error. Imports nothing heavy before the task is read.
+`python -m hetero_core.cli.measurement FOLDER` reads FOLDER/task.json, which says what to do, and writes FOLDER/answer.json: the times, or
+under `error` what failed. Prints of engines go to standard error. The benchmarks of the repository share the format.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hetero_core.cli.answer import BUG, INTERRUPTED, UsageError, error_to_json, exit_code_of_error, to_json
 from hetero_core.errors import ConfigKeyError, HeteroError
@@ -24,6 +26,38 @@ if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.profile import Profile
     from hetero_core.runtime.executable import ExecutableNetwork
+
+
+Answer = dict[str, Any]
+Party = TypeVar("Party")
+
+
+def run_task(
+    arguments: Sequence[str], task: Mapping[str, Any], *, folder: Path, environment: Mapping[str, str], who: str
+) -> Answer:
+    """Returns the answer of a new interpreter, called with the arguments and the folder, or an error that tells how it ended."""
+    (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+    command = [sys.executable, *arguments, str(folder)]
+    ended = subprocess.run(command, env=dict(environment), stdin=subprocess.DEVNULL, check=False)
+    try:
+        answer: Answer = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        message = f"the process that ran {who} ended {_describe_end(ended.returncode)} and said nothing"
+        return {"error": {"type": "ProcessError", "message": message, "exit_code": BUG, "notes": []}}
+    return answer
+
+
+def take_turns(parties: Sequence[Party], turn: int) -> list[Party]:
+    """Returns them in order, and in every other round back: what the machine gains or loses over time is shared out evenly."""
+    return list(parties) if turn % 2 == 0 else list(reversed(parties))
+
+
+def _describe_end(code: int) -> str:
+    if code >= 0:
+        return f"with exit code {code}"
+    names = {member.value: member.name for member in signal.Signals}
+    return f"by signal {-code} ({names.get(-code, 'unknown')})"
+
 
 _TRACED_RUNS = 5
 """The runs that are traced with one request; with a queue, two for each of its requests if that is more."""

@@ -1,17 +1,20 @@
-"""Options that several commands share, and how their texts are read. Imports nothing heavy."""
+"""Options that several commands share, how their texts are read, and the model that they name. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.blobs.container import MAGIC
-from hetero_core.cli.answer import Answer, UsageError
-from hetero_core.cli.named_models import is_model_name
+from hetero_core.cli.answer import UsageError
+from hetero_core.errors import enumerate_choices, suggest
 from hetero_core.files import replace_file
 from hetero_core.network import affinity
 from hetero_core.plain_files import open_plain
@@ -20,6 +23,40 @@ if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
     from hetero_core.transforms.editing import EditableNetwork
+
+
+def is_model_name(model: str) -> bool:
+    """Says whether a text is the name of a light model, and no file is called so.
+
+    Raises: UsageError for a plain word that is neither a file nor such a name.
+    """
+    if os.path.exists(model) or os.path.dirname(model) or os.path.splitext(model)[1]:
+        return False
+    from hetero_core.testing.models import LIGHT_MODELS  # with onnx
+
+    if model in LIGHT_MODELS:
+        return True
+    hint = suggest(model, LIGHT_MODELS) or ";"
+    raise UsageError(f"there is no file '{model}', and no model of this name{hint} these are {enumerate_choices(LIGHT_MODELS)}")
+
+
+@contextlib.contextmanager
+def open_named_model(model: str) -> Iterator[str]:
+    """Gives the path of a model for other processes: a light model is written to a file for as long as the block runs.
+
+    Raises: as `is_model_name`; OSError where there is no room for the file.
+    """
+    if not is_model_name(model):
+        yield model
+        return
+    import onnx  # heavy
+
+    from hetero_core.testing.models import light_model
+
+    with tempfile.TemporaryDirectory(prefix="hetero-model-") as folder:
+        path = os.path.join(folder, f"{model}.onnx")
+        onnx.save(light_model(model), path)
+        yield path
 
 
 class _StoreOnce(argparse.Action):
@@ -53,16 +90,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises UsageError with the command that has the right usage."""
         raise UsageError(f"{message}; see '{self.prog} --help'")
-
-
-def add_command(
-    subparsers: argparse._SubParsersAction[Parser], name: str, summary: str, answer: Callable[[argparse.Namespace], Answer]
-) -> Parser:
-    """Returns the parser of a new sub-command; `answer` runs it. Every command has --json."""
-    parser = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False)
-    parser.set_defaults(answer=answer)
-    parser.add_argument("--json", action="store_true", help="print one JSON document, also for an error")
-    return parser
 
 
 def add_repeated(parser: argparse._ActionsContainer, *names: str, metavar: str, help: str) -> None:  # noqa: A002  # argparse's name
@@ -111,6 +138,14 @@ def whole_number(least: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def read_tolerance(text: str) -> float:
+    """Returns a tolerance. Raises: ArgumentTypeError unless it is a finite number of 0 or more."""
+    number = float(text)
+    if not (math.isfinite(number) and number >= 0):
+        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text}")
+    return number
 
 
 def find_target(path: str) -> Path:
@@ -210,7 +245,7 @@ def reshape(network: EditableNetwork, shapes: Sequence[str]) -> EditableNetwork:
     """
     if not shapes:
         return network
-    from hetero_core.cli.sizes import choose_sizes
+    from hetero_core.cli.inputs import choose_sizes
 
     return network.with_shapes(choose_sizes(read_shapes(shapes), network.inputs).of_network())
 
@@ -218,6 +253,17 @@ def reshape(network: EditableNetwork, shapes: Sequence[str]) -> EditableNetwork:
 def is_splitting(core: Core, device: str) -> bool:
     """Says whether a device splits networks over others."""
     return any(key.is_arguments for key in core.config_keys(device).values())
+
+
+def list_parts(core: Core, device: str, config: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the devices that a device splits networks over, by priority; none for a device that runs the whole network itself."""
+    from hetero_core.devices.names import parse_device_name, split_device_list
+
+    key = next((name for name, key in core.config_keys(device).items() if key.is_arguments), None)
+    if key is None:
+        return ()
+    arguments = parse_device_name(device).arguments or core.resolve_config(device, config)[key] or ""
+    return tuple(dict.fromkeys(str(parse_device_name(part)) for part in split_device_list(arguments)))
 
 
 def pin_network(core: Core, network: Network, device: str, pins: Mapping[str, str]) -> Network:

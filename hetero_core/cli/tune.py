@@ -6,14 +6,13 @@ import argparse
 import json
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import Answer, UsageError
+from hetero_core.cli.answer import Answer, UsageError, follow, format_seconds, format_table
 from hetero_core.cli.options import (
     Parser,
-    add_command,
     add_device_options,
     add_input_options,
     find_target,
@@ -24,13 +23,11 @@ from hetero_core.cli.options import (
     read_shapes,
     write_target,
 )
-from hetero_core.cli.progress import follow
-from hetero_core.cli.tables import format_seconds, format_table
+from hetero_core.core import Core
 from hetero_core.reports.fields import record_to_json
-from hetero_core.reports.placement import describe_placement
+from hetero_core.reports.text import describe_placement
 
 if TYPE_CHECKING:
-    from hetero_core.core import Core
     from hetero_core.network.graph import Network
     from hetero_core.plan import PlacedSegment, Placement, Plan
 
@@ -40,9 +37,8 @@ _LOGGER = "hetero_hetero.placement"
 _SECONDS = 30.0
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "tune", "measure which device should run which part of a model", answer_tune)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_device_options(parser)
     parser.add_argument("--budget", type=float, default=_SECONDS, metavar="S", help=f"the seconds of the search ({_SECONDS:g})")
@@ -51,9 +47,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_input_options(parser)
 
 
-def answer_tune(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns the tables of the search. Raises: UsageError for a device that splits no networks."""
-    from hetero_core.core import Core  # reads the installed distributions
 
     target = None if options.write is None else find_target(options.write)
     with Core() as core:
@@ -80,32 +75,27 @@ def _measure(core: Core, network: Network, options: argparse.Namespace) -> Plan 
 
     shapes = read_shapes(options.shape)
     inputs = collect_inputs(options.input, network.inputs, network=network.name, shapes=shapes, seed=options.seed)
-    watcher = _LastMessage()
-    with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder, watcher, follow(options)(watcher.describe):
+    with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder, follow(options)("measuring") as show, _Messages(show):
         path = Path(folder) / "inputs.npz"
         save_outputs(inputs, str(path))
         asked = {_KEY: "MEASURED_ANEW" if options.again else "MEASURED", _BUDGET: options.budget, _INPUTS: str(path)}
         return core.query_network(network, options.device, {**read_config(options), **asked}).plan
 
 
-class _LastMessage(logging.Handler):
-    """Keeps what the search last said, for the lines of progress; a context manager."""
+class _Messages(logging.Handler):
+    """Passes messages of the search on; a context manager, during which the logger lets them through."""
 
-    def __init__(self) -> None:
+    def __init__(self, show: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
+        self._show = show
         self._logger = logging.getLogger(_LOGGER)
         self._level = self._logger.level
-        self._text = "measuring"
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps the message."""
-        self._text = record.getMessage()
+        """Shows the message."""
+        self._show(record.getMessage())
 
-    def describe(self) -> str:
-        """Returns the last message."""
-        return self._text
-
-    def __enter__(self) -> _LastMessage:
+    def __enter__(self) -> _Messages:
         self._logger.addHandler(self)
         self._logger.setLevel(logging.INFO)
         return self

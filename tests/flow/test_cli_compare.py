@@ -148,11 +148,6 @@ def test_first_value_that_differs_is_named_and_its_node_is_tried_alone(model: st
     assert [each["value"] for each in answer["values"] if each["mismatch"] is None] == ["a"]
 
 
-def test_text_of_a_comparison_names_the_node(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", model, "-d", "TEMPLATE", "-d", "CPU", "--shape", "x=2,3", "--rtol", "0"]) in (0, 1)
-    assert "network 'chain': 5 values on CPU, compared with TEMPLATE" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

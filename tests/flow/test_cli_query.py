@@ -139,11 +139,6 @@ def test_unknown_device_ends_with_3_and_a_near_miss(device: str, model: str, cap
     assert "did you mean 'CPU'?" in error["message"]
 
 
-def test_unknown_id_ends_with_3_and_the_ids(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["query", model, "-d", "TEMPLATE.7"]) == 3
-    assert "its ids are 0, 1" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU"])
 def test_refused_nodes_end_with_1_and_their_reasons(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = save(UNKNOWN, tmp_path)
