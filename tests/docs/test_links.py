@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
 PAGES = [
-    ROOT / "README.md",
+    *sorted(ROOT.glob("*.md")),
     *sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "changes"),
     *sorted(ROOT.glob("plugins/*/README.md")),
 ]
