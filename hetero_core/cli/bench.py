@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -22,14 +22,17 @@ from hetero_core.cli.options import (
     add_pin_options,
     add_repeated,
     find_target,
+    is_splitting,
     open_named_model,
     read_config,
     read_pins,
     read_shapes,
+    share_config,
     whole_number,
     write_target,
 )
-from hetero_core.errors import HeteroError, suggest
+from hetero_core.core import Core
+from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
     from hetero_core.cli.measurement import BenchTask
@@ -107,9 +110,10 @@ def answer(options: argparse.Namespace) -> Answer:
     environment, cleared = clear_environment(os.environ)
     with open_named_model(options.model) as path:
         bench = Bench(_list_tasks(options, path), environment, follow(options))
-        bench.run_rounds(options.rounds, _require_useful_options)
+        bench.run_rounds(options.rounds)
         events = None if target is None or bench.is_interrupted else bench.trace()
-    rows = summarize(bench, options.device)
+    config = read_config(options)
+    rows = [summarize(bench, position, config) for position in range(len(options.device))]
     error = find_common_error(rows)
     if error is not None:
         raise error
@@ -150,9 +154,8 @@ def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
         BenchTask(
             model=path,
             device=device,
-            config=config,
-            pins=pins,
-            is_shared=len(options.device) > 1,
+            config=own_config,
+            pins=own_pins,
             inputs=tuple(options.input),
             shapes=shapes,
             seed=options.seed,
@@ -161,36 +164,26 @@ def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
             seconds=_SECONDS if options.seconds is None and options.iterations is None else options.seconds,
             iterations=options.iterations,
         )
-        for device in options.device
+        for device, own_config, own_pins in _share_options(options.device, config, pins)
     ]
 
 
-def _require_useful_options(bench: Bench) -> None:
-    _require_known_keys(bench)
-    _require_useful_pins(bench)
+def _share_options(
+    devices: Sequence[str], config: Mapping[str, str], pins: Mapping[str, str]
+) -> list[tuple[str, Mapping[str, str], Mapping[str, str]]]:
+    """Returns each device with its keys and pins; a device alone gets all of them, and says itself what it has no use for.
 
-
-def _require_known_keys(bench: Bench) -> None:
-    """Raises: UsageError for a key that none of the devices has; one device alone says so itself."""
-    answers = [rounds[0] for rounds in bench.rounds if rounds]
-    if not answers or bench.errors:
-        return
-    known = {key for answer in answers for key in answer["config_keys"]}
-    for name in answers[0]["left_out"]:
-        if all(name in answer["left_out"] for answer in answers):
-            devices = ", ".join(answer["device"] for answer in answers)
-            raise UsageError(
-                f"-c {name}: none of the devices {devices} has such a configuration key{suggest(name.upper(), known) or ';'} "
-                "'hetero devices --verbose' lists them"
-            )
-
-
-def _require_useful_pins(bench: Bench) -> None:
-    """Raises: UsageError for pins where none of several devices splits networks; one device alone says so itself."""
-    answers = [rounds[0] for rounds in bench.rounds if rounds]
-    if answers and all(answer["ignores_pins"] for answer in answers):
-        devices = ", ".join(answer["device"] for answer in answers)
-        raise UsageError(f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; none of {devices} does")
+    Raises: UsageError for a key that none of several devices has, and for pins if none of them splits networks.
+    """
+    if len(devices) == 1 or not (config or pins):
+        return [(device, config, pins) for device in devices]
+    with Core() as core:
+        configs = share_config(core, devices, config)
+        splitters = [device for device in devices if pins and is_splitting(core, device)]
+    if pins and not splitters:
+        names = ", ".join(devices)
+        raise UsageError(f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; none of {names} does")
+    return [(device, own, pins if device in splitters else {}) for device, own in zip(devices, configs, strict=True)]
 
 
 def _describe(options: argparse.Namespace, fields: Mapping[str, Any]) -> str:
@@ -255,7 +248,7 @@ def clear_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], l
 
 
 class Bench:
-    """The measurements of several devices, by position. A device that has failed is not asked again."""
+    """The measurements of several devices, by position of their tasks. A device that has failed is not asked again."""
 
     def __init__(self, tasks: Sequence[BenchTask], environment: Mapping[str, str], step: Announcer) -> None:
         self._step = step
@@ -263,21 +256,16 @@ class Bench:
         self.errors: dict[int, dict[str, Any]] = {}
         self.outputs: dict[int, Any] = {}
         self.is_interrupted = False
-        self._tasks = tasks
+        self.tasks = tasks
         self._environment = environment
 
-    def run_rounds(self, count: int, check: Callable[[Bench], None]) -> None:
-        """Measures every device once in each round, in order and back in turns; ends early when it is interrupted.
-
-        `check` is called after the first round, and may raise.
-        """
+    def run_rounds(self, count: int) -> None:
+        """Measures every device once in each round, in order and back in turns; ends early when it is interrupted."""
         try:
             for index in range(count):
                 for position in self._take_turns(index):
-                    with self._step(f"round {index + 1} of {count}: timing {self._tasks[position].device}"):
+                    with self._step(f"round {index + 1} of {count}: timing {self.tasks[position].device}"):
                         self._measure(position, keeps_outputs=index == 0)
-                if index == 0:
-                    check(self)
         except KeyboardInterrupt:
             self.is_interrupted = True
 
@@ -286,7 +274,7 @@ class Bench:
         events: list[dict[str, Any]] = []
         try:
             for position in self._take_turns(0):
-                task = replace(self._tasks[position], first_process=1 + position * _TRACE_PROCESSES)
+                task = replace(self.tasks[position], first_process=1 + position * _TRACE_PROCESSES)
                 with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
                     answer = self._ask(task, Path(folder))
                 if "error" in answer:
@@ -297,12 +285,12 @@ class Bench:
         return events
 
     def _take_turns(self, turn: int) -> Iterator[int]:
-        return (position for position in take_turns(range(len(self._tasks)), turn) if position not in self.errors)
+        return (position for position in take_turns(range(len(self.tasks)), turn) if position not in self.errors)
 
     def _measure(self, position: int, *, keeps_outputs: bool) -> None:
         with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
             path = Path(folder) / "outputs.npz"
-            task = replace(self._tasks[position], outputs=str(path)) if keeps_outputs else self._tasks[position]
+            task = replace(self.tasks[position], outputs=str(path)) if keeps_outputs else self.tasks[position]
             answer = self._ask(task, Path(folder))
             if "error" in answer:
                 self.errors[position] = answer["error"]
@@ -335,14 +323,11 @@ def count_processors() -> int:
 _HEADER = ("DEVICE", "LOAD", "FIRST", "MEDIAN", "P90", "PER SECOND", "PEAK MEMORY")
 
 
-def summarize(bench: Bench, devices: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns a row for each device, in order; one that failed has an `error`, one that was not reached has no rounds."""
-    return [_summarize_device(bench, position, device) for position, device in enumerate(devices)]
-
-
-def _summarize_device(bench: Bench, position: int, device: str) -> dict[str, Any]:
+def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the row of a device, with an `error` if it failed and with times if it was measured; `config` are the keys of the call."""
+    task = bench.tasks[position]
     rounds = bench.rounds[position]
-    row: dict[str, Any] = {"device": device, "error": bench.errors.get(position), "runs": 0}
+    row: dict[str, Any] = {"device": task.device, "error": bench.errors.get(position), "runs": 0}
     if not rounds:
         return row
     latencies = sorted(latency for timing in rounds for latency in timing["latencies"])
@@ -350,9 +335,9 @@ def _summarize_device(bench: Bench, position: int, device: str) -> dict[str, Any
     peaks = [timing["peak_bytes"] for timing in rounds if timing["peak_bytes"] is not None]
     return {
         **row,
-        "config": rounds[0]["config"],
-        "left_out": rounds[0]["left_out"],
-        "ignores_pins": rounds[0]["ignores_pins"],
+        "config": task.config,
+        "left_out": [name for name in config if name not in task.config],
+        "ignores_pins": not task.pins and any(other.pins for other in bench.tasks),
         "requests": rounds[0]["requests"],
         "runs": len(latencies),
         "seconds": seconds,

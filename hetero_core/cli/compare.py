@@ -17,6 +17,7 @@ from hetero_core.cli.options import (
     read_model,
     read_shapes,
     read_tolerance,
+    share_config,
     whole_number,
 )
 from hetero_core.cli.run import wait_for_kernels
@@ -68,7 +69,9 @@ def answer(options: argparse.Namespace) -> Answer:
     if len(options.device) != 2:
         raise UsageError(f"expected two devices, as in -d TEMPLATE -d CPU; got {len(options.device)}")
     with Core() as core:
-        configs = _split_config(core, options)
+        configs = list(zip(options.device, share_config(core, options.device, read_config(options)), strict=True))
+        for device, config in configs:
+            core.resolve_config(device, config)  # a wrong value is said before what is wrong with the model
         network, inputs = collect_with_constants(
             read_model(core, options.model), options.input, shapes=read_shapes(options.shape), seed=options.seed
         )
@@ -84,33 +87,11 @@ def answer(options: argparse.Namespace) -> Answer:
                 divergence = find_divergence(
                     network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs
                 )
-        plain = find_plain_kernels(core, options.device[1])
     fields = describe_divergence(divergence, network.name, options.device)
     text = format_divergence(divergence, network.name, options.device, shows_all=options.all)
     if divergence.is_of_plan and not options.outputs:
-        text += "\n" + "\n".join(advise_on_plan(options, plain))
+        text += f"\n{advise_on_plan(options)}"
     return Answer(text, fields, OK if divergence.agrees else WRONG_RESULT)
-
-
-def find_plain_kernels(core: Core, device: str) -> str | None:
-    """Returns the setting of a device's configuration that runs node by node with NumPy, None where it has none."""
-    keys = core.config_keys(device)
-    return next(
-        (f"{name}=NUMPY" for name in sorted(keys) if name.endswith("_KERNELS") and "NUMPY" in (keys[name].choices or ())), None
-    )
-
-
-def _split_config(core: Core, options: argparse.Namespace) -> list[tuple[str, dict[str, str]]]:
-    """Returns each device with the keys that it has. Raises: UsageError for a key that none of them has."""
-    pairs = read_config(options)
-    known = {device: {name.upper() for name in core.config_keys(device)} for device in options.device}
-    for key in pairs:
-        if not any(key.upper() in names for names in known.values()):
-            raise UsageError(f"-c {key}: neither {options.device[0]} nor {options.device[1]} has such a configuration key")
-    configs = [(device, {key: value for key, value in pairs.items() if key.upper() in known[device]}) for device in options.device]
-    for device, config in configs:
-        core.resolve_config(device, config)
-    return configs
 
 
 class Runner:
@@ -184,14 +165,13 @@ def format_divergence(divergence: Divergence, network: str, devices: Sequence[st
     return "\n".join([*parts, "", *_conclude(divergence, devices)])
 
 
-def advise_on_plan(options: argparse.Namespace, plain: str | None) -> list[str]:
-    """Returns what to do about a difference that is the plan's; `plain` is a setting of the device that runs without such a plan."""
-    options_of_run = [*(("-c", each) for each in options.config), *(("--shape", each) for each in options.shape)]
-    options_of_run += [("-i", each) for each in options.input] + ([("--seed", str(options.seed))] if options.seed else [])
-    pairs = [("-d", options.device[0]), ("-d", options.device[1]), *options_of_run]
-    words = ["hetero", "reduce", options.model, *(word for pair in pairs for word in pair), "-o", "small.onnx"]
-    lines = [f"  the smallest such network, for a report: {shlex.join(words)}"]
-    return lines if plain is None else [*lines, f"  until it is mended, run without such plans: -c {plain}"]
+def advise_on_plan(options: argparse.Namespace) -> str:
+    """Returns the command that finds the smallest network with a difference that is the plan's."""
+    words = ["hetero", "reduce", options.model, "-d", options.device[0], "-d", options.device[1]]
+    for option, values in (("-c", options.config), ("--shape", options.shape), ("-i", options.input)):
+        words += [word for value in values for word in (option, value)]
+    words += ["--seed", str(options.seed)] if options.seed else []
+    return f"  the smallest such network, for a report: {shlex.join([*words, '-o', 'small.onnx'])}"
 
 
 def _format_rows(differences: Sequence[ValueDifference]) -> str:

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hetero_core.cli.answer import BUG, INTERRUPTED, UsageError, error_to_json, exit_code_of_error, to_json
-from hetero_core.errors import ConfigKeyError, HeteroError
+from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -67,17 +67,15 @@ _TRACED_RUNS = 5
 class BenchTask:
     """The measurement to make, in values that JSON can hold.
 
-    `is_shared`: other devices get the same `config` and `pins`, so what this one has no use for is left out and told. `requests` is None
-    for one request that is run again and again; else a queue has as many, 0 as many as the network likes. Timed for `seconds` or
-    `iterations`, whichever is given. `outputs` is the file for the outputs of the first run. With `first_process` nothing is timed:
-    the runs are traced.
+    `requests` is None for one request that is run again and again; else a queue has as many, 0 as many as the network likes. Timed for
+    `seconds` or `iterations`, whichever is given. `outputs` is the file for the outputs of the first run. With `first_process` nothing is
+    timed: the runs are traced.
     """
 
     model: str
     device: str
     config: Mapping[str, str]
     pins: Mapping[str, str]
-    is_shared: bool
     inputs: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]]
     seed: int
@@ -113,16 +111,8 @@ def measure(task: BenchTask) -> dict[str, Any]:
     from hetero_core.core import Core  # reads the installed distributions
 
     with Core() as core:
-        config, left_out = _choose_config(core, task)
-        executable, inputs, times = _load(core, task, config)
-        fields: dict[str, Any] = {
-            "network": executable.name,
-            "device": str(executable.device),
-            "config": config,
-            "left_out": left_out,
-        }
-        fields["ignores_pins"] = ignores_pins(core, task)
-        fields["config_keys"] = sorted(core.config_keys(task.device))
+        executable, inputs, times = _load(core, task)
+        fields: dict[str, Any] = {"network": executable.name, "device": str(executable.device)}
         if task.first_process is not None:
             return {**fields, "events": _trace(executable, inputs, task)}
         request = executable.create_infer_request()
@@ -134,29 +124,15 @@ def measure(task: BenchTask) -> dict[str, Any]:
     return {**fields, **times, **timed, "dtypes": dtypes, "peak_bytes": find_peak_memory()}
 
 
-def _choose_config(core: Core, task: BenchTask) -> tuple[dict[str, str], list[str]]:
-    """Returns the keys for the device, and those that it does not have and others may."""
-    from hetero_core.devices.config import resolve_key
-
-    config, left_out = dict(task.config), []
-    for name in task.config if task.is_shared else ():
-        try:
-            resolve_key(name, core.config_keys(task.device), device=task.device)
-        except ConfigKeyError:
-            del config[name]
-            left_out.append(name)
-    return config, left_out
-
-
-def _load(core: Core, task: BenchTask, config: Mapping[str, str]) -> tuple[ExecutableNetwork, dict[str, Any], dict[str, Any]]:
+def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any], dict[str, Any]]:
     """Returns the loaded network, its inputs, and how long reading and loading took."""
     from hetero_core.cli.inputs import collect_inputs
     from hetero_core.cli.options import is_blob, pin_network
     from hetero_core.runtime.replaced import list_replaceable
 
-    settings = dict(config)
+    settings = dict(task.config)
     if task.first_process is not None:
-        settings = {name: value for name, value in config.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
+        settings = {name: value for name, value in settings.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
     collect = partial(
         collect_inputs, task.inputs, shapes={name: tuple(shape) for name, shape in task.shapes.items()}, seed=task.seed
     )
@@ -172,17 +148,10 @@ def _load(core: Core, task: BenchTask, config: Mapping[str, str]) -> tuple[Execu
     network = core.read_network(task.model)
     read_seconds = perf_counter() - began
     inputs = collect(network.inputs, network=network.name, replaceable=list_replaceable(network))
-    pinned = network if ignores_pins(core, task) else pin_network(core, network, task.device, task.pins)
+    pinned = pin_network(core, network, task.device, task.pins)
     began = perf_counter()
     executable = core.load_network(pinned, task.device, settings)
     return executable, inputs, {"read_seconds": read_seconds, "load_seconds": perf_counter() - began}
-
-
-def ignores_pins(core: Core, task: BenchTask) -> bool:
-    """Says whether there are pins and the device is one of several that splits no networks, so that they are for others."""
-    from hetero_core.cli.options import is_splitting
-
-    return bool(task.pins) and task.is_shared and not is_splitting(core, task.device)
 
 
 def _keep_outputs(outputs: Mapping[str, Any], path: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.blobs.container import MAGIC
 from hetero_core.cli.answer import UsageError
-from hetero_core.errors import enumerate_choices, suggest
+from hetero_core.errors import ConfigKeyError, HeteroError, enumerate_choices, suggest
 from hetero_core.files import replace_file
 from hetero_core.network import affinity
 from hetero_core.plain_files import open_plain
@@ -169,6 +169,34 @@ def read_config(options: argparse.Namespace) -> dict[str, str]:
     """Returns the -c options by key, as texts that the core converts. Raises: UsageError."""
     pairs = [_split_pair(text, "-c", "KEY=VALUE", text.partition("=")) for text in options.config]
     return _collect_pairs(pairs, "-c")
+
+
+def share_config(core: Core, devices: Sequence[str], config: Mapping[str, str]) -> list[dict[str, str]]:
+    """Returns for each of several devices those keys of -c that it has; a device that cannot be used gets all, and says so when it loads.
+
+    Raises: UsageError for a key that no device has.
+    """
+    shares = [{name: value for name, value in config.items() if _has_key(core, device, name)} for device in devices]
+    for name in config:
+        if not any(name in share for share in shares):
+            known = {key for device in devices for key in core.config_keys(device)}
+            raise UsageError(
+                f"-c {name}: none of the devices {', '.join(devices)} has such a configuration key{suggest(name.upper(), known) or ';'} "
+                "'hetero devices --verbose' lists them"
+            )
+    return shares
+
+
+def _has_key(core: Core, device: str, name: str) -> bool:
+    from hetero_core.devices.config import resolve_key
+
+    try:
+        resolve_key(name, core.config_keys(device), device=device)
+    except ConfigKeyError:
+        return False
+    except HeteroError:
+        return True
+    return True
 
 
 def read_pins(options: argparse.Namespace) -> dict[str, str]:

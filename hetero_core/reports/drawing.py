@@ -1,15 +1,14 @@
 """A plan as a picture: boxes for subgraphs, pills for the network's inputs and outputs, lines with their values; alone as an SVG file.
 
 The page and the SVG file show the same elements and use the same style. Every text from a model is escaped here. The fills are from Okabe
-and Ito's palette for colour-blind readers, lightened for light backgrounds and darkened for dark ones.
+and Ito's palette for colour-blind readers, lightened.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
@@ -22,23 +21,21 @@ from hetero_core.reports.text import count, describe_boundary
 
 @dataclass(frozen=True, slots=True)
 class Color:
-    """One device's colours: fill and line of its boxes, on a light and on a dark background."""
+    """One device's colours: fill and line of its boxes."""
 
     fill: str
     line: str
-    dark_fill: str
-    dark_line: str
 
 
 COLORS = (
-    Color("#cfe8f9", "#2a7fb8", "#12374f", "#56b4e9"),
-    Color("#fde6b8", "#b87a00", "#4d3500", "#e69f00"),
-    Color("#c5ebdc", "#00815d", "#0b4030", "#2fc79b"),
-    Color("#f6d5e6", "#a8527e", "#4a2538", "#d98bb3"),
-    Color("#f9d4bf", "#c04f00", "#522404", "#f0793a"),
-    Color("#faf3b0", "#8c8200", "#413d06", "#e0d84a"),
-    Color("#d3dbf3", "#3b5bb5", "#1f2c56", "#8aa4ee"),
-    Color("#e0e0e0", "#6b6b6b", "#3a3a3a", "#a8a8a8"),
+    Color("#cfe8f9", "#2a7fb8"),
+    Color("#fde6b8", "#b87a00"),
+    Color("#c5ebdc", "#00815d"),
+    Color("#f6d5e6", "#a8527e"),
+    Color("#f9d4bf", "#c04f00"),
+    Color("#faf3b0", "#8c8200"),
+    Color("#d3dbf3", "#3b5bb5"),
+    Color("#e0e0e0", "#6b6b6b"),
 )
 
 
@@ -135,8 +132,6 @@ def list_devices(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> tuple[
 _PILL_HEIGHT = 28.0
 _LETTER = 7.2
 """Width of a letter of the larger text, in pixels."""
-_MOST_LABELLED = 80
-"""Lines; with more of them their bytes are shown on demand only."""
 # What XML 1.0 does not allow, whatever the escape; names of nodes are any text.
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -157,8 +152,7 @@ def draw_plan(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> Drawing:
     layout = lay_out(sizes, [(link.source, link.target) for link in places.links])
     index_of_device = index_colors(plan)
     longest = max(seconds_of_subgraph.values(), default=0.0)
-    labels = _place_labels(places.links, layout.routes)
-    lines = [_draw_link(link, route, label) for link, route, label in zip(places.links, layout.routes, labels, strict=True)]
+    lines = [_draw_link(link, route) for link, route in zip(places.links, layout.routes, strict=True)]
     boxes = []
     for index, (stage, size, corner) in enumerate(zip(plan.stages, sizes, layout.corners, strict=False)):
         seconds = seconds_of_subgraph.get(index)
@@ -183,16 +177,6 @@ def describe_stage(plan: Plan, stage: PlanStage, seconds: float | None) -> str:
 def escape_text(text: str) -> str:
     """Returns a text as SVG and HTML may hold it between tags."""
     return escape(_NOT_XML.sub("\ufffd", text))
-
-
-def format_bytes(nbytes: int) -> str:
-    """Returns "24 B", "392 KiB": three digits, for drawings."""
-    size, unit = float(nbytes), "B"
-    for larger in ("KiB", "MiB", "GiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,27 +232,9 @@ def _shorten(text: str, width: float) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _place_labels(links: Sequence[PlanLink], routes: Sequence[tuple[Point, ...]]) -> list[str]:
-    """Returns a label with the bytes of each line: at an end where no other line is, beside it; none where there is no such end."""
-    if len(links) > _MOST_LABELLED:
-        return [""] * len(links)
-    leaving, arriving = Counter(link.source for link in links), Counter(link.target for link in links)
-    labels = []
-    for link, route in zip(links, routes, strict=True):
-        is_at_end = arriving[link.target] == 1
-        if link.nbytes is None or not (is_at_end or leaving[link.source] == 1):
-            labels.append("")
-            continue
-        (x, y), (other, _) = (route[-1], route[-2]) if is_at_end else (route[0], route[1])
-        side, step = ("bytes before", -6) if other > x + 1 else ("bytes", 6)
-        y += -14 if is_at_end else 18
-        labels.append(f'<text class="{side}" x="{x + step:.1f}" y="{y:.1f}">{format_bytes(link.nbytes)}</text>')
-    return labels
-
-
-def _draw_link(link: PlanLink, route: tuple[Point, ...], label: str) -> str:
+def _draw_link(link: PlanLink, route: tuple[Point, ...]) -> str:
     title = "\n".join(describe_boundary(boundary) for boundary in link.boundaries)
-    return f'<g class="link"><title>{escape_text(title)}</title><path d="{_trace(route)}" marker-end="url(#arrow)"/>{label}</g>'
+    return f'<g class="link"><title>{escape_text(title)}</title><path d="{_trace(route)}" marker-end="url(#arrow)"/></g>'
 
 
 def _trace(route: tuple[Point, ...]) -> str:
@@ -299,12 +265,10 @@ def read_asset(name: str) -> str:
 
 
 def style_drawing() -> str:
-    """Returns the style sheet of the elements, for light and dark backgrounds."""
-    light = [f".device-{i} .box,.swatch.device-{i}{{fill:{c.fill};stroke:{c.line}}}" for i, c in enumerate(COLORS)]
-    light += [f".device-{i} .time{{fill:{c.line}}}" for i, c in enumerate(COLORS)]
-    dark = [f".device-{i} .box,.swatch.device-{i}{{fill:{c.dark_fill};stroke:{c.dark_line}}}" for i, c in enumerate(COLORS)]
-    dark += [f".device-{i} .time{{fill:{c.dark_line}}}" for i, c in enumerate(COLORS)]
-    return "\n".join([read_asset("drawing.css"), *light, "@media (prefers-color-scheme: dark){", *dark, "}"])
+    """Returns the style sheet of the elements."""
+    boxes = [f".device-{i} .box,.swatch.device-{i}{{fill:{c.fill};stroke:{c.line}}}" for i, c in enumerate(COLORS)]
+    times = [f".device-{i} .time{{fill:{c.line}}}" for i, c in enumerate(COLORS)]
+    return "\n".join([read_asset("drawing.css"), *boxes, *times])
 
 
 _HEAD = 40.0
@@ -312,8 +276,7 @@ _LINE = 20.0
 
 _BACKGROUND = """.ground{fill:#fff}
 .title{font-size:15px;font-weight:600;text-anchor:start}
-.key{font-size:12px;text-anchor:start}
-@media (prefers-color-scheme: dark){.ground{fill:#14171a}}"""
+.key{font-size:12px;text-anchor:start}"""
 
 
 def plan_to_svg(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from hetero_core.network.types import TensorType
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
-from hetero_core.reports.drawing import escape_text, format_bytes, plan_to_svg
+from hetero_core.reports.drawing import escape_text, plan_to_svg
 from hetero_core.reports.page import plan_to_html
 from hetero_core.reports.text import describe_boundary
 
@@ -145,19 +145,3 @@ def test_plan_without_nodes_has_documents() -> None:
     plan = Plan("empty", ("CPU",), {}, {}, {}, {}, (), ())
     assert ElementTree.fromstring(plan_to_svg(plan, {})).tag == f"{SVG}svg"
     assert Reader(plan_to_html(plan, {})).raw["title"][0] == "empty: 0 nodes, 0 subgraphs"
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [
-        (0, "0 B"),
-        (24, "24 B"),
-        (1023, "1023 B"),
-        (1024, "1 KiB"),
-        (401408, "392 KiB"),
-        (3 * 2**20, "3 MiB"),
-        (5 * 2**40, "5120 GiB"),
-    ],
-)
-def test_bytes_have_a_unit(nbytes: int, text: str) -> None:
-    assert format_bytes(nbytes) == text
