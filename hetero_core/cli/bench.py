@@ -26,6 +26,7 @@ from hetero_core.cli.options import (
     open_named_model,
     read_config,
     read_pins,
+    read_seconds,
     read_shapes,
     share_config,
     whole_number,
@@ -66,7 +67,7 @@ def _add_timing_options(parser: Parser) -> None:
     timing = parser.add_argument_group("timing")
     length = timing.add_mutually_exclusive_group()
     length.add_argument(
-        "--seconds", type=_read_seconds, metavar="S", help=f"how long each device is timed in each round ({_SECONDS:g})"
+        "--seconds", type=read_seconds, metavar="S", help=f"how long each device is timed in each round ({_SECONDS:g})"
     )
     length.add_argument("--iterations", type=whole_number(1), metavar="N", help="how often each device runs in each round")
     timing.add_argument(
@@ -87,16 +88,6 @@ def _add_timing_options(parser: Parser) -> None:
     timing.add_argument(
         "--trace", metavar="FILE", help="write a trace of a few more runs with PERF_COUNT, which are not timed, for ui.perfetto.dev"
     )
-
-
-def _read_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
-    return seconds
 
 
 def answer(options: argparse.Namespace) -> Answer:

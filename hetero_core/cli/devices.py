@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Answer, UsageError, follow, format_table, to_json
-from hetero_core.cli.options import Parser
+from hetero_core.cli.options import Parser, read_seconds
 from hetero_core.core import Core
 from hetero_core.errors import MetricNotFoundError
 
@@ -21,16 +21,9 @@ def add_options(parser: Parser) -> None:
     shown.add_argument("--names", action="store_true", help="print only the names, one a line; loads no device")
     shown.add_argument("--metric", metavar="NAME", help="print one metric of every device")
     parser.add_argument(
-        "--timeout", type=_read_seconds, default=60.0, metavar="SECONDS", help="how long each device may take to answer (60)"
+        "--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help="how long each device may take to answer (60)"
     )
     shown.add_argument("-v", "--verbose", action="store_true", help="print all metrics and configuration keys as well")
-
-
-def _read_seconds(text: str) -> float:
-    seconds = float(text)
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
-    return seconds
 
 
 def answer(options: argparse.Namespace) -> Answer:

@@ -6,14 +6,15 @@ under `error` what failed. Prints of engines go to standard error. The benchmark
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.profile import Profile
     from hetero_core.runtime.executable import ExecutableNetwork
+    from hetero_core.runtime.queue import AsyncInferQueue
 
 
 Answer = dict[str, Any]
@@ -186,15 +188,22 @@ def _is_enough(task: BenchTask, runs: int, seconds: float) -> bool:
     return runs > 0 and task.seconds is not None and seconds >= task.seconds
 
 
-def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> dict[str, Any]:
-    """A latency is from the start of a run until its callback."""
+@contextlib.contextmanager
+def _open_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> Iterator[AsyncInferQueue]:
+    """Yields a queue whose requests are warm."""
     from hetero_core.runtime.queue import AsyncInferQueue
 
-    latencies: list[float] = []
     with AsyncInferQueue(executable, task.requests or 0) as queue:
         for _ in range(task.warmup * len(queue)):
             queue.start_async(inputs)
         queue.wait_all()
+        yield queue
+
+
+def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> dict[str, Any]:
+    """A latency is from the start of a run until its callback."""
+    latencies: list[float] = []
+    with _open_queue(executable, inputs, task) as queue:
         queue.set_callback(lambda _, started: latencies.append(perf_counter() - started))
         began, runs = perf_counter(), 0
         while True:
@@ -210,25 +219,14 @@ def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: 
 
 
 def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> list[dict[str, Any]]:
-    """Returns the trace events of a few runs after those that warm up."""
+    """Returns the trace events of a few runs after those that warm up, of one request as of a queue of one."""
     from hetero_core.reports.trace import list_events
-    from hetero_core.runtime.queue import AsyncInferQueue
 
     profiles: list[Profile | None] = []
-    if task.requests is None:
-        request = executable.create_infer_request()
-        for index in range(task.warmup + _TRACED_RUNS):
-            request.infer(inputs)
-            if index >= task.warmup:
-                profiles.append(request.profile)
-    else:
-        with AsyncInferQueue(executable, task.requests) as queue:
-            for _ in range(task.warmup * len(queue)):
-                queue.start_async(inputs)
-            queue.wait_all()
-            queue.set_callback(lambda request, _: profiles.append(request.profile))
-            for _ in range(max(_TRACED_RUNS, 2 * len(queue))):
-                queue.start_async(inputs)
+    with _open_queue(executable, inputs, task if task.requests is not None else replace(task, requests=1)) as queue:
+        queue.set_callback(lambda request, _: profiles.append(request.profile))
+        for _ in range(max(_TRACED_RUNS, 2 * len(queue))):
+            queue.start_async(inputs)
     ended = sorted((profile for profile in profiles if profile is not None), key=lambda profile: profile.requested)
     return list_events(ended, title=f"{executable.device}: ", first_process=task.first_process or 1)
 

@@ -148,6 +148,17 @@ def read_tolerance(text: str) -> float:
     return number
 
 
+def read_seconds(text: str) -> float:
+    """Returns a time. Raises: ArgumentTypeError unless it is a finite number above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
+    return seconds
+
+
 def find_target(path: str) -> Path:
     """Returns the path of a file that a command writes at its end. Raises: UsageError where it could not be written after all the work."""
     target = Path(path)

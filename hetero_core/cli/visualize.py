@@ -100,15 +100,16 @@ def _query(core: Core, network: Network, device: str, config: Mapping[str, str])
 
 
 def read_timings(path: str, plan: Plan) -> dict[int, float]:
-    """Returns the seconds of each subgraph from the JSON of `hetero run`.
+    """Returns the seconds of each subgraph from the JSON of `hetero run`; a subgraph that is a split network has several rows.
 
     Raises: UsageError for a file that is none, and for times of another network or split.
     """
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
         rows = [
-            (int(row["subgraph"]), str(row.get("stage_device", row["device"])), float(row["seconds"]), int(row["steps"]))
+            (int(row["subgraph"]), str(row.get("stage_device", row["device"])), float(row["seconds"]))
             for row in fields["subgraphs"]
+            if row["steps"]  # without steps it is what was copied before the first subgraph
         ]
         network = str(fields["network"])
     except OSError as error:
@@ -119,20 +120,13 @@ def read_timings(path: str, plan: Plan) -> dict[int, float]:
         ) from error
     if network != plan.network:
         raise UsageError(f"--timings {path}: times of network '{network}'; this is network '{plan.network}'")
+    device_of_stage = {stage.index: stage.device for stage in plan.stages}
     times: dict[int, float] = {}
-    for index, device, seconds, steps in rows:
-        if not steps:
-            continue  # what was copied before the first subgraph
-        if not 0 <= index < len(plan.stages) or device != plan.stages[index].device:
+    for index, device, seconds in rows:
+        if device_of_stage.get(index) != device:
             raise UsageError(
-                f"--timings {path}: times of another split: subgraph {index} on {device}; this split has "
-                + (
-                    f"subgraph {index} on {plan.stages[index].device}"
-                    if 0 <= index < len(plan.stages)
-                    else f"{len(plan.stages)} subgraphs"
-                )
+                f"--timings {path}: times of another split: subgraph {index} on {device}; this split has {device_of_stage}"
             )
-        # A subgraph that is a split network itself has several rows.
         times[index] = times.get(index, 0.0) + seconds
     return times
 

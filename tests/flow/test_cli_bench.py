@@ -168,16 +168,6 @@ def test_trace_has_the_devices_beside_each_other(
     assert [path.name for path in tmp_path.glob("*.partial")] == []
 
 
-def test_trace_of_a_queue_has_its_requests(
-    model: str, shape: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "trace.json"
-    answer = run_json(capsys, model, "-d", "CPU", "--requests", "4", *QUICK, *shape, "--trace", str(target))
-    assert answer["trace"] == str(target)
-    events = json.loads(target.read_text())["traceEvents"]
-    assert len([event for event in events if event["ph"] == "X" and event["name"] == "queue wait"]) == 8
-
-
 def test_failing_device_has_its_reason_in_its_row_and_the_others_go_on(
     model: str, shape: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

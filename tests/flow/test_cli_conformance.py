@@ -28,15 +28,6 @@ def test_report_has_counts_and_a_sentence_about_the_cases(capsys: pytest.Capture
     assert html.read_text().startswith("<!doctype html>")
 
 
-def test_json_has_the_matrix_and_what_is_native(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["conformance", "CPU", *SOME, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    operators = report["operators"]
-    assert operators["native"] == operators["passed"] == operators["cases"] > 5
-    assert report["levels"]["contract"] == {"passed": 4, "failed": 0, "skipped": 0}
-    assert {row["operator"] for row in report["matrix"]} >= {"Softmax-13", "Det-22"}
-
-
 def test_failure_is_exit_code_1_with_the_name_and_the_reason(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +139,6 @@ def test_random_values_have_type_and_shape_and_repeat_with_the_seed(dtype: str, 
     assert (drawn != fill_inputs({}, [spec], {}, seed=2)["x"]).any()
 
 
-def test_random_value_of_an_input_does_not_depend_on_which_others_are_given() -> None:
-    alone = fill_inputs({"x": ARRAY}, [X, Y], {"y": (3,)}, seed=5)
-    both = fill_inputs({}, [X, Y], {"y": (3,)}, seed=5)
-    assert alone["x"] is ARRAY
-    np.testing.assert_array_equal(alone["y"], both["y"])
-
-
 @pytest.mark.parametrize(
     ("spec", "shapes", "message"),
     [
@@ -207,21 +199,8 @@ def test_image_that_does_not_fit_is_an_error(spec: ValueSpec, message: str, pict
     assert message in str(raised.value)
 
 
-def test_image_of_16_bits_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "deep.png"
-    Image.fromarray(np.zeros((2, 5), np.uint16)).save(path)
-    with pytest.raises(UsageError, match="expected 8 bits a channel"):
-        read_image(path, image_spec("uint8", 2, 5))
-
-
 def test_damaged_image_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "damaged.png"
     path.write_bytes(b"no picture")
     with pytest.raises(UsageError, match="cannot identify image file"):
         read_one(path, image_spec("uint8", 2, 5))
-
-
-def test_missing_pillow_is_an_error_with_the_cure(picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(UsageError, match=r"needs Pillow; install it with: pip install 'hetero-core\[images\]'"):
-        read_one(picture, image_spec("uint8", 2, 5))

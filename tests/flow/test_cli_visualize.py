@@ -76,11 +76,6 @@ def test_model_carries_the_plan(model: str, tmp_path: Path, capsys: pytest.Captu
     assert stages == {"first": 0, "second": 0, "far": 1, "near": 2, "join": 2, "last": 2, "tail": 2}
 
 
-def test_device_that_does_not_split_has_one_subgraph(model: str, tmp_path: Path) -> None:
-    fields = json.loads(draw(model, tmp_path / "plan.json", "-d", "CPU"))
-    assert [one["device"] for one in fields["subgraphs"]] == ["CPU"]
-
-
 def test_refusals_of_one_device_are_drawn_and_end_with_1(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "plan.svg"
     assert main(["visualize", model, "-d", "TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Exp", "-o", str(target)]) == 1
@@ -109,8 +104,11 @@ def row(**changes: object) -> dict[str, object]:
         ("no json", "expected what 'hetero run --json -c PERF_COUNT=YES' prints"),
         ({"network": "diamond", "outputs": []}, "expected what 'hetero run --json -c PERF_COUNT=YES' prints"),
         ({"network": "other", "subgraphs": []}, "times of network 'other'; this is network 'diamond'"),
-        ({"network": "diamond", "subgraphs": [row(device="CPU")]}, "subgraph 0 on CPU; this split has subgraph 0 on TEMPLATE"),
-        ({"network": "diamond", "subgraphs": [row(subgraph=9)]}, "subgraph 9 on TEMPLATE; this split has 3 subgraphs"),
+        (
+            {"network": "diamond", "subgraphs": [row(device="CPU")]},
+            "subgraph 0 on CPU; this split has {0: 'TEMPLATE'",
+        ),
+        ({"network": "diamond", "subgraphs": [row(subgraph=9)]}, "subgraph 9 on TEMPLATE; this split has {0:"),
     ],
 )
 def test_times_of_something_else_are_an_error(
@@ -172,14 +170,6 @@ def test_explained_node_that_a_pin_decides(model: str, capsys: pytest.CaptureFix
     lines = capsys.readouterr().out.splitlines()
     assert "  pin       CPU" in lines
     assert "    TEMPLATE  yes  would take it; the node is pinned to CPU" in lines
-
-
-@pytest.mark.parametrize("device", ["TEMPLATE", "HETERO:TEMPLATE"])
-def test_explained_node_that_nobody_takes_ends_with_1(device: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["query", model, "-d", device, "-c", "TEMPLATE_REFUSED_OPERATORS=Exp", "--explain", "far"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert "  device    none" in lines
-    assert f"    TEMPLATE  no   {REASON}" in lines
 
 
 def test_unknown_node_to_explain_ends_with_2_and_a_near_miss(model: str, capsys: pytest.CaptureFixture[str]) -> None:
