@@ -38,7 +38,7 @@ class UsageError(HeteroError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of one command: `fields` is what --json prints, `text` what is printed otherwise, `remarks` on standard error."""
+    """The result of one command: `fields` are printed with --json, `text` without it, `remarks` on standard error."""
 
     text: str
     fields: Mapping[str, Any]
@@ -47,12 +47,12 @@ class Answer:
 
 
 def exit_code_of_error(error: HeteroError) -> int:
-    """Returns 3 where a device is missing or cannot be used, 2 for everything else that is wrong with the call."""
+    """Returns 3 if a device is missing or cannot be used, 2 for every other mistake in the call."""
     return NO_DEVICE if isinstance(error, DeviceNotFoundError | DeviceUnavailableError | LoadError | PluginError) else BAD_USAGE
 
 
 def error_to_json(error: Exception, exit_code: int) -> dict[str, Any]:
-    """Returns what --json prints in place of an answer."""
+    """Returns an error as the fields that --json prints."""
     fields: dict[str, Any] = {"type": type(error).__name__, "message": str(error), "exit_code": exit_code}
     fields["notes"] = list(getattr(error, "__notes__", ()))
     if isinstance(error, UnsupportedNodesError):
@@ -78,7 +78,7 @@ Announcer = Callable[[str], contextlib.AbstractContextManager[Callable[[str], No
 
 
 def follow(options: argparse.Namespace) -> Announcer:
-    """Returns the announcer of a command: silent with --json, and if nobody watches standard error on a terminal."""
+    """Returns the announcer of a command: silent with --json, and if standard error is no terminal."""
     return _stay_silent if options.json or not sys.stderr.isatty() else _show_step
 
 

@@ -93,7 +93,7 @@ def _add_timing_options(parser: Parser) -> None:
 def answer(options: argparse.Namespace) -> Answer:
     """Returns a row for each device; the exit code is that of the worst error, 130 after an interrupt.
 
-    Raises: UsageError; the error of the devices where all fail with the same words.
+    Raises: UsageError; the error of the devices if all of them fail with the same message.
     """
     from hetero_core.reports.trace import format_events
 
@@ -162,7 +162,7 @@ def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
 def _share_options(
     devices: Sequence[str], config: Mapping[str, str], pins: Mapping[str, str]
 ) -> list[tuple[str, Mapping[str, str], Mapping[str, str]]]:
-    """Returns each device with its keys and pins; a device alone gets all of them, and says itself what it has no use for.
+    """Returns each device with its keys and pins; a single device gets all of them, and its load refuses the unknown.
 
     Raises: UsageError for a key that none of several devices has, and for pins if none of them splits networks.
     """
@@ -210,7 +210,7 @@ def _find_exit_code(rows: Sequence[Mapping[str, Any]], bench: Bench) -> int:
     return max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
 
 
-# What chooses the kernels of the libraries below NumPy and the engines: set in a shell, it measures another machine.
+# These variables choose kernels of NumPy's libraries and of the engines. Set in a shell, they measure another machine.
 _KERNEL_VARIABLES = frozenset(
     {
         "ATEN_CPU_CAPABILITY",
@@ -231,7 +231,7 @@ _TRACE_PROCESSES = 1000
 
 
 def clear_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the environment without what chooses kernels, and the names that are gone."""
+    """Returns the environment without the variables that choose kernels, and the names of these."""
     cleared = sorted(
         name for name in environment if name in _KERNEL_VARIABLES or (name.startswith("MKL_") and name not in _THREAD_VARIABLES)
     )
@@ -363,7 +363,7 @@ def find_percentile(ordered: Sequence[float], percent: int) -> float:
 
 
 def _compare(bench: Bench, position: int) -> dict[str, Any] | None:
-    """Returns how far the outputs are from those of the first device that has some; None for that device itself."""
+    """Returns the differences from the outputs of the first device that has outputs; None for that device itself."""
     from hetero_core.cli.outputs import compare_outputs
 
     first = min(bench.outputs)
@@ -379,7 +379,7 @@ def _compare(bench: Bench, position: int) -> dict[str, Any] | None:
 
 
 def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the table, and below it where outputs differ by more than their element type explains."""
+    """Returns the table, and below it the outputs that differ by more than their element type explains."""
     compares = any(row.get("difference") is not None for row in rows)
     fails = any(row["error"] is not None for row in rows)
     header = [*_HEADER, *(["LARGEST DIFFERENCE"] if compares else []), *(["ERROR"] if fails else [])]
@@ -430,7 +430,7 @@ def _shorten_reason(error: Mapping[str, Any] | None) -> str:
 
 
 def find_common_error(rows: Sequence[Mapping[str, Any]]) -> HeteroError | None:
-    """Returns the error where every device failed, and all with the same words; it is then one of the call, not of a device."""
+    """Returns the error if every device failed with the same message; it is then a mistake in the call."""
     errors = [row["error"] for row in rows if row["error"] is not None]
     if len(errors) < len(rows) or len({(error["type"], error["message"]) for error in errors}) > 1:
         return None
@@ -438,7 +438,7 @@ def find_common_error(rows: Sequence[Mapping[str, Any]]) -> HeteroError | None:
 
 
 def rebuild_error(fields: Mapping[str, Any]) -> HeteroError | None:
-    """Returns the error that another process told of as JSON; None for one that is not ours."""
+    """Returns the error that another process wrote as JSON; None if its class is not in `hetero_core.errors`."""
     kind = UsageError if fields["type"] == UsageError.__name__ else getattr(errors, str(fields["type"]), None)
     if not (isinstance(kind, type) and issubclass(kind, HeteroError)):
         return None

@@ -1,4 +1,4 @@
-"""`hetero compare`: the outputs of a model as it is on two devices, then every value of it, and where they part first."""
+"""`hetero compare`: compares the outputs of a model on two devices, then every inner value, and names the first difference."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the values side by side; exit code 1 where one differs by too much.
+    """Returns the values side by side; exit code 1 if a value differs by too much.
 
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
@@ -71,7 +71,7 @@ def answer(options: argparse.Namespace) -> Answer:
     with Core() as core:
         configs = list(zip(options.device, share_config(core, options.device, read_config(options)), strict=True))
         for device, config in configs:
-            core.resolve_config(device, config)  # a wrong value is said before what is wrong with the model
+            core.resolve_config(device, config)  # a wrong value is reported before the model is read
         network, inputs = collect_with_constants(
             read_model(core, options.model), options.input, shapes=read_shapes(options.shape), seed=options.seed
         )
@@ -113,7 +113,7 @@ class Runner:
             self._loaded.close()
 
     def __call__(self, network: Network, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the outputs; before the second run and later ones machine code that is being compiled is waited for."""
+        """Returns the outputs; every run but the first waits for machine code that is being compiled."""
         if self._loaded is None or network is not self._network:
             self.__exit__()
             with self._step(f"loading network '{network.name}' on {self._device}"):
@@ -154,7 +154,7 @@ def _to_fields(each: ValueDifference) -> dict[str, Any]:
 
 
 def format_divergence(divergence: Divergence, network: str, devices: Sequence[str], *, shows_all: bool) -> str:
-    """Returns the outputs and the values as tables, and what they show."""
+    """Returns the outputs and the values as tables, and a conclusion."""
     title = f"network '{network}': {len(divergence.values)} values on {devices[1]}, compared with {devices[0]}"
     parts = [title, "outputs of the network as it is:", _format_rows(divergence.outputs)]
     if divergence.values:

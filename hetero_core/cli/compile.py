@@ -1,4 +1,4 @@
-"""`hetero compile`: writes a network as a device compiled it, and shows what is in such a file."""
+"""`hetero compile`: writes a network as a device compiled it, and shows the contents of such a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns what was written, or with --inspect what a file holds."""
+    """Returns the name and size of the written file, or with --inspect the contents of a file."""
     if options.inspect is not None:
         return _inspect(options)
     required = (("MODEL", options.model), ("-d/--device", options.device), ("-o/--output", options.output))

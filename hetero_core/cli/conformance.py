@@ -42,7 +42,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the report; exit code 1 where a check failed."""
+    """Returns the report; exit code 1 if a check failed."""
     from hetero_core.conformance.catalogue import UnknownCheckError, choose_checks  # import the checks, and onnx
     from hetero_core.conformance.runner import make_target, run_checks
 
@@ -58,7 +58,7 @@ def answer(options: argparse.Namespace) -> Answer:
         raise UsageError("--matrix needs checks of the level operators; leave --level and --check out, or add '--level operators'")
     target = make_target(options.device, seed=options.seed, reference=options.reference, config=_read_config(options))
     outcomes: list[Outcome] = []
-    # The checks import what they have exported with trust and without it, which is no news to whoever reads the report.
+    # The checks import their own blobs with trust and without it; the warnings would fill the report.
     logging.getLogger("hetero_core.blobs.trust").setLevel(logging.ERROR)
     with follow(options)(f"checking {options.device}") as show:
         for outcome in run_checks(checks, target):

@@ -35,9 +35,9 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns accuracy, subgraphs and agreement; exit code 1 where the accuracy is too low or two devices disagree.
+    """Returns accuracy, subgraphs and agreement; exit code 1 if the accuracy is too low or two devices disagree.
 
-    Raises: DeviceNotFoundError with the command that installs what is missing; DeviceUnavailableError.
+    Raises: DeviceNotFoundError with the command that installs the missing packages; DeviceUnavailableError.
     """
 
     with Core() as core, follow(options)(f"classifying digits on {SPLIT_DEVICE}"):

@@ -1,4 +1,4 @@
-"""`hetero devices`: what is installed, what it can do, and why something cannot be used."""
+"""`hetero devices`: lists the installed devices, their abilities, and the reasons why some cannot be used."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def _describe_values(key: dict[str, Any]) -> str:
 
 
 def _answer_metric(core: Core, statuses: tuple[DeviceStatus, ...], metric: str) -> Answer:
-    """Returns one metric of every device, of each id where a device has several.
+    """Returns one metric of every device, and of each id of a device that has several.
 
-    Raises: MetricNotFoundError where no device has it.
+    Raises: UsageError if no device has it.
     """
     rows: list[dict[str, Any]] = []
     missing: list[MetricNotFoundError] = []

@@ -1,4 +1,4 @@
-"""`hetero doctor`: what is installed, what is loaded with it, what is wrong with that, and what cures it."""
+"""`hetero doctor`: checks the installed packages and the libraries that they load, and names the cure of each fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns all findings; the exit code is 1 where one of them needs a cure."""
+    """Returns all findings; the exit code is 1 if a finding needs a cure."""
     from hetero_core.devices.processors import count_affinity, count_processors, grants_flag, read_processor_flags
     from hetero_core.diagnosis.folders import check_code_folders, read_code_folders
     from hetero_core.diagnosis.hardware import check_gpu, check_threads, find_cuda_fault, read_driver

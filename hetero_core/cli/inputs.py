@@ -1,4 +1,4 @@
-"""Inputs of one inference: from files and values in the command, and random where that was asked for.
+"""Inputs of one inference: from files, from values in the command, and random on demand.
 
 An option is NAME=FILE or NAME=VALUE; a bare .npz gives each of its arrays to the input of that name, any other bare file the only input.
 --shape x=2,3 is the shape of input x, and binds the named sizes in it; --shape height=320 binds a named size for every input. An array
@@ -35,7 +35,7 @@ def collect_inputs(
     seed: int | None,
     replaceable: Sequence[ValueSpec] = (),
 ) -> dict[str, Any]:
-    """Returns the inputs of one inference, checked as the door checks them: those of the -i options, and with a seed random others.
+    """Returns the inputs of one inference, checked: those of the -i options, and with a seed random values for the rest.
 
     `shapes` are those of the --shape options, by input or by named size; `replaceable` are constants that may be given as well.
 
@@ -89,10 +89,10 @@ def read_inputs(
 def fill_inputs(
     inputs: Mapping[str, Any], specs: Sequence[ValueSpec], shapes: Mapping[str, tuple[int, ...]], *, seed: int | None
 ) -> dict[str, Any]:
-    """Returns the inputs as arrays, with random values for those that are missing where there is a seed; an optional input stays absent.
+    """Returns the inputs as arrays, and with a seed random values for missing inputs; an optional input stays absent.
 
     Floats are normal with deviation 1, uint8 is 0 to 255, other integers are 0 or 1. The same seed gives the same values. A named
-    size is the same everywhere: what an array or --shape binds holds for the other inputs.
+    size is the same everywhere: an array or --shape sets it for all inputs.
 
     Raises: UsageError for a shape of no such input, and for all dimensions that stay open, at once.
     """
@@ -123,7 +123,7 @@ def fill_inputs(
 
 
 def _require_chosen_sizes(drawn: Sequence[ValueSpec], literals: Sequence[ValueSpec], sizes: Sizes) -> None:
-    """Raises UsageError that names every input whose array cannot be made, and --shape options that would do."""
+    """Raises UsageError that names every input with open sizes, and --shape options that choose them."""
     for spec in drawn:
         if not isinstance(spec.type, TensorType):
             raise UsageError(f"--random makes tensors only; input {spec} has to be given with -i")
@@ -308,7 +308,7 @@ class Sizes:
     named: Mapping[str, int]
 
     def find_shape(self, spec: ValueSpec) -> tuple[Dimension, ...] | None:
-        """Returns the shape of an input with the chosen sizes in it; None where not even the number of axes is known."""
+        """Returns the shape of an input with the chosen sizes in it; None if the number of axes is unknown."""
         if spec.name in self.shapes:
             return self.shapes[spec.name]
         shape = find_tensor_shape(spec)
@@ -334,13 +334,13 @@ def find_tensor_type(spec: ValueSpec) -> TensorType | None:
 
 
 def find_tensor_shape(spec: ValueSpec) -> tuple[Dimension, ...] | None:
-    """Returns the declared shape of a tensor or an optional tensor; None where there is none."""
+    """Returns the declared shape of a tensor or an optional tensor, or None."""
     tensor = find_tensor_type(spec)
     return None if tensor is None else tensor.shape
 
 
 def choose_sizes(texts: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec]) -> Sizes:
-    """Returns what the --shape options choose.
+    """Returns the sizes that the --shape options choose.
 
     Raises: UsageError for a name that is neither an input nor a size, another number of axes, and two sizes for one name.
     """
@@ -390,7 +390,7 @@ def is_open(shape: Sequence[Dimension] | None) -> bool:
 
 
 def advise_on_sizes(specs: Iterable[ValueSpec], sizes: Sizes) -> str:
-    """Returns --shape options that would choose every size which is still open: by name where sizes have names."""
+    """Returns --shape options that choose every open size, by its name if it has a name."""
     options: dict[str, None] = {}
     for spec in specs:
         shape = sizes.find_shape(spec)
@@ -432,9 +432,9 @@ class Literal:
         return len(self.values) == 1
 
     def make_array(self, spec: ValueSpec, shape: Sequence[Dimension] | None) -> np.ndarray[Any, Any]:
-        """Returns the array; `shape` may have one open size where there are several values.
+        """Returns the array; `shape` may have one open size if there are several values.
 
-        Raises: UsageError where the values do not fit into the shape.
+        Raises: UsageError if the values do not fit into the shape.
         """
         import numpy as np
 
@@ -453,7 +453,7 @@ class Literal:
 
 
 def read_literal(text: str, spec: ValueSpec) -> Literal | None:
-    """Returns the values of a text for an input; None where the text is none of the input's element type."""
+    """Returns the values of a text for an input; None if the text cannot be read as the input's element type."""
     tensor = find_tensor_type(spec)
     if tensor is None or not text:
         return None
@@ -483,14 +483,14 @@ def _read_value(text: str, dtype: str) -> Any:
 
 # Modes of Pillow whose pixels are 8-bit channels.
 _CHANNELS_OF_MODE = {"L": 1, "RGB": 3, "RGBA": 4}
-# Palettes and black-and-white are ways to store one of these.
+# Palettes and black-and-white images are converted to these.
 _PLAIN_MODE = {"1": "L", "P": "RGB"}
 
 
 def read_image(path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
     """Returns the pixels in the layout and element type of the input; height and width are those of the file.
 
-    Raises: UsageError where Pillow is missing, the layout is not clear, or channels or element type do not fit; OSError.
+    Raises: UsageError if Pillow is missing, the layout is ambiguous, or channels or element type do not fit; OSError.
     """
     pixels = _read_pixels(path)
     return _convert_type(_lay_out(pixels, path, spec), path, spec)

@@ -39,12 +39,12 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns what the model holds. Raises: errors of reading and of devices."""
+    """Returns the contents of the model and the answers of the devices. Raises: errors of reading and of devices."""
 
     step = follow(options)
     with Core() as core:
         for device in options.device:
-            core.resolve_config(device)  # a wrong name is said before what is wrong with the model
+            core.resolve_config(device)  # a wrong name is reported before the model is read
         with step(f"reading '{options.model}'"), open_named_model(options.model) as path:
             network = reshape(read_model(core, path), options.shape)
             fields = {**_describe_network(network, path), "file": options.model}
@@ -54,7 +54,7 @@ def answer(options: argparse.Namespace) -> Answer:
 
 
 def _ask_devices(core: Core, network: Network, devices: Sequence[str], step: Announcer) -> tuple[list[Any], list[Any], str]:
-    """Returns the answers of the devices that are named, or of all; what cures them; and both as text."""
+    """Returns the answers of the given devices, or of all, and the advice; and both as text."""
     if not devices:
         rows = ask_installed_devices(core, network, step)
         add_cures(core, rows)
@@ -161,7 +161,7 @@ _SPLITTER = "HETERO"
 
 
 def ask_installed_devices(core: Core, network: Network, step: Announcer) -> list[dict[str, Any]]:
-    """Returns the answer of each device that runs networks itself; one that cannot be used has an `error`, and no numbers."""
+    """Returns the answer of each device that runs networks itself; a device that cannot be used has an `error`, and no numbers."""
     rows = []
     with step("making the devices"):
         statuses = core.list_devices()
@@ -201,7 +201,7 @@ def ask_device(core: Core, network: Network, device: str) -> dict[str, Any]:
 
 
 def advise(core: Core, network: Network, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns device strings that run the model, or the nodes that no device takes and what takes them; each with a text."""
+    """Returns device strings that run the model, or the nodes that no device takes with a cure; each with a text."""
     usable = [row for row in rows if row["error"] is None]
     whole = [row["device"] for row in usable if row["whole"]]
     if whole:
@@ -219,7 +219,7 @@ def advise(core: Core, network: Network, rows: Sequence[Mapping[str, Any]]) -> l
 
 
 def _cover(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Returns devices, the one that takes most first, that take all nodes they can together, and the nodes that remain."""
+    """Returns devices that cover as many nodes as possible, the largest share first, and the nodes that remain."""
     ordered = sorted(rows, key=lambda row: (len(row["refused_nodes"]), row["device"]))
     if not ordered:
         return [], []
@@ -241,7 +241,7 @@ def _group_by_operator(network: Network, names: Sequence[str]) -> list[list[str]
 
 
 def format_verdicts(rows: Sequence[Mapping[str, Any]], advice: Sequence[Mapping[str, Any]], nodes: int) -> str:
-    """Returns a line for each device, and below it where it stops and what cures that."""
+    """Returns a line for each device, and below it the first refused node and the cure."""
     whole = [row["device"] for row in rows if row["whole"]]
     lines = [f"runs whole on: {', '.join(whole) or 'no installed device'}"]
     for row in rows:
@@ -259,7 +259,7 @@ def format_verdicts(rows: Sequence[Mapping[str, Any]], advice: Sequence[Mapping[
 
 
 def add_cures(core: Core, rows: Sequence[dict[str, Any]]) -> None:
-    """Adds to each device that is stopped the split with which it runs what it takes, where a device takes the rest."""
+    """Adds to each device that refuses nodes the split that gives these to a device which runs the whole model."""
     whole = [row["device"] for row in rows if row["whole"]]
     for row in rows:
         if whole and row["error"] is None and row.get("taken") and not row["whole"] and _SPLITTER in core.device_names:

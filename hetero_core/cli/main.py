@@ -1,6 +1,6 @@
 """The dispatcher of the `hetero` command: parses, runs one command, prints its answer or its error.
 
-Commands import what is heavy when they run, so `hetero --help` needs no plugin and no onnx.
+Only the command that runs is imported, so `hetero --help` needs no plugin and no onnx.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def run_task(
 
 
 def take_turns(parties: Sequence[Party], turn: int) -> list[Party]:
-    """Returns them in order, and in every other round back: what the machine gains or loses over time is shared out evenly."""
+    """Returns them in order, and in reverse in every second round, so that a drift of the machine's speed affects all of them equally."""
     return list(parties) if turn % 2 == 0 else list(reversed(parties))
 
 
@@ -62,14 +62,14 @@ def _describe_end(code: int) -> str:
 
 
 _TRACED_RUNS = 5
-"""The runs that are traced with one request; with a queue, two for each of its requests if that is more."""
+"""The number of traced runs; a longer queue traces two runs for each of its requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchTask:
     """The measurement to make, in values that JSON can hold.
 
-    `requests` is None for one request that is run again and again; else a queue has as many, 0 as many as the network likes. Timed for
+    `requests` is None for a single request that runs repeatedly; else the length of a queue, 0 for the network's own choice. Timed for
     `seconds` or `iterations`, whichever is given. `outputs` is the file for the outputs of the first run. With `first_process` nothing is
     timed: the runs are traced.
     """
@@ -145,7 +145,7 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
         executable = core.import_network(task.model, task.device, settings)
         times = {"read_seconds": 0.0, "load_seconds": perf_counter() - began}
         return executable, collect(executable.inputs, network=executable.name, replaceable=executable.replaceable), times
-    core.resolve_config(task.device, settings)  # a wrong name is said before what is wrong with the inputs
+    core.resolve_config(task.device, settings)  # a wrong name is reported before the inputs
     began = perf_counter()
     network = core.read_network(task.model)
     read_seconds = perf_counter() - began
@@ -219,7 +219,7 @@ def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: 
 
 
 def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> list[dict[str, Any]]:
-    """Returns the trace events of a few runs after those that warm up, of one request as of a queue of one."""
+    """Returns the trace events of a few runs after those that warm up, without a queue those of a queue of one request."""
     from hetero_core.reports.trace import list_events
 
     profiles: list[Profile | None] = []
@@ -232,9 +232,9 @@ def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: Bench
 
 
 def find_peak_memory() -> int | None:
-    """Returns the most bytes of memory that this process has had resident; None where the system does not tell.
+    """Returns the most bytes of memory that this process has had resident; None if the system does not say.
 
-    Linux counts what a process had before it became this program, too, in what `getrusage` says: the size of whoever started it.
+    On Linux, `getrusage` would include the memory of the parent from before this program was started.
     """
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")

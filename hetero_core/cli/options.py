@@ -42,9 +42,9 @@ def is_model_name(model: str) -> bool:
 
 @contextlib.contextmanager
 def open_named_model(model: str) -> Iterator[str]:
-    """Gives the path of a model for other processes: a light model is written to a file for as long as the block runs.
+    """Gives the path of a model for other processes: a light model is written to a file that lasts as long as the block.
 
-    Raises: as `is_model_name`; OSError where there is no room for the file.
+    Raises: as `is_model_name`; OSError if there is no room for the file.
     """
     if not is_model_name(model):
         yield model
@@ -60,7 +60,7 @@ def open_named_model(model: str) -> Iterator[str]:
 
 
 class _StoreOnce(argparse.Action):
-    """Keeps the value of an option, and refuses a second one, which would hide the first."""
+    """Keeps the value of an option, and refuses a second value, which would hide the first."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -80,7 +80,7 @@ class _StoreOnce(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are raised, so that `main` reports them like all others; an option for one value is refused twice."""
+    """A parser that raises its errors, so that `main` reports them like all errors, and refuses a second value of an option."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_repeated(parser: argparse._ActionsContainer, *names: str, metavar: str, help: str) -> None:  # noqa: A002  # argparse's name
-    """Adds an option that may be repeated; its values are a list, empty where it is absent."""
+    """Adds an option that may be repeated; its values are a list, empty without the option."""
     parser.add_argument(*names, action="append", default=[], metavar=metavar, help=help)
 
 
@@ -116,13 +116,13 @@ def add_pin_options(parser: Parser) -> None:
 
 
 def add_shape_option(parser: argparse._ActionsContainer, of: str = "an input") -> None:
-    """Adds --shape: of the commands that read a model and give it other shapes (see `reshape`), and of those that draw inputs."""
+    """Adds --shape, for commands that give a model other shapes (see `reshape`) or draw inputs."""
     text = f"the shape of {of}, or the value of a named size for all inputs; may be repeated"
     add_repeated(parser, "--shape", metavar="NAME=SIZE,...", help=text)
 
 
 def add_input_options(parser: Parser, title: str = "inputs") -> None:
-    """Adds -i, --seed and --shape of the commands that draw what is not given."""
+    """Adds -i, --seed and --shape, for commands that draw missing inputs."""
     inputs = parser.add_argument_group(title, "inputs that are not given are random")
     add_repeated(inputs, "-i", "--input", metavar="NAME=FILE", help="a file as for 'hetero run', or NAME=VALUE; may be repeated")
     inputs.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="the seed of random inputs (0)")
@@ -130,7 +130,7 @@ def add_input_options(parser: Parser, title: str = "inputs") -> None:
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Returns what reads a number of an option. It raises ArgumentTypeError unless that is whole and not below the least."""
+    """Returns a function that reads a whole number and raises ArgumentTypeError if it is smaller than `least`."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and int(text) >= least):
@@ -160,7 +160,7 @@ def read_seconds(text: str) -> float:
 
 
 def find_target(path: str) -> Path:
-    """Returns the path of a file that a command writes at its end. Raises: UsageError where it could not be written after all the work."""
+    """Returns the path of a file that a command writes at its end. Raises: UsageError if it cannot be written, before any work."""
     target = Path(path)
     if target.is_dir() or not target.parent.is_dir():
         raise UsageError(f"cannot write '{path}': {'it is a folder' if target.is_dir() else f'there is no folder {target.parent}'}")
@@ -168,7 +168,7 @@ def find_target(path: str) -> Path:
 
 
 def write_target(target: Path, content: bytes) -> None:
-    """Writes a file, which appears complete or not at all. Raises: UsageError where it cannot be written."""
+    """Writes a file, which appears complete or not at all. Raises: UsageError if it cannot be written."""
     try:
         with replace_file(target) as stream:
             stream.write(content)
@@ -234,7 +234,7 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _split_list(text: str) -> list[str]:
-    """Returns the options in "n=1,m=2"; a text in which commas stand elsewhere is one option, as a name may hold them."""
+    """Returns the options in "n=1,m=2"; a text with other commas is a single option, since names may hold commas."""
     pieces = re.split(r",(?=[^,=]+=)", text)
     return pieces if all(re.fullmatch(r"[^,=]+=[\d\s]*(,[\d\s]+)*", piece) for piece in pieces) else [text]
 
@@ -255,7 +255,7 @@ def _collect_pairs(pairs: Sequence[tuple[str, str]], option: str) -> dict[str, s
 
 
 def is_blob(path: str) -> bool:
-    """Says whether a file begins as an exported network does; False where there is no such plain file. A pipe is not waited for."""
+    """Says whether a plain file begins like an exported network. Returns False without waiting for a pipe."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -280,7 +280,7 @@ def read_model(core: Core, path: str) -> EditableNetwork:
 def reshape(network: EditableNetwork, shapes: Sequence[str]) -> EditableNetwork:
     """Returns the network for the shapes and named sizes of the --shape options.
 
-    Raises: UsageError for texts that cannot be read; InvalidNetworkError for what the network cannot take.
+    Raises: UsageError for texts that cannot be read; InvalidNetworkError for shapes that the network cannot take.
     """
     if not shapes:
         return network
@@ -295,7 +295,7 @@ def is_splitting(core: Core, device: str) -> bool:
 
 
 def list_parts(core: Core, device: str, config: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the devices that a device splits networks over, by priority; none for a device that runs the whole network itself."""
+    """Returns the devices over which a device splits networks, by priority; empty if it runs whole networks itself."""
     from hetero_core.devices.names import parse_device_name, split_device_list
 
     key = next((name for name, key in core.config_keys(device).items() if key.is_arguments), None)
@@ -308,7 +308,7 @@ def list_parts(core: Core, device: str, config: Mapping[str, str]) -> tuple[str,
 def pin_network(core: Core, network: Network, device: str, pins: Mapping[str, str]) -> Network:
     """Returns the network with the pins of the command line.
 
-    Raises: UsageError where the device does not split networks, so that a pin would mean nothing; AffinityError.
+    Raises: UsageError if the device does not split networks, since a pin would have no effect; AffinityError.
     """
     if not pins:
         return network
@@ -322,7 +322,7 @@ def pin_network(core: Core, network: Network, device: str, pins: Mapping[str, st
 def read_pinned(core: Core, options: argparse.Namespace) -> tuple[Network, dict[str, str]]:
     """Returns the model of a command with its shapes and pins, and the configuration of the device.
 
-    Raises: what is wrong with the configuration before what is wrong with the model.
+    Raises: errors of the configuration before errors of the model.
     """
     config = read_config(options)
     core.resolve_config(options.device, config)

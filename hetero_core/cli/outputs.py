@@ -1,4 +1,4 @@
-"""Outputs of one inference: as rows to read, as fields for JSON, as files, and beside those of another device."""
+"""Outputs of one inference: as a table, as fields for JSON, as files, and compared with the outputs of another device."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def _format_row(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def save_outputs(outputs: Mapping[str, Any], target: str) -> list[str]:
-    """Returns the paths of the files written: one .npz, or one .npy for each output in a folder, which is made.
+    """Returns the paths of the files written: one .npz, or a .npy for each output in a folder, which is created.
 
     In a folder, characters of a name that are no letter, digit, "_", "." or "-" are percent-encoded. An absent optional has
     no file.
 
-    Raises: UsageError where nothing can be written.
+    Raises: UsageError if a file cannot be written.
     """
     arrays = {name: _to_storable(value) for name, value in iterate_tensors(outputs) if value is not None}
     path = Path(target)
@@ -127,7 +127,7 @@ def _write_array(array: np.ndarray[Any, Any], stream: IO[bytes]) -> None:
 def compare_outputs(
     actual: Mapping[str, Any], expected: Mapping[str, Any], *, rtol: float | None, atol: float
 ) -> list[dict[str, Any]]:
-    """Returns for each output its largest difference, absolute and as a share of the largest expected value, and what is wrong.
+    """Returns for each output its largest difference, absolute and as a share of the largest expected value, and the mismatch as text.
 
     An array agrees when its largest difference is at most `atol`, or at most `rtol` times the largest expected value; `rtol` None
     takes the tolerance of the element type. Integers, bools and texts are not measured by `rtol`.
@@ -162,7 +162,7 @@ def _compare_tensor(name: str, actual: Any, expected: Any, rtol: float | None, a
 
 
 def format_comparison(rows: list[dict[str, Any]], device: str) -> str:
-    """Returns the rows as a table, and below it where outputs differ by too much."""
+    """Returns the rows as a table, and below it the outputs that differ by too much."""
     table = [
         (
             row["name"],

@@ -42,7 +42,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the answer of the device; exit code 1 where some node has no device."""
+    """Returns the answer of the device; exit code 1 if a node has no device."""
 
     if options.dot and options.json:
         raise UsageError("--dot and --json are two forms of one answer; give one of them")
@@ -90,7 +90,7 @@ def _explain(
 
 
 def _ask_for_trace(core: Core, device: str) -> Mapping[str, str]:
-    """Returns the configuration that makes a device write its selection into the plan. Raises: UsageError where it has no such key."""
+    """Returns the configuration that makes a device write its selection into the plan. Raises: UsageError if it has no such key."""
     if _TRACE_KEY not in core.config_keys(device):
         raise UsageError(
             f"--trace-selection shows how subgraphs are selected; {device} selects none. Use a device as HETERO:GPU,CPU"
@@ -137,7 +137,7 @@ def _count_rest(count: int, limit: int) -> str:
 
 
 def _find_plan(core: Core, network: Network, result: QueryResult, device: str, config: Mapping[str, str]) -> Plan:
-    """Returns the plan of a query, also where it gave none: of a single device, and of a split that some node has no device for."""
+    """Returns the plan of a query, or makes one for a single device, and for a split in which a node has no device."""
     if result.plan is not None:
         return result.plan
     parts = list_parts(core, device, config)
@@ -156,7 +156,7 @@ def _find_plan(core: Core, network: Network, result: QueryResult, device: str, c
 
 
 def _ask_every_device(core: Core, network: Network, plan: Plan, config: Mapping[str, str]) -> Plan:
-    """Returns the plan with `refusals` and `candidates` of every device for every node; what a device said before stays.
+    """Returns the plan with `refusals` and `candidates` of every device for every node; earlier answers of a device stay.
 
     Each device is asked about the whole network, with those values of `config` that are its own.
     """

@@ -102,7 +102,7 @@ def answer(options: argparse.Namespace) -> Answer:
 def _choose_check(options: argparse.Namespace) -> list[str]:
     """Returns the command that checks a model: the user's own, or a comparison of the outputs as they are, run by run.
 
-    Raises: UsageError for both, for neither, and for inputs that nobody reads.
+    Raises: UsageError for both, for neither, and for inputs without a reader.
     """
     if (options.check is None) == (not options.device):
         raise UsageError("expected a check: --check COMMAND, or -d REFERENCE -d DEVICE to compare the outputs of two devices")

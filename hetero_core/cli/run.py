@@ -1,4 +1,4 @@
-"""`hetero run`: one inference of a model or of an exported network, and on demand the same on another device."""
+"""`hetero run`: runs a model or an exported network once, and on demand on another device for comparison."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STEADY_SECONDS = 1.0
 _MOST_RUNS = 100
 _COMPILING_SECONDS = 5.0
 _SLOW_SECONDS = 10.0
-"""A first inference that took longer is not followed by others."""
+"""After a first inference that took longer, no further inference is timed."""
 _EXECUTED_SUFFIXES = (".html", ".onnx")
 
 
@@ -86,7 +86,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the outputs; exit code 1 where --compare finds a difference.
+    """Returns the outputs; exit code 1 if --compare finds a difference.
 
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
@@ -103,7 +103,7 @@ def answer(options: argparse.Namespace) -> Answer:
         if options.trust:
             raise UsageError(f"--trust has a meaning only for an exported network; '{options.model}' is none")
         config, step = read_config(options), follow(options)
-        core.resolve_config(options.device, config)  # a wrong name is said before what is wrong with the inputs
+        core.resolve_config(options.device, config)  # a wrong name is reported before the inputs
         with step(f"reading '{options.model}'"):
             network = prepare_network(read_model(core, options.model), options)
         options.shape = []  # the inputs have these shapes now
@@ -190,7 +190,7 @@ def _infer(
 
 
 def _write_executed(path: str, executed: Network) -> Path:
-    """Writes the executed graph as a page or as a model; returns where. Raises: UsageError."""
+    """Writes the executed graph as a page or as a model; returns its path. Raises: UsageError."""
     from hetero_core.network.writer import network_to_bytes  # imports onnx
     from hetero_core.reports.page import executed_to_html
 
@@ -233,7 +233,7 @@ def is_compiling(executable: ExecutableNetwork) -> bool:
 
 
 def _save(outputs: Mapping[str, Any], options: argparse.Namespace, fields: dict[str, Any]) -> str:
-    """Writes the outputs where --save-outputs says; returns a line about it."""
+    """Writes the outputs to the target of --save-outputs; returns a line about it."""
     from hetero_core.cli.outputs import save_outputs
 
     if options.save_outputs is None:
@@ -284,14 +284,14 @@ def add_preparation_options(parser: Parser) -> None:
 
 
 def find_given(options: argparse.Namespace) -> list[str]:
-    """Returns the options that need a model, of those that were given."""
+    """Returns the options of the call that need a model."""
     return [f"--{name}" for name in ("batch", *_DESCRIPTIONS, "output") if getattr(options, name) not in (None, [])]
 
 
 def prepare_network(network: EditableNetwork, options: argparse.Namespace) -> EditableNetwork:
-    """Returns the network as the options ask for it: outputs, then shapes and batch, then what is done to inputs.
+    """Returns the network as the options ask for it: outputs, then shapes and batch, then the preparation of inputs.
 
-    Raises: UsageError for texts that cannot be read; InvalidNetworkError for what the network cannot do.
+    Raises: UsageError for texts that cannot be read; InvalidNetworkError for changes that the network does not allow.
     """
     if options.output:
         known = [spec.name for spec in network.outputs]
@@ -337,7 +337,7 @@ def _read_numbers(text: str, option: str) -> float | tuple[float, ...]:
 
 
 def _list_images(texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
-    """Returns input -> image file, of the -i options; what is wrong with these is said when they are read."""
+    """Returns input -> image file, of the -i options; mistakes in these are reported when they are read."""
     files: dict[str, Path] = {}
     for text in texts:
         name, equals, file = text.partition("=")
@@ -349,7 +349,7 @@ def _list_images(texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
 
 
 def _complete(info: InputInfo, file: Path | None, network: Network, name: str) -> InputInfo:
-    """Returns the description with what an image file says by itself: 8 bits, channels last, and its size."""
+    """Returns the description completed from the image file: 8 bits, channels last, and its size."""
     if file is None:
         return info
     from hetero_core.cli.inputs import measure_image  # imports Pillow
@@ -366,7 +366,7 @@ def _complete(info: InputInfo, file: Path | None, network: Network, name: str) -
 
 
 def sum_times(profile: Profile) -> list[dict[str, Any]]:
-    """Returns for each subgraph its device, the seconds of its nodes, and seconds and bytes of what was copied for it.
+    """Returns for each subgraph its device, the seconds of its nodes, and the seconds and bytes of its transfers.
 
     `path` is "1/0" for subgraph 0 of a split network that is subgraph 1; `subgraph` is then 1 and `stage_device` the device of that.
     """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _KEY, _BUDGET, _INPUTS = "HETERO_PLACEMENT", "HETERO_PLACEMENT_BUDGET", "HETERO_PLACEMENT_INPUTS"
 _LOGGER = "hetero_hetero.placement"
-"""The logger that tells what is measured."""
+"""The logger of the search, which names each measurement."""
 _SECONDS = 30.0
 
 

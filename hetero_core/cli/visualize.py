@@ -52,7 +52,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns what was written; exit code 1 where the device refuses nodes. Raises: UsageError."""
+    """Returns the name and size of the written file; exit code 1 if the device refuses nodes. Raises: UsageError."""
 
     suffix = _read_suffix(options.output)
     if options.timings is not None and suffix not in _DRAWINGS:
@@ -102,14 +102,14 @@ def _query(core: Core, network: Network, device: str, config: Mapping[str, str])
 def read_timings(path: str, plan: Plan) -> dict[int, float]:
     """Returns the seconds of each subgraph from the JSON of `hetero run`; a subgraph that is a split network has several rows.
 
-    Raises: UsageError for a file that is none, and for times of another network or split.
+    Raises: UsageError for a file of another form, and for times of another network or split.
     """
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
         rows = [
             (int(row["subgraph"]), str(row.get("stage_device", row["device"])), float(row["seconds"]))
             for row in fields["subgraphs"]
-            if row["steps"]  # without steps it is what was copied before the first subgraph
+            if row["steps"]  # a row without steps has the transfers before the first subgraph
         ]
         network = str(fields["network"])
     except OSError as error:

@@ -40,7 +40,7 @@ COLORS = (
 
 
 def index_colors(plan: Plan) -> dict[str, int]:
-    """Returns device -> index into `COLORS`: by priority, and after the last colour from the first one again."""
+    """Returns device -> index into `COLORS`: by priority, and starting again with the first colour after the last."""
     devices: Iterable[str] = dict.fromkeys((*plan.priorities, *(stage.device for stage in plan.stages)))
     return {device: index % len(COLORS) for index, device in enumerate(devices)}
 
@@ -70,7 +70,7 @@ class PlanLink:
 
     @property
     def nbytes(self) -> int | None:
-        """The bytes of all values, None where one is open or nothing is known."""
+        """The bytes of all values, None if a size is open or unknown."""
         sizes = [boundary.nbytes for boundary in self.boundaries if boundary.nbytes is not None]
         return sum(sizes) if sizes and len(sizes) == len(self.boundaries) else None
 
@@ -84,7 +84,7 @@ class Links:
 
 
 def find_links(plan: Plan) -> Links:
-    """Returns what a plan's drawing joins, in the order of the boundaries; values between the same two places are one link."""
+    """Returns the boxes and lines of a plan's drawing, in the order of the boundaries; a line carries all values between two places."""
     values_of_readers: dict[tuple[int, ...], list[Boundary]] = {}
     between: dict[tuple[int, int], list[Boundary]] = {}
     for boundary in plan.boundaries:
@@ -118,7 +118,7 @@ class LegendEntry:
 
 
 def list_devices(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> tuple[LegendEntry, ...]:
-    """Returns the devices in order of priority, those without a node too."""
+    """Returns the devices in order of priority, including those without a node."""
     entries = []
     for device, color in index_colors(plan).items():
         stages = [stage for stage in plan.stages if stage.device == device]
@@ -132,7 +132,7 @@ def list_devices(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> tuple[
 _PILL_HEIGHT = 28.0
 _LETTER = 7.2
 """Width of a letter of the larger text, in pixels."""
-# What XML 1.0 does not allow, whatever the escape; names of nodes are any text.
+# Characters that XML 1.0 forbids even as escapes; names of nodes are any text.
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 

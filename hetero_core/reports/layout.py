@@ -126,7 +126,7 @@ def arrange_layers(count: int, edges: Sequence[tuple[int, int]]) -> Layers:
 
 
 def _rank(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Returns the row of each box: below all that feed it; what nothing feeds stands right above its first reader."""
+    """Returns the row of each box: below all of its producers; a box without producers stands right above its first reader."""
     targets: list[list[int]] = [[] for _ in range(count)]
     missing = [0] * count
     for source, target in edges:

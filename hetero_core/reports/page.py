@@ -23,7 +23,7 @@ def format_page(title: str, body: str, *, style: str = "") -> str:
 
 
 def _write_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a table of texts; a column of the header that ends with "#" is one of numbers."""
+    """Returns a table of texts; a header that ends with "#" marks a column of numbers."""
     kinds = ['<td class="number">' if title.endswith("#") else "<td>" for title in header]
     head = "".join(f"<th>{title.rstrip('#')}</th>" for title in header)
     lines = ["".join(f"{kind}{escape_text(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) for row in rows]

@@ -1,4 +1,4 @@
-"""A plan as text for reading: subgraphs, boundary values, placement, memory, pins, refusals, and why one node is where it is."""
+"""A plan as text for reading: subgraphs, boundary values, placement, memory, pins, refusals, and the explanation of a node's place."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def describe_memory(held: HeldMemory) -> str:
 
 
 def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
-    """Returns the plan as text: stages with their nodes, boundary values with bytes, refusals, and what keeps subgraphs apart.
+    """Returns the plan as text: stages with their nodes, boundary values with bytes, refusals, and the conflicts that keep subgraphs apart.
 
-    At most `refusal_limit` refused nodes, and as many conflicts, are listed one by one; the number of the others is said.
+    At most `refusal_limit` refused nodes, and as many conflicts, are listed; the rest is counted.
     """
     lines = [
         f"network '{plan.network}': {count(plan.device_of_node, 'node')} in {count(plan.stages, 'subgraph')} on "
@@ -75,7 +75,7 @@ def describe_procedures(plan: Plan) -> str:
 
 
 def describe_conflict(plan: Plan, conflict: Conflict) -> str:
-    """Returns the subgraph, the path, where it leaves and returns, and the devices that it passes."""
+    """Returns the subgraph, the path, the nodes at which it leaves and returns, and the devices that it passes."""
     stage_of_node = {name: stage for stage in plan.stages for name in stage.nodes}
     between = [stage_of_node[name] for name in conflict.path[1:-1] if name in stage_of_node]
     passed = ", ".join(dict.fromkeys(f"subgraph {stage.index} on {stage.device}" for stage in between))
@@ -126,9 +126,9 @@ class DeviceAnswer:
 class Explanation:
     """The place of one node in a plan, and the reasons for it.
 
-    `device` and `stage` are None where no device takes the node, or where there is no split. `conflicts` are the node's own, and
-    where it has none, those of the other nodes in its subgraph, which keep all of it apart. `is_complete` is False where the network
-    was too large to look for all of them.
+    `device` and `stage` are None if no device takes the node, or if there is no split. `conflicts` are the node's own,
+    or else those of its subgraph, which keep the whole subgraph apart. `is_complete` is False if the network was too large to look for all
+    conflicts.
     """
 
     node: str
@@ -144,7 +144,7 @@ class Explanation:
 
 
 def explain_node(plan: Plan, name: str) -> Explanation:
-    """Returns what the plan knows about a node. Cost: linear in the plan.
+    """Returns the place of a node in the plan, with the reasons. Cost: linear in the plan.
 
     Raises: InvalidNetworkError with the near misses when there is no such node.
     """

@@ -1,6 +1,6 @@
 """The times of runs as a Chrome trace, which Perfetto and chrome://tracing show: devices, nodes, transfers, requests side by side.
 
-A process for the requests, one for each device, one for the transfers; where two things overlap, each has a track of its own.
+A process for the requests, one for each device, one for the transfers; slices that overlap have tracks of their own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _make_block(process: str, frame: _Slice, parts: Sequence[_Slice] = ()) -> _B
 
 
 def _assign_tracks(blocks: Iterable[_Block]) -> list[tuple[_Slice, int]]:
-    """Returns each slice of one process with its track: slices of a track do not overlap unless one holds the other.
+    """Returns each slice of one process with its track: slices of a track are apart or nested.
 
     Parts stand on the track of their frame; a part that overlaps the part before has a track of its own.
     """
@@ -79,7 +79,7 @@ def _assign_tracks(blocks: Iterable[_Block]) -> list[tuple[_Slice, int]]:
 
 
 def _lay_end_to_end(frame: _Slice, parts: Sequence[_Slice]) -> list[_Slice]:
-    """Returns the parts in their order, one behind the other, where they cannot have run when they say so.
+    """Returns the parts laid end to end if their moments are impossible.
 
     A device that learns all times when the run is over records them then, on one thread, and all seem to end together. Their order
     and durations are right, their moments are not, and they say so.
@@ -103,7 +103,7 @@ def profiles_to_trace(profiles: Sequence[Profile]) -> str:
 
 
 def format_events(events: Iterable[Event]) -> str:
-    """Returns events, those of several lists, too, as JSON: names first, then by time, and what holds another event before it."""
+    """Returns events, those of several lists, too, as JSON: names first, then by time, an enclosing event before the events within it."""
     ordered = sorted(events, key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0), event["ph"] != "X"))
     return json.dumps({"traceEvents": ordered, "displayTimeUnit": "ns"}, indent=0)
 
@@ -112,7 +112,7 @@ def list_events(profiles: Sequence[Profile], *, title: str = "", first_process: 
     """Returns the events of runs that have ended.
 
     `title` stands before the name of each process; processes are numbered from `first_process`, at most 1000 of them.
-    Times are microseconds since the zero of `time.perf_counter`, which processes of one machine share where it is the system's.
+    Times are microseconds since the zero of `time.perf_counter`, which processes of a machine share if it is the clock of the system.
     """
     blocks: dict[str, list[_Block]] = {_REQUESTS: []}
     for index, profile in enumerate(profiles):
@@ -190,7 +190,7 @@ def _draw_request(profile: Profile, request: int) -> _Block:
 
 
 def _draw_parts(profile: Profile, request: int) -> list[_Block]:
-    """Returns what ran on devices: subgraphs with their nodes; of a device that ran the whole network, one that holds all."""
+    """Returns a block for each subgraph with its nodes; a device that ran the whole network has a single block."""
     stages = list(profile.stages)
     known = {stage.path for stage in stages}
     for path, entries in _group_by_path(entry for entry in profile.entries if not entry.source).items():
@@ -219,7 +219,7 @@ def _enclose(path: tuple[int, ...], entries: Sequence[NodeTime]) -> StageTime:
 
 
 def _share_out(entries: Iterable[NodeTime], stages: Sequence[StageTime]) -> list[list[NodeTime]]:
-    """Returns the entries of each stage: those of its path, and where it ran several times, the run that began last before them."""
+    """Returns the entries of each stage: those of its path; of several runs of a path, the last that began before the entry."""
     positions: dict[tuple[int, ...], list[int]] = {}
     for index, stage in enumerate(stages):
         positions.setdefault(stage.path, []).append(index)
