@@ -33,6 +33,7 @@ from hetero_core.cli.options import (
     write_target,
 )
 from hetero_core.core import Core
+from hetero_core.devices.processors import count_affinity
 from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def answer(options: argparse.Namespace) -> Answer:
         "network": next((outcome["network"] for rounds in bench.rounds for outcome in rounds), None),
         "api": _find_api(options),
         "warmup": options.warmup,
-        "processors": count_processors(),
+        "processors": count_affinity(),
         "interrupted": bench.is_interrupted,
         "cleared_environment": cleared,
         "devices": rows,
@@ -304,11 +305,6 @@ def _read_outputs(path: Path, dtypes: Mapping[str, str]) -> dict[str, Any]:
         arrays = {name: archive[name] for name in archive.files}
     # Element types that NumPy does not know come back as plain bytes.
     return {name: array.view(numpy_dtype(dtypes[name])) if array.dtype.kind == "V" else array for name, array in arrays.items()}
-
-
-def count_processors() -> int:
-    """Returns how many processors the measurements may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _HEADER = ("DEVICE", "LOAD", "FIRST", "MEDIAN", "P90", "PER SECOND", "PEAK MEMORY")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from hetero_core.plan import PlacedSegment, Placement, Plan
 
 _KEY, _BUDGET, _INPUTS = "HETERO_PLACEMENT", "HETERO_PLACEMENT_BUDGET", "HETERO_PLACEMENT_INPUTS"
-_LOGGER = "hetero_hetero.placement"
-"""The logger of the search, which names each measurement."""
 _SECONDS = 30.0
 
 
@@ -75,34 +72,11 @@ def _measure(core: Core, network: Network, options: argparse.Namespace) -> Plan 
 
     shapes = read_shapes(options.shape)
     inputs = collect_inputs(options.input, network.inputs, network=network.name, shapes=shapes, seed=options.seed)
-    with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder, follow(options)("measuring") as show, _Messages(show):
+    with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder, follow(options)("measuring"):
         path = Path(folder) / "inputs.npz"
         save_outputs(inputs, str(path))
         asked = {_KEY: "MEASURED_ANEW" if options.again else "MEASURED", _BUDGET: options.budget, _INPUTS: str(path)}
         return core.query_network(network, options.device, {**read_config(options), **asked}).plan
-
-
-class _Messages(logging.Handler):
-    """Passes messages of the search on; a context manager, during which the logger lets them through."""
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        super().__init__(logging.INFO)
-        self._show = show
-        self._logger = logging.getLogger(_LOGGER)
-        self._level = self._logger.level
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Shows the message."""
-        self._show(record.getMessage())
-
-    def __enter__(self) -> _Messages:
-        self._logger.addHandler(self)
-        self._logger.setLevel(logging.INFO)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self)
-        self._logger.setLevel(self._level)
 
 
 def _describe(plan: Plan, placement: Placement) -> str:

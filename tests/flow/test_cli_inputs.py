@@ -14,7 +14,7 @@ from PIL import Image
 
 from hetero_core.cli.answer import UsageError
 from hetero_core.cli.inputs import fill_inputs, read_image, read_inputs, require_complete
-from hetero_core.network.types import Dimension, OptionalType, SequenceType, TensorType, ValueSpec
+from hetero_core.network.types import Dimension, OptionalType, TensorType, ValueSpec
 
 X = ValueSpec("x", TensorType("float32", (2, 3)))
 Y = ValueSpec("y", TensorType("int64", ("n",)))
@@ -137,22 +137,6 @@ def test_random_values_have_type_and_shape_and_repeat_with_the_seed(dtype: str, 
     assert (drawn.dtype.kind, drawn.shape) == (kind, (4, 5))
     np.testing.assert_array_equal(drawn, fill_inputs({}, [spec], {}, seed=1)["x"])
     assert (drawn != fill_inputs({}, [spec], {}, seed=2)["x"]).any()
-
-
-@pytest.mark.parametrize(
-    ("spec", "shapes", "message"),
-    [
-        (Y, {}, "input y: int64[n] has open dimensions; choose their sizes, as in --shape n=1"),
-        (ValueSpec("x", TensorType("float32", ("n", 3, None))), {}, "as in --shape x=1,3,1"),
-        (ValueSpec("x", TensorType("float32", None)), {}, "as in --shape x=1,3,224,224"),
-        (X, {"xx": (1,)}, "--shape xx=1: there is no such input or named size, did you mean 'x'?"),
-        (ValueSpec("s", SequenceType(TensorType("float32"))), {}, "--random makes tensors only; input s: sequence(float32[...])"),
-    ],
-)
-def test_what_cannot_be_drawn_is_an_error(spec: ValueSpec, shapes: dict[str, tuple[int, ...]], message: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        fill_inputs({}, [spec], shapes, seed=0)
-    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -197,22 +197,6 @@ def test_wrong_input_option_ends_with_2(arguments: list[str], message: str, mode
 
 
 @pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (X.astype(np.float64), "input 'x' of network 'lines': expected float32, got float64"),
-        (X[:, :2], "expected shape [n,3], got [2, 2]"),
-        (X[0], "expected shape [n,3], got [3]: 1 dimensions instead of 2"),
-    ],
-)
-def test_array_that_does_not_fit_ends_with_2(
-    array: np.ndarray[Any, Any], message: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    np.save(tmp_path / "x.npy", array)
-    assert main(["run", model, "-d", "CPU", "-i", str(tmp_path / "x.npy")]) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["-d", "CPUU"], 3, "no plugin announces device 'CPUU', did you mean 'CPU'?"),

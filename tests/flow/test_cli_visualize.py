@@ -172,13 +172,6 @@ def test_explained_node_that_a_pin_decides(model: str, capsys: pytest.CaptureFix
     assert "    TEMPLATE  yes  would take it; the node is pinned to CPU" in lines
 
 
-def test_unknown_node_to_explain_ends_with_2_and_a_near_miss(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["query", model, *SPLIT, "--explain", "secnd"]) == 2
-    assert "network 'diamond' has no node 'secnd', did you mean 'second'?" in capsys.readouterr().err
-    assert main(["query", model, *SPLIT, "--explain", "second", "--dot"]) == 2
-    assert "--dot draws the split and --explain tells about nodes" in capsys.readouterr().err
-
-
 def test_times_of_a_split_inside_a_split_are_drawn(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nested = ["-d", "HETERO:(HETERO:TEMPLATE,CPU),CPU", "--pin", "far=CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Neg"]
     assert main(["run", model, *nested, "-c", "PERF_COUNT=YES", "--random", "--json"]) == 0
