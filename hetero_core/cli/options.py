@@ -272,9 +272,12 @@ def read_model(core: Core, path: str) -> EditableNetwork:
         from hetero_core.testing.models import light_model  # with onnx
 
         return core.read_network(light_model(path))
-    if is_blob(path):
-        raise UsageError(f"'{path}' is an exported network; this needs the ONNX model that it was made from")
-    return core.read_network(path)
+    try:
+        return core.read_network(path)
+    except HeteroError as error:
+        if is_blob(path):
+            raise UsageError(f"'{path}' is an exported network; this needs the ONNX model that it was made from") from error
+        raise
 
 
 def reshape(network: EditableNetwork, shapes: Sequence[str]) -> EditableNetwork:
