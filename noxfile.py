@@ -1,35 +1,11 @@
-"""Sessions: `nox` runs the default ones. A plugin's session is found by its folder; a new folder needs no edit here.
+"""Sessions: `nox` runs the default ones, `nox -l` lists all with a line about each. A plugin's session is found by its folder.
 
 nox -s core                 the core's own tests
-nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE and HETERO beside it
-nox -s "plugin(ray)"        RAY on a cluster of three nodes on this machine; downloads Ray, takes minutes, and is not a default session
-nox -s process              PROCESS:CPU against the whole conformance kit; minutes
-nox -s kit                  CPU, TEMPLATE, a split and a GPU of make-believe against the whole conformance kit, of which `flow` and
-                            `plugin(cupy)` take a sample of onnx's cases; the known networks in more splits; 200 tokens of a decoder
-                            on ten splits, of which `core` takes 60 on three; onnx's whole models on the kernels, of which `core`
-                            takes two; many minutes
+nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE, CPU and HETERO beside it
 nox -s flow                 everything together: models, splits, command line, packaging
-nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
-nox -s engines              one network over OpenVINO, ONNX Runtime and CPU, with all of ONNX's cases; the steps in front of a network
-                            beside theirs, tensors of torch; takes minutes
-nox -s shapes               models for many batches and lengths against ONNX Runtime; minutes
-nox -s models               pipelines of scikit-learn, trees of lightgbm and xgboost, exports of torch, language models of the builder
-                            of onnxruntime-genai, all with random weights; downloads them
-nox -s real                 trained models of rapidocr-onnxruntime, silero-vad and magika beside ONNX Runtime, run by run; downloads them
-nox -s bench                times beside other engines, an hour or two; -- --start resnet50 for one mode of bench_models.py alone
-nox -s plans                plans of CPU for the benchmark's networks, ONNX's cases and 2,000 drawn graphs, verified; minutes
-nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
-nox -s answers              changed models on CPU, TEMPLATE, ORT and OPENVINO beside ONNX Runtime; -- --device CPU --cases 1000
-nox -s hostile              models of at most 1 MB that ask for all memory or time, read and loaded; minutes
-nox -s graphs               20,000 drawn graphs on CPU, 5,000 on each other device, into graphs.json; hours. It goes on where it
-                            stopped; -- CPU -c CPU_KERNELS=JIT --seeds 0:500 --record graphs.json for one device
-nox -s processors           tests of core, CPU, ORT, OPENVINO and flow as an Intel Haswell (AVX2, no AVX-512, no VNNI) and as a Nehalem (no
-                            AVX2: NumPy alone), both emulated by qemu-x86_64
-nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
-nox -s authors              new plugins of each kind and the pages for authors, in clean environments from built wheels; minutes
-nox -s environments         two distributions of ONNX Runtime in one network, each in an environment of its own; downloads both
-nox -s rounds               100 rounds of devices that abort, exit, hang and eat memory in a process of their own; minutes
 nox -s lint types docs      style, types, and every code block of the docs
+
+Words after `--` go to pytest, or to the script that a session runs.
 """
 
 from __future__ import annotations
@@ -37,6 +13,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +32,11 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
 PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
-# What a plugin is tested beside: the reference device, and the one that composes.
+# Every plugin is tested beside the reference devices and the one that composes.
 COMPANIONS = ("template", "cpu", "hetero")
 # The build backend of every package here, and what it needs for an editable one.
 BACKEND = ("hatchling>=1.27", "editables")
+TORCH = "torch==2.13.0"
 
 
 def read_project(name: str) -> dict[str, Any]:
@@ -67,40 +45,42 @@ def read_project(name: str) -> dict[str, Any]:
 
 
 def find_heavy_extra(name: str) -> str | None:
-    """Returns the extra without which a plugin cannot be tested, where its pyproject.toml says that the default sessions do without."""
+    """Returns the extra that a plugin's tests need and the default sessions do without, as its pyproject.toml says."""
     extra: str | None = read_project(name).get("tool", {}).get("hetero", {}).get("heavy_extra")
     return extra
 
 
-LIGHT = [f"plugin({name})" for name in PLUGINS if find_heavy_extra(name) is None]
-nox.options.sessions = ["lint", "types", "core", *LIGHT, "flow", "browser", "docs"]
+LIGHT = [name for name in PLUGINS if find_heavy_extra(name) is None]
+nox.options.sessions = ["lint", "types", "core", *(f"plugin({name})" for name in LIGHT), "flow", "docs"]
+
+
+def with_extras(name: str, *asked: str) -> str:
+    """Returns a plugin with those of these extras that it declares; `test` is what its own tests need: an engine, mostly."""
+    extras = ",".join(extra for extra in asked if extra in read_project(name)["project"].get("optional-dependencies", {}))
+    return f"{name}[{extras}]" if extras else name
+
+
+TESTED = [with_extras(name, "test") for name in PLUGINS]
 
 
 def install_workspace(session: nox.Session, plugins: list[str], *more: str) -> None:
-    """Installs the core with its test extra and these plugins, editable, in one pip command so that they find one another.
+    """Installs the core with its test extra and these plugins, editable, in one command so that they find one another.
 
-    The backend is installed once in place of once for each package, and Python compiles what it imports and no more: a third of the
-    time. The session `flow` installs as a user does.
+    The backend is installed once in place of once for each package. The session `flow` installs as a user does.
     """
     session.install("--no-compile", *BACKEND, silent=True)
     session.install("--no-compile", "--no-build-isolation", *name_workspace(plugins), *more, silent=True)
 
 
 def name_workspace(plugins: list[str]) -> list[str]:
-    """Returns the arguments for pip that name the core with its test extra and these plugins."""
+    """Returns the arguments of an installer that name the core with its test extra and these plugins."""
     return ["-e", ".[test]", *(argument for name in plugins for argument in ("-e", f"plugins/{name}"))]
 
 
-def with_extras(name: str, *wanted: str) -> str:
-    """Returns a plugin with those of these extras that it declares; `test` is what its own tests need: an engine, mostly."""
-    extras = ",".join(extra for extra in wanted if extra in read_project(name)["project"].get("optional-dependencies", {}))
-    return f"{name}[{extras}]" if extras else name
-
-
 def isolate(session: nox.Session) -> dict[str, str | None]:
-    """Returns the environment of a test run: where the onnx package writes its light models and the tests keep its node cases.
+    """Returns the environment of a test run: the onnx package's folder for its light models, and the folder of the tests' node cases.
 
-    Hundreds of tests start an interpreter; each would compile all that it imports where the caller forbids that it is kept.
+    Hundreds of tests start an interpreter; each would compile all that it imports if the caller forbids to keep it.
     """
     return {
         "ONNX_HOME": str(Path(session.create_tmp()) / "onnx"),
@@ -110,12 +90,13 @@ def isolate(session: nox.Session) -> dict[str, str | None]:
 
 
 def run_tests(session: nox.Session, *folders: str) -> None:
-    """Runs pytest in two processes, of which one that has ended its half takes tests from the other; `-- -n 0` for one process."""
+    """Runs pytest in two processes; a process that has ended its half takes tests of the other half. `-- -n 0` for one process."""
     session.run("pytest", "-n", "2", "--dist", "worksteal", *folders, *session.posargs, env=isolate(session))
 
 
 @nox.session
 def core(session: nox.Session) -> None:
+    """Runs the core's own tests."""
     install_workspace(session, PLUGINS)
     run_tests(session, "tests/core")
 
@@ -123,35 +104,59 @@ def core(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("name", PLUGINS, ids=PLUGINS)
 def plugin(session: nox.Session, name: str) -> None:
+    """Runs the tests of one plugin; plugin(ray) starts a cluster, downloads Ray and takes minutes."""
     heavy = find_heavy_extra(name)
     if heavy is None:
         install_workspace(session, [with_extras(name, "test"), *(other for other in COMPANIONS if other != name)])
         run_tests(session, f"plugins/{name}/tests")
         return
-    # What is heavy comes with the devices that are made of devices, and is there once: in one process.
+    # The heavy package comes with the devices that are made of devices, and is there once: in one process.
     install_workspace(session, [with_extras(name, "test", heavy), *COMPANIONS, "auto"])
     session.run("pytest", f"plugins/{name}/tests", *session.posargs, env=isolate(session))
 
 
 @nox.session
 def flow(session: nox.Session) -> None:
-    # As a user does, each package built alone with what it says that it needs.
+    """Runs everything together: models, splits, command line, packaging. Packages are built and installed as a user does."""
     session.install(*name_workspace(PLUGINS), "hatchling>=1.27", silent=True)
     run_tests(session, "tests/flow", "tests/rules")
 
 
-@nox.session(venv_backend="virtualenv")  # torch's CPU build is found by pip alone
-def engines(session: nox.Session) -> None:
-    """Runs everything that other engines are needed for: as devices in one network, and beside our own steps; some 1.5 GB of packages."""
-    install_workspace(session, [with_extras(name, "test") for name in PLUGINS], "scikit-learn>=1.9,<2", "torch==2.13.0")
-    session.run("pytest", "tests/engines", *session.posargs, env=isolate(session))
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Runs every Python block of the docs and README, and checks their links."""
+    install_workspace(session, PLUGINS)
+    run_tests(session, "tests/docs")
 
 
 @nox.session
-def browser(session: nox.Session) -> None:
-    """Runs the page of a plan in a real browser; Debian has it as chromium and chromium-driver."""
-    install_workspace(session, list(COMPANIONS), "selenium>=4.30,<5")
-    session.run("pytest", "tests/browser", *session.posargs, env=isolate(session))
+def lint(session: nox.Session) -> None:
+    """Checks style, and prints the total lines of product and tests by package."""
+    session.install("ruff>=0.17,<0.18", silent=True)
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("python", "tests/count_lines.py")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Checks types: the core, the plugins, the tests' shared code, and a new plugin of each kind."""
+    install_workspace(session, PLUGINS, "mypy>=2.4,<2.5")
+    roots = ":".join([".", "tests/shared", *(f"plugins/{name}" for name in PLUGINS)])
+    packages = ["hetero_core", *(f"plugins/{name}/hetero_{name}" for name in PLUGINS), "tests/shared/hetero_tests"]
+    session.run("mypy", *packages, env={"MYPYPATH": roots})
+    for kind in ("kernels", "asynchronous", "engine"):
+        folder = Path(session.create_tmp()) / kind
+        shutil.rmtree(folder, ignore_errors=True)
+        session.run("hetero", "new-plugin", f"new_{kind}", "--kind", kind, "--folder", str(folder), silent=True)
+        session.run("mypy", "--strict", str(folder / f"hetero_new_{kind}"), env={"MYPYPATH": roots})
+
+
+@nox.session(venv_backend="virtualenv")  # torch's CPU build is found by pip alone
+def engines(session: nox.Session) -> None:
+    """Compares devices with other engines, alone and in one network; some 1.5 GB of packages, minutes."""
+    install_workspace(session, TESTED, "scikit-learn>=1.9,<2", TORCH)
+    session.run("pytest", "tests/engines", *session.posargs, env=isolate(session))
 
 
 @nox.session
@@ -176,17 +181,9 @@ def webgpu(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv")  # see engines
 def models(session: nox.Session) -> None:
-    """Runs what other tools export; in the other sessions these tests skip."""
-    trees = ("onnxmltools>=1.16,<2", "lightgbm>=4.7,<5", "pandas")
-    tools = (
-        "skl2onnx>=1.20,<2",
-        "scikit-learn>=1.9,<1.10",
-        "torch==2.13.0",
-        "onnxscript>=0.7,<0.8",
-        "transformers>=5.23,<6",
-        "onnxruntime-genai>=0.18,<0.19",
-        *trees,
-    )
+    """Runs exports of scikit-learn, lightgbm, xgboost, torch and language models, with random weights; downloads the exporters."""
+    tools = ["skl2onnx>=1.20,<2", "scikit-learn>=1.9,<1.10", TORCH, "onnxscript>=0.7,<0.8", "transformers>=5.23,<6"]
+    tools += ["onnxruntime-genai>=0.18,<0.19", "onnxmltools>=1.16,<2", "lightgbm>=4.7,<5", "pandas"]
     install_workspace(session, [*(with_extras(name, "jit") for name in COMPANIONS), with_extras("onnxruntime", "cpu")], *tools)
     # Of what it needs, only a library for several GPUs is not there yet.
     session.install("--no-deps", "xgboost>=3.2,<4")
@@ -195,119 +192,154 @@ def models(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv")  # see engines
 def real(session: nox.Session) -> None:
-    """Runs trained models by the pipelines of the packages that ship them; prints how many models, packages and comparisons."""
+    """Runs trained models by the pipelines of the packages that ship them, beside ONNX Runtime; downloads them."""
     plugins = ["cpu", "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
-    # What the packages need, less what brings a second ONNX Runtime or another torch.
-    needed = (
-        "opencv-python-headless",
-        "pillow",
-        "pyclipper",
-        "shapely",
-        "six",
-        "pyyaml",
-        "tqdm",
-        "python-dotenv",
-        "click",
-        "torch==2.13.0",
-    )
+    # The packages' own requirements, less those that bring a second ONNX Runtime or another torch.
+    needed = ["opencv-python-headless", "pillow", "pyclipper", "shapely", "six", "pyyaml", "tqdm", "python-dotenv", "click", TORCH]
     install_workspace(session, plugins, *needed)
     session.install("--no-deps", "rapidocr-onnxruntime==1.4.4", "silero-vad==6.2.3", "magika==1.0.3")
     session.run("pytest", "tests/real", *session.posargs, env=isolate(session))
 
 
 @nox.session
-def lint(session: nox.Session) -> None:
-    session.install("ruff>=0.17,<0.18", silent=True)
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
+def environments(session: nox.Session) -> None:
+    """Runs one network over devices of two further environments, which the test makes; downloads two builds of ONNX Runtime."""
+    install_workspace(session, [*COMPANIONS, "process", "onnxruntime"])
+    session.run("pytest", "tests/environments", *session.posargs, env=isolate(session))
 
 
 @nox.session
-def types(session: nox.Session) -> None:
-    install_workspace(session, PLUGINS, "mypy>=2.4,<2.5")
-    roots = ":".join([".", "tests/shared", *(f"plugins/{name}" for name in PLUGINS)])
-    packages = ["hetero_core", *(f"plugins/{name}/hetero_{name}" for name in PLUGINS), "tests/shared/hetero_tests"]
-    session.run("mypy", *packages, env={"MYPYPATH": roots})
-    for kind in ("kernels", "asynchronous", "engine"):
-        folder = Path(session.create_tmp()) / kind
-        shutil.rmtree(folder, ignore_errors=True)
-        session.run("hetero", "new-plugin", f"new_{kind}", "--kind", kind, "--folder", str(folder), silent=True)
-        session.run("mypy", "--strict", str(folder / f"hetero_new_{kind}"), env={"MYPYPATH": roots})
+def authors(session: nox.Session) -> None:
+    """Does what an author does: new plugins and the pages for authors, in clean environments from built wheels; needs uv."""
+    session.install("pytest>=9", "hypothesis", "uv>=0.9")
+    session.run("pytest", "-s", "--noconftest", "-p", "no:cacheprovider", "tests/authors", *session.posargs, env=isolate(session))
 
 
 @nox.session
-def docs(session: nox.Session) -> None:
-    """Runs every Python block of the docs and README, and checks their links."""
+def process(session: nox.Session) -> None:
+    """Runs all operators and graphs of the kit in a child process, which the default session samples; minutes."""
+    install_workspace(session, [*COMPANIONS, "process"])
+    run_tests(session, "plugins/process/tests/whole_kit.py")
+
+
+@nox.session
+def kit(session: nox.Session) -> None:
+    """Runs the whole kit, long generations and whole models, which the default sessions sample; many minutes."""
+    install_workspace(session, [*COMPANIONS, with_extras("cupy", "test")])
+    flow = ("tests/flow/test_conformance.py", "tests/flow/test_models.py")
+    tests = (*flow, "tests/core/test_generation.py", "tests/core/test_kernels_cases.py", "plugins/cupy/tests")
+    session.run("pytest", "-n", "2", *tests, *session.posargs, env={**isolate(session), "WHOLE_KIT": "1"})
+
+
+@dataclass(frozen=True)
+class Script:
+    """A session that runs a script; without words after `--` once for each tuple of `arguments`. Other exit codes than `codes` fail."""
+
+    path: str
+    about: str
+    plugins: list[str]
+    arguments: tuple[tuple[str, ...], ...] = ((),)
+    codes: tuple[int, ...] = (0,)
+
+
+SCRIPTS = {
+    "soundness": Script("tests/bench/check_partition.py", "Checks subgraph selection on 20,000 random graphs; minutes.", PLUGINS),
+    "nested": Script(
+        "tests/bench/check_nested.py",
+        "Runs the kit on HETERO, MULTI, AUTO and BATCH within one another; ten minutes.",
+        [*COMPANIONS, "auto", "batch"],
+    ),
+    "shapes": Script(
+        "tests/bench/check_shapes.py", "Checks models for many batches and lengths against ONNX Runtime; minutes.", list(COMPANIONS)
+    ),
+    "fuzz": Script(
+        "tests/fuzz/run.py",
+        "Looks for models, blobs and cache entries that are neither refused nor answered; up to two hours.",
+        PLUGINS,
+        (("--cases", "20000", "--seconds", "7200"),),
+    ),
+    "answers": Script(
+        "tests/fuzz/answers.py",
+        "Compares changed models on four devices with ONNX Runtime, from where tests/fuzz/ranges.json ends.",
+        TESTED,
+        tuple(
+            ("--findings", ".nox/findings", "--device", device, "--seed", "1", "--cases", "1000")
+            for device in ("CPU", "TEMPLATE", "ORT", "OPENVINO")
+        ),
+    ),
+    "hostile": Script(
+        "tests/fuzz/hostile.py", "Reads and loads models of at most 1 MB that ask for all memory or time; minutes.", TESTED
+    ),
+    "graphs": Script(
+        "tests/graphs/run.py",
+        "Tries drawn graphs on every device, for hours; goes on with the seeds that graphs.json has not.",
+        TESTED,
+        (
+            ("CPU", "-c", "CPU_KERNELS=JIT", "--seeds", "0:20000"),
+            ("CPU", "-c", "CPU_KERNELS=NUMPY", "--seeds", "0:5000"),
+            *((device, "--seeds", "0:5000") for device in ("ORT", "OPENVINO", "HETERO:ORT,CPU", "HETERO:TEMPLATE,CPU")),
+        ),
+        codes=(0, 1),  # 1 for findings, which are in graphs.json
+    ),
+    "kernels": Script(
+        "plugins/cpu/shipping/ship.py",
+        "Compiles the kernels that CPU ships; with --check compares instead.",
+        [with_extras("cpu", "test"), "template"],
+    ),
+    "rounds": Script(
+        "plugins/process/tests/rounds.py",
+        "Counts what devices that abort, exit, hang and eat memory in a process of their own leave behind; minutes.",
+        [*COMPANIONS, "process"],
+    ),
+}
+
+
+def run_script(session: nox.Session, script: Script) -> None:
+    """Installs the plugins of a script and runs it."""
+    install_workspace(session, script.plugins)
+    for arguments in [tuple(session.posargs)] if session.posargs else script.arguments:
+        session.run("python", script.path, *arguments, env=isolate(session), success_codes=script.codes)
+
+
+def add_script(name: str, script: Script) -> None:
+    """Makes a session of a script."""
+
+    def run(session: nox.Session) -> None:
+        run_script(session, script)
+
+    run.__doc__ = script.about
+    nox.session(name=name)(run)
+
+
+for _name, _script in SCRIPTS.items():
+    add_script(_name, _script)
+
+
+@nox.session
+def endurance(session: nox.Session) -> None:
+    """Kills 500 compilations, then lets four devices fail for ten minutes; -- --minutes 60 --seed 7 for more."""
     install_workspace(session, PLUGINS)
-    run_tests(session, "tests/docs")
+    session.run("python", "tests/endurance/kill.py", "--seed", "1", env=isolate(session))
+    # One arena for all threads, so that memory that grows is memory that is held.
+    environment = {**isolate(session), "MALLOC_ARENA_MAX": "1"}
+    session.run("python", "tests/endurance/soak.py", *(session.posargs or ("--minutes", "10")), env=environment)
 
 
 @nox.session
-def soundness(session: nox.Session) -> None:
-    """Checks subgraph selection on 20,000 random graphs; takes some minutes."""
-    install_workspace(session, PLUGINS)
-    session.run("python", "tests/bench/check_partition.py", *session.posargs)
+def bench(session: nox.Session) -> None:
+    """Prints times beside other engines, an hour or two; -- --start resnet50 for one mode of bench_models.py alone."""
+    install_workspace(session, TESTED)
+    # It clears its children's environment itself, and says what it cleared.
+    session.run("python", "tests/bench/bench_models.py", *session.posargs)
+    if session.posargs:
+        return
+    environment = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
+    for script in sorted(ROOT.glob("tests/bench/bench_*.py")):
+        if script.name != "bench_models.py":
+            session.run("python", str(script), env=environment)
 
 
-@nox.session
-def nested(session: nox.Session) -> None:
-    """Runs the conformance kit on HETERO, MULTI, AUTO and BATCH within one another; takes some ten minutes."""
-    install_workspace(session, [*COMPANIONS, "auto", "batch"])
-    session.run("python", "tests/bench/check_nested.py", *session.posargs)
-
-
-@nox.session
-def shapes(session: nox.Session) -> None:
-    """Checks resnet50 for batches 1 to 8 and an encoder for lengths 1 to 512; takes some ten minutes."""
-    install_workspace(session, list(COMPANIONS))
-    session.run("python", "tests/bench/check_shapes.py", *session.posargs, env=isolate(session))
-
-
-@nox.session
-def fuzz(session: nox.Session) -> None:
-    """Looks for inputs that are neither refused nor answered; not among the default sessions."""
-    install_workspace(session, PLUGINS)
-    session.run(
-        "python", "tests/fuzz/run.py", *(session.posargs or ("--cases", "20000", "--seconds", "7200")), env=isolate(session)
-    )
-
-
-GRAPHS = (
-    ("CPU", "-c", "CPU_KERNELS=JIT", "--seeds", "0:20000"),
-    ("CPU", "-c", "CPU_KERNELS=NUMPY", "--seeds", "0:5000"),
-    ("ORT", "--seeds", "0:5000"),
-    ("OPENVINO", "--seeds", "0:5000"),
-    ("HETERO:ORT,CPU", "--seeds", "0:5000"),
-    ("HETERO:TEMPLATE,CPU", "--seeds", "0:5000"),
-)
-
-
-@nox.session
-def graphs(session: nox.Session) -> None:
-    """Tries drawn graphs on every device, for hours; a second run goes on with the seeds that graphs.json has not."""
-    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
-    for subject in [session.posargs] if session.posargs else GRAPHS:
-        session.run("python", "tests/graphs/run.py", *subject, env=isolate(session), success_codes=[0, 1])
-
-
-@nox.session
-def kernels(session: nox.Session) -> None:
-    """Compiles the kernels that CPU ships; with --check compares instead; not among the default sessions."""
-    install_workspace(session, [with_extras("cpu", "test"), "template"])
-    session.run("python", "plugins/cpu/shipping/ship.py", *session.posargs, env=isolate(session))
-
-
-@nox.session
-def answers(session: nox.Session) -> None:
-    """Goes on where tests/fuzz/ranges.json says that each device ended; not among the default sessions."""
-    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
-    folder = session.create_tmp()
-    for device in ("CPU", "TEMPLATE", "ORT", "OPENVINO") if "--device" not in session.posargs else ("",):
-        arguments = session.posargs if not device else ["--device", device, "--seed", "1", "--cases", "1000", *session.posargs]
-        session.run("python", "tests/fuzz/answers.py", "--findings", f"{folder}/findings", *arguments, env=isolate(session))
-
-
-# What `processors` runs as each processor. Features that qemu does not emulate are taken away, as it warns of each on stderr.
+# The tests of `processors` by processor. Features that qemu does not emulate are taken away, as it warns of each on stderr.
 EMULATED = {
     "Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-rtm,-invpcid": (
         "tests/core/test_reference_session.py",
@@ -335,13 +367,13 @@ EMULATED = {
 
 @nox.session
 def processors(session: nox.Session) -> None:
-    """Runs tests as other processors; qemu-x86_64 emulates Python and every child that is started by sys.executable.
+    """Runs tests as an Intel Haswell (AVX2, no AVX-512, no VNNI) and as a Nehalem (no AVX2), both emulated by qemu-x86_64.
 
-    Console scripts are not emulated. AVX-512 is not either: that needs a processor that has it.
+    Every child that is started by sys.executable is emulated, console scripts are not.
     """
     if shutil.which("qemu-x86_64") is None:
         session.skip("there is no qemu-x86_64 here; apt-get install qemu-user")
-    install_workspace(session, [with_extras(name, "test") for name in PLUGINS if find_heavy_extra(name) is None])
+    install_workspace(session, [with_extras(name, "test") for name in LIGHT])
     environment = Path(session.virtualenv.location)
     python = (environment / "bin" / "python").resolve()
     for processor, tests in EMULATED.items():
@@ -356,79 +388,9 @@ def processors(session: nox.Session) -> None:
         script.write_text(f'#!/bin/sh\nexec qemu-x86_64 -cpu {processor} -0 "$0" {python} "$@"\n')
         script.chmod(0o755)
         run = {**isolate(session), "EMULATED_PROCESSOR": f"{name} (emulated)", "XDG_CACHE_HOME": str(folder / "cache")}
+        if name == "Haswell":
+            # qemu 7.2 reads the masked elements of vpmaskmov, too: NumPy's loads at the end of a page would end the process.
+            run["NPY_DISABLE_CPU_FEATURES"] = "X86_V3"
         for each in tests:
-            session.run(
-                str(script), "-m", "pytest", "-p", "no:cacheprovider", *each.split(), *session.posargs, env=run, external=True
-            )
-
-
-@nox.session
-def hostile(session: nox.Session) -> None:
-    """Reads models that ask for all memory or time, and loads them on four devices; not among the default sessions."""
-    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
-    session.run("python", "tests/fuzz/hostile.py", *session.posargs, env=isolate(session))
-
-
-@nox.session
-def endurance(session: nox.Session) -> None:
-    """Kills 500 compilations, then lets four devices fail for ten minutes; not among the default sessions."""
-    install_workspace(session, PLUGINS)
-    session.run("python", "tests/endurance/kill.py", "--seed", "1", env=isolate(session))
-    # One arena for all threads, so that memory that grows is memory that is held.
-    environment = {**isolate(session), "MALLOC_ARENA_MAX": "1"}
-    session.run("python", "tests/endurance/soak.py", *(session.posargs or ("--minutes", "10")), env=environment)
-
-
-@nox.session
-def environments(session: nox.Session) -> None:
-    """Runs one network over devices of two further environments, which the test makes; not among the default sessions."""
-    install_workspace(session, [*COMPANIONS, "process", "onnxruntime"])
-    session.run("pytest", "tests/environments", *session.posargs, env=isolate(session))
-
-
-@nox.session
-def authors(session: nox.Session) -> None:
-    """Does what an author does, in clean environments from built wheels; not among the default sessions. Needs uv."""
-    session.install("pytest>=9", "hypothesis", "uv>=0.9")
-    session.run("pytest", "-s", "--noconftest", "-p", "no:cacheprovider", "tests/authors", *session.posargs, env=isolate(session))
-
-
-@nox.session
-def process(session: nox.Session) -> None:
-    """Runs all operators and graphs of the kit in a child process; the default session samples them."""
-    install_workspace(session, [*COMPANIONS, "process"])
-    run_tests(session, "plugins/process/tests/whole_kit.py")
-
-
-@nox.session
-def kit(session: nox.Session) -> None:
-    """Runs the whole kit on CPU, TEMPLATE, a split and the GPU of make-believe, long generations, whole models and more splits of them.
-
-    The default sessions sample them.
-    """
-    install_workspace(session, [*COMPANIONS, with_extras("cupy", "test")])
-    run = {**isolate(session), "WHOLE_KIT": "1"}
-    flow = ("tests/flow/test_conformance.py", "tests/flow/test_models.py")
-    tests = (*flow, "tests/core/test_generation.py", "tests/core/test_kernels_cases.py", "plugins/cupy/tests")
-    session.run("pytest", "-n", "2", *tests, *session.posargs, env=run)
-
-
-@nox.session
-def rounds(session: nox.Session) -> None:
-    """Counts what devices that break in a process of their own leave behind; not among the default sessions."""
-    install_workspace(session, [*COMPANIONS, "process"])
-    session.run("python", "plugins/process/tests/rounds.py", *session.posargs, env=isolate(session))
-
-
-@nox.session
-def bench(session: nox.Session) -> None:
-    """Prints figures; asserts nothing. With arguments, those of tests/bench/bench_models.py, that one alone."""
-    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
-    # It clears its children's environment itself, and says what it cleared.
-    session.run("python", "tests/bench/bench_models.py", *session.posargs)
-    if session.posargs:
-        return
-    environment = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
-    for script in sorted(ROOT.glob("tests/bench/bench_*.py")):
-        if script.name != "bench_models.py":
-            session.run("python", str(script), env=environment)
+            words = ["-m", "pytest", "-p", "no:cacheprovider", *each.split(), *session.posargs]
+            session.run(str(script), *words, env=run, external=True)

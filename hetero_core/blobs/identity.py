@@ -17,12 +17,14 @@ from hetero_core.network.graph import Network
 
 
 def check_header(header: BlobHeader, entry: Device, network: Network | None) -> None:
-    """Raises BlobMismatchError that names what differs: device, distribution, version, or the given network."""
+    """Raises BlobMismatchError that names the difference: device, distribution, or the given network.
+
+    The plugin itself compares the version of its payload, so that blobs of its older versions are read.
+    """
     here = entry.provenance
     compared = [
         ("device", header.device, here.device),
         ("plugin", header.distribution, here.distribution),
-        ("plugin version", header.plugin_version, here.version),
     ]
     if network is not None:
         compared.append(("model fingerprint", header.fingerprint, network.fingerprint))

@@ -1,9 +1,15 @@
-"""The answer that a command returns to `main`, the exit codes, and the conversion of values to JSON."""
+"""The answer that a command returns to `main`: exit codes, JSON, tables; and the steps and errors shown on standard error.
+
+Tables, colours and progress are those of `rich`, which is imported when something is shown.
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +38,7 @@ class UsageError(HeteroError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of one command: `fields` is what --json prints, `text` what is printed otherwise, `remarks` on standard error."""
+    """The result of one command: `fields` are printed with --json, `text` without it, `remarks` on standard error."""
 
     text: str
     fields: Mapping[str, Any]
@@ -41,12 +47,12 @@ class Answer:
 
 
 def exit_code_of_error(error: HeteroError) -> int:
-    """Returns 3 where a device is missing or cannot be used, 2 for everything else that is wrong with the call."""
+    """Returns 3 if a device is missing or cannot be used, 2 for every other mistake in the call."""
     return NO_DEVICE if isinstance(error, DeviceNotFoundError | DeviceUnavailableError | LoadError | PluginError) else BAD_USAGE
 
 
 def error_to_json(error: Exception, exit_code: int) -> dict[str, Any]:
-    """Returns what --json prints in place of an answer."""
+    """Returns an error as the fields that --json prints."""
     fields: dict[str, Any] = {"type": type(error).__name__, "message": str(error), "exit_code": exit_code}
     fields["notes"] = list(getattr(error, "__notes__", ()))
     if isinstance(error, UnsupportedNodesError):
@@ -65,3 +71,70 @@ def to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     return str(value)
+
+
+Announcer = Callable[[str], contextlib.AbstractContextManager[Callable[[str], None]]]
+"""Shows a step while its context lasts; the context yields a function that replaces the text."""
+
+
+def follow(options: argparse.Namespace) -> Announcer:
+    """Returns the announcer of a command: silent with --json, and if standard error is no terminal."""
+    return _stay_silent if options.json or not sys.stderr.isatty() else _show_step
+
+
+@contextlib.contextmanager
+def _show_step(step: str) -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    with console.status(f"{step} ...") as status:
+        yield lambda text: status.update(f"{text} ...")
+
+
+@contextlib.contextmanager
+def _stay_silent(_: str) -> Iterator[Callable[[str], None]]:
+    yield lambda _: None
+
+
+def print_error(label: str, text: str) -> None:
+    """Prints a labelled message on standard error; on a terminal the label is red."""
+    if not sys.stderr.isatty():
+        print(f"{label} {text}", file=sys.stderr)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True, highlight=False).print(Text.assemble((label, "bold red"), f" {text}"), soft_wrap=True)
+
+
+_PIPE_WIDTH = 1_000_000
+_STYLE_OF_CELL = {"DIFFERS": "bold red", "failed": "red", "same": "green", "chosen": "green"}
+
+
+def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
+    """Returns a table: in the width and colours of the terminal, or as plain text with one line for each row if the output is a pipe."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    is_terminal = sys.stdout.isatty()
+    console = Console(force_terminal=is_terminal, width=None if is_terminal else _PIPE_WIDTH)
+    console.width -= len(indent)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in header:
+        table.add_column(Text(title))
+    for row in rows:
+        table.add_row(*(Text(cell, style=_STYLE_OF_CELL.get(cell, "")) for cell in row))
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(f"{indent}{line}".rstrip() for line in capture.get().rstrip("\n").split("\n"))
+
+
+def format_number(number: float | None) -> str:
+    """Returns three digits of a number, or a dash for None."""
+    return "-" if number is None else f"{number:.3g}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Returns a time in milliseconds with three decimals."""
+    return f"{seconds * 1000:.3f} ms"

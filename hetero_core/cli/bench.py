@@ -5,39 +5,48 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import INTERRUPTED, OK, Answer, UsageError
-from hetero_core.cli.named_models import open_named_model
+from hetero_core import errors
+from hetero_core.cli.answer import INTERRUPTED, OK, Announcer, Answer, UsageError, follow, format_table
+from hetero_core.cli.measurement import BenchTask, run_task, take_turns
 from hetero_core.cli.options import (
     Parser,
-    add_command,
     add_input_options,
     add_pin_options,
     add_repeated,
     find_target,
+    is_splitting,
+    open_named_model,
     read_config,
     read_pins,
+    read_seconds,
     read_shapes,
+    share_config,
     whole_number,
     write_target,
 )
-from hetero_core.cli.progress import follow
-from hetero_core.errors import suggest
+from hetero_core.core import Core
+from hetero_core.devices.processors import count_affinity
+from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
-    from hetero_core.cli.bench_rounds import Bench
     from hetero_core.cli.measurement import BenchTask
+
 
 _SECONDS = 1.0
 _ROUNDS = 3
 _WARMUP = 5
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "bench", "time a model on one or several devices, side by side", answer_bench)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
     parser.add_argument(
         "-d",
@@ -59,7 +68,7 @@ def _add_timing_options(parser: Parser) -> None:
     timing = parser.add_argument_group("timing")
     length = timing.add_mutually_exclusive_group()
     length.add_argument(
-        "--seconds", type=_read_seconds, metavar="S", help=f"how long each device is timed in each round ({_SECONDS:g})"
+        "--seconds", type=read_seconds, metavar="S", help=f"how long each device is timed in each round ({_SECONDS:g})"
     )
     length.add_argument("--iterations", type=whole_number(1), metavar="N", help="how often each device runs in each round")
     timing.add_argument(
@@ -82,32 +91,21 @@ def _add_timing_options(parser: Parser) -> None:
     )
 
 
-def _read_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
-    return seconds
-
-
-def answer_bench(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns a row for each device; the exit code is that of the worst error, 130 after an interrupt.
 
-    Raises: UsageError; the error of the devices where all fail with the same words.
+    Raises: UsageError; the error of the devices if all of them fail with the same message.
     """
-    from hetero_core.cli.bench_rounds import Bench, clear_environment, count_processors
-    from hetero_core.cli.bench_summary import find_common_error, format_rows, summarize
     from hetero_core.reports.trace import format_events
 
     target = None if options.trace is None else find_target(options.trace)
     environment, cleared = clear_environment(os.environ)
     with open_named_model(options.model) as path:
         bench = Bench(_list_tasks(options, path), environment, follow(options))
-        bench.run_rounds(options.rounds, _require_useful_options)
+        bench.run_rounds(options.rounds)
         events = None if target is None or bench.is_interrupted else bench.trace()
-    rows = summarize(bench, options.device)
+    config = read_config(options)
+    rows = [summarize(bench, position, config) for position in range(len(options.device))]
     error = find_common_error(rows)
     if error is not None:
         raise error
@@ -118,7 +116,7 @@ def answer_bench(options: argparse.Namespace) -> Answer:
         "network": next((outcome["network"] for rounds in bench.rounds for outcome in rounds), None),
         "api": _find_api(options),
         "warmup": options.warmup,
-        "processors": count_processors(),
+        "processors": count_affinity(),
         "interrupted": bench.is_interrupted,
         "cleared_environment": cleared,
         "devices": rows,
@@ -148,9 +146,8 @@ def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
         BenchTask(
             model=path,
             device=device,
-            config=config,
-            pins=pins,
-            is_shared=len(options.device) > 1,
+            config=own_config,
+            pins=own_pins,
             inputs=tuple(options.input),
             shapes=shapes,
             seed=options.seed,
@@ -159,36 +156,26 @@ def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
             seconds=_SECONDS if options.seconds is None and options.iterations is None else options.seconds,
             iterations=options.iterations,
         )
-        for device in options.device
+        for device, own_config, own_pins in _share_options(options.device, config, pins)
     ]
 
 
-def _require_useful_options(bench: Bench) -> None:
-    _require_known_keys(bench)
-    _require_useful_pins(bench)
+def _share_options(
+    devices: Sequence[str], config: Mapping[str, str], pins: Mapping[str, str]
+) -> list[tuple[str, Mapping[str, str], Mapping[str, str]]]:
+    """Returns each device with its keys and pins; a single device gets all of them, and its load refuses the unknown.
 
-
-def _require_known_keys(bench: Bench) -> None:
-    """Raises: UsageError for a key that none of the devices has; one device alone says so itself."""
-    answers = [rounds[0] for rounds in bench.rounds if rounds]
-    if not answers or bench.errors:
-        return
-    known = {key for answer in answers for key in answer["config_keys"]}
-    for name in answers[0]["left_out"]:
-        if all(name in answer["left_out"] for answer in answers):
-            devices = ", ".join(answer["device"] for answer in answers)
-            raise UsageError(
-                f"-c {name}: none of the devices {devices} has such a configuration key{suggest(name.upper(), known) or ';'} "
-                "'hetero devices --verbose' lists them"
-            )
-
-
-def _require_useful_pins(bench: Bench) -> None:
-    """Raises: UsageError for pins where none of several devices splits networks; one device alone says so itself."""
-    answers = [rounds[0] for rounds in bench.rounds if rounds]
-    if answers and all(answer["ignores_pins"] for answer in answers):
-        devices = ", ".join(answer["device"] for answer in answers)
-        raise UsageError(f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; none of {devices} does")
+    Raises: UsageError for a key that none of several devices has, and for pins if none of them splits networks.
+    """
+    if len(devices) == 1 or not (config or pins):
+        return [(device, config, pins) for device in devices]
+    with Core() as core:
+        configs = share_config(core, devices, config)
+        splitters = [device for device in devices if pins and is_splitting(core, device)]
+    if pins and not splitters:
+        names = ", ".join(devices)
+        raise UsageError(f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; none of {names} does")
+    return [(device, own, pins if device in splitters else {}) for device, own in zip(devices, configs, strict=True)]
 
 
 def _describe(options: argparse.Namespace, fields: Mapping[str, Any]) -> str:
@@ -222,3 +209,237 @@ def _find_exit_code(rows: Sequence[Mapping[str, Any]], bench: Bench) -> int:
     if bench.is_interrupted:
         return INTERRUPTED
     return max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
+
+
+# These variables choose kernels of NumPy's libraries and of the engines. Set in a shell, they measure another machine.
+_KERNEL_VARIABLES = frozenset(
+    {
+        "ATEN_CPU_CAPABILITY",
+        "BLIS_ARCH_TYPE",
+        "DNNL_MAX_CPU_ISA",
+        "NPY_DISABLE_CPU_FEATURES",
+        "NPY_ENABLE_CPU_FEATURES",
+        "ONEDNN_MAX_CPU_ISA",
+        "OPENBLAS_CORETYPE",
+        "OPENBLAS_L2_SIZE",
+    }
+)
+# How many threads to use is the caller's choice, as everywhere.
+_THREAD_VARIABLES = frozenset({"MKL_DOMAIN_NUM_THREADS", "MKL_DYNAMIC", "MKL_NUM_THREADS"})
+
+_TRACE_PROCESSES = 1000
+"""Number of processes in a trace that each device may have."""
+
+
+def clear_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Returns the environment without the variables that choose kernels, and the names of these."""
+    cleared = sorted(
+        name for name in environment if name in _KERNEL_VARIABLES or (name.startswith("MKL_") and name not in _THREAD_VARIABLES)
+    )
+    return {name: value for name, value in environment.items() if name not in cleared}, cleared
+
+
+class Bench:
+    """The measurements of several devices, by position of their tasks. A device that has failed is not asked again."""
+
+    def __init__(self, tasks: Sequence[BenchTask], environment: Mapping[str, str], step: Announcer) -> None:
+        self._step = step
+        self.rounds: list[list[dict[str, Any]]] = [[] for _ in tasks]
+        self.errors: dict[int, dict[str, Any]] = {}
+        self.outputs: dict[int, Any] = {}
+        self.is_interrupted = False
+        self.tasks = tasks
+        self._environment = environment
+
+    def run_rounds(self, count: int) -> None:
+        """Measures every device once in each round, in order and back in turns; ends early when it is interrupted."""
+        try:
+            for index in range(count):
+                for position in self._take_turns(index):
+                    with self._step(f"round {index + 1} of {count}: timing {self.tasks[position].device}"):
+                        self._measure(position, keeps_outputs=index == 0)
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+
+    def trace(self) -> list[dict[str, Any]]:
+        """Returns the trace events of a few more runs of each device that has not failed."""
+        events: list[dict[str, Any]] = []
+        try:
+            for position in self._take_turns(0):
+                task = replace(self.tasks[position], first_process=1 + position * _TRACE_PROCESSES)
+                with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
+                    answer = self._ask(task, Path(folder))
+                if "error" in answer:
+                    self.errors[position] = answer["error"]
+                events += answer.get("events", [])
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+        return events
+
+    def _take_turns(self, turn: int) -> Iterator[int]:
+        return (position for position in take_turns(range(len(self.tasks)), turn) if position not in self.errors)
+
+    def _measure(self, position: int, *, keeps_outputs: bool) -> None:
+        with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
+            path = Path(folder) / "outputs.npz"
+            task = replace(self.tasks[position], outputs=str(path)) if keeps_outputs else self.tasks[position]
+            answer = self._ask(task, Path(folder))
+            if "error" in answer:
+                self.errors[position] = answer["error"]
+                return
+            if keeps_outputs:
+                self.outputs[position] = _read_outputs(path, answer["dtypes"])
+            self.rounds[position].append(answer)
+
+    def _ask(self, task: BenchTask, folder: Path) -> dict[str, Any]:
+        arguments = [*([] if "" in sys.path or str(Path.cwd()) in sys.path else ["-P"]), "-m", "hetero_core.cli.measurement"]
+        return run_task(arguments, asdict(task), folder=folder, environment=self._environment, who=task.device)
+
+
+def _read_outputs(path: Path, dtypes: Mapping[str, str]) -> dict[str, Any]:
+    import numpy as np
+
+    from hetero_core.dtypes import numpy_dtype
+
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    # Element types that NumPy does not know come back as plain bytes.
+    return {name: array.view(numpy_dtype(dtypes[name])) if array.dtype.kind == "V" else array for name, array in arrays.items()}
+
+
+_HEADER = ("DEVICE", "LOAD", "FIRST", "MEDIAN", "P90", "PER SECOND", "PEAK MEMORY")
+
+
+def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the row of a device, with an `error` if it failed and with times if it was measured; `config` are the keys of the call."""
+    task = bench.tasks[position]
+    rounds = bench.rounds[position]
+    row: dict[str, Any] = {"device": task.device, "error": bench.errors.get(position), "runs": 0}
+    if not rounds:
+        return row
+    latencies = sorted(latency for timing in rounds for latency in timing["latencies"])
+    seconds = sum(timing["seconds"] for timing in rounds)
+    peaks = [timing["peak_bytes"] for timing in rounds if timing["peak_bytes"] is not None]
+    return {
+        **row,
+        "config": task.config,
+        "left_out": [name for name in config if name not in task.config],
+        "ignores_pins": not task.pins and any(other.pins for other in bench.tasks),
+        "requests": rounds[0]["requests"],
+        "runs": len(latencies),
+        "seconds": seconds,
+        "read_seconds": median(timing["read_seconds"] for timing in rounds),
+        "load_seconds": median(timing["load_seconds"] for timing in rounds),
+        "first_seconds": median(timing["first_seconds"] for timing in rounds),
+        "min_seconds": latencies[0],
+        "median_seconds": median(latencies),
+        "p90_seconds": find_percentile(latencies, 90),
+        "p99_seconds": find_percentile(latencies, 99),
+        "max_seconds": latencies[-1],
+        "per_second": len(latencies) / seconds,
+        "peak_bytes": max(peaks) if peaks else None,
+        "difference": _compare(bench, position),
+        "rounds": [_describe_round(timing) for timing in rounds],
+    }
+
+
+def _describe_round(answer: Mapping[str, Any]) -> dict[str, Any]:
+    copied_fields = ("read_seconds", "load_seconds", "first_seconds", "peak_bytes")
+    measured = {"runs": len(answer["latencies"]), "median_seconds": median(answer["latencies"])}
+    return {
+        **measured,
+        "per_second": len(answer["latencies"]) / answer["seconds"],
+        **{name: answer[name] for name in copied_fields},
+    }
+
+
+def find_percentile(ordered: Sequence[float], percent: int) -> float:
+    """Returns the smallest of the values, in rising order, that so many percent of them do not exceed."""
+    return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
+
+
+def _compare(bench: Bench, position: int) -> dict[str, Any] | None:
+    """Returns the differences from the outputs of the first device that has outputs; None for that device itself."""
+    from hetero_core.cli.outputs import compare_outputs
+
+    first = min(bench.outputs)
+    if position == first or position not in bench.outputs:
+        return None
+    rows = compare_outputs(bench.outputs[position], bench.outputs[first], rtol=None, atol=0.0)
+    fields: dict[str, Any] = {"position": first}
+    for name in ("max_absolute_difference", "max_relative_difference"):
+        known = [row[name] for row in rows if row[name] is not None]
+        # NaN is the largest of all, and `max` would lose it.
+        fields[name] = next((number for number in known if math.isnan(number)), max(known, default=None))
+    return {**fields, "mismatches": [row["mismatch"] for row in rows if row["mismatch"] is not None]}
+
+
+def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the table, and below it the outputs that differ by more than their element type explains."""
+    compares = any(row.get("difference") is not None for row in rows)
+    fails = any(row["error"] is not None for row in rows)
+    header = [*_HEADER, *(["LARGEST DIFFERENCE"] if compares else []), *(["ERROR"] if fails else [])]
+    table = []
+    for row in rows:
+        difference = [_show_difference(row)] if compares else []
+        reason = [_shorten_reason(row["error"])] if fails else []
+        table.append([row["device"], *_format_cells(row), *difference, *reason])
+    lines = [format_table(header, table)]
+    for row in rows:
+        comparison = row.get("difference")
+        if comparison is not None and comparison["mismatches"]:
+            lines.append(
+                f"{row['device']} differs from {rows[comparison['position']]['device']} by more than its element types explain:"
+            )
+            lines += [f"  {mismatch}" for mismatch in comparison["mismatches"]]
+    return "\n".join(lines)
+
+
+def _format_cells(row: Mapping[str, Any]) -> list[str]:
+    if not row["runs"]:
+        return ["-"] * (len(_HEADER) - 1)
+    peak = row["peak_bytes"]
+    return [
+        f"{row['load_seconds']:.3f} s",
+        _show_milliseconds(row["first_seconds"]),
+        _show_milliseconds(row["median_seconds"]),
+        _show_milliseconds(row["p90_seconds"]),
+        f"{row['per_second']:.4g}" if row["per_second"] < 1000 else f"{row['per_second']:.0f}",
+        "-" if peak is None else f"{peak / 2**20:.0f} MiB",
+    ]
+
+
+def _show_milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.3f} ms" if seconds < 0.1 else f"{seconds * 1000:.1f} ms"
+
+
+def _show_difference(row: Mapping[str, Any]) -> str:
+    difference = row.get("difference")
+    if difference is None:
+        return "-"
+    absolute = difference["max_absolute_difference"]
+    return "differs" if absolute is None else f"{absolute:.3g}"
+
+
+def _shorten_reason(error: Mapping[str, Any] | None) -> str:
+    return "" if error is None else " ".join(str(error["message"]).split())
+
+
+def find_common_error(rows: Sequence[Mapping[str, Any]]) -> HeteroError | None:
+    """Returns the error if every device failed with the same message; it is then a mistake in the call."""
+    errors = [row["error"] for row in rows if row["error"] is not None]
+    if len(errors) < len(rows) or len({(error["type"], error["message"]) for error in errors}) > 1:
+        return None
+    return rebuild_error(errors[0])
+
+
+def rebuild_error(fields: Mapping[str, Any]) -> HeteroError | None:
+    """Returns the error that another process wrote as JSON; None if its class is not in `hetero_core.errors`."""
+    kind = UsageError if fields["type"] == UsageError.__name__ else getattr(errors, str(fields["type"]), None)
+    if not (isinstance(kind, type) and issubclass(kind, HeteroError)):
+        return None
+    is_refusal = issubclass(kind, errors.UnsupportedNodesError)
+    error = kind(fields["message"], fields.get("refusals", {})) if is_refusal else kind(fields["message"])
+    for note in fields["notes"]:
+        error.add_note(note)
+    return error

@@ -1,39 +1,40 @@
-"""`hetero compare`: the outputs of a model as it is on two devices, then every value of it, and where they part first."""
+"""`hetero compare`: compares the outputs of a model on two devices, then every inner value, and names the first difference."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
-from hetero_core.cli.divergences import advise_on_plan, describe_divergence, format_divergence
+from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_number, format_table
 from hetero_core.cli.options import (
     Parser,
-    add_command,
     add_input_options,
     add_repeated,
     read_config,
     read_model,
     read_shapes,
+    read_tolerance,
+    share_config,
     whole_number,
 )
-from hetero_core.cli.progress import Announcer, follow
-from hetero_core.cli.run import read_tolerance, wait_for_kernels
+from hetero_core.cli.run import wait_for_kernels
+from hetero_core.core import Core
 
 if TYPE_CHECKING:
-    from hetero_core.core import Core
+    from hetero_core.debugging.divergence import Divergence, ValueDifference
     from hetero_core.network.graph import Network
     from hetero_core.runtime.executable import ExecutableNetwork
+
 
 _MOST_SECONDS = 60.0
 """Seconds to wait for machine code that is compiled in the background."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "compare", "compare every value of a model on two devices", answer_compare)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     parser.add_argument(
         "-d", "--device", required=True, action="append", metavar="DEVICE", help="given twice; the first one is the reference"
@@ -57,19 +58,20 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--all", action="store_true", help="print every value, not only those that differ most or too much")
 
 
-def answer_compare(options: argparse.Namespace) -> Answer:
-    """Returns the values side by side; exit code 1 where one differs by too much.
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the values side by side; exit code 1 if a value differs by too much.
 
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
     from hetero_core.cli.inputs import collect_with_constants
-    from hetero_core.core import Core  # reads the installed distributions
     from hetero_core.debugging.divergence import Divergence, compare_outputs_as_they_are, find_divergence
 
     if len(options.device) != 2:
         raise UsageError(f"expected two devices, as in -d TEMPLATE -d CPU; got {len(options.device)}")
     with Core() as core:
-        configs = _split_config(core, options)
+        configs = list(zip(options.device, share_config(core, options.device, read_config(options)), strict=True))
+        for device, config in configs:
+            core.resolve_config(device, config)  # a wrong value is reported before the model is read
         network, inputs = collect_with_constants(
             read_model(core, options.model), options.input, shapes=read_shapes(options.shape), seed=options.seed
         )
@@ -85,33 +87,11 @@ def answer_compare(options: argparse.Namespace) -> Answer:
                 divergence = find_divergence(
                     network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs
                 )
-        plain = find_plain_kernels(core, options.device[1])
     fields = describe_divergence(divergence, network.name, options.device)
     text = format_divergence(divergence, network.name, options.device, shows_all=options.all)
     if divergence.is_of_plan and not options.outputs:
-        text += "\n" + "\n".join(advise_on_plan(options, plain))
+        text += f"\n{advise_on_plan(options)}"
     return Answer(text, fields, OK if divergence.agrees else WRONG_RESULT)
-
-
-def find_plain_kernels(core: Core, device: str) -> str | None:
-    """Returns the setting of a device's configuration that runs node by node with NumPy, None where it has none."""
-    keys = core.config_keys(device)
-    return next(
-        (f"{name}=NUMPY" for name in sorted(keys) if name.endswith("_KERNELS") and "NUMPY" in (keys[name].choices or ())), None
-    )
-
-
-def _split_config(core: Core, options: argparse.Namespace) -> list[tuple[str, dict[str, str]]]:
-    """Returns each device with the keys that it has. Raises: UsageError for a key that none of them has."""
-    pairs = read_config(options)
-    known = {device: {name.upper() for name in core.config_keys(device)} for device in options.device}
-    for key in pairs:
-        if not any(key.upper() in names for names in known.values()):
-            raise UsageError(f"-c {key}: neither {options.device[0]} nor {options.device[1]} has such a configuration key")
-    configs = [(device, {key: value for key, value in pairs.items() if key.upper() in known[device]}) for device in options.device]
-    for device, config in configs:
-        core.resolve_config(device, config)
-    return configs
 
 
 class Runner:
@@ -133,7 +113,7 @@ class Runner:
             self._loaded.close()
 
     def __call__(self, network: Network, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the outputs; before the second run and later ones machine code that is being compiled is waited for."""
+        """Returns the outputs; every run but the first waits for machine code that is being compiled."""
         if self._loaded is None or network is not self._network:
             self.__exit__()
             with self._step(f"loading network '{network.name}' on {self._device}"):
@@ -143,3 +123,100 @@ class Runner:
                 wait_for_kernels(self._loaded, inputs, most_seconds=_MOST_SECONDS)
         with self._step(f"running network '{network.name}' on {self._device}"):
             return self._loaded.infer(inputs)
+
+
+_MOST_ROWS = 20
+
+
+def describe_divergence(divergence: Divergence, network: str, devices: Sequence[str]) -> dict[str, Any]:
+    """Returns the fields of the command's JSON."""
+    return {
+        "network": network,
+        "devices": list(devices),
+        "agrees": divergence.agrees,
+        "is_of_plan": divergence.is_of_plan,
+        "outputs": [_to_fields(each) for each in divergence.outputs],
+        "first": None if divergence.first is None else _to_fields(divergence.first),
+        "alone": [_to_fields(each) for each in divergence.alone],
+        "values": [_to_fields(each) for each in divergence.values],
+    }
+
+
+def _to_fields(each: ValueDifference) -> dict[str, Any]:
+    return {
+        "value": each.value,
+        "node": each.node,
+        "operator": each.operator,
+        "max_absolute_difference": each.absolute,
+        "max_relative_difference": each.relative,
+        "mismatch": each.mismatch,
+    }
+
+
+def format_divergence(divergence: Divergence, network: str, devices: Sequence[str], *, shows_all: bool) -> str:
+    """Returns the outputs and the values as tables, and a conclusion."""
+    title = f"network '{network}': {len(divergence.values)} values on {devices[1]}, compared with {devices[0]}"
+    parts = [title, "outputs of the network as it is:", _format_rows(divergence.outputs)]
+    if divergence.values:
+        shown = list(divergence.values) if shows_all else _choose_rows(divergence)
+        parts += ["values of the network with its inner values as outputs:", _format_rows(shown)]
+        if len(shown) < len(divergence.values):
+            parts.append(f"  {len(divergence.values) - len(shown)} more, smaller or later ones; --all shows them")
+    return "\n".join([*parts, "", *_conclude(divergence, devices)])
+
+
+def advise_on_plan(options: argparse.Namespace) -> str:
+    """Returns the command that finds the smallest network with a difference that is the plan's."""
+    words = ["hetero", "reduce", options.model, "-d", options.device[0], "-d", options.device[1]]
+    for option, values in (("-c", options.config), ("--shape", options.shape), ("-i", options.input)):
+        words += [word for value in values for word in (option, value)]
+    words += ["--seed", str(options.seed)] if options.seed else []
+    return f"  the smallest such network, for a report: {shlex.join([*words, '-o', 'small.onnx'])}"
+
+
+def _format_rows(differences: Sequence[ValueDifference]) -> str:
+    rows = [
+        (
+            each.value,
+            each.node,
+            each.operator,
+            format_number(each.absolute),
+            format_number(each.relative),
+            "DIFFERS" if each.mismatch else "same",
+        )
+        for each in differences
+    ]
+    return format_table(("VALUE", "NODE", "OPERATOR", "LARGEST DIFFERENCE", "RELATIVE", "RESULT"), rows, indent="  ")
+
+
+def _choose_rows(divergence: Divergence) -> list[ValueDifference]:
+    """Returns the first values that differ too much and the largest differences, in order of execution."""
+    wrong = [each for each in divergence.values if each.mismatch is not None][: _MOST_ROWS // 2]
+    by_size = sorted(divergence.values, key=lambda each: -(each.relative if each.relative is not None else 0.0))
+    chosen = {id(each) for each in [*wrong, *by_size[: _MOST_ROWS - len(wrong)]]}
+    return [each for each in divergence.values if id(each) in chosen]
+
+
+def _conclude(divergence: Divergence, devices: Sequence[str]) -> list[str]:
+    wrong = divergence.wrong_outputs
+    if divergence.first is None and not wrong:
+        return ["no value differs by more than its element type allows"]
+    if divergence.first is None:
+        lines = [f"wrong output: {wrong[0].mismatch}"]
+        if not divergence.values:
+            return lines
+        return [
+            *lines,
+            "  it is right when inner values are outputs, too: the fault is no node's, "
+            f"but that of the plan by which {devices[1]} runs them together",
+        ]
+    lines = [
+        f"first divergence: {divergence.first.mismatch}",
+        f"  made by node '{divergence.first.node}' ({divergence.first.operator})",
+    ]
+    if not divergence.alone:
+        return lines
+    apart = [each for each in divergence.alone if each.mismatch is not None]
+    if apart:
+        return [*lines, f"  given the same inputs, the node alone differs, too: {apart[0].mismatch}"]
+    return [*lines, f"  given the inputs of {devices[0]}, the node alone agrees: it passes on smaller differences of its inputs"]

@@ -1,4 +1,4 @@
-"""`hetero compile`: writes a network as a device compiled it, and shows what is in such a file."""
+"""`hetero compile`: writes a network as a device compiled it, and shows the contents of such a file."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import MAGIC, read_blob
-from hetero_core.cli.answer import Answer, UsageError
-from hetero_core.cli.options import Parser, add_command, add_device_options, add_shape_option, find_target, read_pinned
-from hetero_core.cli.progress import follow
+from hetero_core.cli.answer import Answer, UsageError, follow
+from hetero_core.cli.options import Parser, add_device_options, add_shape_option, find_target, read_pinned
 from hetero_core.contract import DeviceName
+from hetero_core.core import Core
 
 if TYPE_CHECKING:
     from hetero_core.blobs.header import BlobHeader
     from hetero_core.contract import Payload
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "compile", "compile a model for a device and write it to a file", answer_compile)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="an .onnx file, or a name as resnet50")
     add_device_options(parser, required=False)
     add_shape_option(parser)
@@ -27,8 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--inspect", metavar="FILE", help="check an exported file and print its header; loads no device")
 
 
-def answer_compile(options: argparse.Namespace) -> Answer:
-    """Returns what was written, or with --inspect what a file holds."""
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the name and size of the written file, or with --inspect the contents of a file."""
     if options.inspect is not None:
         return _inspect(options)
     required = (("MODEL", options.model), ("-d/--device", options.device), ("-o/--output", options.output))
@@ -39,7 +38,6 @@ def answer_compile(options: argparse.Namespace) -> Answer:
 
 
 def _compile(options: argparse.Namespace) -> Answer:
-    from hetero_core.core import Core  # reads the installed distributions
 
     target = find_target(options.output)
     with Core() as core, follow(options)(f"compiling '{options.model}' for {options.device}"):

@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
-from hetero_core.cli.options import Parser, add_command, add_repeated, read_config, whole_number, write_target
-from hetero_core.cli.progress import follow
-from hetero_core.cli.tables import format_table
+from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow, format_table
+from hetero_core.cli.options import Parser, add_repeated, read_config, whole_number, write_target
 
 if TYPE_CHECKING:
     from hetero_core.conformance.check import Check
@@ -21,9 +19,8 @@ if TYPE_CHECKING:
 SHOWN_FAILURES = 40
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "conformance", "check that a device keeps the contract of the hooks", answer_conformance)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("device", nargs="?", metavar="DEVICE", help="for example CPU, GPU.1 or HETERO:GPU,CPU")
     add_repeated(parser, "--level", metavar="LEVEL", help="only checks of this level; may be repeated (default: all)")
     add_repeated(parser, "--check", metavar="GLOB", help="only checks whose names match, as 'cancel.*'; may be repeated")
@@ -44,8 +41,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help=f"show every failure, not only the first {SHOWN_FAILURES}")
 
 
-def answer_conformance(options: argparse.Namespace) -> Answer:
-    """Returns the report; exit code 1 where a check failed."""
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the report; exit code 1 if a check failed."""
     from hetero_core.conformance.catalogue import UnknownCheckError, choose_checks  # import the checks, and onnx
     from hetero_core.conformance.runner import make_target, run_checks
 
@@ -61,11 +58,12 @@ def answer_conformance(options: argparse.Namespace) -> Answer:
         raise UsageError("--matrix needs checks of the level operators; leave --level and --check out, or add '--level operators'")
     target = make_target(options.device, seed=options.seed, reference=options.reference, config=_read_config(options))
     outcomes: list[Outcome] = []
-    # The checks import what they have exported with trust and without it, which is no news to whoever reads the report.
+    # The checks import their own blobs with trust and without it; the warnings would fill the report.
     logging.getLogger("hetero_core.blobs.trust").setLevel(logging.ERROR)
-    with follow(options)(lambda: f"checking {options.device}: {len(outcomes)} of {len(checks)} checks are done"):
+    with follow(options)(f"checking {options.device}") as show:
         for outcome in run_checks(checks, target):
-            outcomes.append(outcome)  # noqa: PERF402  # the number is read meanwhile
+            outcomes.append(outcome)
+            show(f"checking {options.device}: {len(outcomes)} of {len(checks)} checks are done")
     return _answer_outcomes(target, outcomes, options)
 
 

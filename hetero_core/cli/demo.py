@@ -8,10 +8,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import OK, WRONG_RESULT, Answer
-from hetero_core.cli.options import Parser, add_command
-from hetero_core.cli.progress import follow
-from hetero_core.cli.tables import format_seconds, format_table
+from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, follow, format_seconds, format_table
+from hetero_core.cli.options import Parser
+from hetero_core.core import Core
 from hetero_core.errors import DeviceNotFoundError
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from hetero_core.core import Core
     from hetero_core.network.graph import Network
     from hetero_core.plan import Plan
     from hetero_core.runtime.request import InferRequest
@@ -32,17 +30,15 @@ LARGEST_DIFFERENCE = 1e-5
 _DISTRIBUTION_OF_DEVICE = {"CPU": "hetero-cpu", "HETERO": "hetero-hetero", "TEMPLATE": "hetero-template"}
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    add_command(subparsers, "demo", f"classify real images of digits on {SPLIT_DEVICE} and check the result", answer_demo)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
 
 
-def answer_demo(options: argparse.Namespace) -> Answer:
-    """Returns accuracy, subgraphs and agreement; exit code 1 where the accuracy is too low or two devices disagree.
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns accuracy, subgraphs and agreement; exit code 1 if the accuracy is too low or two devices disagree.
 
-    Raises: DeviceNotFoundError with the command that installs what is missing; DeviceUnavailableError.
+    Raises: DeviceNotFoundError with the command that installs the missing packages; DeviceUnavailableError.
     """
-    from hetero_core.core import Core  # reads the installed distributions
 
     with Core() as core, follow(options)(f"classifying digits on {SPLIT_DEVICE}"):
         _require_devices(core)

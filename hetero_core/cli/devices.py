@@ -1,44 +1,33 @@
-"""`hetero devices`: what is installed, what it can do, and why something cannot be used."""
+"""`hetero devices`: lists the installed devices, their abilities, and the reasons why some cannot be used."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import Answer, UsageError, to_json
-from hetero_core.cli.options import Parser, add_command
-from hetero_core.cli.progress import follow
-from hetero_core.cli.tables import format_table
+from hetero_core.cli.answer import Answer, UsageError, follow, format_table, to_json
+from hetero_core.cli.options import Parser, read_seconds
+from hetero_core.core import Core
 from hetero_core.errors import MetricNotFoundError
 
 if TYPE_CHECKING:
     from hetero_core.contract import ConfigKey
-    from hetero_core.core import Core
     from hetero_core.devices.status import DeviceStatus
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "devices", "list the installed devices", answer_devices)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--names", action="store_true", help="print only the names, one a line; loads no device")
     shown.add_argument("--metric", metavar="NAME", help="print one metric of every device")
     parser.add_argument(
-        "--timeout", type=_read_seconds, default=60.0, metavar="SECONDS", help="how long each device may take to answer (60)"
+        "--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help="how long each device may take to answer (60)"
     )
     shown.add_argument("-v", "--verbose", action="store_true", help="print all metrics and configuration keys as well")
 
 
-def _read_seconds(text: str) -> float:
-    seconds = float(text)
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
-    return seconds
-
-
-def answer_devices(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns the installed devices. A device that cannot be used is a row with its reason, and no error."""
-    from hetero_core.core import Core  # reads the installed distributions
 
     with Core(device_timeout=options.timeout) as core, follow(options)("making the devices"):
         if options.names:
@@ -137,9 +126,9 @@ def _describe_values(key: dict[str, Any]) -> str:
 
 
 def _answer_metric(core: Core, statuses: tuple[DeviceStatus, ...], metric: str) -> Answer:
-    """Returns one metric of every device, of each id where a device has several.
+    """Returns one metric of every device, and of each id of a device that has several.
 
-    Raises: MetricNotFoundError where no device has it.
+    Raises: UsageError if no device has it.
     """
     rows: list[dict[str, Any]] = []
     missing: list[MetricNotFoundError] = []

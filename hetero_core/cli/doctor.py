@@ -1,23 +1,21 @@
-"""`hetero doctor`: what is installed, what is loaded with it, what is wrong with that, and what cures it."""
+"""`hetero doctor`: checks the installed packages and the libraries that they load, and names the cure of each fault."""
 
 from __future__ import annotations
 
 import argparse
 import os
 
-from hetero_core.cli.answer import OK, WRONG_RESULT, Answer
-from hetero_core.cli.options import Parser, add_command
-from hetero_core.cli.progress import follow
+from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, follow
+from hetero_core.cli.options import Parser
+from hetero_core.core import Core
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    add_command(subparsers, "doctor", "say what is wrong with the installation, and the cure", answer_doctor)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
 
 
-def answer_doctor(options: argparse.Namespace) -> Answer:
-    """Returns all findings; the exit code is 1 where one of them needs a cure."""
-    from hetero_core.core import Core  # reads the installed distributions
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns all findings; the exit code is 1 if a finding needs a cure."""
     from hetero_core.devices.processors import count_affinity, count_processors, grants_flag, read_processor_flags
     from hetero_core.diagnosis.folders import check_code_folders, read_code_folders
     from hetero_core.diagnosis.hardware import check_gpu, check_threads, find_cuda_fault, read_driver

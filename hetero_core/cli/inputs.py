@@ -1,22 +1,24 @@
-"""Inputs of one inference: from files, and random where that was asked for.
+"""Inputs of one inference: from files, from values in the command, and random on demand.
 
 An option is NAME=FILE or NAME=VALUE; a bare .npz gives each of its arrays to the input of that name, any other bare file the only input.
+--shape x=2,3 is the shape of input x, and binds the named sizes in it; --shape height=320 binds a named size for every input. An array
+that is given binds the names in its input's shape, too. Of images nothing is guessed: no scaling, no cropping, no change of colours; a
+uint8 input gets the pixels 0..255, a float input the pixels divided by 255.
 """
 
 from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import UsageError
-from hetero_core.cli.literals import Literal, read_literal
-from hetero_core.cli.sizes import Sizes, advise_on_sizes, choose_sizes, find_tensor_shape, is_open
 from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
 from hetero_core.errors import enumerate_choices, suggest
-from hetero_core.network.types import OptionalType, TensorType, ValueSpec
+from hetero_core.network.types import Dimension, OptionalType, TensorType, ValueSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +35,7 @@ def collect_inputs(
     seed: int | None,
     replaceable: Sequence[ValueSpec] = (),
 ) -> dict[str, Any]:
-    """Returns the inputs of one inference, checked as the door checks them: those of the -i options, and with a seed random others.
+    """Returns the inputs of one inference, checked: those of the -i options, and with a seed random values for the rest.
 
     `shapes` are those of the --shape options, by input or by named size; `replaceable` are constants that may be given as well.
 
@@ -87,10 +89,10 @@ def read_inputs(
 def fill_inputs(
     inputs: Mapping[str, Any], specs: Sequence[ValueSpec], shapes: Mapping[str, tuple[int, ...]], *, seed: int | None
 ) -> dict[str, Any]:
-    """Returns the inputs as arrays, with random values for those that are missing where there is a seed; an optional input stays absent.
+    """Returns the inputs as arrays, and with a seed random values for missing inputs; an optional input stays absent.
 
     Floats are normal with deviation 1, uint8 is 0 to 255, other integers are 0 or 1. The same seed gives the same values. A named
-    size is the same everywhere: what an array or --shape binds holds for the other inputs.
+    size is the same everywhere: an array or --shape sets it for all inputs.
 
     Raises: UsageError for a shape of no such input, and for all dimensions that stay open, at once.
     """
@@ -121,7 +123,7 @@ def fill_inputs(
 
 
 def _require_chosen_sizes(drawn: Sequence[ValueSpec], literals: Sequence[ValueSpec], sizes: Sizes) -> None:
-    """Raises UsageError that names every input whose array cannot be made, and --shape options that would do."""
+    """Raises UsageError that names every input with open sizes, and --shape options that choose them."""
     for spec in drawn:
         if not isinstance(spec.type, TensorType):
             raise UsageError(f"--random makes tensors only; input {spec} has to be given with -i")
@@ -257,7 +259,6 @@ def _read_proto(path: Path, spec: ValueSpec) -> Any:
 
 
 def _read_image(path: Path, spec: ValueSpec) -> Any:
-    from hetero_core.cli.images import read_image  # imports Pillow
 
     return read_image(path, spec)
 
@@ -293,3 +294,269 @@ def _draw_tensor(spec: ValueSpec, shape: tuple[int, ...], *, seed: tuple[int, in
         return np.asarray(generator.standard_normal(shape)).astype(numpy_dtype(dtype))
     # Most integers index something whose size is not known here; 0 and 1 are in range of nearly all.
     return np.asarray(generator.integers(0, 256 if dtype == "uint8" else 2, shape)).astype(numpy_dtype(dtype))
+
+
+_CHANNELS = (1, 3, 4)
+_IMAGE_SIZE = 224
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Chosen sizes: whole shapes by input, and sizes by name."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    named: Mapping[str, int]
+
+    def find_shape(self, spec: ValueSpec) -> tuple[Dimension, ...] | None:
+        """Returns the shape of an input with the chosen sizes in it; None if the number of axes is unknown."""
+        if spec.name in self.shapes:
+            return self.shapes[spec.name]
+        shape = find_tensor_shape(spec)
+        return None if shape is None else tuple(self.named.get(size, size) if isinstance(size, str) else size for size in shape)
+
+    def bind(self, spec: ValueSpec, shape: Sequence[int]) -> Sizes:
+        """Returns these sizes and those that an array of this shape gives to names that have none yet."""
+        declared = find_tensor_shape(spec)
+        if declared is None or len(declared) != len(shape):
+            return self
+        bindings = {name: size for name, size in zip(declared, shape, strict=True) if isinstance(name, str)}
+        return Sizes(self.shapes, {**bindings, **self.named})
+
+    def of_network(self) -> dict[str, tuple[int, ...] | int]:
+        """Returns the sizes as `with_shapes` takes them."""
+        return {**self.named, **self.shapes}
+
+
+def find_tensor_type(spec: ValueSpec) -> TensorType | None:
+    """Returns the type of a tensor or of an optional tensor; None for sequences and maps."""
+    value_type = spec.type.element if isinstance(spec.type, OptionalType) else spec.type
+    return value_type if isinstance(value_type, TensorType) else None
+
+
+def find_tensor_shape(spec: ValueSpec) -> tuple[Dimension, ...] | None:
+    """Returns the declared shape of a tensor or an optional tensor, or None."""
+    tensor = find_tensor_type(spec)
+    return None if tensor is None else tensor.shape
+
+
+def choose_sizes(texts: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec]) -> Sizes:
+    """Returns the sizes that the --shape options choose.
+
+    Raises: UsageError for a name that is neither an input nor a size, another number of axes, and two sizes for one name.
+    """
+    spec_of_name = {spec.name: spec for spec in specs}
+    names = list(dict.fromkeys(size for spec in specs for size in find_tensor_shape(spec) or () if isinstance(size, str)))
+    shapes: dict[str, tuple[int, ...]] = {}
+    named: dict[str, tuple[int, str]] = {}
+    for name, shape in texts.items():
+        text = f"--shape {name}={','.join(map(str, shape))}"
+        if name in spec_of_name:
+            shapes[name] = shape
+            pairs = _pair_names(spec_of_name[name], shape, text)
+        elif name in names:
+            if len(shape) != 1:
+                raise UsageError(f"{text}: '{name}' is one size; expected one number, as in --shape {name}=1")
+            pairs = [(name, shape[0])]
+        else:
+            _refuse(text, name, specs, names)
+        for size_name, size in pairs:
+            earlier, earlier_text = named.setdefault(size_name, (size, text))
+            if earlier != size:
+                raise UsageError(f"{text}: makes size '{size_name}' {size}, and {earlier_text} makes it {earlier}; they must agree")
+    return Sizes(shapes, {name: size for name, (size, _) in named.items()})
+
+
+def _pair_names(spec: ValueSpec, shape: tuple[int, ...], text: str) -> list[tuple[str, int]]:
+    declared = find_tensor_shape(spec)
+    if declared is None:
+        return []
+    if len(declared) != len(shape):
+        raise UsageError(f"{text}: input {spec} has {len(declared)} axes, and {len(shape)} sizes were given")
+    return [(name, size) for name, size in zip(declared, shape, strict=True) if isinstance(name, str)]
+
+
+def _refuse(text: str, name: str, specs: Sequence[ValueSpec], names: Sequence[str]) -> None:
+    known = [*(spec.name for spec in specs), *names]
+    inputs = "; ".join(map(str, specs)) or "none"
+    raise UsageError(
+        f"{text}: there is no such input or named size{suggest(name, known) or ';'} the inputs are {inputs}; "
+        f"the named sizes are {enumerate_choices(names)}"
+    )
+
+
+def is_open(shape: Sequence[Dimension] | None) -> bool:
+    """Says whether a size is not chosen yet."""
+    return shape is None or not all(isinstance(size, int) for size in shape)
+
+
+def advise_on_sizes(specs: Iterable[ValueSpec], sizes: Sizes) -> str:
+    """Returns --shape options that choose every open size, by its name if it has a name."""
+    options: dict[str, None] = {}
+    for spec in specs:
+        shape = sizes.find_shape(spec)
+        if shape is None:
+            options[f"--shape {spec.name}=1,3,224,224"] = None
+        elif all(isinstance(size, int | str) for size in shape):
+            options.update(
+                {f"--shape {name}={_guess(shape, axis)}": None for axis, name in enumerate(shape) if isinstance(name, str)}
+            )
+        else:
+            options[f"--shape {spec.name}={','.join(str(_guess(shape, axis)) for axis in range(len(shape)))}"] = None
+    return " ".join(options)
+
+
+def _guess(shape: Sequence[Dimension], axis: int) -> int:
+    """Returns a size for an axis: its own, the height and width of a usual image, else 1."""
+    size = shape[axis]
+    if isinstance(size, int):
+        return size
+    is_first = len(shape) == 4 and shape[1] in _CHANNELS and axis in (2, 3)
+    is_last = len(shape) == 4 and shape[3] in _CHANNELS and axis in (1, 2)
+    return _IMAGE_SIZE if is_first or is_last else 1
+
+
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """The values of an input that stand in the command. One value fills the whole input; several are its elements in order."""
+
+    text: str
+    dtype: str
+    values: tuple[Any, ...]
+
+    @property
+    def is_single(self) -> bool:
+        """Says whether one value stands for all elements."""
+        return len(self.values) == 1
+
+    def make_array(self, spec: ValueSpec, shape: Sequence[Dimension] | None) -> np.ndarray[Any, Any]:
+        """Returns the array; `shape` may have one open size if there are several values.
+
+        Raises: UsageError if the values do not fit into the shape.
+        """
+        import numpy as np
+
+        values = np.array(self.values, dtype=object if self.dtype == "string" else numpy_dtype(self.dtype))
+        if shape is None:
+            return values.reshape(()) if self.is_single else values
+        if self.is_single:
+            return np.full([size for size in shape if isinstance(size, int)], values[0], dtype=values.dtype)
+        open_axes = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
+        # Of several open sizes, the last takes the values: a row of tokens is 1 x n.
+        sizes = [size if isinstance(size, int) else -1 if axis == open_axes[-1] else 1 for axis, size in enumerate(shape)]
+        try:
+            return values.reshape(sizes)
+        except ValueError as error:
+            raise UsageError(f"-i {spec.name}={self.text}: {len(self.values)} values do not fit input {spec}") from error
+
+
+def read_literal(text: str, spec: ValueSpec) -> Literal | None:
+    """Returns the values of a text for an input; None if the text cannot be read as the input's element type."""
+    tensor = find_tensor_type(spec)
+    if tensor is None or not text:
+        return None
+    dtype = tensor.dtype or "float32"
+    if dtype == "string":
+        return Literal(text, dtype, (text,))
+    try:
+        return Literal(text, dtype, tuple(_read_value(piece.strip(), dtype) for piece in text.split(",")))
+    except (ValueError, KeyError, OverflowError):
+        return None
+
+
+def _read_value(text: str, dtype: str) -> Any:
+    if dtype == "bool":
+        return _BOOLS[text.lower()]
+    if dtype.startswith("complex"):
+        return complex(text)
+    if dtype in FLOAT_DTYPES:
+        return float(text)
+    number = int(text)
+    bits = int("".join(letter for letter in dtype if letter.isdigit()))
+    lowest, highest = (0, 2**bits - 1) if dtype.startswith("uint") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    if not lowest <= number <= highest:
+        raise ValueError(f"{number} is no {dtype}")
+    return number
+
+
+# Modes of Pillow whose pixels are 8-bit channels.
+_CHANNELS_OF_MODE = {"L": 1, "RGB": 3, "RGBA": 4}
+# Palettes and black-and-white images are converted to these.
+_PLAIN_MODE = {"1": "L", "P": "RGB"}
+
+
+def read_image(path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
+    """Returns the pixels in the layout and element type of the input; height and width are those of the file.
+
+    Raises: UsageError if Pillow is missing, the layout is ambiguous, or channels or element type do not fit; OSError.
+    """
+    pixels = _read_pixels(path)
+    return _convert_type(_lay_out(pixels, path, spec), path, spec)
+
+
+def measure_image(path: Path) -> tuple[int, int, int]:
+    """Returns height, width and channels of an image file. Raises: UsageError."""
+    try:
+        height, width, channels = _read_pixels(path).shape
+    except OSError as error:
+        raise UsageError(f"cannot read the image '{path}': {error.strerror or error}") from error
+    return height, width, channels
+
+
+def _read_pixels(path: Path) -> np.ndarray[Any, Any]:
+    """Returns uint8 (height, width, channels)."""
+    import numpy as np
+
+    try:
+        from PIL import Image  # the optional extra
+    except ImportError as error:
+        raise UsageError(f"reading '{path}' needs Pillow; install it with: pip install 'hetero-core[images]'") from error
+    with Image.open(path) as image:
+        plain = image.convert(_PLAIN_MODE[image.mode]) if image.mode in _PLAIN_MODE else image
+        if plain.mode not in _CHANNELS_OF_MODE:
+            modes = ", ".join(sorted(_CHANNELS_OF_MODE))
+            raise UsageError(f"image '{path}' has mode {image.mode}; expected 8 bits a channel ({modes}). Convert it first")
+        return np.array(plain).reshape(plain.height, plain.width, _CHANNELS_OF_MODE[plain.mode])
+
+
+def _lay_out(pixels: np.ndarray[Any, Any], path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
+    axis = _find_channel_axis(path, spec)
+    shape = spec.shape or ()
+    channels = 1 if axis is None else shape[axis]
+    if pixels.shape[2] != channels:
+        raise UsageError(f"image '{path}' has {pixels.shape[2]} channels; input {spec} takes {channels}. Convert the image first")
+    if axis is None:
+        return pixels[:, :, 0]
+    laid_out = pixels.transpose(2, 0, 1) if axis == len(shape) - 3 else pixels
+    return laid_out[None] if len(shape) == 4 else laid_out
+
+
+def _find_channel_axis(path: Path, spec: ValueSpec) -> int | None:
+    """Returns the axis of the channels, None for (height, width).
+
+    Raises: UsageError unless exactly one of the two places for it has a size of 1, 3 or 4.
+    """
+    shape: tuple[Dimension, ...] = spec.shape or ()
+    if len(shape) == 2:
+        return None
+    candidates = [
+        axis for axis in (len(shape) - 3, len(shape) - 1) if len(shape) in (3, 4) and shape[axis] in _CHANNELS_OF_MODE.values()
+    ]
+    if len(candidates) == 1:
+        return candidates[0]
+    raise UsageError(
+        f"image '{path}' cannot be laid out for input {spec}: expected (height, width), or one axis of 1, 3 or 4 channels before "
+        "or behind them and perhaps a batch axis in front. Give the input as a .npy file"
+    )
+
+
+def _convert_type(pixels: np.ndarray[Any, Any], path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
+    if spec.dtype == "uint8":
+        return pixels
+    if spec.dtype in FLOAT_DTYPES:
+        import numpy as np
+
+        return (pixels / np.float32(255)).astype(numpy_dtype(spec.dtype))
+    raise UsageError(f"image '{path}' gives uint8 or floats; input {spec} takes neither. Give the input as a .npy file")

@@ -1,4 +1,4 @@
-"""`hetero inspect`: what is in a model, and which devices run it; nothing is loaded."""
+"""`hetero inspect`: shows the contents of a model, the devices that run it whole, and why the others do not; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import Answer
-from hetero_core.cli.named_models import open_named_model
-from hetero_core.cli.options import Parser, add_command, add_repeated, add_shape_option, read_model, reshape
-from hetero_core.cli.progress import Announcer, follow
-from hetero_core.cli.tables import format_table
-from hetero_core.cli.verdicts import add_cures, advise, ask_device, ask_installed_devices, format_verdicts
+from hetero_core.cli.answer import Announcer, Answer, follow, format_table
+from hetero_core.cli.options import Parser, add_repeated, add_shape_option, is_splitting, open_named_model, read_model, reshape
+from hetero_core.core import Core
+from hetero_core.devices.cures import describe_untaken, name_distribution
+from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
-    from hetero_core.core import Core
+    from hetero_core.cli.answer import Announcer
     from hetero_core.network.graph import Network
     from hetero_core.network.types import ValueSpec
+
 
 _MOST_NAMES = 8
 """Replaceable constants that the text names; a model of IR version 3 lists all of its weights."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "inspect", "show what is in a model, and which devices run it", answer_inspect)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_repeated(
         parser,
@@ -39,14 +38,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_shape_option(parser)
 
 
-def answer_inspect(options: argparse.Namespace) -> Answer:
-    """Returns what the model holds. Raises: errors of reading and of devices."""
-    from hetero_core.core import Core  # reads the installed distributions
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the contents of the model and the answers of the devices. Raises: errors of reading and of devices."""
 
     step = follow(options)
     with Core() as core:
         for device in options.device:
-            core.resolve_config(device)  # a wrong name is said before what is wrong with the model
+            core.resolve_config(device)  # a wrong name is reported before the model is read
         with step(f"reading '{options.model}'"), open_named_model(options.model) as path:
             network = reshape(read_model(core, path), options.shape)
             fields = {**_describe_network(network, path), "file": options.model}
@@ -56,7 +54,7 @@ def answer_inspect(options: argparse.Namespace) -> Answer:
 
 
 def _ask_devices(core: Core, network: Network, devices: Sequence[str], step: Announcer) -> tuple[list[Any], list[Any], str]:
-    """Returns the answers of the devices that are named, or of all; what cures them; and both as text."""
+    """Returns the answers of the given devices, or of all, and the advice; and both as text."""
     if not devices:
         rows = ask_installed_devices(core, network, step)
         add_cures(core, rows)
@@ -157,3 +155,112 @@ def _format_device(row: Mapping[str, Any], nodes: int) -> str:
         for operator, refusal in row["refused"].items()
     ]
     return "\n".join(lines)
+
+
+_SPLITTER = "HETERO"
+
+
+def ask_installed_devices(core: Core, network: Network, step: Announcer) -> list[dict[str, Any]]:
+    """Returns the answer of each device that runs networks itself; a device that cannot be used has an `error`, and no numbers."""
+    rows = []
+    with step("making the devices"):
+        statuses = core.list_devices()
+    for status in statuses:
+        if status.reason:
+            rows.append({"device": status.name, "error": " ".join(status.reason.split()), "whole": False})
+            continue
+        try:
+            if not is_splitting(core, status.name):
+                with step(f"asking {status.name} about network '{network.name}'"):
+                    rows.append(ask_device(core, network, status.name))
+        except HeteroError as error:  # the row says so, and the other devices are asked
+            rows.append({"device": status.name, "error": " ".join(str(error).split()), "whole": False})
+    return rows
+
+
+def ask_device(core: Core, network: Network, device: str) -> dict[str, Any]:
+    """Returns how many nodes a device takes, the first that it refuses, and each refused operator with the number of its nodes."""
+    result = core.query_network(network, device)
+    refused: dict[str, dict[str, Any]] = {}
+    for node in network.nodes:
+        if node.name in result.refused:
+            row = refused.setdefault(node.operator, {"nodes": 0, "node": node.name, "reason": result.refused[node.name]})
+            row["nodes"] += 1
+    count_of_device = Counter(result.supported.values())
+    first = next(({"operator": operator, **row} for operator, row in refused.items()), None)
+    return {
+        "device": device,
+        "error": None,
+        "whole": not refused,
+        "taken": len(result.supported),
+        "by_device": dict(sorted(count_of_device.items())),
+        "first": None if first is None else {name: first[name] for name in ("node", "operator", "reason")},
+        "refused": refused,
+        "refused_nodes": list(result.refused),
+    }
+
+
+def advise(core: Core, network: Network, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns device strings that run the model, or the nodes that no device takes with a cure; each with a text."""
+    usable = [row for row in rows if row["error"] is None]
+    whole = [row["device"] for row in usable if row["whole"]]
+    if whole:
+        return [{"device": device, "text": f"{device} runs the model whole"} for device in whole]
+    devices, remaining = _cover(usable)
+    if remaining:
+        groups = _group_by_operator(network, remaining)
+        return [
+            {"device": None, "nodes": list(names), "text": describe_untaken(core.device_names, network, names)} for names in groups
+        ]
+    text = f"HETERO:{','.join(devices)} runs the model in parts"
+    if _SPLITTER not in core.device_names:
+        text += f", after: pip install {name_distribution(_SPLITTER)}"
+    return [{"device": f"HETERO:{','.join(devices)}", "text": text}]
+
+
+def _cover(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Returns devices that cover as many nodes as possible, the largest share first, and the nodes that remain."""
+    ordered = sorted(rows, key=lambda row: (len(row["refused_nodes"]), row["device"]))
+    if not ordered:
+        return [], []
+    devices, remaining = [ordered[0]["device"]], ordered[0]["refused_nodes"]
+    for row in ordered[1:]:
+        refused = set(row["refused_nodes"])
+        fewer = [name for name in remaining if name in refused]
+        if len(fewer) < len(remaining):
+            devices.append(row["device"])
+            remaining = fewer
+    return devices, remaining
+
+
+def _group_by_operator(network: Network, names: Sequence[str]) -> list[list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(network.node(name).operator, []).append(name)
+    return list(groups.values())
+
+
+def format_verdicts(rows: Sequence[Mapping[str, Any]], advice: Sequence[Mapping[str, Any]], nodes: int) -> str:
+    """Returns a line for each device, and below it the first refused node and the cure."""
+    whole = [row["device"] for row in rows if row["whole"]]
+    lines = [f"runs whole on: {', '.join(whole) or 'no installed device'}"]
+    for row in rows:
+        if row["error"] is not None:
+            lines.append(f"  {row['device']} cannot be used: {row['error']}")
+        elif not row["whole"]:
+            first = row["first"]
+            lines.append(
+                f"  {row['device']} takes {row['taken']} of {nodes} nodes; '{first['node']}' ({first['operator']}) stops it:"
+            )
+            lines.append(f"    {' '.join(first['reason'].split())}")
+            lines += [f"    {row['cure']}"] if row.get("cure") else []
+    lines += [str(cure["text"]) for cure in advice if cure["device"] is None or cure["device"] not in whole]
+    return "\n".join(lines)
+
+
+def add_cures(core: Core, rows: Sequence[dict[str, Any]]) -> None:
+    """Adds to each device that refuses nodes the split that gives these to a device which runs the whole model."""
+    whole = [row["device"] for row in rows if row["whole"]]
+    for row in rows:
+        if whole and row["error"] is None and row.get("taken") and not row["whole"] and _SPLITTER in core.device_names:
+            row["cure"] = f"HETERO:{row['device']},{whole[0]} runs the model with what it takes on {row['device']}"

@@ -1,6 +1,6 @@
 """The dispatcher of the `hetero` command: parses, runs one command, prints its answer or its error.
 
-Commands import what is heavy when they run, so `hetero --help` needs no plugin and no onnx.
+Only the command that runs is imported, so `hetero --help` needs no plugin and no onnx.
 """
 
 from __future__ import annotations
@@ -10,18 +10,40 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 
-from hetero_core.cli.answer import BROKEN_PIPE, BUG, INTERRUPTED, OUTPUT_LOST, Answer, error_to_json, exit_code_of_error, to_json
+from hetero_core.cli.answer import (
+    BROKEN_PIPE,
+    BUG,
+    INTERRUPTED,
+    OUTPUT_LOST,
+    Answer,
+    error_to_json,
+    exit_code_of_error,
+    print_error,
+    to_json,
+)
 from hetero_core.cli.options import Parser
 from hetero_core.errors import HeteroError
 
-COMMANDS = (
-    *("devices", "doctor", "inspect", "query", "visualize", "run", "bench", "tune", "compare", "reduce", "compile", "conformance"),
-    *("new_plugin", "demo"),
-)
-"""The modules of the commands, in the order of the help; each has `add_parser`."""
+COMMANDS = {
+    "devices": "list the installed devices",
+    "doctor": "say what is wrong with the installation, and the cure",
+    "inspect": "show what is in a model, and which devices run it",
+    "query": "show which device would run each node of a model, and why",
+    "visualize": "write the split of a model as a page, a picture, a text or a model",
+    "run": "run one inference and print the outputs",
+    "bench": "time a model on one or several devices, side by side",
+    "tune": "measure which device should run which part of a model",
+    "compare": "compare every value of a model on two devices",
+    "reduce": "find the smallest part of a model that still fails a check",
+    "compile": "compile a model for a device and write it to a file",
+    "conformance": "check that a device keeps the contract of the hooks",
+    "new-plugin": "write the package of a device of your own",
+    "demo": "classify real images of digits on HETERO:TEMPLATE,CPU and check the result",
+}
+"""The commands with their summaries, in the order of the help; the module of each has `add_options` and `answer`."""
 _EPILOG = (
     "Exit codes: 0 ok, 1 the result is wrong or some node has no device, 2 wrong usage or input, "
     "3 a device is missing or cannot be used."
@@ -47,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except OSError as error:
         _drop_output()
-        print(f"hetero: error: cannot write to the standard output: {error.strerror or error}", file=sys.stderr)
+        print_error("hetero: error:", f"cannot write to the standard output: {error.strerror or error}")
         return OUTPUT_LOST
 
 
@@ -55,13 +77,19 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def build_parser() -> Parser:
-    """Returns the parser of all commands."""
+def build_parser(words: Collection[str]) -> Parser:
+    """Returns the parser of all commands; only the commands that stand among the words are imported and have their options."""
     parser = Parser(prog="hetero", description="Runs ONNX models over several devices.", epilog=_EPILOG, allow_abbrev=False)
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version of hetero-core and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        import_module(f"hetero_core.cli.{name}").add_parser(subparsers)
+    for name, summary in COMMANDS.items():
+        description = summary[0].upper() + summary[1:] + "."
+        command = subparsers.add_parser(name, help=summary, description=description, allow_abbrev=False)
+        command.add_argument("--json", action="store_true", help="print one JSON document, also for an error")
+        if name in words:
+            module = import_module(f"hetero_core.cli.{name.replace('-', '_')}")
+            module.add_options(command)
+            command.set_defaults(answer=module.answer)
     return parser
 
 
@@ -78,7 +106,7 @@ class _ShowVersion(argparse.Action):
 def _run_command(words: list[str]) -> int:
     as_json = "--json" in words
     try:
-        options = build_parser().parse_args(words)
+        options = build_parser(words).parse_args(words)
         answer: Answer = options.answer(options)
     except HeteroError as error:
         code = exit_code_of_error(error)
@@ -101,6 +129,4 @@ def _print_error(error: Exception, exit_code: int, as_json: bool) -> None:
     if as_json:
         print(json.dumps(to_json(error_to_json(error, exit_code)), indent=2, ensure_ascii=False))
         return
-    print(f"hetero: error: {error}", file=sys.stderr)
-    for note in getattr(error, "__notes__", ()):
-        print(f"  {note}", file=sys.stderr)
+    print_error("hetero: error:", "\n  ".join([str(error), *getattr(error, "__notes__", ())]))

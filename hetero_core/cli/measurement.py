@@ -1,49 +1,83 @@
-"""The child process of `hetero bench`: it loads one device, times or traces it, and writes the result to a file.
+"""The child process of `hetero bench`, and how it is started: it loads one device, times or traces it, and writes the result to a file.
 
-`python -m hetero_core.cli.measurement FOLDER` reads FOLDER/task.json and writes FOLDER/answer.json. What engines print goes to
-standard error. Imports nothing heavy before the task is read.
+`python -m hetero_core.cli.measurement FOLDER` reads FOLDER/task.json, which says what to do, and writes FOLDER/answer.json: the times, or
+under `error` what failed. Prints of engines go to standard error. The benchmarks of the repository share the format.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hetero_core.cli.answer import BUG, INTERRUPTED, UsageError, error_to_json, exit_code_of_error, to_json
-from hetero_core.errors import ConfigKeyError, HeteroError
+from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.profile import Profile
     from hetero_core.runtime.executable import ExecutableNetwork
+    from hetero_core.runtime.queue import AsyncInferQueue
+
+
+Answer = dict[str, Any]
+Party = TypeVar("Party")
+
+
+def run_task(
+    arguments: Sequence[str], task: Mapping[str, Any], *, folder: Path, environment: Mapping[str, str], who: str
+) -> Answer:
+    """Returns the answer of a new interpreter, called with the arguments and the folder, or an error that tells how it ended."""
+    (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+    command = [sys.executable, *arguments, str(folder)]
+    ended = subprocess.run(command, env=dict(environment), stdin=subprocess.DEVNULL, check=False)
+    try:
+        answer: Answer = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        message = f"the process that ran {who} ended {_describe_end(ended.returncode)} and said nothing"
+        return {"error": {"type": "ProcessError", "message": message, "exit_code": BUG, "notes": []}}
+    return answer
+
+
+def take_turns(parties: Sequence[Party], turn: int) -> list[Party]:
+    """Returns them in order, and in reverse in every second round, so that a drift of the machine's speed affects all of them equally."""
+    return list(parties) if turn % 2 == 0 else list(reversed(parties))
+
+
+def _describe_end(code: int) -> str:
+    if code >= 0:
+        return f"with exit code {code}"
+    names = {member.value: member.name for member in signal.Signals}
+    return f"by signal {-code} ({names.get(-code, 'unknown')})"
+
 
 _TRACED_RUNS = 5
-"""The runs that are traced with one request; with a queue, two for each of its requests if that is more."""
+"""The number of traced runs; a longer queue traces two runs for each of its requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchTask:
     """The measurement to make, in values that JSON can hold.
 
-    `is_shared`: other devices get the same `config` and `pins`, so what this one has no use for is left out and told. `requests` is None
-    for one request that is run again and again; else a queue has as many, 0 as many as the network likes. Timed for `seconds` or
-    `iterations`, whichever is given. `outputs` is the file for the outputs of the first run. With `first_process` nothing is timed:
-    the runs are traced.
+    `requests` is None for a single request that runs repeatedly; else the length of a queue, 0 for the network's own choice. Timed for
+    `seconds` or `iterations`, whichever is given. `outputs` is the file for the outputs of the first run. With `first_process` nothing is
+    timed: the runs are traced.
     """
 
     model: str
     device: str
     config: Mapping[str, str]
     pins: Mapping[str, str]
-    is_shared: bool
     inputs: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]]
     seed: int
@@ -79,16 +113,8 @@ def measure(task: BenchTask) -> dict[str, Any]:
     from hetero_core.core import Core  # reads the installed distributions
 
     with Core() as core:
-        config, left_out = _choose_config(core, task)
-        executable, inputs, times = _load(core, task, config)
-        fields: dict[str, Any] = {
-            "network": executable.name,
-            "device": str(executable.device),
-            "config": config,
-            "left_out": left_out,
-        }
-        fields["ignores_pins"] = ignores_pins(core, task)
-        fields["config_keys"] = sorted(core.config_keys(task.device))
+        executable, inputs, times = _load(core, task)
+        fields: dict[str, Any] = {"network": executable.name, "device": str(executable.device)}
         if task.first_process is not None:
             return {**fields, "events": _trace(executable, inputs, task)}
         request = executable.create_infer_request()
@@ -100,29 +126,15 @@ def measure(task: BenchTask) -> dict[str, Any]:
     return {**fields, **times, **timed, "dtypes": dtypes, "peak_bytes": find_peak_memory()}
 
 
-def _choose_config(core: Core, task: BenchTask) -> tuple[dict[str, str], list[str]]:
-    """Returns the keys for the device, and those that it does not have and others may."""
-    from hetero_core.devices.config import resolve_key
-
-    config, left_out = dict(task.config), []
-    for name in task.config if task.is_shared else ():
-        try:
-            resolve_key(name, core.config_keys(task.device), device=task.device)
-        except ConfigKeyError:
-            del config[name]
-            left_out.append(name)
-    return config, left_out
-
-
-def _load(core: Core, task: BenchTask, config: Mapping[str, str]) -> tuple[ExecutableNetwork, dict[str, Any], dict[str, Any]]:
+def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any], dict[str, Any]]:
     """Returns the loaded network, its inputs, and how long reading and loading took."""
     from hetero_core.cli.inputs import collect_inputs
     from hetero_core.cli.options import is_blob, pin_network
     from hetero_core.runtime.replaced import list_replaceable
 
-    settings = dict(config)
+    settings = dict(task.config)
     if task.first_process is not None:
-        settings = {name: value for name, value in config.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
+        settings = {name: value for name, value in settings.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
     collect = partial(
         collect_inputs, task.inputs, shapes={name: tuple(shape) for name, shape in task.shapes.items()}, seed=task.seed
     )
@@ -133,22 +145,15 @@ def _load(core: Core, task: BenchTask, config: Mapping[str, str]) -> tuple[Execu
         executable = core.import_network(task.model, task.device, settings)
         times = {"read_seconds": 0.0, "load_seconds": perf_counter() - began}
         return executable, collect(executable.inputs, network=executable.name, replaceable=executable.replaceable), times
-    core.resolve_config(task.device, settings)  # a wrong name is said before what is wrong with the inputs
+    core.resolve_config(task.device, settings)  # a wrong name is reported before the inputs
     began = perf_counter()
     network = core.read_network(task.model)
     read_seconds = perf_counter() - began
     inputs = collect(network.inputs, network=network.name, replaceable=list_replaceable(network))
-    pinned = network if ignores_pins(core, task) else pin_network(core, network, task.device, task.pins)
+    pinned = pin_network(core, network, task.device, task.pins)
     began = perf_counter()
     executable = core.load_network(pinned, task.device, settings)
     return executable, inputs, {"read_seconds": read_seconds, "load_seconds": perf_counter() - began}
-
-
-def ignores_pins(core: Core, task: BenchTask) -> bool:
-    """Says whether there are pins and the device is one of several that splits no networks, so that they are for others."""
-    from hetero_core.cli.options import is_splitting
-
-    return bool(task.pins) and task.is_shared and not is_splitting(core, task.device)
 
 
 def _keep_outputs(outputs: Mapping[str, Any], path: str) -> dict[str, str]:
@@ -183,15 +188,22 @@ def _is_enough(task: BenchTask, runs: int, seconds: float) -> bool:
     return runs > 0 and task.seconds is not None and seconds >= task.seconds
 
 
-def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> dict[str, Any]:
-    """A latency is from the start of a run until its callback."""
+@contextlib.contextmanager
+def _open_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> Iterator[AsyncInferQueue]:
+    """Yields a queue whose requests are warm."""
     from hetero_core.runtime.queue import AsyncInferQueue
 
-    latencies: list[float] = []
     with AsyncInferQueue(executable, task.requests or 0) as queue:
         for _ in range(task.warmup * len(queue)):
             queue.start_async(inputs)
         queue.wait_all()
+        yield queue
+
+
+def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> dict[str, Any]:
+    """A latency is from the start of a run until its callback."""
+    latencies: list[float] = []
+    with _open_queue(executable, inputs, task) as queue:
         queue.set_callback(lambda _, started: latencies.append(perf_counter() - started))
         began, runs = perf_counter(), 0
         while True:
@@ -207,33 +219,22 @@ def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: 
 
 
 def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> list[dict[str, Any]]:
-    """Returns the trace events of a few runs after those that warm up."""
+    """Returns the trace events of a few runs after those that warm up, without a queue those of a queue of one request."""
     from hetero_core.reports.trace import list_events
-    from hetero_core.runtime.queue import AsyncInferQueue
 
     profiles: list[Profile | None] = []
-    if task.requests is None:
-        request = executable.create_infer_request()
-        for index in range(task.warmup + _TRACED_RUNS):
-            request.infer(inputs)
-            if index >= task.warmup:
-                profiles.append(request.profile)
-    else:
-        with AsyncInferQueue(executable, task.requests) as queue:
-            for _ in range(task.warmup * len(queue)):
-                queue.start_async(inputs)
-            queue.wait_all()
-            queue.set_callback(lambda request, _: profiles.append(request.profile))
-            for _ in range(max(_TRACED_RUNS, 2 * len(queue))):
-                queue.start_async(inputs)
+    with _open_queue(executable, inputs, task if task.requests is not None else replace(task, requests=1)) as queue:
+        queue.set_callback(lambda request, _: profiles.append(request.profile))
+        for _ in range(max(_TRACED_RUNS, 2 * len(queue))):
+            queue.start_async(inputs)
     ended = sorted((profile for profile in profiles if profile is not None), key=lambda profile: profile.requested)
     return list_events(ended, title=f"{executable.device}: ", first_process=task.first_process or 1)
 
 
 def find_peak_memory() -> int | None:
-    """Returns the most bytes of memory that this process has had resident; None where the system does not tell.
+    """Returns the most bytes of memory that this process has had resident; None if the system does not say.
 
-    Linux counts what a process had before it became this program, too, in what `getrusage` says: the size of whoever started it.
+    On Linux, `getrusage` would include the memory of the parent from before this program was started.
     """
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")

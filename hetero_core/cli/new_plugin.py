@@ -1,32 +1,104 @@
-"""`hetero new-plugin`: writes the package of a device, to be installed and tested at once."""
+"""`hetero new-plugin`: writes the package of a device, to be installed and tested at once.
+
+Placeholders in the files of `new_plugin_files` become the names of the plugin. A device with a queue and an engine are TEMPLATE's own
+sources, which the core's wheel holds as texts.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from hetero_core.cli.answer import OK, Answer, UsageError
-from hetero_core.cli.options import Parser, add_command
-from hetero_core.cli.plugin_texts import KINDS, PluginName, write_texts
+from hetero_core.cli.options import Parser
+
+KINDS: Mapping[str, str] = {
+    "kernels": "kernels one by one, on the host's memory and on threads of the core",
+    "asynchronous": "kernels one by one, in a memory and a queue of its own",
+    "engine": "an engine that compiles whole graphs",
+}
+
+_FILES = Path(__file__).parent / "new_plugin_files"
+_CORE = Path(__file__).parents[1]
+_IN_WHEEL, _IN_CHECKOUT = _CORE / "template", _CORE.parent / "plugins" / "template" / "hetero_template"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "new-plugin", "write the package of a device of your own", answer_new_plugin)
+@dataclass(frozen=True, slots=True)
+class PluginName:
+    """A device's name with those that follow from it: `MY_CHIP` is the package hetero_my_chip and the distribution hetero-my-chip."""
+
+    device: str
+
+    @property
+    def package(self) -> str:
+        """The package's name."""
+        return f"hetero_{self.device.lower()}"
+
+    @property
+    def distribution(self) -> str:
+        """The distribution's name."""
+        return self.package.replace("_", "-")
+
+    @property
+    def prefix(self) -> str:
+        """The word that the names of its classes begin with."""
+        return "".join(part.capitalize() for part in self.device.split("_"))
+
+
+def _write_texts(name: PluginName, kind: str) -> dict[str, str]:
+    """Returns the files of a plugin of this kind: path below its folder -> text."""
+    return {
+        "pyproject.toml": _fill("pyproject.toml", name),
+        "README.md": _fill("README.md", name, about=KINDS[kind]),
+        f"{name.package}/__init__.py": _fill(
+            "__init__.py", name, about=KINDS[kind], kind="engine" if kind == "engine" else "interpreter"
+        ),
+        f"{name.package}/device.py": _write_device(name, kind),
+        f"{name.package}/py.typed": "",
+        "tests/test_conformance.py": _fill("test_conformance.py", name),
+        "docs/operators.md": _fill("operators.md", name),
+        ".github/workflows/test.yml": _fill("test.yml", name),
+    }
+
+
+def _fill(file: str, name: PluginName, **words: str) -> str:
+    """Returns a file of `new_plugin_files` with the names of the plugin in their places."""
+    return (_FILES / f"{file}.txt").read_text(encoding="utf-8").format(name=name, **words)
+
+
+def _write_device(name: PluginName, kind: str) -> str:
+    """Returns the source of a device with the names of the plugin in place of TEMPLATE's, and a first line of its own."""
+    if kind == "kernels":
+        path = _FILES / "device.py.txt"
+    else:
+        file = "engine.py" if kind == "engine" else "device.py"
+        path = _IN_WHEEL / f"{file}.txt" if _IN_WHEEL.exists() else _IN_CHECKOUT / file
+    text = path.read_text(encoding="utf-8")
+    end = text.index('"""', 3)
+    text = f'"""{name.device}: {KINDS[kind]}.{text[end:]}'
+    for placeholder, word in (("hetero_template", name.package), ("TEMPLATE", name.device), ("Template", name.prefix)):
+        text = text.replace(placeholder, word)
+    return text
+
+
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("name", metavar="NAME", help="the device's name, for example MY_CHIP")
     kinds = "; ".join(f"{kind}: {about}" for kind, about in KINDS.items())
     parser.add_argument("--kind", choices=tuple(KINDS), default="kernels", help=f"{kinds} (default kernels)")
     parser.add_argument("--folder", metavar="FOLDER", help="where to write it (default: the distribution's name)")
 
 
-def answer_new_plugin(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns the files that were written. Raises: UsageError for a name that no device can have, and for a folder that holds something."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*", options.name):
         raise UsageError(f"a device cannot be named '{options.name}'; expected letters, digits and single underscores, as MY_CHIP")
     name = PluginName(options.name.upper().replace("-", "_"))
     folder = Path(options.folder or name.distribution)
-    texts = write_texts(name, options.kind)
+    texts = _write_texts(name, options.kind)
     try:
         if folder.exists() and any(folder.iterdir()):
             raise UsageError(f"folder '{folder}' is not empty; give another one with --folder")

@@ -1,17 +1,20 @@
-"""Options that several commands share, and how their texts are read. Imports nothing heavy."""
+"""Options that several commands share, how their texts are read, and the model that they name. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.blobs.container import MAGIC
-from hetero_core.cli.answer import Answer, UsageError
-from hetero_core.cli.named_models import is_model_name
+from hetero_core.cli.answer import UsageError
+from hetero_core.errors import ConfigKeyError, HeteroError, enumerate_choices, suggest
 from hetero_core.files import replace_file
 from hetero_core.network import affinity
 from hetero_core.plain_files import open_plain
@@ -22,8 +25,42 @@ if TYPE_CHECKING:
     from hetero_core.transforms.editing import EditableNetwork
 
 
+def is_model_name(model: str) -> bool:
+    """Says whether a text is the name of a light model, and no file is called so.
+
+    Raises: UsageError for a plain word that is neither a file nor such a name.
+    """
+    if os.path.exists(model) or os.path.dirname(model) or os.path.splitext(model)[1]:
+        return False
+    from hetero_core.testing.models import LIGHT_MODELS  # with onnx
+
+    if model in LIGHT_MODELS:
+        return True
+    hint = suggest(model, LIGHT_MODELS) or ";"
+    raise UsageError(f"there is no file '{model}', and no model of this name{hint} these are {enumerate_choices(LIGHT_MODELS)}")
+
+
+@contextlib.contextmanager
+def open_named_model(model: str) -> Iterator[str]:
+    """Gives the path of a model for other processes: a light model is written to a file that lasts as long as the block.
+
+    Raises: as `is_model_name`; OSError if there is no room for the file.
+    """
+    if not is_model_name(model):
+        yield model
+        return
+    import onnx  # heavy
+
+    from hetero_core.testing.models import light_model
+
+    with tempfile.TemporaryDirectory(prefix="hetero-model-") as folder:
+        path = os.path.join(folder, f"{model}.onnx")
+        onnx.save(light_model(model), path)
+        yield path
+
+
 class _StoreOnce(argparse.Action):
-    """Keeps the value of an option, and refuses a second one, which would hide the first."""
+    """Keeps the value of an option, and refuses a second value, which would hide the first."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -43,7 +80,7 @@ class _StoreOnce(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are raised, so that `main` reports them like all others; an option for one value is refused twice."""
+    """A parser that raises its errors, so that `main` reports them like all errors, and refuses a second value of an option."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -55,18 +92,8 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see '{self.prog} --help'")
 
 
-def add_command(
-    subparsers: argparse._SubParsersAction[Parser], name: str, summary: str, answer: Callable[[argparse.Namespace], Answer]
-) -> Parser:
-    """Returns the parser of a new sub-command; `answer` runs it. Every command has --json."""
-    parser = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False)
-    parser.set_defaults(answer=answer)
-    parser.add_argument("--json", action="store_true", help="print one JSON document, also for an error")
-    return parser
-
-
 def add_repeated(parser: argparse._ActionsContainer, *names: str, metavar: str, help: str) -> None:  # noqa: A002  # argparse's name
-    """Adds an option that may be repeated; its values are a list, empty where it is absent."""
+    """Adds an option that may be repeated; its values are a list, empty without the option."""
     parser.add_argument(*names, action="append", default=[], metavar=metavar, help=help)
 
 
@@ -89,13 +116,13 @@ def add_pin_options(parser: Parser) -> None:
 
 
 def add_shape_option(parser: argparse._ActionsContainer, of: str = "an input") -> None:
-    """Adds --shape: of the commands that read a model and give it other shapes (see `reshape`), and of those that draw inputs."""
+    """Adds --shape, for commands that give a model other shapes (see `reshape`) or draw inputs."""
     text = f"the shape of {of}, or the value of a named size for all inputs; may be repeated"
     add_repeated(parser, "--shape", metavar="NAME=SIZE,...", help=text)
 
 
 def add_input_options(parser: Parser, title: str = "inputs") -> None:
-    """Adds -i, --seed and --shape of the commands that draw what is not given."""
+    """Adds -i, --seed and --shape, for commands that draw missing inputs."""
     inputs = parser.add_argument_group(title, "inputs that are not given are random")
     add_repeated(inputs, "-i", "--input", metavar="NAME=FILE", help="a file as for 'hetero run', or NAME=VALUE; may be repeated")
     inputs.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="the seed of random inputs (0)")
@@ -103,7 +130,7 @@ def add_input_options(parser: Parser, title: str = "inputs") -> None:
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Returns what reads a number of an option. It raises ArgumentTypeError unless that is whole and not below the least."""
+    """Returns a function that reads a whole number and raises ArgumentTypeError if it is smaller than `least`."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and int(text) >= least):
@@ -113,8 +140,27 @@ def whole_number(least: int) -> Callable[[str], int]:
     return read
 
 
+def read_tolerance(text: str) -> float:
+    """Returns a tolerance. Raises: ArgumentTypeError unless it is a finite number of 0 or more."""
+    number = float(text)
+    if not (math.isfinite(number) and number >= 0):
+        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text}")
+    return number
+
+
+def read_seconds(text: str) -> float:
+    """Returns a time. Raises: ArgumentTypeError unless it is a finite number above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
+    return seconds
+
+
 def find_target(path: str) -> Path:
-    """Returns the path of a file that a command writes at its end. Raises: UsageError where it could not be written after all the work."""
+    """Returns the path of a file that a command writes at its end. Raises: UsageError if it cannot be written, before any work."""
     target = Path(path)
     if target.is_dir() or not target.parent.is_dir():
         raise UsageError(f"cannot write '{path}': {'it is a folder' if target.is_dir() else f'there is no folder {target.parent}'}")
@@ -122,7 +168,7 @@ def find_target(path: str) -> Path:
 
 
 def write_target(target: Path, content: bytes) -> None:
-    """Writes a file, which appears complete or not at all. Raises: UsageError where it cannot be written."""
+    """Writes a file, which appears complete or not at all. Raises: UsageError if it cannot be written."""
     try:
         with replace_file(target) as stream:
             stream.write(content)
@@ -134,6 +180,34 @@ def read_config(options: argparse.Namespace) -> dict[str, str]:
     """Returns the -c options by key, as texts that the core converts. Raises: UsageError."""
     pairs = [_split_pair(text, "-c", "KEY=VALUE", text.partition("=")) for text in options.config]
     return _collect_pairs(pairs, "-c")
+
+
+def share_config(core: Core, devices: Sequence[str], config: Mapping[str, str]) -> list[dict[str, str]]:
+    """Returns for each of several devices those keys of -c that it has; a device that cannot be used gets all, and says so when it loads.
+
+    Raises: UsageError for a key that no device has.
+    """
+    shares = [{name: value for name, value in config.items() if _has_key(core, device, name)} for device in devices]
+    for name in config:
+        if not any(name in share for share in shares):
+            known = {key for device in devices for key in core.config_keys(device)}
+            raise UsageError(
+                f"-c {name}: none of the devices {', '.join(devices)} has such a configuration key{suggest(name.upper(), known) or ';'} "
+                "'hetero devices --verbose' lists them"
+            )
+    return shares
+
+
+def _has_key(core: Core, device: str, name: str) -> bool:
+    from hetero_core.devices.config import resolve_key
+
+    try:
+        resolve_key(name, core.config_keys(device), device=device)
+    except ConfigKeyError:
+        return False
+    except HeteroError:
+        return True
+    return True
 
 
 def read_pins(options: argparse.Namespace) -> dict[str, str]:
@@ -160,7 +234,7 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _split_list(text: str) -> list[str]:
-    """Returns the options in "n=1,m=2"; a text in which commas stand elsewhere is one option, as a name may hold them."""
+    """Returns the options in "n=1,m=2"; a text with other commas is a single option, since names may hold commas."""
     pieces = re.split(r",(?=[^,=]+=)", text)
     return pieces if all(re.fullmatch(r"[^,=]+=[\d\s]*(,[\d\s]+)*", piece) for piece in pieces) else [text]
 
@@ -181,7 +255,7 @@ def _collect_pairs(pairs: Sequence[tuple[str, str]], option: str) -> dict[str, s
 
 
 def is_blob(path: str) -> bool:
-    """Says whether a file begins as an exported network does; False where there is no such plain file. A pipe is not waited for."""
+    """Says whether a plain file begins like an exported network. Returns False without waiting for a pipe."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -198,19 +272,22 @@ def read_model(core: Core, path: str) -> EditableNetwork:
         from hetero_core.testing.models import light_model  # with onnx
 
         return core.read_network(light_model(path))
-    if is_blob(path):
-        raise UsageError(f"'{path}' is an exported network; this needs the ONNX model that it was made from")
-    return core.read_network(path)
+    try:
+        return core.read_network(path)
+    except HeteroError as error:
+        if is_blob(path):
+            raise UsageError(f"'{path}' is an exported network; this needs the ONNX model that it was made from") from error
+        raise
 
 
 def reshape(network: EditableNetwork, shapes: Sequence[str]) -> EditableNetwork:
     """Returns the network for the shapes and named sizes of the --shape options.
 
-    Raises: UsageError for texts that cannot be read; InvalidNetworkError for what the network cannot take.
+    Raises: UsageError for texts that cannot be read; InvalidNetworkError for shapes that the network cannot take.
     """
     if not shapes:
         return network
-    from hetero_core.cli.sizes import choose_sizes
+    from hetero_core.cli.inputs import choose_sizes
 
     return network.with_shapes(choose_sizes(read_shapes(shapes), network.inputs).of_network())
 
@@ -220,10 +297,21 @@ def is_splitting(core: Core, device: str) -> bool:
     return any(key.is_arguments for key in core.config_keys(device).values())
 
 
+def list_parts(core: Core, device: str, config: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the devices over which a device splits networks, by priority; empty if it runs whole networks itself."""
+    from hetero_core.devices.names import parse_device_name, split_device_list
+
+    key = next((name for name, key in core.config_keys(device).items() if key.is_arguments), None)
+    if key is None:
+        return ()
+    arguments = parse_device_name(device).arguments or core.resolve_config(device, config)[key] or ""
+    return tuple(dict.fromkeys(str(parse_device_name(part)) for part in split_device_list(arguments)))
+
+
 def pin_network(core: Core, network: Network, device: str, pins: Mapping[str, str]) -> Network:
     """Returns the network with the pins of the command line.
 
-    Raises: UsageError where the device does not split networks, so that a pin would mean nothing; AffinityError.
+    Raises: UsageError if the device does not split networks, since a pin would have no effect; AffinityError.
     """
     if not pins:
         return network
@@ -237,7 +325,7 @@ def pin_network(core: Core, network: Network, device: str, pins: Mapping[str, st
 def read_pinned(core: Core, options: argparse.Namespace) -> tuple[Network, dict[str, str]]:
     """Returns the model of a command with its shapes and pins, and the configuration of the device.
 
-    Raises: what is wrong with the configuration before what is wrong with the model.
+    Raises: errors of the configuration before errors of the model.
     """
     config = read_config(options)
     core.resolve_config(options.device, config)

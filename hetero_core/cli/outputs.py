@@ -1,4 +1,4 @@
-"""Outputs of one inference: as rows to read, as fields for JSON, and as files."""
+"""Outputs of one inference: as a table, as fields for JSON, as files, and compared with the outputs of another device."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from hetero_core.cli.answer import UsageError
-from hetero_core.cli.tables import format_table
+from hetero_core.cli.answer import UsageError, format_number, format_table
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.files import replace_file
 
 if TYPE_CHECKING:
     import numpy as np
+
 
 SHOWN_VALUES = 10
 _SHOWN_IN_TEXT = 4
@@ -74,12 +74,12 @@ def _format_row(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def save_outputs(outputs: Mapping[str, Any], target: str) -> list[str]:
-    """Returns the paths of the files written: one .npz, or one .npy for each output in a folder, which is made.
+    """Returns the paths of the files written: one .npz, or a .npy for each output in a folder, which is created.
 
     In a folder, characters of a name that are no letter, digit, "_", "." or "-" are percent-encoded. An absent optional has
     no file.
 
-    Raises: UsageError where nothing can be written.
+    Raises: UsageError if a file cannot be written.
     """
     arrays = {name: _to_storable(value) for name, value in iterate_tensors(outputs) if value is not None}
     path = Path(target)
@@ -122,3 +122,56 @@ def _write_array(array: np.ndarray[Any, Any], stream: IO[bytes]) -> None:
     import numpy as np
 
     np.lib.format.write_array(SimpleNamespace(write=stream.write), array, allow_pickle=False)
+
+
+def compare_outputs(
+    actual: Mapping[str, Any], expected: Mapping[str, Any], *, rtol: float | None, atol: float
+) -> list[dict[str, Any]]:
+    """Returns for each output its largest difference, absolute and as a share of the largest expected value, and the mismatch as text.
+
+    An array agrees when its largest difference is at most `atol`, or at most `rtol` times the largest expected value; `rtol` None
+    takes the tolerance of the element type. Integers, bools and texts are not measured by `rtol`.
+    """
+    own, other = dict(iterate_tensors(actual)), dict(iterate_tensors(expected))
+    rows = [_compare_tensor(name, own[name], other[name], rtol, atol) for name in own if name in other]
+    for name in [name for name in (*own, *other) if name not in own or name not in other]:
+        where = "first" if name in own else "second"
+        rows.append({"name": name, **_UNKNOWN, "mismatch": f"{name}: only the {where} device returns it"})
+    return rows
+
+
+_UNKNOWN: Mapping[str, Any] = {"max_absolute_difference": None, "max_relative_difference": None}
+
+
+def _compare_tensor(name: str, actual: Any, expected: Any, rtol: float | None, atol: float) -> dict[str, Any]:
+    import numpy as np
+
+    from hetero_core.testing.compare import describe_mismatch, max_absolute_difference, max_relative_difference
+
+    mismatch = describe_mismatch(actual, expected, rtol=rtol, name=name)
+    if actual is None or expected is None or np.shape(actual) != np.shape(expected):
+        return {"name": name, **_UNKNOWN, "mismatch": mismatch}
+    absolute = max_absolute_difference(actual, expected)
+    is_same_type = np.asarray(actual).dtype == np.asarray(expected).dtype
+    return {
+        "name": name,
+        "max_absolute_difference": absolute,
+        "max_relative_difference": max_relative_difference(actual, expected),
+        "mismatch": None if is_same_type and absolute <= atol else mismatch,
+    }
+
+
+def format_comparison(rows: list[dict[str, Any]], device: str) -> str:
+    """Returns the rows as a table, and below it the outputs that differ by too much."""
+    table = [
+        (
+            row["name"],
+            format_number(row["max_absolute_difference"]),
+            format_number(row["max_relative_difference"]),
+            "same" if row["mismatch"] is None else "DIFFERS",
+        )
+        for row in rows
+    ]
+    title = f"compared with {device}:"
+    mismatches = [f"  {row['mismatch']}" for row in rows if row["mismatch"] is not None]
+    return "\n".join([title, format_table(("OUTPUT", "LARGEST DIFFERENCE", "RELATIVE", "RESULT"), table, indent="  "), *mismatches])

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
-from hetero_core.cli.options import Parser, add_command, add_device_options, add_repeated, add_shape_option, read_pinned
-from hetero_core.cli.progress import follow
-from hetero_core.cli.tables import format_table
+from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow, format_table
+from hetero_core.cli.options import Parser, add_device_options, add_repeated, add_shape_option, list_parts, read_pinned
+from hetero_core.contract import QueryResult, freeze_mapping
+from hetero_core.core import Core
+from hetero_core.devices.config import STANDARD_KEYS
+from hetero_core.devices.names import parse_device_name
+from hetero_core.network.graph import Network
+from hetero_core.plan import Plan
 from hetero_core.reports.dot import plan_to_dot
 from hetero_core.reports.fields import plan_to_json
+from hetero_core.reports.single import plan_single_device
 from hetero_core.reports.text import describe_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hetero_core.contract import QueryResult
-    from hetero_core.core import Core
-    from hetero_core.network.graph import Network
 
 NODE_LIMIT = 40
 _TRACE_KEY = "HETERO_TRACE_SELECTION"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "query", "show which device would run each node of a model, and why", answer_query)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_device_options(parser)
     add_shape_option(parser)
@@ -42,9 +41,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     )
 
 
-def answer_query(options: argparse.Namespace) -> Answer:
-    """Returns the answer of the device; exit code 1 where some node has no device."""
-    from hetero_core.core import Core  # reads the installed distributions
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the answer of the device; exit code 1 if a node has no device."""
 
     if options.dot and options.json:
         raise UsageError("--dot and --json are two forms of one answer; give one of them")
@@ -78,13 +76,12 @@ def _explain(
     core: Core, network: Network, result: QueryResult, options: argparse.Namespace, config: Mapping[str, str]
 ) -> tuple[str, list[dict[str, Any]]]:
     """Returns text and JSON fields about each node that --explain names; every device of the list is asked about them."""
-    from hetero_core.cli.plans import ask_every_device, find_plan  # with what they import, for this option only
-    from hetero_core.reports.explanation import describe_explanation, explain_node, explanation_to_json
+    from hetero_core.reports.text import describe_explanation, explain_node, explanation_to_json
 
-    plan = find_plan(core, network, result, options.device, config)
+    plan = _find_plan(core, network, result, options.device, config)
     for name in options.explain:
         explain_node(plan, name)  # an unknown name is an error before any device is asked again
-    plan = ask_every_device(core, network, plan, config)
+    plan = _ask_every_device(core, network, plan, config)
     explanations = [explain_node(plan, name) for name in options.explain]
     return (
         "\n\n".join(describe_explanation(plan, explanation) for explanation in explanations),
@@ -93,7 +90,7 @@ def _explain(
 
 
 def _ask_for_trace(core: Core, device: str) -> Mapping[str, str]:
-    """Returns the configuration that makes a device write its selection into the plan. Raises: UsageError where it has no such key."""
+    """Returns the configuration that makes a device write its selection into the plan. Raises: UsageError if it has no such key."""
     if _TRACE_KEY not in core.config_keys(device):
         raise UsageError(
             f"--trace-selection shows how subgraphs are selected; {device} selects none. Use a device as HETERO:GPU,CPU"
@@ -137,3 +134,44 @@ def _list_nodes(network: Network, device_of_node: Mapping[str, str], limit: int)
 
 def _count_rest(count: int, limit: int) -> str:
     return f"\n... and {count - limit} more; -v lists all" if count > limit else ""
+
+
+def _find_plan(core: Core, network: Network, result: QueryResult, device: str, config: Mapping[str, str]) -> Plan:
+    """Returns the plan of a query, or makes one for a single device, and for a split in which a node has no device."""
+    if result.plan is not None:
+        return result.plan
+    parts = list_parts(core, device, config)
+    if not parts:
+        return plan_single_device(network, str(parse_device_name(device)), result)
+    return Plan(
+        network=network.name,
+        priorities=parts,
+        device_of_node=freeze_mapping(result.supported),
+        operator_of_node=freeze_mapping((node.name, node.operator) for node in network.nodes),
+        refusals=freeze_mapping({}),
+        pins=freeze_mapping({name: str(parse_device_name(pinned)) for name, pinned in network.affinity.items()}),
+        stages=(),
+        boundaries=(),
+    )
+
+
+def _ask_every_device(core: Core, network: Network, plan: Plan, config: Mapping[str, str]) -> Plan:
+    """Returns the plan with `refusals` and `candidates` of every device for every node; earlier answers of a device stay.
+
+    Each device is asked about the whole network, with those values of `config` that are its own.
+    """
+    refusals = {name: dict(reasons) for name, reasons in plan.refusals.items()}
+    candidates: dict[str, tuple[str, ...]] = {}
+    for device in plan.priorities:
+        known = core.config_keys(device)
+        own = {name: value for name, value in config.items() if name in known and name not in STANDARD_KEYS}
+        result = core.query_network(network, device, own)
+        for node in network.nodes:
+            name = node.name
+            if plan.device_of_node.get(name) == device or device in refusals.get(name, {}):
+                continue
+            if name in result.refused:
+                refusals.setdefault(name, {})[device] = result.refused[name]
+            else:
+                candidates[name] = (*candidates.get(name, ()), device)
+    return replace(plan, refusals=freeze_mapping(refusals), candidates=freeze_mapping(candidates))

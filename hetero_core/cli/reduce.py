@@ -11,22 +11,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import Answer, UsageError
-from hetero_core.cli.named_models import open_named_model
-from hetero_core.cli.options import Parser, add_command, add_input_options, add_repeated, find_target, read_model, read_shapes
-from hetero_core.cli.progress import follow
+from hetero_core.cli.answer import Answer, UsageError, follow
+from hetero_core.cli.options import Parser, add_input_options, add_repeated, find_target, open_named_model, read_model, read_shapes
+from hetero_core.core import Core
 from hetero_core.reports.text import count
 
 if TYPE_CHECKING:
-    from hetero_core.core import Core
     from hetero_core.network.graph import Network
 
 PLACE = "{}"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "reduce", "find the smallest part of a model that still fails a check", answer_reduce)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file that fails the check, or a name as resnet50")
     parser.add_argument(
         "--check",
@@ -53,12 +50,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_input_options(parser, "inputs of --record and of -d")
 
 
-def answer_reduce(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns how small the model became; the failure that is kept is the code that the check ends with on the whole model.
 
     Raises: UsageError when the check passes or cannot be started; errors of reading, devices and inputs.
     """
-    from hetero_core.core import Core  # reads the installed distributions
     from hetero_core.debugging.reduction import reduce_network
     from hetero_core.network.writer import write_network
 
@@ -106,7 +102,7 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
 def _choose_check(options: argparse.Namespace) -> list[str]:
     """Returns the command that checks a model: the user's own, or a comparison of the outputs as they are, run by run.
 
-    Raises: UsageError for both, for neither, and for inputs that nobody reads.
+    Raises: UsageError for both, for neither, and for inputs without a reader.
     """
     if (options.check is None) == (not options.device):
         raise UsageError("expected a check: --check COMMAND, or -d REFERENCE -d DEVICE to compare the outputs of two devices")

@@ -1,18 +1,18 @@
-"""`hetero run`: one inference of a model or of an exported network, and on demand the same on another device."""
+"""`hetero run`: runs a model or an exported network once, and on demand on another device for comparison."""
 
 from __future__ import annotations
 
 import argparse
-import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
+from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_seconds, format_table
 from hetero_core.cli.options import (
     Parser,
-    add_command,
     add_device_options,
     add_repeated,
     find_target,
@@ -22,33 +22,35 @@ from hetero_core.cli.options import (
     read_model,
     read_pins,
     read_shapes,
+    read_tolerance,
+    reshape,
     whole_number,
     write_target,
 )
-from hetero_core.cli.preparation import add_preparation_options, find_given, prepare_network
-from hetero_core.cli.progress import Announcer, follow
-from hetero_core.cli.tables import format_seconds
+from hetero_core.core import Core
+from hetero_core.network.border import InputInfo
+from hetero_core.profile import Profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hetero_core.core import Core
     from hetero_core.network.graph import Network
     from hetero_core.network.types import ValueSpec
     from hetero_core.runtime.executable import ExecutableNetwork
     from hetero_core.runtime.request import InferRequest
+    from hetero_core.transforms.editing import EditableNetwork
+
 
 _STEADY_SECONDS = 1.0
 _MOST_RUNS = 100
 _COMPILING_SECONDS = 5.0
 _SLOW_SECONDS = 10.0
-"""A first inference that took longer is not followed by others."""
+"""After a first inference that took longer, no further inference is timed."""
 _EXECUTED_SUFFIXES = (".html", ".onnx")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "run", "run one inference and print the outputs", answer_run)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
     add_device_options(parser, required=False)
     parser.add_argument("--trust", action="store_true", help="run code in an exported network as well; not needed for data")
@@ -83,20 +85,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     )
 
 
-def read_tolerance(text: str) -> float:
-    """Returns a tolerance. Raises: ArgumentTypeError unless it is a finite number of 0 or more."""
-    number = float(text)
-    if not (math.isfinite(number) and number >= 0):
-        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text}")
-    return number
-
-
-def answer_run(options: argparse.Namespace) -> Answer:
-    """Returns the outputs; exit code 1 where --compare finds a difference.
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the outputs; exit code 1 if --compare finds a difference.
 
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
-    from hetero_core.core import Core  # reads the installed distributions
     from hetero_core.runtime.replaced import list_replaceable
 
     _check_options(options)
@@ -110,7 +103,7 @@ def answer_run(options: argparse.Namespace) -> Answer:
         if options.trust:
             raise UsageError(f"--trust has a meaning only for an exported network; '{options.model}' is none")
         config, step = read_config(options), follow(options)
-        core.resolve_config(options.device, config)  # a wrong name is said before what is wrong with the inputs
+        core.resolve_config(options.device, config)  # a wrong name is reported before the inputs
         with step(f"reading '{options.model}'"):
             network = prepare_network(read_model(core, options.model), options)
         options.shape = []  # the inputs have these shapes now
@@ -172,7 +165,6 @@ def _infer(
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Returns the outputs of the first inference, the fields for JSON, and the text; more inferences follow, for the steady time."""
     from hetero_core.cli.outputs import describe_output, format_outputs, iterate_tensors
-    from hetero_core.cli.profile import format_times, sum_times
 
     request = executable.create_infer_request()
     with step(f"running network '{executable.name}' on {executable.device}"):
@@ -198,9 +190,9 @@ def _infer(
 
 
 def _write_executed(path: str, executed: Network) -> Path:
-    """Writes the executed graph as a page or as a model; returns where. Raises: UsageError."""
+    """Writes the executed graph as a page or as a model; returns its path. Raises: UsageError."""
     from hetero_core.network.writer import network_to_bytes  # imports onnx
-    from hetero_core.reports.executed import executed_to_html
+    from hetero_core.reports.page import executed_to_html
 
     target = find_target(path)
     is_model = target.suffix.lower() == ".onnx"
@@ -241,7 +233,7 @@ def is_compiling(executable: ExecutableNetwork) -> bool:
 
 
 def _save(outputs: Mapping[str, Any], options: argparse.Namespace, fields: dict[str, Any]) -> str:
-    """Writes the outputs where --save-outputs says; returns a line about it."""
+    """Writes the outputs to the target of --save-outputs; returns a line about it."""
     from hetero_core.cli.outputs import save_outputs
 
     if options.save_outputs is None:
@@ -254,7 +246,7 @@ def _compare(
     core: Core, network: Network, inputs: Mapping[str, Any], outputs: Mapping[str, Any], options: argparse.Namespace, answer: Answer
 ) -> Answer:
     """Returns the answer with the comparison added; the other device runs with its default configuration and without pins."""
-    from hetero_core.cli.comparison import compare_outputs, format_comparison
+    from hetero_core.cli.outputs import compare_outputs, format_comparison
 
     with follow(options)(f"running network '{network.name}' on {options.compare}"):
         expected = core.load_network(network, options.compare).infer(inputs)
@@ -262,3 +254,157 @@ def _compare(
     agrees = all(row["mismatch"] is None for row in rows)
     fields = {**answer.fields, "comparison": {"device": options.compare, "agrees": agrees, "outputs": rows}}
     return Answer(f"{answer.text}\n\n{format_comparison(rows, options.compare)}", fields, OK if agrees else WRONG_RESULT)
+
+
+IMAGES = (".png", ".jpg", ".jpeg")
+_DESCRIPTIONS = {
+    "layout": "the order of the axes of the array, as in NHWC",
+    "precision": "the element type of the array, as in U8",
+    "color": "a change of colors, as in 'BGR->RGB'",
+    "resize": "nearest, bilinear, cubic or area: brings height and width to those of the model",
+    "mean": "a number, or one for each channel, to subtract",
+    "scale": "a number, or one for each channel, to divide by",
+}
+
+
+def add_preparation_options(parser: Parser) -> None:
+    """Adds the options, in a group of their own."""
+    group = parser.add_argument_group("preparation of the model")
+    add_repeated(
+        group,
+        "--shape",
+        metavar="NAME=SIZE,...",
+        help="run the model for this shape of an input, or this value of a named size; for an exported network the shape "
+        "of a random input with open dimensions",
+    )
+    group.add_argument("--batch", type=whole_number(1), metavar="N", help="run the model for this batch size")
+    for name, summary in _DESCRIPTIONS.items():
+        group.add_argument(f"--{name}", action="append", default=[], metavar="[NAME=]VALUE", help=summary)
+    add_repeated(group, "--output", metavar="VALUE", help="only this output, or this inner value; may be repeated")
+
+
+def find_given(options: argparse.Namespace) -> list[str]:
+    """Returns the options of the call that need a model."""
+    return [f"--{name}" for name in ("batch", *_DESCRIPTIONS, "output") if getattr(options, name) not in (None, [])]
+
+
+def prepare_network(network: EditableNetwork, options: argparse.Namespace) -> EditableNetwork:
+    """Returns the network as the options ask for it: outputs, then shapes and batch, then the preparation of inputs.
+
+    Raises: UsageError for texts that cannot be read; InvalidNetworkError for changes that the network does not allow.
+    """
+    if options.output:
+        known = [spec.name for spec in network.outputs]
+        added = [value for value in dict.fromkeys(options.output) if value not in known]
+        network = network.with_outputs(add=added, only=options.output)
+    network = reshape(network, options.shape)
+    if options.batch is not None:
+        network = network.with_batch(options.batch)
+    described = _describe_inputs(network, options)
+    return network.with_inputs(described) if described else network
+
+
+def _describe_inputs(network: Network, options: argparse.Namespace) -> dict[str, InputInfo]:
+    names = [spec.name for spec in network.inputs]
+    described: dict[str, dict[str, Any]] = {}
+    for option in _DESCRIPTIONS:
+        for text in getattr(options, option):
+            name, value = _split_value(text, option, names)
+            fields = described.setdefault(name, {})
+            if option in fields:
+                raise UsageError(f"--{option} {text}: input '{name}' has one already; leave one out")
+            fields[option] = _read_numbers(value, option) if option in ("mean", "scale") else value
+    files = _list_images(options.input, names)
+    return {name: _complete(InputInfo(**fields), files.get(name), network, name) for name, fields in described.items()}
+
+
+def _split_value(text: str, option: str, names: Sequence[str]) -> tuple[str, str]:
+    name, equals, value = text.rpartition("=")
+    if equals:
+        return name, value
+    if len(names) != 1:
+        example = names[0] if names else "NAME"
+        raise UsageError(f"--{option} {text}: the network has {len(names)} inputs; say which, as in --{option} {example}={text}")
+    return names[0], text
+
+
+def _read_numbers(text: str, option: str) -> float | tuple[float, ...]:
+    try:
+        numbers = tuple(float(piece) for piece in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"--{option} {text}: expected a number, or one for each channel, as in 123.7,116.3,103.5") from error
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _list_images(texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
+    """Returns input -> image file, of the -i options; mistakes in these are reported when they are read."""
+    files: dict[str, Path] = {}
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if not equals:
+            name, file = (names[0] if len(names) == 1 else ""), text
+        if name and Path(file).suffix.lower() in IMAGES:
+            files[name] = Path(file)
+    return files
+
+
+def _complete(info: InputInfo, file: Path | None, network: Network, name: str) -> InputInfo:
+    """Returns the description completed from the image file: 8 bits, channels last, and its size."""
+    if file is None:
+        return info
+    from hetero_core.cli.inputs import measure_image  # imports Pillow
+
+    spec = next((spec for spec in network.inputs if spec.name == name), None)
+    rank = None if spec is None or spec.shape is None else len(spec.shape)
+    usual = {2: "HW", 3: "HWC", 4: "NHWC"}
+    layout = info.layout if info.layout is not None else usual.get(rank or 0)
+    info = replace(info, layout=layout, precision="U8" if info.precision is None else info.precision)
+    if info.resize is None or layout is None:
+        return info
+    sizes = dict(zip("HWC", measure_image(file), strict=True)) | {"N": 1}
+    return replace(info, shape=tuple(sizes.get(letter) for letter in layout.upper()))
+
+
+def sum_times(profile: Profile) -> list[dict[str, Any]]:
+    """Returns for each subgraph its device, the seconds of its nodes, and the seconds and bytes of its transfers.
+
+    `path` is "1/0" for subgraph 0 of a split network that is subgraph 1; `subgraph` is then 1 and `stage_device` the device of that.
+    """
+    device_of_stage = {stage.path: stage.device for stage in profile.stages}
+    sums: dict[tuple[tuple[int, ...], str], dict[str, Any]] = {}
+    for entry in profile.entries:
+        fields = sums.setdefault(
+            (entry.path, entry.device),
+            {
+                "subgraph": entry.subgraph,
+                "path": "/".join(map(str, entry.path)),
+                "device": entry.device,
+                "stage_device": device_of_stage.get(entry.path[:1], entry.device),
+                "steps": 0,
+                "seconds": 0.0,
+                "transfer_seconds": 0.0,
+                "transfer_bytes": 0,
+            },
+        )
+        if entry.operator == "transfer":
+            fields["transfer_seconds"] += entry.seconds
+            fields["transfer_bytes"] += entry.nbytes
+        else:
+            fields["steps"] += 1
+            fields["seconds"] += entry.seconds
+    return list(sums.values())
+
+
+def format_times(sums: list[dict[str, Any]]) -> str:
+    """Returns the sums as a table."""
+    rows = [
+        (
+            fields["path"] or ("0" if fields["steps"] else "-"),
+            fields["device"],
+            str(fields["steps"]),
+            format_seconds(fields["seconds"]),
+            f"{format_seconds(fields['transfer_seconds'])}, {fields['transfer_bytes']} bytes" if fields["transfer_bytes"] else "-",
+        )
+        for fields in sums
+    ]
+    return format_table(("SUBGRAPH", "DEVICE", "STEPS", "TIME", "COPIED"), rows)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import Answer, UsageError
+from hetero_core.cli.answer import Answer, UsageError, follow, format_seconds, format_table
 from hetero_core.cli.options import (
     Parser,
-    add_command,
     add_device_options,
     add_input_options,
     find_target,
@@ -24,25 +22,20 @@ from hetero_core.cli.options import (
     read_shapes,
     write_target,
 )
-from hetero_core.cli.progress import follow
-from hetero_core.cli.tables import format_seconds, format_table
+from hetero_core.core import Core
 from hetero_core.reports.fields import record_to_json
-from hetero_core.reports.placement import describe_placement
+from hetero_core.reports.text import describe_placement
 
 if TYPE_CHECKING:
-    from hetero_core.core import Core
     from hetero_core.network.graph import Network
     from hetero_core.plan import PlacedSegment, Placement, Plan
 
 _KEY, _BUDGET, _INPUTS = "HETERO_PLACEMENT", "HETERO_PLACEMENT_BUDGET", "HETERO_PLACEMENT_INPUTS"
-_LOGGER = "hetero_hetero.placement"
-"""The logger that tells what is measured."""
 _SECONDS = 30.0
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    parser = add_command(subparsers, "tune", "measure which device should run which part of a model", answer_tune)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_device_options(parser)
     parser.add_argument("--budget", type=float, default=_SECONDS, metavar="S", help=f"the seconds of the search ({_SECONDS:g})")
@@ -51,9 +44,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_input_options(parser)
 
 
-def answer_tune(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns the tables of the search. Raises: UsageError for a device that splits no networks."""
-    from hetero_core.core import Core  # reads the installed distributions
 
     target = None if options.write is None else find_target(options.write)
     with Core() as core:
@@ -80,39 +72,11 @@ def _measure(core: Core, network: Network, options: argparse.Namespace) -> Plan 
 
     shapes = read_shapes(options.shape)
     inputs = collect_inputs(options.input, network.inputs, network=network.name, shapes=shapes, seed=options.seed)
-    watcher = _LastMessage()
-    with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder, watcher, follow(options)(watcher.describe):
+    with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder, follow(options)("measuring"):
         path = Path(folder) / "inputs.npz"
         save_outputs(inputs, str(path))
         asked = {_KEY: "MEASURED_ANEW" if options.again else "MEASURED", _BUDGET: options.budget, _INPUTS: str(path)}
         return core.query_network(network, options.device, {**read_config(options), **asked}).plan
-
-
-class _LastMessage(logging.Handler):
-    """Keeps what the search last said, for the lines of progress; a context manager."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self._logger = logging.getLogger(_LOGGER)
-        self._level = self._logger.level
-        self._text = "measuring"
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keeps the message."""
-        self._text = record.getMessage()
-
-    def describe(self) -> str:
-        """Returns the last message."""
-        return self._text
-
-    def __enter__(self) -> _LastMessage:
-        self._logger.addHandler(self)
-        self._logger.setLevel(logging.INFO)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self)
-        self._logger.setLevel(self._level)
 
 
 def _describe(plan: Plan, placement: Placement) -> str:

@@ -8,39 +8,36 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, to_json
+from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow, to_json
 from hetero_core.cli.options import (
     Parser,
-    add_command,
     add_device_options,
     add_shape_option,
     find_target,
+    list_parts,
     read_pinned,
     write_target,
 )
-from hetero_core.cli.progress import follow
+from hetero_core.core import Core
 from hetero_core.errors import enumerate_choices, suggest
 from hetero_core.plan import Plan
-from hetero_core.reports.dot import plan_to_dot
+from hetero_core.reports.dot import plan_to_dot, plan_to_mermaid
+from hetero_core.reports.drawing import plan_to_svg
 from hetero_core.reports.fields import plan_to_json
-from hetero_core.reports.mermaid import plan_to_mermaid
 from hetero_core.reports.page import plan_to_html
-from hetero_core.reports.svg import plan_to_svg
+from hetero_core.reports.single import plan_single_device
 from hetero_core.reports.text import count, describe_plan
 
 if TYPE_CHECKING:
     from hetero_core.contract import QueryResult
-    from hetero_core.core import Core
     from hetero_core.network.graph import Network
 
 Times = Mapping[int, float]
 """Subgraph -> seconds."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    """Adds the command."""
-    summary = "write the split of a model as a page, a picture, a text or a model"
-    parser = add_command(subparsers, "visualize", summary, answer_visualize)
+def add_options(parser: Parser) -> None:
+    """Adds the options of the command."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_device_options(parser)
     add_shape_option(parser)
@@ -54,9 +51,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     )
 
 
-def answer_visualize(options: argparse.Namespace) -> Answer:
-    """Returns what was written; exit code 1 where the device refuses nodes. Raises: UsageError."""
-    from hetero_core.core import Core  # reads the installed distributions
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the name and size of the written file; exit code 1 if the device refuses nodes. Raises: UsageError."""
 
     suffix = _read_suffix(options.output)
     if options.timings is not None and suffix not in _DRAWINGS:
@@ -92,9 +88,6 @@ def _read_suffix(path: str) -> str:
 
 
 def _query(core: Core, network: Network, device: str, config: Mapping[str, str]) -> tuple[Plan, QueryResult]:
-    from hetero_core.cli.plans import list_parts  # imports the core
-    from hetero_core.reports.single import plan_single_device
-
     result = core.query_network(network, device, config)
     if result.plan is not None:
         return result.plan, result
@@ -107,15 +100,16 @@ def _query(core: Core, network: Network, device: str, config: Mapping[str, str])
 
 
 def read_timings(path: str, plan: Plan) -> dict[int, float]:
-    """Returns the seconds of each subgraph from the JSON of `hetero run`.
+    """Returns the seconds of each subgraph from the JSON of `hetero run`; a subgraph that is a split network has several rows.
 
-    Raises: UsageError for a file that is none, and for times of another network or split.
+    Raises: UsageError for a file of another form, and for times of another network or split.
     """
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
         rows = [
-            (int(row["subgraph"]), str(row.get("stage_device", row["device"])), float(row["seconds"]), int(row["steps"]))
+            (int(row["subgraph"]), str(row.get("stage_device", row["device"])), float(row["seconds"]))
             for row in fields["subgraphs"]
+            if row["steps"]  # a row without steps has the transfers before the first subgraph
         ]
         network = str(fields["network"])
     except OSError as error:
@@ -126,20 +120,13 @@ def read_timings(path: str, plan: Plan) -> dict[int, float]:
         ) from error
     if network != plan.network:
         raise UsageError(f"--timings {path}: times of network '{network}'; this is network '{plan.network}'")
+    device_of_stage = {stage.index: stage.device for stage in plan.stages}
     times: dict[int, float] = {}
-    for index, device, seconds, steps in rows:
-        if not steps:
-            continue  # what was copied before the first subgraph
-        if not 0 <= index < len(plan.stages) or device != plan.stages[index].device:
+    for index, device, seconds in rows:
+        if device_of_stage.get(index) != device:
             raise UsageError(
-                f"--timings {path}: times of another split: subgraph {index} on {device}; this split has "
-                + (
-                    f"subgraph {index} on {plan.stages[index].device}"
-                    if 0 <= index < len(plan.stages)
-                    else f"{len(plan.stages)} subgraphs"
-                )
+                f"--timings {path}: times of another split: subgraph {index} on {device}; this split has {device_of_stage}"
             )
-        # A subgraph that is a split network itself has several rows.
         times[index] = times.get(index, 0.0) + seconds
     return times
 

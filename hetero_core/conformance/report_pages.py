@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from hetero_core.conformance.matrix import format_markdown
-from hetero_core.reports.tables import format_page
+from hetero_core.reports.page import format_page
 
 _COUNTS, _STATUSES = ("passed", "native", "refused", "wrong"), ("passed", "failed", "skipped")
 

@@ -1,31 +1,138 @@
-"""A plan as SVG elements: boxes for subgraphs, pills for the network's inputs and outputs, lines with their values.
+"""A plan as a picture: boxes for subgraphs, pills for the network's inputs and outputs, lines with their values; alone as an SVG file.
 
-The page and the SVG file show the same elements and use the same style. Every text from a model is escaped here.
+The page and the SVG file show the same elements and use the same style. Every text from a model is escaped here. The fills are from Okabe
+and Ito's palette for colour-blind readers, lightened.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import escape
 
-from hetero_core.plan import Plan, PlanStage
+from hetero_core.plan import Boundary, Plan, PlanStage
 from hetero_core.reports.layout import Point, lay_out
-from hetero_core.reports.links import PlanLink, Terminal, find_links
-from hetero_core.reports.palette import COLORS, index_colors
 from hetero_core.reports.text import count, describe_boundary
+
+
+@dataclass(frozen=True, slots=True)
+class Color:
+    """One device's colours: fill and line of its boxes."""
+
+    fill: str
+    line: str
+
+
+COLORS = (
+    Color("#cfe8f9", "#2a7fb8"),
+    Color("#fde6b8", "#b87a00"),
+    Color("#c5ebdc", "#00815d"),
+    Color("#f6d5e6", "#a8527e"),
+    Color("#f9d4bf", "#c04f00"),
+    Color("#faf3b0", "#8c8200"),
+    Color("#d3dbf3", "#3b5bb5"),
+    Color("#e0e0e0", "#6b6b6b"),
+)
+
+
+def index_colors(plan: Plan) -> dict[str, int]:
+    """Returns device -> index into `COLORS`: by priority, and starting again with the first colour after the last."""
+    devices: Iterable[str] = dict.fromkeys((*plan.priorities, *(stage.device for stage in plan.stages)))
+    return {device: index % len(COLORS) for index, device in enumerate(devices)}
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Inputs of the network that the same subgraphs read, or the outputs that one subgraph makes."""
+
+    values: tuple[str, ...]
+    is_input: bool
+
+    @property
+    def label(self) -> str:
+        """The name of the only value, or how many there are."""
+        if len(self.values) == 1:
+            return self.values[0]
+        return f"{len(self.values)} {'inputs' if self.is_input else 'outputs'}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLink:
+    """All values that go from one place to another; `boundaries` are empty on the way to an output."""
+
+    source: int
+    target: int
+    boundaries: tuple[Boundary, ...] = ()
+
+    @property
+    def nbytes(self) -> int | None:
+        """The bytes of all values, None if a size is open or unknown."""
+        sizes = [boundary.nbytes for boundary in self.boundaries if boundary.nbytes is not None]
+        return sum(sizes) if sizes and len(sizes) == len(self.boundaries) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Places are numbered: first the subgraphs by index, then the terminals."""
+
+    terminals: tuple[Terminal, ...]
+    links: tuple[PlanLink, ...]
+
+
+def find_links(plan: Plan) -> Links:
+    """Returns the boxes and lines of a plan's drawing, in the order of the boundaries; a line carries all values between two places."""
+    values_of_readers: dict[tuple[int, ...], list[Boundary]] = {}
+    between: dict[tuple[int, int], list[Boundary]] = {}
+    for boundary in plan.boundaries:
+        if boundary.producer is None:
+            values_of_readers.setdefault(boundary.consumers, []).append(boundary)
+            continue
+        for consumer in boundary.consumers:
+            between.setdefault((boundary.producer, consumer), []).append(boundary)
+    terminals: list[Terminal] = []
+    links = [PlanLink(source, target, tuple(group)) for (source, target), group in between.items()]
+    for readers, group in values_of_readers.items():
+        place = len(plan.stages) + len(terminals)
+        terminals.append(Terminal(tuple(entry.value for entry in group), is_input=True))
+        links += [PlanLink(place, reader, tuple(group)) for reader in readers]
+    crossing = {boundary.value for boundary in plan.boundaries}
+    for stage in plan.stages:
+        returned = tuple(value for value in stage.outputs if value not in crossing)
+        if returned:
+            links.append(PlanLink(stage.index, len(plan.stages) + len(terminals)))
+            terminals.append(Terminal(returned, is_input=False))
+    return Links(tuple(terminals), tuple(links))
+
+
+@dataclass(frozen=True, slots=True)
+class LegendEntry:
+    """A device, its colour's index, and a line about it."""
+
+    device: str
+    color: int
+    text: str
+
+
+def list_devices(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> tuple[LegendEntry, ...]:
+    """Returns the devices in order of priority, including those without a node."""
+    entries = []
+    for device, color in index_colors(plan).items():
+        stages = [stage for stage in plan.stages if stage.device == device]
+        nodes = [name for name, own in plan.device_of_node.items() if own == device]
+        text = f"{device}: {count(nodes, 'node')} in {count(stages, 'subgraph')}"
+        times = [seconds_of_subgraph[stage.index] for stage in stages if stage.index in seconds_of_subgraph]
+        entries.append(LegendEntry(device, color, f"{text}, {sum(times) * 1000:.3f} ms" if times else text))
+    return tuple(entries)
+
 
 _PILL_HEIGHT = 28.0
 _LETTER = 7.2
 """Width of a letter of the larger text, in pixels."""
-_MOST_LABELLED = 80
-"""Lines; with more of them their bytes are shown on demand only."""
-# What XML 1.0 does not allow, whatever the escape; names of nodes are any text.
+# Characters that XML 1.0 forbids even as escapes; names of nodes are any text.
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -39,14 +146,13 @@ class Drawing:
 
 
 def draw_plan(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> Drawing:
-    """Returns the drawing; subgraph i is the group with the attribute data-subgraph="i"."""
+    """Returns the drawing; the box of subgraph i links to `#subgraph-i`, its section in the page."""
     places = find_links(plan)
     sizes = [_size_stage(stage) for stage in plan.stages] + [_size_terminal(terminal) for terminal in places.terminals]
     layout = lay_out(sizes, [(link.source, link.target) for link in places.links])
     index_of_device = index_colors(plan)
     longest = max(seconds_of_subgraph.values(), default=0.0)
-    labels = _place_labels(places.links, layout.routes)
-    lines = [_draw_link(link, route, label) for link, route, label in zip(places.links, layout.routes, labels, strict=True)]
+    lines = [_draw_link(link, route) for link, route in zip(places.links, layout.routes, strict=True)]
     boxes = []
     for index, (stage, size, corner) in enumerate(zip(plan.stages, sizes, layout.corners, strict=False)):
         seconds = seconds_of_subgraph.get(index)
@@ -71,21 +177,6 @@ def describe_stage(plan: Plan, stage: PlanStage, seconds: float | None) -> str:
 def escape_text(text: str) -> str:
     """Returns a text as SVG and HTML may hold it between tags."""
     return escape(_NOT_XML.sub("\ufffd", text))
-
-
-def quote_text(text: str) -> str:
-    """Returns a text as SVG and HTML may hold it in an attribute, with its quotes."""
-    return quoteattr(_NOT_XML.sub("\ufffd", text))
-
-
-def format_bytes(nbytes: int) -> str:
-    """Returns "24 B", "392 KiB": three digits, for drawings."""
-    size, unit = float(nbytes), "B"
-    for larger in ("KiB", "MiB", "GiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +205,13 @@ def _draw_stage(stage: PlanStage, corner: Point, size: tuple[float, float], look
     title = f"subgraph {stage.index} on {stage.device}, {look.detail}"
     bar = f'<rect class="time" x="{left + 6:.1f}" y="{top + height - 7:.1f}" width="{(width - 12) * look.share:.1f}" height="3" rx="1"/>'
     return (
-        f'<g class="subgraph device-{look.color}" data-subgraph="{stage.index}" tabindex="0" role="button" aria-label={quote_text(title)}>'
+        f'<a class="subgraph device-{look.color}" href="#subgraph-{stage.index}">'
         f"<title>{escape_text(title)}</title>"
         f'<rect class="box" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="6"/>'
         f'<text class="name" x="{centre}" y="{middle - 4:.1f}">'
         f"{escape_text(_shorten(f'{stage.index} · {stage.device}', width - 12))}</text>"
         f'<text class="detail" x="{centre}" y="{middle + 12:.1f}">{escape_text(look.detail)}</text>'
-        f"{bar if look.share else ''}</g>"
+        f"{bar if look.share else ''}</a>"
     )
 
 
@@ -141,30 +232,9 @@ def _shorten(text: str, width: float) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _place_labels(links: Sequence[PlanLink], routes: Sequence[tuple[Point, ...]]) -> list[str]:
-    """Returns a label with the bytes of each line: at an end where no other line is, beside it; none where there is no such end."""
-    if len(links) > _MOST_LABELLED:
-        return [""] * len(links)
-    leaving, arriving = Counter(link.source for link in links), Counter(link.target for link in links)
-    labels = []
-    for link, route in zip(links, routes, strict=True):
-        is_at_end = arriving[link.target] == 1
-        if link.nbytes is None or not (is_at_end or leaving[link.source] == 1):
-            labels.append("")
-            continue
-        (x, y), (other, _) = (route[-1], route[-2]) if is_at_end else (route[0], route[1])
-        side, step = ("bytes before", -6) if other > x + 1 else ("bytes", 6)
-        y += -14 if is_at_end else 18
-        labels.append(f'<text class="{side}" x="{x + step:.1f}" y="{y:.1f}">{format_bytes(link.nbytes)}</text>')
-    return labels
-
-
-def _draw_link(link: PlanLink, route: tuple[Point, ...], label: str) -> str:
+def _draw_link(link: PlanLink, route: tuple[Point, ...]) -> str:
     title = "\n".join(describe_boundary(boundary) for boundary in link.boundaries)
-    return (
-        f'<g class="link" data-source="{link.source}" data-target="{link.target}"><title>{escape_text(title)}</title>'
-        f'<path d="{_trace(route)}" marker-end="url(#arrow)"/>{label}</g>'
-    )
+    return f'<g class="link"><title>{escape_text(title)}</title><path d="{_trace(route)}" marker-end="url(#arrow)"/></g>'
 
 
 def _trace(route: tuple[Point, ...]) -> str:
@@ -190,23 +260,52 @@ ARROW = (
 
 
 def read_asset(name: str) -> str:
-    """Returns a file that lies beside this one: a style sheet, a page, its program."""
+    """Returns a file that lies beside this one: a style sheet or a page."""
     return (files("hetero_core.reports") / name).read_text(encoding="utf-8")
 
 
 def style_drawing() -> str:
-    """Returns the style sheet of the elements, for light and dark backgrounds."""
-    light = [f".device-{i} .box,.swatch.device-{i}{{fill:{c.fill};stroke:{c.line}}}" for i, c in enumerate(COLORS)]
-    light += [f".device-{i} .time{{fill:{c.line}}}" for i, c in enumerate(COLORS)]
-    dark = [f".device-{i} .box,.swatch.device-{i}{{fill:{c.dark_fill};stroke:{c.dark_line}}}" for i, c in enumerate(COLORS)]
-    dark += [f".device-{i} .time{{fill:{c.dark_line}}}" for i, c in enumerate(COLORS)]
+    """Returns the style sheet of the elements."""
+    boxes = [f".device-{i} .box,.swatch.device-{i}{{fill:{c.fill};stroke:{c.line}}}" for i, c in enumerate(COLORS)]
+    times = [f".device-{i} .time{{fill:{c.line}}}" for i, c in enumerate(COLORS)]
+    return "\n".join([read_asset("drawing.css"), *boxes, *times])
+
+
+_HEAD = 40.0
+_LINE = 20.0
+
+_BACKGROUND = """.ground{fill:#fff}
+.title{font-size:15px;font-weight:600;text-anchor:start}
+.key{font-size:12px;text-anchor:start}"""
+
+
+def plan_to_svg(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
+    """Returns the plan as an SVG document; `seconds_of_subgraph` may be empty or partial."""
+    drawing = draw_plan(plan, seconds_of_subgraph)
+    devices = list_devices(plan, seconds_of_subgraph)
+    title = f"network '{plan.network}': {len(plan.operator_of_node)} nodes, {len(plan.stages)} subgraphs"
+    top = _HEAD + _LINE * len(devices) + 8
+    texts = [title, *(device.text for device in devices)]
+    width, height = max(drawing.width, 32 + _LETTER * 1.2 * max(map(len, texts))), top + drawing.height
+    keys = [
+        f'<rect class="swatch device-{device.color}" x="24" y="{_HEAD + _LINE * row - 1:.0f}" width="14" height="14" rx="3"/>'
+        f'<text class="key" x="46" y="{_HEAD + _LINE * row + 10:.0f}">{escape_text(device.text)}</text>'
+        for row, device in enumerate(devices)
+    ]
     return "\n".join(
         [
-            read_asset("drawing.css").rstrip(),
-            *light,
-            "@media (prefers-color-scheme: dark){",
-            read_asset("drawing_dark.css").rstrip(),
-            *dark,
-            "}",
+            '<?xml version="1.0" encoding="UTF-8"?>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">',
+            f"<title>{escape_text(title)}</title>",
+            f"<style>{style_drawing()}\n{_BACKGROUND}</style>",
+            ARROW,
+            f'<rect class="ground" width="{width:.0f}" height="{height:.0f}"/>',
+            f'<text class="title" x="24" y="26">{escape_text(title)}</text>',
+            *keys,
+            f'<g transform="translate(0 {top:.0f})">',
+            drawing.elements,
+            "</g>",
+            "</svg>",
+            "",
         ]
     )

@@ -9,7 +9,7 @@ from hetero_core.plan import Boundary, Plan, PlanStage
 
 
 def plan_single_device(network: Network, device: str, result: QueryResult) -> Plan:
-    """Returns the plan of a query that gave none; a refused node stands in the stage and has no device."""
+    """Returns a plan with a single stage; a refused node stands in the stage and has no device."""
     return Plan(
         network=network.name,
         priorities=(device,),

@@ -1,18 +1,39 @@
-"""A plan as text for reading: subgraphs, boundary values, pins, refusals, and what keeps subgraphs of one device apart."""
+"""A plan as text for reading: subgraphs, boundary values, placement, memory, pins, refusals, and the explanation of a node's place."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from hetero_core.plan import Boundary, Conflict, Plan
-from hetero_core.reports.placement import describe_memory, describe_placement
+from hetero_core.errors import InvalidNetworkError, suggest
+from hetero_core.plan import Boundary, Conflict, HeldMemory, Placement, PlacementCandidate, Plan, PlanStage
+from hetero_core.reports.fields import record_to_json
+
+
+def describe_placement(placement: Placement) -> str:
+    """Returns one line: the candidate that was chosen, and the time of one run of each."""
+    chosen = "priority decides" if placement.chosen is None else f"{placement.candidates[placement.chosen].title} was chosen"
+    times = ", ".join(f"{candidate.title} {_describe_time(candidate)}" for candidate in placement.candidates)
+    how = "measured before" if placement.is_kept else f"measured in {placement.seconds:.1f} s"
+    return f"placement {how}: {chosen}; {times}" + ("" if placement.is_complete else "; the measurement was cut short")
+
+
+def _describe_time(candidate: PlacementCandidate) -> str:
+    return "failed" if candidate.seconds is None else f"{candidate.seconds * 1000:.3f} ms"
+
+
+def describe_memory(held: HeldMemory) -> str:
+    """Returns "GPU: 40 bytes of 80: constants 20, inputs and outputs 10, inner values 10"."""
+    total = held.weights + held.border + held.arena
+    limit = "" if held.limit is None else f" of {held.limit}"
+    return f"{held.device}: {total} bytes{limit}: constants {held.weights}, inputs and outputs {held.border}, inner values {held.arena}"
 
 
 def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
-    """Returns the plan as text: stages with their nodes, boundary values with bytes, refusals, and what keeps subgraphs apart.
+    """Returns the plan as text: stages with their nodes, boundary values with bytes, refusals, and the conflicts that keep subgraphs apart.
 
-    At most `refusal_limit` refused nodes, and as many conflicts, are listed one by one; the number of the others is said.
+    At most `refusal_limit` refused nodes, and as many conflicts, are listed; the rest is counted.
     """
     lines = [
         f"network '{plan.network}': {count(plan.device_of_node, 'node')} in {count(plan.stages, 'subgraph')} on "
@@ -54,7 +75,7 @@ def describe_procedures(plan: Plan) -> str:
 
 
 def describe_conflict(plan: Plan, conflict: Conflict) -> str:
-    """Returns the subgraph, the path, where it leaves and returns, and the devices that it passes."""
+    """Returns the subgraph, the path, the nodes at which it leaves and returns, and the devices that it passes."""
     stage_of_node = {name: stage for stage in plan.stages for name in stage.nodes}
     between = [stage_of_node[name] for name in conflict.path[1:-1] if name in stage_of_node]
     passed = ", ".join(dict.fromkeys(f"subgraph {stage.index} on {stage.device}" for stage in between))
@@ -90,3 +111,122 @@ def describe_boundary(boundary: Boundary) -> str:
     size = describe_bytes(boundary)
     targets = ", ".join(f"subgraph {index}" for index in boundary.consumers)
     return f"{boundary.value}: {boundary.type}, {size}, {source} -> {targets}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAnswer:
+    """The answer of a device of the list about a node: True if it takes it, False if not, None if it was not asked; and the reason."""
+
+    device: str
+    takes: bool | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The place of one node in a plan, and the reasons for it.
+
+    `device` and `stage` are None if no device takes the node, or if there is no split. `conflicts` are the node's own,
+    or else those of its subgraph, which keep the whole subgraph apart. `is_complete` is False if the network was too large to look for all
+    conflicts.
+    """
+
+    node: str
+    operator: str
+    device: str | None
+    stage: PlanStage | None
+    pin: str | None
+    answers: tuple[DeviceAnswer, ...]
+    conflicts: tuple[Conflict, ...]
+    reads: tuple[Boundary, ...]
+    makes: tuple[Boundary, ...]
+    is_complete: bool
+
+
+def explain_node(plan: Plan, name: str) -> Explanation:
+    """Returns the place of a node in the plan, with the reasons. Cost: linear in the plan.
+
+    Raises: InvalidNetworkError with the near misses when there is no such node.
+    """
+    if name not in plan.operator_of_node:
+        raise InvalidNetworkError(f"network '{plan.network}' has no node '{name}'{suggest(name, plan.operator_of_node)}")
+    device = plan.device_of_node.get(name)
+    stage = None if device is None else next((stage for stage in plan.stages if name in stage.nodes), None)
+    return Explanation(
+        node=name,
+        operator=plan.operator_of_node[name],
+        device=device,
+        stage=stage,
+        pin=plan.pins.get(name),
+        answers=tuple(_find_answer(plan, name, device) for device in plan.priorities),
+        conflicts=_find_conflicts(plan, name, stage),
+        reads=tuple(boundary for boundary in plan.boundaries if name in boundary.readers),
+        makes=tuple(boundary for boundary in plan.boundaries if boundary.maker == name),
+        is_complete=not plan.unexplained,
+    )
+
+
+def _find_answer(plan: Plan, name: str, device: str) -> DeviceAnswer:
+    taker = plan.device_of_node.get(name)
+    if device == taker:
+        return DeviceAnswer(device, True, "runs it")
+    reason = plan.refusals.get(name, {}).get(device)
+    if reason is not None:
+        return DeviceAnswer(device, False, reason)
+    pin = plan.pins.get(name)
+    why = f"is pinned to {pin}" if pin is not None else f"goes to {taker}" if taker is not None else "has no device"
+    if device in plan.candidates.get(name, ()):
+        return DeviceAnswer(device, True, f"would take it; the node {why}")
+    return DeviceAnswer(device, None, f"was not asked; the node {why}")
+
+
+def _find_conflicts(plan: Plan, name: str, stage: PlanStage | None) -> tuple[Conflict, ...]:
+    own = tuple(conflict for conflict in plan.conflicts if conflict.node == name)
+    if own or stage is None:
+        return own
+    mates = frozenset(stage.nodes)
+    return tuple(conflict for conflict in plan.conflicts if conflict.node in mates)
+
+
+def describe_explanation(plan: Plan, explanation: Explanation) -> str:
+    """Returns the explanation as text."""
+    stage = explanation.stage
+    where = "none" if stage is None else f"{stage.index} of {len(plan.stages)}, {count(stage.nodes, 'node')}"
+    lines = [
+        f"node '{explanation.node}' ({explanation.operator}) of network '{plan.network}'",
+        f"  device    {explanation.device or 'none'}",
+        f"  subgraph  {where}",
+        f"  pin       {explanation.pin or 'none'}",
+        "  devices, in order of priority:",
+    ]
+    words = {True: "yes", False: "no", None: "-"}
+    width = max((len(answer.device) for answer in explanation.answers), default=0)
+    lines += [f"    {answer.device.ljust(width)}  {words[answer.takes]:3}  {answer.reason}" for answer in explanation.answers]
+    lines += ["  kept apart on one device:"] if explanation.conflicts or not explanation.is_complete else []
+    lines += [
+        f"    {'' if entry.node == explanation.node else f'{entry.node}, of the same subgraph: '}{describe_conflict(plan, entry)}"
+        for entry in explanation.conflicts
+    ]
+    if not explanation.is_complete:
+        lines.append(f"    not all is known: {plan.unexplained} nodes of this large network were not looked at")
+    for title, boundaries in (("reads from outside", explanation.reads), ("makes for others", explanation.makes)):
+        lines += [f"  {title}:"] if boundaries else []
+        lines += [f"    {describe_boundary(entry)}" for entry in boundaries]
+    return "\n".join(lines)
+
+
+def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
+    """Returns the explanation as values that JSON can hold."""
+    stage = explanation.stage
+    return {
+        "node": explanation.node,
+        "operator": explanation.operator,
+        "device": explanation.device,
+        "subgraph": None if stage is None else stage.index,
+        "pin": explanation.pin,
+        "devices": record_to_json(explanation.answers),
+        "conflicts": record_to_json(explanation.conflicts),
+        "conflicts_complete": explanation.is_complete,
+        "reads": [entry.value for entry in explanation.reads],
+        "makes": [entry.value for entry in explanation.makes],
+    }

@@ -1,7 +1,6 @@
 """The times of runs as a Chrome trace, which Perfetto and chrome://tracing show: devices, nodes, transfers, requests side by side.
 
-A process for the requests, one for each device, one for the transfers; where two things overlap, each has a track of its own. Arrows
-lead from the subgraph that makes a value, over its transfer if there is one, to those that read it.
+A process for the requests, one for each device, one for the transfers; slices that overlap have tracks of their own.
 """
 
 from __future__ import annotations
@@ -9,18 +8,93 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from hetero_core.profile import NodeTime, Profile, StageTime
-from hetero_core.reports.tracks import Slice, SliceStack, assign_tracks
+
+_JITTER = 50
+"""Nanoseconds that two slices may overlap by rounding alone: the later one is moved."""
 
 Event = dict[str, Any]
 """One event of the format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU."""
 
 _REQUESTS, _TRANSFERS = "requests", "transfers"
-_MOST_ARROWS = 1_000_000
-"""Limit for the arrows of one list of events, so that those of several lists have different numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """A span of time with a name, in nanoseconds. `thread` measured it, so that it ended when it was recorded; 0 if the device told it."""
+
+    name: str
+    category: str
+    begin: int
+    end: int
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    thread: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A slice and the slices within it; `process` is the heading that it stands under."""
+
+    process: str
+    frame: _Slice
+    parts: Sequence[_Slice] = ()
+
+
+def _make_block(process: str, frame: _Slice, parts: Sequence[_Slice] = ()) -> _Block:
+    """Returns the block; a frame that is shorter than its parts grows, to one nanosecond at least."""
+    inside = _lay_end_to_end(frame, sorted(parts, key=lambda part: part.begin))
+    begin = min([frame.begin, *(part.begin for part in inside)])
+    end = max([frame.end, begin + 1, *(part.end for part in inside)])
+    return _Block(process, replace(frame, begin=begin, end=end), inside)
+
+
+def _assign_tracks(blocks: Iterable[_Block]) -> list[tuple[_Slice, int]]:
+    """Returns each slice of one process with its track: slices of a track are apart or nested.
+
+    Parts stand on the track of their frame; a part that overlaps the part before has a track of its own.
+    """
+    free: list[int] = []
+
+    def take(begin: int, end: int) -> int:
+        track = next((index for index, moment in enumerate(free) if moment <= begin), len(free))
+        free[track : track + 1] = [end]
+        return track
+
+    placed = []
+    for block in sorted(blocks, key=lambda entry: (entry.frame.begin, -entry.frame.end)):
+        own_track, moment = take(block.frame.begin, block.frame.end), block.frame.begin
+        placed.append((block.frame, own_track))
+        for part in block.parts:
+            if part.begin + _JITTER < moment:
+                placed.append((part, take(part.begin, part.end)))
+                continue
+            begin = max(part.begin, moment)
+            moment = max(begin, part.end)
+            placed.append((replace(part, begin=begin, end=moment), own_track))
+    return placed
+
+
+def _lay_end_to_end(frame: _Slice, parts: Sequence[_Slice]) -> list[_Slice]:
+    """Returns the parts laid end to end if their moments are impossible.
+
+    A device that learns all times when the run is over records them then, on one thread, and all seem to end together. Their order
+    and durations are right, their moments are not, and they say so.
+    """
+    is_one_thread = len({piece.thread for piece in parts}) == 1 and parts[0].thread != 0
+    is_late = is_one_thread and any(piece.end > other.begin + _JITTER for piece, other in pairwise(parts))
+    if not is_late or sum(piece.end - piece.begin for piece in parts) > frame.end - frame.begin:
+        return list(parts)
+    laid, moment = [], frame.begin
+    for piece in sorted(parts, key=lambda part: part.end):
+        length = piece.end - piece.begin
+        arguments = {**piece.arguments, "moment": "not known; laid out in order"}
+        laid.append(replace(piece, begin=moment, end=moment + length, arguments=arguments))
+        moment += length
+    return laid
 
 
 def profiles_to_trace(profiles: Sequence[Profile]) -> str:
@@ -29,7 +103,7 @@ def profiles_to_trace(profiles: Sequence[Profile]) -> str:
 
 
 def format_events(events: Iterable[Event]) -> str:
-    """Returns events, those of several lists, too, as JSON: names first, then by time, and what holds another event before it."""
+    """Returns events, those of several lists, too, as JSON: names first, then by time, an enclosing event before the events within it."""
     ordered = sorted(events, key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0), event["ph"] != "X"))
     return json.dumps({"traceEvents": ordered, "displayTimeUnit": "ns"}, indent=0)
 
@@ -38,34 +112,22 @@ def list_events(profiles: Sequence[Profile], *, title: str = "", first_process: 
     """Returns the events of runs that have ended.
 
     `title` stands before the name of each process; processes are numbered from `first_process`, at most 1000 of them.
-    Times are microseconds since the zero of `time.perf_counter`, which processes of one machine share where it is the system's.
+    Times are microseconds since the zero of `time.perf_counter`, which processes of a machine share if it is the clock of the system.
     """
-    blocks: list[SliceStack] = []
-    arrows: list[tuple[SliceStack, SliceStack]] = []
+    blocks: dict[str, list[_Block]] = {_REQUESTS: []}
     for index, profile in enumerate(profiles):
-        blocks.append(_draw_request(profile, index))
-        parts = _draw_parts(profile, index)
-        transfers = [(entry, _draw_transfer(entry, index)) for entry in profile.entries if entry.source]
-        blocks += [block for _, block in parts]
-        blocks += [block for _, block in transfers]
-        arrows += _find_arrows(parts, transfers)
-    devices = dict.fromkeys(block.process for block in blocks if block.process not in (_REQUESTS, _TRANSFERS))
-    names = [_REQUESTS, *devices, *([_TRANSFERS] if any(block.process == _TRANSFERS for block in blocks) else [])]
-    number_of_process = {name: first_process + position for position, name in enumerate(names)}
-    tracks = assign_tracks(blocks)
+        for block in (_draw_request(profile, index), *_draw_parts(profile, index)):
+            blocks.setdefault(block.process, []).append(block)
+    transfers = [
+        _draw_transfer(entry, index) for index, profile in enumerate(profiles) for entry in profile.entries if entry.source
+    ]
+    if transfers:
+        blocks[_TRANSFERS] = transfers
     events: list[Event] = []
-    for name, number in number_of_process.items():
-        width = max((tracks[block] + block.width for block in blocks if block.process == name), default=1)
-        events += _name_tracks(f"{title}{name}", number, name, width)
-    for block in blocks:
-        for row, part in block.placed:
-            events.append(_write_slice(part, number_of_process[block.process], tracks[block] + row + 1))
-    for number, (source, target) in zip(count(first_process * _MOST_ARROWS), arrows, strict=False):
-        place_of_source = number_of_process[source.process], tracks[source] + 1
-        place_of_target = number_of_process[target.process], tracks[target] + 1
-        # An arrow belongs to the slice around it: it leaves in the last nanosecond, and arrives in the first.
-        events.append(_write_end("s", number, source.frame.end - 1, *place_of_source))
-        events.append(_write_end("f", number, target.frame.begin, *place_of_target) | {"bp": "e"})
+    for number, (name, own) in enumerate(blocks.items(), first_process):
+        placed = _assign_tracks(own)
+        events += _name_tracks(f"{title}{name}", number, name, max((track for _, track in placed), default=0) + 1)
+        events += [_write_slice(part, number, track + 1) for part, track in placed]
     return events
 
 
@@ -81,7 +143,7 @@ def _name_tracks(title: str, number: int, name: str, width: int) -> list[Event]:
     return events
 
 
-def _write_slice(piece: Slice, process: int, track: int) -> Event:
+def _write_slice(piece: _Slice, process: int, track: int) -> Event:
     return {
         "ph": "X",
         "name": piece.name,
@@ -94,16 +156,12 @@ def _write_slice(piece: Slice, process: int, track: int) -> Event:
     }
 
 
-def _write_end(phase: str, number: int, moment: int, process: int, track: int) -> Event:
-    return {"ph": phase, "name": "value", "cat": "value", "id": number, "pid": process, "tid": track, "ts": moment / 1000}
-
-
 def _to_nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _make_slice(name: str, category: str, begin: float, end: float, arguments: Mapping[str, Any], *, thread: int = 0) -> Slice:
-    return Slice(name, category, _to_nanoseconds(begin), _to_nanoseconds(end), arguments, thread)
+def _make_slice(name: str, category: str, begin: float, end: float, arguments: Mapping[str, Any], *, thread: int = 0) -> _Slice:
+    return _Slice(name, category, _to_nanoseconds(begin), _to_nanoseconds(end), arguments, thread)
 
 
 def _find_end(profile: Profile) -> float:
@@ -116,7 +174,7 @@ def _find_end(profile: Profile) -> float:
     return max(known)
 
 
-def _draw_request(profile: Profile, request: int) -> SliceStack:
+def _draw_request(profile: Profile, request: int) -> _Block:
     """Returns the request's own span, and in it the wait and the run."""
     end = _find_end(profile)
     began = end if profile.began is None else profile.began
@@ -128,11 +186,11 @@ def _draw_request(profile: Profile, request: int) -> SliceStack:
         reason = {"request": request, "subgraph": "/".join(map(str, fallback.path)), "reason": fallback.reason}
         title, end_of_load = f"{fallback.device} failed: load on {fallback.target}", fallback.begin + fallback.seconds
         parts.append(_make_slice(title, "fallback", fallback.begin, end_of_load, reason))
-    return SliceStack.make(_REQUESTS, _make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
+    return _make_block(_REQUESTS, _make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
 
 
-def _draw_parts(profile: Profile, request: int) -> list[tuple[StageTime, SliceStack]]:
-    """Returns what ran on devices: subgraphs with their nodes; of a device that ran the whole network, one that holds all."""
+def _draw_parts(profile: Profile, request: int) -> list[_Block]:
+    """Returns a block for each subgraph with its nodes; a device that ran the whole network has a single block."""
     stages = list(profile.stages)
     known = {stage.path for stage in stages}
     for path, entries in _group_by_path(entry for entry in profile.entries if not entry.source).items():
@@ -144,7 +202,7 @@ def _draw_parts(profile: Profile, request: int) -> list[tuple[StageTime, SliceSt
         seconds = _find_end(profile) - profile.began
         stages.append(StageTime((), profile.device, profile.began, seconds, profile.thread, (), ()))
     entries_of_stage = _share_out(profile.entries, stages)
-    return [(stage, _draw_stage(stage, entries_of_stage[index], request)) for index, stage in enumerate(stages)]
+    return [_draw_stage(stage, entries, request) for stage, entries in zip(stages, entries_of_stage, strict=True)]
 
 
 def _group_by_path(entries: Iterable[NodeTime]) -> dict[tuple[int, ...], list[NodeTime]]:
@@ -161,7 +219,7 @@ def _enclose(path: tuple[int, ...], entries: Sequence[NodeTime]) -> StageTime:
 
 
 def _share_out(entries: Iterable[NodeTime], stages: Sequence[StageTime]) -> list[list[NodeTime]]:
-    """Returns the entries of each stage: those of its path, and where it ran several times, the run that began last before them."""
+    """Returns the entries of each stage: those of its path; of several runs of a path, the last that began before the entry."""
     positions: dict[tuple[int, ...], list[int]] = {}
     for index, stage in enumerate(stages):
         positions.setdefault(stage.path, []).append(index)
@@ -174,15 +232,15 @@ def _share_out(entries: Iterable[NodeTime], stages: Sequence[StageTime]) -> list
     return shares
 
 
-def _draw_stage(stage: StageTime, entries: Sequence[NodeTime], request: int) -> SliceStack:
+def _draw_stage(stage: StageTime, entries: Sequence[NodeTime], request: int) -> _Block:
     path = "/".join(map(str, stage.path))
     arguments = {"request": request, "subgraph": path, "device": stage.device, "reads": stage.reads, "writes": stage.writes}
     name = f"subgraph {path}" if path else "network"
     frame = _make_slice(name, "subgraph", stage.begin, stage.begin + stage.seconds, arguments)
-    return SliceStack.make(stage.device, frame, [_draw_node(entry, path, request) for entry in entries])
+    return _make_block(stage.device, frame, [_draw_node(entry, path, request) for entry in entries])
 
 
-def _draw_node(entry: NodeTime, path: str, request: int) -> Slice:
+def _draw_node(entry: NodeTime, path: str, request: int) -> _Slice:
     arguments: dict[str, Any] = {"request": request, "subgraph": path, "operator": entry.operator}
     if entry.operator == "transfer":
         arguments["bytes"] = entry.nbytes
@@ -191,7 +249,7 @@ def _draw_node(entry: NodeTime, path: str, request: int) -> Slice:
     return _make_slice(entry.node, category, entry.begin, end, arguments, thread=entry.thread)
 
 
-def _draw_transfer(entry: NodeTime, request: int) -> SliceStack:
+def _draw_transfer(entry: NodeTime, request: int) -> _Block:
     path = "/".join(map(str, entry.path))
     arguments = {
         "request": request,
@@ -201,29 +259,4 @@ def _draw_transfer(entry: NodeTime, request: int) -> SliceStack:
         "source": entry.source,
         "targets": entry.targets,
     }
-    return SliceStack.make(_TRANSFERS, _make_slice(entry.node, "transfer", entry.begin, entry.begin + entry.seconds, arguments), [])
-
-
-def _find_arrows(
-    parts: Sequence[tuple[StageTime, SliceStack]], transfers: Sequence[tuple[NodeTime, SliceStack]]
-) -> list[tuple[SliceStack, SliceStack]]:
-    """Returns from where to where each value went, among the subgraphs of one split network."""
-    makers = {(stage.path[:-1], value): block for stage, block in parts if stage.path for value in stage.writes}
-    moved: dict[tuple[tuple[int, ...], str], list[tuple[NodeTime, SliceStack]]] = {}
-    arrows = []
-    for entry, block in transfers:
-        # A transfer has the path of the subgraph that it follows; one of an input has that of the split network.
-        maker = makers.get((entry.path[:-1], entry.node)) if entry.path else None
-        if maker is not None and maker.frame.end <= block.frame.begin:
-            arrows.append((maker, block))
-            moved.setdefault((entry.path[:-1], entry.node), []).append((entry, block))
-        else:
-            moved.setdefault((entry.path, entry.node), []).append((entry, block))
-    for stage, block in parts:
-        for value in stage.reads if stage.path else ():
-            place = stage.path[:-1], value
-            copies = [copy for entry, copy in moved.get(place, ()) if stage.device in entry.targets]
-            source = copies[0] if copies else makers.get(place)
-            if source is not None and source.frame.end <= block.frame.begin:
-                arrows.append((source, block))
-    return arrows
+    return _make_block(_TRANSFERS, _make_slice(entry.node, "transfer", entry.begin, entry.begin + entry.seconds, arguments), [])

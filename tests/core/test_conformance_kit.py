@@ -65,7 +65,7 @@ def _raise(error: Exception) -> None:
 
 
 def make_report(*outcomes: Outcome) -> dict[str, Any]:
-    return report.report_to_json(make_target("CPU"), outcomes, {"CPU": "hetero-cpu 0.1.0"})
+    return report.report_to_json(make_target("CPU"), outcomes, {"CPU": "hetero-cpu 0.2.0"})
 
 
 def make_outcome(name: str, status: str, case_status: str, *operators: tuple[str, str, bool], **more: bool) -> Outcome:

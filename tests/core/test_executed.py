@@ -15,7 +15,7 @@ from hetero_core import Core, Executable, Network, RunContext
 from hetero_core.errors import ClosedError, PluginError
 from hetero_core.executed import DOMAIN
 from hetero_core.network.writer import network_to_bytes
-from hetero_core.reports.executed import executed_to_html
+from hetero_core.reports.page import executed_to_html
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 MODEL = onnx.parser.parse_model("""

@@ -14,15 +14,11 @@ from hetero_core import Network, QueryResult
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.types import TensorType
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
-from hetero_core.reports.dot import plan_to_dot
-from hetero_core.reports.explanation import describe_explanation, explain_node, explanation_to_json
+from hetero_core.reports.dot import plan_to_dot, plan_to_mermaid
+from hetero_core.reports.drawing import COLORS, Terminal, find_links, list_devices
 from hetero_core.reports.fields import plan_to_json
-from hetero_core.reports.legend import list_devices
-from hetero_core.reports.links import Terminal, find_links
-from hetero_core.reports.mermaid import plan_to_mermaid
-from hetero_core.reports.palette import COLORS, index_colors
 from hetero_core.reports.single import plan_single_device
-from hetero_core.reports.text import describe_plan
+from hetero_core.reports.text import describe_explanation, describe_plan, explain_node
 
 FOUR = TensorType("float32", (4,))
 
@@ -77,12 +73,6 @@ def test_long_lists_in_text_are_cut_and_counted() -> None:
     assert lines[-1] == "  ... and 1 more nodes"
 
 
-def test_long_path_is_cut_in_the_middle() -> None:
-    path = tuple(f"p{index}" for index in range(20))
-    text = describe_plan(replace(PLAN, conflicts=(Conflict("p0", 2, path),)))
-    assert "p0 -> p1 -> p2 -> p3 -> (12 more) -> p16 -> p17 -> p18 -> p19 would leave at p0" in text
-
-
 def test_fields_go_through_json_and_name_makers_readers_and_conflicts() -> None:
     fields = json.loads(json.dumps(plan_to_json(PLAN)))
     assert [one["nodes"] for one in fields["subgraphs"]] == [["n1", "n2"], ["n4"], ["n3", "n5", "n6"]]
@@ -101,13 +91,6 @@ def test_fields_go_through_json_and_name_makers_readers_and_conflicts() -> None:
     assert fields["procedures"] == {}
 
 
-def test_views_name_the_procedures_unless_all_is_to_the_letter() -> None:
-    mixed = replace(PLAN, procedures={"LITERAL": 5, "LEVELS": 1})
-    assert describe_plan(mixed).splitlines()[4] == "  selected by LITERAL (5 nodes), LEVELS (1 node)"
-    assert plan_to_json(mixed)["procedures"] == {"LITERAL": 5, "LEVELS": 1}
-    assert describe_plan(replace(PLAN, procedures={"LITERAL": 6})) == describe_plan(PLAN)
-
-
 def test_links_join_values_between_the_same_places_and_show_what_is_returned() -> None:
     places = find_links(PLAN)
     assert places.terminals == (Terminal(("x",), is_input=True), Terminal(("y",), is_input=False))
@@ -121,12 +104,6 @@ def test_links_join_values_between_the_same_places_and_show_what_is_returned() -
     both = replace(PLAN, boundaries=(*PLAN.boundaries, Boundary("e", FOUR, 8, 0, (2,)), Boundary("w", FOUR, 4, None, (0,))))
     assert {(link.source, link.target): link.nbytes for link in find_links(both).links}[0, 2] == 24
     assert find_links(both).terminals[0].label == "2 inputs"
-
-
-def test_colors_follow_priorities_and_begin_again() -> None:
-    assert index_colors(PLAN) == {"GPU": 0, "CPU": 1}
-    devices = tuple(f"D{index}" for index in range(len(COLORS) + 1))
-    assert index_colors(replace(PLAN, priorities=devices, stages=()))[devices[-1]] == 0
 
 
 def test_legend_has_shares_and_times_of_devices_and_those_without_a_node() -> None:
@@ -152,11 +129,6 @@ def test_mermaid_writes_what_could_be_syntax_as_entities() -> None:
     plan = replace(PLAN, boundaries=(Boundary(name, FOUR, 16, 0, (1,)),))
     (line,) = [line for line in plan_to_mermaid(plan, {}).splitlines() if line.endswith(" p1")]
     assert line == '  p0 -->|"a#34;#93; --#62; b#59; #60;script#62;#124;#35; (16 bytes)"| p1'
-
-
-def test_mermaid_names_the_first_values_and_counts_the_others() -> None:
-    plan = replace(PLAN, boundaries=tuple(Boundary(f"v{index}", FOUR, None, 0, (1,)) for index in range(5)))
-    assert '|"v0<br/>v1<br/>v2<br/>... 2 more"|' in plan_to_mermaid(plan, {})
 
 
 def test_dot_quotes_names_and_keeps_clusters_apart() -> None:
@@ -209,31 +181,6 @@ def test_explanation_as_text() -> None:
         "  makes for others:",
         "    b: float32[4], 16 bytes, subgraph 0 -> subgraph 1, subgraph 2",
     ]
-
-
-def test_explanation_of_a_large_network_says_what_was_not_looked_at() -> None:
-    plan = replace(PLAN, conflicts=(), unexplained=7)
-    explained = explain_node(plan, "n2")
-    assert "not all is known: 7 nodes of this large network were not looked at" in describe_explanation(plan, explained)
-    assert explanation_to_json(explained)["conflicts_complete"] is False
-
-
-def test_explanation_as_fields() -> None:
-    assert json.loads(json.dumps(explanation_to_json(explain_node(PLAN, "n4")))) == {
-        "node": "n4",
-        "operator": "Exp-13",
-        "device": "CPU",
-        "subgraph": 1,
-        "pin": None,
-        "devices": [
-            {"device": "GPU", "takes": False, "reason": "no kernel for Exp"},
-            {"device": "CPU", "takes": True, "reason": "runs it"},
-        ],
-        "conflicts": [],
-        "conflicts_complete": True,
-        "reads": ["b"],
-        "makes": ["d"],
-    }
 
 
 def test_explanation_of_an_unknown_node_is_an_error_with_near_misses() -> None:

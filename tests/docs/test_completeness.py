@@ -19,7 +19,7 @@ from hetero_tests.conformance_page import format_conformance_page
 import hetero_core
 from hetero_core import Core, Network, contract, errors, hookspecs
 from hetero_core.blobs import container
-from hetero_core.cli.main import build_parser
+from hetero_core.cli.main import COMMANDS, build_parser
 from hetero_core.devices.config import ALIASES, STANDARD_KEYS
 
 ROOT = Path(__file__).parents[2]
@@ -98,10 +98,13 @@ def test_blob_page_lists_the_fields_of_a_header() -> None:
     assert f"format version {container.FORMAT_VERSION}" in text
 
 
-def test_command_line_page_has_every_command() -> None:
-    (commands,) = [action.choices for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_line_page_has_each_command_with_its_options(command: str) -> None:
+    (commands,) = [a.choices for a in build_parser([command])._actions if isinstance(a, argparse._SubParsersAction)]
     text = (REFERENCE / "command-line.md").read_text()
-    assert [command for command in commands if f"hetero {command}" not in text] == []
+    options = [action.option_strings for action in commands[command]._actions if action.option_strings]
+    assert f"hetero {command}" in text
+    assert [names for names in options if "--help" not in names and not any(name in text for name in names)] == []
 
 
 def test_conformance_page_is_what_the_checks_say() -> None:

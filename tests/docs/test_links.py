@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
 PAGES = [
-    ROOT / "README.md",
+    *sorted(ROOT.glob("*.md")),
     *sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "changes"),
     *sorted(ROOT.glob("plugins/*/README.md")),
 ]
@@ -58,10 +59,9 @@ def test_readme_links_the_index() -> None:
     assert "docs/index.md" in [target for _, target in read_links(ROOT / "README.md")]
 
 
-def test_change_fragments_are_named_for_what_they_are() -> None:
-    wrong = [
-        path.name
-        for path in sorted((DOCS / "changes").iterdir())
-        if not re.fullmatch(r"[a-z0-9-]+\.(feature|fix|breaking|doc)\.md", path.name) or len(path.read_text().splitlines()) > 8
-    ]
-    assert wrong == []
+def test_change_notes_have_a_type_that_towncrier_knows() -> None:
+    types = "|".join(
+        entry["directory"] for entry in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["type"]
+    )
+    names = {path.name for path in (DOCS / "changes").iterdir()} - {"README.md", "template.md.jinja"}
+    assert [name for name in sorted(names) if not re.fullmatch(rf"[a-z0-9-]+\.({types})\.md", name)] == []

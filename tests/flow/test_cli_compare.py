@@ -148,16 +148,11 @@ def test_first_value_that_differs_is_named_and_its_node_is_tried_alone(model: st
     assert [each["value"] for each in answer["values"] if each["mismatch"] is None] == ["a"]
 
 
-def test_text_of_a_comparison_names_the_node(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", model, "-d", "TEMPLATE", "-d", "CPU", "--shape", "x=2,3", "--rtol", "0"]) in (0, 1)
-    assert "network 'chain': 5 values on CPU, compared with TEMPLATE" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["-d", "CPU"], "expected two devices, as in -d TEMPLATE -d CPU; got 1"),
-        (["-d", "CPU", "-d", "TEMPLATE", "-c", "NO_SUCH=1"], "neither CPU nor TEMPLATE has such a configuration key"),
+        (["-d", "CPU", "-d", "TEMPLATE", "-c", "NO_SUCH=1"], "none of the devices CPU, TEMPLATE has such a configuration key"),
     ],
 )
 def test_comparison_that_is_asked_for_wrongly_is_an_error(
@@ -201,12 +196,11 @@ def test_wrong_output_that_is_right_beside_inner_values_is_said_to_be_the_plans(
     assert all(each["mismatch"] is None for each in answer["values"])
 
 
-def test_text_about_a_plan_says_how_to_reduce_it_and_how_to_go_on_without_it(joined: str, site: Path) -> None:
+def test_text_about_a_plan_says_how_to_reduce_it(joined: str, site: Path) -> None:
     text = run_hetero_as_text(site, "compare", joined, "-d", "TEMPLATE", "-d", "PLANNED", "--seed", "3").stdout
     assert "wrong output: y: expected" in text
     assert "the fault is no node's, but that of the plan by which PLANNED runs them together" in text
     assert f"hetero reduce {joined} -d TEMPLATE -d PLANNED --seed 3 -o small.onnx" in text
-    assert "until it is mended, run without such plans: -c PLANNED_KERNELS=NUMPY" in text
     assert run_hetero(site, "compare", joined, "-d", "TEMPLATE", "-d", "PLANNED", "-c", "PLANNED_KERNELS=NUMPY")[0] == 0
 
 

@@ -103,12 +103,6 @@ def test_inspect_loads_no_device(blob: str, monkeypatch: pytest.MonkeyPatch, cap
     assert capsys.readouterr().err == ""
 
 
-def test_exported_network_where_a_model_is_needed_is_named(blob: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["query", blob, "-d", "CPU"], ["compile", blob, "-d", "CPU", "-o", f"{blob}.2"]):
-        assert main(arguments) == 2
-        assert "is an exported network; this needs the ONNX model" in capsys.readouterr().err
-
-
 def test_pin_shapes_what_is_compiled(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "pinned.blob")
     assert main(["compile", model, "-d", "HETERO:TEMPLATE,CPU", "--pin", "m*=CPU", "-o", path]) == 0

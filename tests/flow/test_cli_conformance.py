@@ -11,7 +11,6 @@ from hetero_template.device import TemplateExecutable
 
 from hetero_core import RunContext
 from hetero_core.cli.main import main
-from hetero_core.conformance.matrix import describe_badge
 from hetero_core.conformance.oracles import run_evaluator
 from hetero_core.network.writer import network_to_proto
 
@@ -27,15 +26,6 @@ def test_report_has_counts_and_a_sentence_about_the_cases(capsys: pytest.Capture
     assert "0 were refused, and 0 are wrong." in shown
     assert "| `Softmax-13` | float32" in markdown.read_text()
     assert html.read_text().startswith("<!doctype html>")
-
-
-def test_json_has_the_matrix_and_what_is_native(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["conformance", "CPU", *SOME, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    operators = report["operators"]
-    assert operators["native"] == operators["passed"] == operators["cases"] > 5
-    assert report["levels"]["contract"] == {"passed": 4, "failed": 0, "skipped": 0}
-    assert {row["operator"] for row in report["matrix"]} >= {"Softmax-13", "Det-22"}
 
 
 def test_failure_is_exit_code_1_with_the_name_and_the_reason(
@@ -84,19 +74,6 @@ def test_matrix_has_operators_by_versions_and_types_and_refused_cases_come_last(
     assert badge["label"] == "TEMPLATE conformance"
     assert badge["message"].endswith(" passed")
     assert badge["color"] == "brightgreen"
-
-
-def test_badge_of_a_failure_is_red() -> None:
-    badge = describe_badge({"device": "MINE", "checks": {"passed": 10, "failed": 2, "skipped": 1}})
-    assert (badge["message"], badge["color"]) == ("2 failed, 10 passed", "red")
-
-
-def test_list_names_the_checks_and_runs_none(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["conformance", "--list", "--level", "contract", "--level", "export"]) == 0
-    shown = capsys.readouterr().out
-    assert "cancel.cancelled_run_is_cancelled_or_done" in shown
-    assert "exporting.garbage_is_refused" in shown
-    assert "operators." not in shown
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hetero_core.cli import demo
@@ -47,14 +46,6 @@ def test_demo_says_what_ran_where_and_why(capsys: pytest.CaptureFixture[str]) ->
     assert "358 of 360 right, accuracy 0.9944" in text
     assert "largest difference from CPU alone: " in text
     assert text.splitlines()[-1].startswith("ok (")
-
-
-def test_low_accuracy_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    read_assets = demo._read_assets
-    monkeypatch.setattr(demo, "_read_assets", lambda core: (*read_assets(core)[:2], np.full(360, 3)))
-    code, answer = run_demo(capsys)
-    assert code == 1
-    assert answer["accuracy"] < 0.2
 
 
 @pytest.mark.parametrize("difference", [2e-5, float("nan")])

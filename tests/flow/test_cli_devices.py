@@ -96,7 +96,7 @@ def test_plugin_that_cannot_load_is_a_row_and_hides_no_other(tmp_path: Path) -> 
     plant_plugin(tmp_path, "BROKEN", "raise ImportError('libplanted.so.1 is missing')\n")
     table = run_hetero("devices", path=tmp_path)
     assert table.returncode == 0
-    assert [line for line in table.stderr.splitlines() if "making the devices" not in line] == []
+    assert table.stderr == ""
     (row,) = [line for line in table.stdout.splitlines() if line.startswith("BROKEN")]
     assert "planted-broken 1.5" in row
     assert "CANNOT BE USED" in row

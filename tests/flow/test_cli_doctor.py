@@ -16,7 +16,6 @@ from hetero_core.diagnosis.findings import Finding
 from hetero_core.diagnosis.folders import CURE, check_code_folders
 from hetero_core.diagnosis.hardware import check_gpu, check_threads, find_cuda_fault, read_driver
 from hetero_core.diagnosis.libraries import check_blas, check_libraries, read_libraries
-from hetero_core.diagnosis.packages import check_distributions
 
 RIVALS = [
     ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"),
@@ -78,15 +77,6 @@ def test_distributions_that_own_the_same_files_are_found(tmp_path: Path, package
     assert found["cure"] == f"pip uninstall {' '.join(owners)}, then install one of them"
 
 
-def test_distributions_that_overwrite_each_other_are_found(tmp_path: Path) -> None:
-    plant_distribution(tmp_path, "cupy-cuda12x", "cupy")
-    plant_distribution(tmp_path, "cupy-cuda13x", "cupy")
-    _, findings = run_doctor(tmp_path)
-    (found,) = [finding for finding in findings if "folder cupy" in finding["text"]]
-    assert found["text"] == "cupy-cuda12x and cupy-cuda13x install the folder cupy and overwrite each other"
-    assert found["cure"] == "pip uninstall cupy-cuda12x cupy-cuda13x, then install one of them"
-
-
 def test_more_threads_than_processors_are_found(tmp_path: Path) -> None:
     _, findings = run_doctor(tmp_path, OMP_NUM_THREADS="100000")
     assert {"topic": "threads", "text": "OMP_NUM_THREADS=100000 is more than there are processors"}.items() <= next(
@@ -101,10 +91,6 @@ def test_libraries_of_the_process_are_listed(tmp_path: Path) -> None:
 
     assert any("libc.so" in path or "libc-" in path for path in read_libraries())
     assert read_libraries(tmp_path / "nothing") == ()
-
-
-def test_one_distribution_of_a_folder_needs_no_cure() -> None:
-    assert check_distributions({"onnxruntime": ["onnxruntime", "onnxruntime"], "numpy": ["a", "b"]}) == []
 
 
 @pytest.mark.parametrize(

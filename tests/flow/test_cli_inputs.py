@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ import pytest
 from PIL import Image
 
 from hetero_core.cli.answer import UsageError
-from hetero_core.cli.images import read_image
-from hetero_core.cli.inputs import fill_inputs, read_inputs, require_complete
-from hetero_core.network.types import Dimension, OptionalType, SequenceType, TensorType, ValueSpec
+from hetero_core.cli.inputs import fill_inputs, read_image, read_inputs, require_complete
+from hetero_core.network.types import Dimension, OptionalType, TensorType, ValueSpec
 
 X = ValueSpec("x", TensorType("float32", (2, 3)))
 Y = ValueSpec("y", TensorType("int64", ("n",)))
@@ -141,46 +139,6 @@ def test_random_values_have_type_and_shape_and_repeat_with_the_seed(dtype: str, 
     assert (drawn != fill_inputs({}, [spec], {}, seed=2)["x"]).any()
 
 
-def test_random_integers_index_nearly_anything() -> None:
-    drawn = fill_inputs({}, [ValueSpec("x", TensorType("int64", (100,)))], {}, seed=0)["x"]
-    assert set(drawn.tolist()) == {0, 1}
-
-
-def test_random_value_of_an_input_does_not_depend_on_which_others_are_given() -> None:
-    alone = fill_inputs({"x": ARRAY}, [X, Y], {"y": (3,)}, seed=5)
-    both = fill_inputs({}, [X, Y], {"y": (3,)}, seed=5)
-    assert alone["x"] is ARRAY
-    np.testing.assert_array_equal(alone["y"], both["y"])
-
-
-def test_random_scalar_and_optional() -> None:
-    specs = [ValueSpec("s", TensorType("float32", None)), ValueSpec("o", OptionalType(TensorType("float32", (2,))))]
-    filled = fill_inputs({}, specs, {"s": ()}, seed=0)
-    assert list(filled) == ["s"]
-    assert filled["s"].shape == ()
-
-
-@pytest.mark.parametrize(
-    ("spec", "shapes", "message"),
-    [
-        (Y, {}, "input y: int64[n] has open dimensions; choose their sizes, as in --shape n=1"),
-        (ValueSpec("x", TensorType("float32", ("n", 3, None))), {}, "as in --shape x=1,3,1"),
-        (ValueSpec("x", TensorType("float32", None)), {}, "as in --shape x=1,3,224,224"),
-        (X, {"xx": (1,)}, "--shape xx=1: there is no such input or named size, did you mean 'x'?"),
-        (ValueSpec("s", SequenceType(TensorType("float32"))), {}, "--random makes tensors only; input s: sequence(float32[...])"),
-    ],
-)
-def test_what_cannot_be_drawn_is_an_error(spec: ValueSpec, shapes: dict[str, tuple[int, ...]], message: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        fill_inputs({}, [spec], shapes, seed=0)
-    assert message in str(raised.value)
-
-
-def test_shape_of_an_input_that_is_given_is_an_error() -> None:
-    with pytest.raises(UsageError, match="--shape x: the input is read from a file"):
-        fill_inputs({"x": ARRAY}, [X], {"x": (2, 3)}, seed=0)
-
-
 @pytest.mark.parametrize(
     ("shape", "order"),
     [
@@ -207,14 +165,6 @@ def test_float_input_gets_pixels_divided_by_255(picture: Path) -> None:
     np.testing.assert_allclose(read[0], expected_pixels() / 255, rtol=1e-6)
 
 
-def test_gray_image_fits_one_channel_and_none(tmp_path: Path) -> None:
-    pixels = expected_pixels()[:, :, 0]
-    path = tmp_path / "gray.png"
-    Image.fromarray(pixels).save(path)
-    np.testing.assert_array_equal(read_one(path, image_spec("uint8", "h", "w")), pixels)
-    np.testing.assert_array_equal(read_one(path, image_spec("uint8", 1, 1, 2, 5)), pixels[None, None])
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -233,21 +183,8 @@ def test_image_that_does_not_fit_is_an_error(spec: ValueSpec, message: str, pict
     assert message in str(raised.value)
 
 
-def test_image_of_16_bits_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "deep.png"
-    Image.fromarray(np.zeros((2, 5), np.uint16)).save(path)
-    with pytest.raises(UsageError, match="expected 8 bits a channel"):
-        read_image(path, image_spec("uint8", 2, 5))
-
-
 def test_damaged_image_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "damaged.png"
     path.write_bytes(b"no picture")
     with pytest.raises(UsageError, match="cannot identify image file"):
         read_one(path, image_spec("uint8", 2, 5))
-
-
-def test_missing_pillow_is_an_error_with_the_cure(picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(UsageError, match=r"needs Pillow; install it with: pip install 'hetero-core\[images\]'"):
-        read_one(picture, image_spec("uint8", 2, 5))

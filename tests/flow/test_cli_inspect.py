@@ -14,8 +14,8 @@ import onnx.parser
 import pytest
 
 from hetero_core import Core, hookimpl
+from hetero_core.cli.inspect import add_cures, advise, ask_device, ask_installed_devices, format_verdicts
 from hetero_core.cli.main import main
-from hetero_core.cli.verdicts import add_cures, advise, ask_device, ask_installed_devices, format_verdicts
 from hetero_core.errors import DeviceUnavailableError
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
@@ -51,7 +51,7 @@ def read(core: Core, text: str) -> Any:
 
 def test_device_that_stops_is_told_with_its_first_node_and_the_split_that_runs(core: Core) -> None:
     network = read(core, MODEL)
-    rows = ask_installed_devices(core, network, lambda _: nullcontext())
+    rows = ask_installed_devices(core, network, lambda _: nullcontext(lambda _: None))
     add_cures(core, rows)
     by_device = {row["device"]: row for row in rows}
     assert "HETERO" not in by_device  # runs nothing itself
@@ -93,14 +93,6 @@ def test_custom_operator_is_told_with_what_makes_it_known(tmp_path: Path, capsys
     answer = json.loads(capsys.readouterr().out)
     assert [one["nodes"] for one in answer["advice"]] == [["twist", "again"]]
     assert {row["device"]: row["first"]["node"] for row in answer["devices"] if row["error"] is None}["CPU"] == "twist"
-
-
-def test_shape_is_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(tmp_path / "model.onnx")
-    onnx.save(onnx.parser.parse_model(MODEL), path)
-    assert main(["inspect", path, "-d", "CPU", "--shape", "n=5", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert (answer["inputs"][0]["shape"], answer["dynamic_dimensions"], answer["devices"][0]["whole"]) == ([5, 2], [], True)
 
 
 def test_wrong_device_is_said_before_what_is_wrong_with_the_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-import onnx
-import onnx.parser
 import pytest
 
 from hetero_core.cli.main import main
@@ -44,13 +42,3 @@ def test_a_word_that_is_neither_file_nor_model_is_refused_with_the_names(
     assert "there is no file 'squeezenets', and no model of this name, did you mean 'squeezenet'? these are alexnet," in (
         capsys.readouterr().err
     )
-
-
-def test_a_file_of_a_light_models_name_is_the_file(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> own (float[2] x) => (float[2] y) { y = Neg (x) }')
-    onnx.save(model, NAME)
-    assert main(["query", NAME, "-d", "TEMPLATE", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["network"] == "own"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hetero_core.cli.main import main
-from hetero_core.cli.plugin_texts import KINDS
+from hetero_core.cli.new_plugin import KINDS
 from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.runner import make_target, run_checks
 

@@ -148,8 +148,3 @@ def test_inspect_asks_each_device_that_is_named(lines: str, tmp_path: Path, caps
     assert "CPU: takes 1 of 3 nodes\n  refuses odd:Twist-1, 2 of them, as 'Twist_1': " in text
     assert main(["inspect", lines, "-d", "HETERO:TEMPLATE,CPU"]) == 0
     assert "HETERO:TEMPLATE,CPU: takes 2 of 2 nodes" in capsys.readouterr().out
-
-
-def test_inspect_of_what_is_no_model_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(tmp_path / "no.onnx")]) == 2
-    assert "there is no such file" in capsys.readouterr().err

@@ -85,28 +85,6 @@ def test_outputs_in_json(model: str, given: list[str], capsys: pytest.CaptureFix
     assert "subgraphs" not in answer
 
 
-def test_process_prints_one_json_document(model: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "hetero_core",
-        "run",
-        model,
-        "-d",
-        "CPU",
-        "--random",
-        "--shape",
-        "x=4,3",
-        "--seed",
-        "7",
-        "--json",
-    ]
-    one, other = (subprocess.run(command, capture_output=True, text=True, check=False, timeout=900) for _ in range(2))
-    assert (one.returncode, one.stderr) == (0, "")
-    assert json.loads(one.stdout)["outputs"] == json.loads(other.stdout)["outputs"]
-    assert json.loads(one.stdout)["outputs"][0]["shape"] == [4, 3]
-
-
 def test_perf_count_adds_the_time_of_each_subgraph(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     split = ["-d", "HETERO:TEMPLATE,CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu", "-c", "PERF_COUNT=YES"]
     assert main(["run", model, *split, *given, "--json"]) == 0
@@ -219,22 +197,6 @@ def test_wrong_input_option_ends_with_2(arguments: list[str], message: str, mode
 
 
 @pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (X.astype(np.float64), "input 'x' of network 'lines': expected float32, got float64"),
-        (X[:, :2], "expected shape [n,3], got [2, 2]"),
-        (X[0], "expected shape [n,3], got [3]: 1 dimensions instead of 2"),
-    ],
-)
-def test_array_that_does_not_fit_ends_with_2(
-    array: np.ndarray[Any, Any], message: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    np.save(tmp_path / "x.npy", array)
-    assert main(["run", model, "-d", "CPU", "-i", str(tmp_path / "x.npy")]) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["-d", "CPUU"], 3, "no plugin announces device 'CPUU', did you mean 'CPU'?"),
@@ -294,8 +256,3 @@ def test_executed_graph_is_written_where_it_is_asked_for(
         }
     else:
         assert b"<td>largest</td>" in content
-
-
-def test_executed_graph_of_another_ending_is_wrong_usage(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", model, "-d", "CPU", "--random", "--executed", "steps.txt"]) == 2
-    assert "--executed steps.txt: expected a name that ends with .html or .onnx" in capsys.readouterr().err

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,10 @@ import onnx.parser
 import pytest
 
 from hetero_core.cli.answer import UsageError
-from hetero_core.cli.inputs import collect_inputs, fill_inputs
+from hetero_core.cli.inputs import collect_inputs
 from hetero_core.cli.main import main
 from hetero_core.cli.options import read_shapes
-from hetero_core.cli.progress import announce
-from hetero_core.network.types import OptionalType, TensorType, ValueSpec
+from hetero_core.network.types import TensorType, ValueSpec
 
 # The second input has the first one's named size, as the mask of a language model has.
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
@@ -48,11 +45,6 @@ def test_all_open_inputs_are_named_at_once_with_options_that_work(model: str, ca
     advice = message.strip().rpartition("as in ")[2].split()
     assert advice == ["--shape", "batch=1", "--shape", "height=1"]
     assert main(["run", model, "-d", "CPU", "--random", *advice]) == 0
-
-
-def test_advice_for_an_image_is_an_image() -> None:
-    with pytest.raises(UsageError, match="as in --shape image=1,3,224,224"):
-        fill_inputs({}, [IMAGE], {}, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +105,6 @@ def test_value_has_the_element_type_of_the_input(dtype: str, text: str, value: o
     assert array[0] == value
 
 
-def test_value_for_an_optional_input_is_taken() -> None:
-    assert collect(["v=3"], ValueSpec("v", OptionalType(TensorType("int64", ()))))["v"] == 3
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -138,17 +126,6 @@ def test_value_that_fills_an_open_input_needs_its_size() -> None:
     with pytest.raises(UsageError, match=r"input x: float32\[n,2\] has open dimensions; choose their sizes, as in --shape n=1"):
         collect(["x=0"], X, seed=None)
     assert collect(["x=0"], X, seed=None, n=(3,))["x"].shape == (3, 2)
-
-
-def test_query_visualize_and_compile_take_shapes(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    split = ["-d", "HETERO:TEMPLATE,CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Mul", "--shape", "x=2,5"]
-    assert main(["query", model, *split]) == 0
-    assert "mask: float32[2,5], 40 bytes" in capsys.readouterr().out
-    assert main(["visualize", model, *split, "-o", str(tmp_path / "plan.txt")]) == 0
-    assert "[2,5]" in (tmp_path / "plan.txt").read_text()
-    assert main(["compile", model, *split, "-o", str(tmp_path / "model.blob")]) == 0
-    # The shape is compiled in, so nothing has to be chosen, and the file knows its device.
-    assert main(["run", str(tmp_path / "model.blob"), "--random"]) == 0
 
 
 @pytest.mark.parametrize("command", ["query", "run", "compile"])
@@ -185,39 +162,6 @@ def test_later_inferences_are_timed_apart_from_the_first(model: str, capsys: pyt
     assert "first inference in " in capsys.readouterr().out.splitlines()[0]
 
 
-class Watched(io.StringIO):
-    """A stream that says when enough lines are in it."""
-
-    def __init__(self, lines: int) -> None:
-        super().__init__()
-        self.is_full = threading.Event()
-        self._lines = lines
-
-    def flush(self) -> None:
-        if self.getvalue().count("\n") >= self._lines:
-            self.is_full.set()
-
-
-def test_step_that_lasts_says_so_again_and_again() -> None:
-    stream = Watched(3)
-    with announce("loading", stream=stream, first=0, again=0.001):
-        assert stream.is_full.wait(30)
-    assert stream.getvalue().splitlines()[:2] == ["hetero: loading ...", "hetero: loading ... 0 s"]
-
-
-def test_short_step_says_nothing() -> None:
-    stream = io.StringIO()
-    with announce("loading", stream=stream, first=1000):
-        pass
-    assert stream.getvalue() == ""
-
-
-def test_json_has_no_signs_of_life(model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hetero_core.cli.progress.threading", None)  # a watcher could not be started
-    assert main(["run", model, "-d", "CPU", "--random", "--shape", "x=1,2", "--json"]) == 0
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -234,8 +178,3 @@ def test_file_that_cannot_be_written_is_said_before_the_work(arguments: list[str
 def test_list_of_devices_is_taken_for_a_split(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", model, "-d", "TEMPLATE,CPU"]) == 3
     assert "did you mean 'HETERO:TEMPLATE,CPU'?" in capsys.readouterr().err
-
-
-def test_name_that_is_neither_file_nor_model_is_said_with_the_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "resnet5", "-d", "CPU"]) == 2
-    assert "there is no file 'resnet5', and no model of this name, did you mean 'resnet50'?" in capsys.readouterr().err

@@ -35,8 +35,8 @@ def draw(model: str, target: Path, *arguments: str) -> str:
 
 def test_page_is_one_file_with_the_nodes_and_reasons(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = draw(model, tmp_path / "plan.html")
-    assert text.startswith("<!DOCTYPE html>")
-    assert text.count("data-subgraph=") == 3
+    assert text.startswith("<!doctype html>")
+    assert text.count('href="#subgraph-') == text.count('<h2 id="subgraph-') == 3
     assert REASON in text
     out = capsys.readouterr().out
     assert (
@@ -76,16 +76,6 @@ def test_model_carries_the_plan(model: str, tmp_path: Path, capsys: pytest.Captu
     assert stages == {"first": 0, "second": 0, "far": 1, "near": 2, "join": 2, "last": 2, "tail": 2}
 
 
-def test_pins_are_drawn(model: str, tmp_path: Path) -> None:
-    fields = json.loads(draw(model, tmp_path / "plan.json", "-d", "HETERO:TEMPLATE,CPU", "--pin", "op:Relu=CPU"))
-    assert fields["pins"] == {"first": "CPU", "last": "CPU"}
-
-
-def test_device_that_does_not_split_has_one_subgraph(model: str, tmp_path: Path) -> None:
-    fields = json.loads(draw(model, tmp_path / "plan.json", "-d", "CPU"))
-    assert [one["device"] for one in fields["subgraphs"]] == ["CPU"]
-
-
 def test_refusals_of_one_device_are_drawn_and_end_with_1(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "plan.svg"
     assert main(["visualize", model, "-d", "TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Exp", "-o", str(target)]) == 1
@@ -114,8 +104,11 @@ def row(**changes: object) -> dict[str, object]:
         ("no json", "expected what 'hetero run --json -c PERF_COUNT=YES' prints"),
         ({"network": "diamond", "outputs": []}, "expected what 'hetero run --json -c PERF_COUNT=YES' prints"),
         ({"network": "other", "subgraphs": []}, "times of network 'other'; this is network 'diamond'"),
-        ({"network": "diamond", "subgraphs": [row(device="CPU")]}, "subgraph 0 on CPU; this split has subgraph 0 on TEMPLATE"),
-        ({"network": "diamond", "subgraphs": [row(subgraph=9)]}, "subgraph 9 on TEMPLATE; this split has 3 subgraphs"),
+        (
+            {"network": "diamond", "subgraphs": [row(device="CPU")]},
+            "subgraph 0 on CPU; this split has {0: 'TEMPLATE'",
+        ),
+        ({"network": "diamond", "subgraphs": [row(subgraph=9)]}, "subgraph 9 on TEMPLATE; this split has {0:"),
     ],
 )
 def test_times_of_something_else_are_an_error(
@@ -172,44 +165,11 @@ def test_explained_node_has_every_device_with_its_answer(model: str, capsys: pyt
     assert "    d: float32[2,3], 24 bytes, subgraph 1 -> subgraph 2" in lines
 
 
-def test_explained_node_in_json(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["query", model, *SPLIT, "--explain", "far", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    (explained,) = answer["explanations"]
-    assert (explained["node"], explained["device"], explained["subgraph"]) == ("far", "CPU", 1)
-    assert explained["devices"] == [
-        {"device": "TEMPLATE", "takes": False, "reason": REASON},
-        {"device": "CPU", "takes": True, "reason": "runs it"},
-    ]
-    assert answer["plan"]["device_of_node"]["far"] == "CPU"
-
-
 def test_explained_node_that_a_pin_decides(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", model, "-d", "HETERO:TEMPLATE,CPU", "--pin", "op:Exp=CPU", "--explain", "far"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "  pin       CPU" in lines
     assert "    TEMPLATE  yes  would take it; the node is pinned to CPU" in lines
-
-
-@pytest.mark.parametrize("device", ["TEMPLATE", "HETERO:TEMPLATE"])
-def test_explained_node_that_nobody_takes_ends_with_1(device: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["query", model, "-d", device, "-c", "TEMPLATE_REFUSED_OPERATORS=Exp", "--explain", "far"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert "  device    none" in lines
-    assert f"    TEMPLATE  no   {REASON}" in lines
-
-
-def test_explained_node_with_priorities_in_the_configuration(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    configuration = ["-c", "TARGET_FALLBACK=TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Exp"]
-    assert main(["query", model, "-d", "HETERO", *configuration, "--explain", "far"]) == 1
-    assert f"    TEMPLATE  no   {REASON}" in capsys.readouterr().out.splitlines()
-
-
-def test_unknown_node_to_explain_ends_with_2_and_a_near_miss(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["query", model, *SPLIT, "--explain", "secnd"]) == 2
-    assert "network 'diamond' has no node 'secnd', did you mean 'second'?" in capsys.readouterr().err
-    assert main(["query", model, *SPLIT, "--explain", "second", "--dot"]) == 2
-    assert "--dot draws the split and --explain tells about nodes" in capsys.readouterr().err
 
 
 def test_times_of_a_split_inside_a_split_are_drawn(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

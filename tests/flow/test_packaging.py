@@ -89,7 +89,7 @@ def test_wheel_of_a_plugin_announces_its_devices_and_holds_its_package_alone(fol
     for name, package in project["entry-points"]["hetero_core.devices"].items():
         assert f"{name} = {package}" in announced
         assert {entry.partition("/")[0].partition("-")[0] for entry in list_names(wheel)} == {package}
-    assert "Requires-Dist: hetero-core<0.2,>=0.1" in read_metadata(wheel, "METADATA")
+    assert "Requires-Dist: hetero-core<0.3,>=0.2" in read_metadata(wheel, "METADATA")
 
 
 def test_wheel_of_the_gpu_holds_no_card_of_make_believe(wheels: dict[str, Path]) -> None:

@@ -5,10 +5,8 @@ What is decided here:
   circle.
 - Inside a function the same holds: lateness is for weight (onnx, drivers), not for turning the order round.
 - The few imports of something below are in BELOW with their reason, and stand under TYPE_CHECKING: they are names for annotations.
-- Files that import one another in a circle, late imports included, are at most LARGEST_CIRCLE.
 - `kernels`, `engines`, `testing`, `debugging`, `conformance` and `cli` are users of the core. The core imports none of them, not even late;
   engines is for plugins, kernels is for plugins, for the conformance kit and for the command line.
-- pytest is imported by the three files of `conformance` that are a test suite; the command line runs the kit without it.
 - No file of hetero_core imports a plugin; a plugin imports the core and itself.
 """
 
@@ -31,7 +29,6 @@ LAYERS = (
     "errors",
     "late_imports",
     "dtypes",
-    "records",
     "cyclic_garbage",
     "hashing",
     "files",
@@ -78,8 +75,6 @@ BELOW = {
     ("devices.registry", "core"): "the registry hands the Core to create_device; the name is for annotations only",
 }
 
-# Files that need one another through late imports are read together, so there are few of them.
-LARGEST_CIRCLE = 3
 
 # Modules and folders that only stand on the core; who may import them apart from themselves and what is named.
 USERS = {
@@ -93,8 +88,6 @@ USERS = {
     "__main__": (),
 }
 
-# The files of the conformance kit that pytest runs.
-OF_PYTEST = ("conformance.options", "conformance.suite", "conformance.test_device")
 
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/hetero_*/__init__.py"))
 
@@ -191,11 +184,6 @@ def test_modules_import_only_from_above() -> None:
     assert wrong == []
 
 
-def test_exceptions_to_the_order_are_in_use() -> None:
-    used = {(found.importer, target) for found, target in imports_within_core() if found.is_for_types}
-    assert sorted(set(BELOW) - used) == []
-
-
 def test_modules_of_one_folder_import_one_another_without_a_circle() -> None:
     needed: dict[str, set[str]] = {}
     for found, target in imports_within_core():
@@ -207,43 +195,12 @@ def test_modules_of_one_folder_import_one_another_without_a_circle() -> None:
         pytest.fail("modules import one another in a circle: " + " -> ".join(error.args[1]))
 
 
-def reach(needed: dict[str, set[str]], module: str) -> set[str]:
-    """Returns the modules that a module imports, directly or through others."""
-    reached: set[str] = set()
-    waiting = [module]
-    while waiting:
-        fresh = needed.get(waiting.pop(), set()) - reached
-        reached |= fresh
-        waiting.extend(sorted(fresh))
-    return reached
-
-
-def test_no_circle_of_late_imports_ties_many_files() -> None:
-    needed: dict[str, set[str]] = {}
-    for found, target in imports_within_core():
-        if found.importer and not found.is_for_types:
-            needed.setdefault(found.importer, set()).add(target)
-    reached = {module: reach(needed, module) for module in needed}
-    circles = {frozenset(other for other in reached[module] if module in reached.get(other, ())) for module in needed}
-    assert [sorted(circle) for circle in circles if len(circle) > LARGEST_CIRCLE] == []
-
-
 def test_core_imports_none_of_its_users() -> None:
     wrong = []
     for found, target in imports_within_core():
         user, importer = target.partition(".")[0], found.importer.partition(".")[0]
         if user in USERS and importer != user and importer not in USERS[user]:
             wrong.append(describe(found, target))
-    assert wrong == []
-
-
-def test_pytest_is_imported_by_its_own_files_alone() -> None:
-    wrong = [
-        describe(found, found.imported)
-        for module, file in MODULES.items()
-        for found in read_imports(file, module)
-        if found.imported.partition(".")[0] in ("pytest", "_pytest") and module not in OF_PYTEST
-    ]
     assert wrong == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
@@ -14,8 +13,6 @@ from hetero_tests.ops_page import format_index
 from hetero_core.kernels import index
 from hetero_core.kernels.registry import find_kernel, read_table
 from hetero_core.network.graph import Node
-
-KERNELS = Path(index.__file__).parent
 
 NEW_OPERATOR = """
 from hetero_core.kernels.registry import FLOATS, INT64, kernel
@@ -76,14 +73,3 @@ def test_modules_of_an_operator_have_its_kernels() -> None:
         record = find_kernel(Node("node", op_type, (), (), domain, 1, version))
         assert record is not None
         assert record.function.__module__.rpartition(".")[2] in modules[domain, op_type]
-
-
-def test_no_file_beside_the_operators_names_one() -> None:
-    operators = {op_type for _, op_type, _ in read_table()}
-    named = {
-        f"{file.name}, line {node.lineno}: {node.value}"
-        for file in sorted(KERNELS.glob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Constant) and node.value in operators
-    }
-    assert named == set()

@@ -18,7 +18,7 @@ Task = Mapping[str, Any]
 
 
 def answer_task(folder: Path) -> None:
-    """Does the task in a folder and writes its answer there, as `hetero_core.cli.task_process` has them; what failed is an answer, too.
+    """Does the task in a folder and writes its answer there, as `hetero_core.cli.measurement` has them; what failed is an answer, too.
 
     Imports nothing of hetero: what is imported here would make the import of our own engine look shorter.
     """

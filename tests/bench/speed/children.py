@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hetero_core.cli.bench_rounds import clear_environment
-from hetero_core.cli.task_process import Answer, run_task
+from hetero_core.cli.bench import clear_environment
+from hetero_core.cli.measurement import Answer, run_task
 
 SCRIPT = Path(__file__).parents[1] / "bench_models.py"
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")

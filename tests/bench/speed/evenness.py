@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from speed.children import run_child
 from speed.rounds import Plan, prepare_model
 
-from hetero_core.cli.task_process import Answer, take_turns
+from hetero_core.cli.measurement import Answer, take_turns
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)

@@ -14,7 +14,7 @@ from speed.child import EXPECTED
 from speed.children import find_difference, run_child
 from speed.engines import OURS
 
-from hetero_core.cli.task_process import Answer, take_turns
+from hetero_core.cli.measurement import Answer, take_turns
 
 _MEDIANS = ("import", "load", "first", "median", "lowest", "peak", "ready")
 

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from speed.children import run_busy_neighbour, run_child
 from speed.rounds import Plan, prepare_model
 
-from hetero_core.cli.task_process import Answer, take_turns
+from hetero_core.cli.measurement import Answer, take_turns
 
 
 def measure_stability(model: str, plan: Plan, tell: Callable[[Answer], None], *, processes: int) -> list[Answer]:

@@ -12,7 +12,7 @@ from speed.child import EXPECTED
 from speed.children import find_difference, run_child
 from speed.rounds import Plan, prepare_model
 
-from hetero_core.cli.task_process import Answer, take_turns
+from hetero_core.cli.measurement import Answer, take_turns
 
 RIGHT = 1e-4
 """How far from float64 an answer may be, relative to the largest element."""
