@@ -12,12 +12,11 @@ nox -s flow                 everything together: models, splits, command line, p
 nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
 nox -s engines              one network over OpenVINO, ONNX Runtime and CPU, with all of ONNX's cases; the steps in front of a network
                             beside theirs, tensors of torch; takes minutes
-nox -s shapes               models for many batches and lengths against ONNX Runtime; minutes
 nox -s models               pipelines of scikit-learn, trees of lightgbm and xgboost, exports of torch, language models of the builder
                             of onnxruntime-genai, all with random weights; downloads them
 nox -s real                 trained models of rapidocr-onnxruntime, silero-vad and magika beside ONNX Runtime, run by run; downloads them
-nox -s bench                times beside other engines, an hour or two; -- --start resnet50 for one mode of bench_models.py alone
-nox -s plans                plans of CPU for the benchmark's networks, ONNX's cases and 2,000 drawn graphs, verified; minutes
+nox -s bench                engines in alternating processes, an hour or two; -- --cold resnet50 --engines CPU openvino for some of it
+nox -s busy                 the slowest run of three processes that run AUTO at the same time; minutes
 nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
 nox -s answers              changed models on CPU, TEMPLATE, ORT and OPENVINO beside ONNX Runtime; -- --device CPU --cases 1000
 nox -s hostile              models of at most 1 MB that ask for all memory or time, read and loaded; minutes
@@ -243,34 +242,6 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
-def soundness(session: nox.Session) -> None:
-    """Checks subgraph selection on 20,000 random graphs; takes some minutes."""
-    install_workspace(session, PLUGINS)
-    session.run("python", "tests/bench/check_partition.py", *session.posargs)
-
-
-@nox.session
-def nested(session: nox.Session) -> None:
-    """Runs the conformance kit on HETERO, MULTI, AUTO and BATCH within one another; takes some ten minutes."""
-    install_workspace(session, [*COMPANIONS, "auto", "batch"])
-    session.run("python", "tests/bench/check_nested.py", *session.posargs)
-
-
-@nox.session
-def shapes(session: nox.Session) -> None:
-    """Checks resnet50 for batches 1 to 8 and an encoder for lengths 1 to 512; takes some ten minutes."""
-    install_workspace(session, list(COMPANIONS))
-    session.run("python", "tests/bench/check_shapes.py", *session.posargs, env=isolate(session))
-
-
-@nox.session
-def plans(session: nox.Session) -> None:
-    """Verifies plans of CPU that are made and not run; not among the default sessions."""
-    install_workspace(session, ["cpu", "template", "hetero"])
-    session.run("python", "tests/bench/check_plans.py", *session.posargs, env=isolate(session))
-
-
-@nox.session
 def fuzz(session: nox.Session) -> None:
     """Looks for inputs that are neither refused nor answered; not among the default sessions."""
     install_workspace(session, PLUGINS)
@@ -429,13 +400,13 @@ def rounds(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Prints figures; asserts nothing. With arguments, those of tests/bench/bench_models.py, that one alone."""
-    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
-    # It clears its children's environment itself, and says what it cleared.
-    session.run("python", "tests/bench/bench_models.py", *session.posargs)
-    if session.posargs:
-        return
-    environment = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
-    for script in sorted(ROOT.glob("tests/bench/bench_*.py")):
-        if script.name != "bench_models.py":
-            session.run("python", str(script), env=environment)
+    """Compares engines in alternating processes and prints figures; asserts nothing."""
+    install_workspace(session, [with_extras(name, "test") for name in PLUGINS if find_heavy_extra(name) is None])
+    session.run("python", "tests/bench/compare.py", *session.posargs)
+
+
+@nox.session
+def busy(session: nox.Session) -> None:
+    """Runs one network in several processes at once and prints figures; asserts nothing."""
+    install_workspace(session, [with_extras(name, "test") for name in PLUGINS if find_heavy_extra(name) is None])
+    session.run("python", "tests/bench/busy.py", *session.posargs)
