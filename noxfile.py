@@ -18,10 +18,8 @@ nox -s real                 trained models of rapidocr-onnxruntime, silero-vad a
 nox -s bench                engines in alternating processes, an hour or two; -- --cold resnet50 --engines CPU openvino for some of it
 nox -s busy                 the slowest run of three processes that run AUTO at the same time; minutes
 nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
-nox -s answers              changed models on CPU, TEMPLATE, ORT and OPENVINO beside ONNX Runtime; -- --device CPU --cases 1000
 nox -s hostile              models of at most 1 MB that ask for all memory or time, read and loaded; minutes
-nox -s graphs               20,000 drawn graphs on CPU, 5,000 on each other device, into graphs.json; hours. It goes on where it
-                            stopped; -- CPU -c CPU_KERNELS=JIT --seeds 0:500 --record graphs.json for one device
+nox -s graphs               20,000 drawn graphs on CPU, 5,000 on each other device; hours; -- CPU -c CPU_KERNELS=JIT --cases 500 for one
 nox -s processors           tests of core, CPU, ORT, OPENVINO and flow as an Intel Haswell (AVX2, no AVX-512, no VNNI) and as a Nehalem (no
                             AVX2: NumPy alone), both emulated by qemu-x86_64
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
@@ -251,21 +249,21 @@ def fuzz(session: nox.Session) -> None:
 
 
 GRAPHS = (
-    ("CPU", "-c", "CPU_KERNELS=JIT", "--seeds", "0:20000"),
-    ("CPU", "-c", "CPU_KERNELS=NUMPY", "--seeds", "0:5000"),
-    ("ORT", "--seeds", "0:5000"),
-    ("OPENVINO", "--seeds", "0:5000"),
-    ("HETERO:ORT,CPU", "--seeds", "0:5000"),
-    ("HETERO:TEMPLATE,CPU", "--seeds", "0:5000"),
+    ("CPU", "-c", "CPU_KERNELS=JIT", "--cases", "20000"),
+    ("CPU", "-c", "CPU_KERNELS=NUMPY", "--cases", "5000"),
+    ("ORT", "--cases", "5000"),
+    ("OPENVINO", "--cases", "5000"),
+    ("HETERO:ORT,CPU", "--cases", "5000"),
+    ("HETERO:TEMPLATE,CPU", "--cases", "5000"),
 )
 
 
 @nox.session
 def graphs(session: nox.Session) -> None:
-    """Tries drawn graphs on every device, for hours; a second run goes on with the seeds that graphs.json has not."""
+    """Tries drawn graphs on every device, for hours."""
     install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
     for subject in [session.posargs] if session.posargs else GRAPHS:
-        session.run("python", "tests/graphs/run.py", *subject, env=isolate(session), success_codes=[0, 1])
+        session.run("hetero", "conformance", *subject, "--level", "graphs", env=isolate(session), success_codes=[0, 1])
 
 
 @nox.session
@@ -273,16 +271,6 @@ def kernels(session: nox.Session) -> None:
     """Compiles the kernels that CPU ships; with --check compares instead; not among the default sessions."""
     install_workspace(session, [with_extras("cpu", "test"), "template"])
     session.run("python", "plugins/cpu/shipping/ship.py", *session.posargs, env=isolate(session))
-
-
-@nox.session
-def answers(session: nox.Session) -> None:
-    """Goes on where tests/fuzz/ranges.json says that each device ended; not among the default sessions."""
-    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
-    folder = session.create_tmp()
-    for device in ("CPU", "TEMPLATE", "ORT", "OPENVINO") if "--device" not in session.posargs else ("",):
-        arguments = session.posargs if not device else ["--device", device, "--seed", "1", "--cases", "1000", *session.posargs]
-        session.run("python", "tests/fuzz/answers.py", "--findings", f"{folder}/findings", *arguments, env=isolate(session))
 
 
 # What `processors` runs as each processor. Features that qemu does not emulate are taken away, as it warns of each on stderr.
@@ -344,7 +332,9 @@ def processors(session: nox.Session) -> None:
 def hostile(session: nox.Session) -> None:
     """Reads models that ask for all memory or time, and loads them on four devices; not among the default sessions."""
     install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
-    session.run("python", "tests/fuzz/hostile.py", *session.posargs, env=isolate(session))
+    devices = ("CPU", "TEMPLATE", "ORT", "OPENVINO")
+    limits = ("--kinds", "hostile", "--devices", *devices, "--memory", "16", "--busy", "60", "--seconds", "7200")
+    session.run("python", "tests/fuzz/run.py", *limits, *session.posargs, env=isolate(session))
 
 
 @nox.session

@@ -7,8 +7,8 @@
     python tests/bench/compare.py --engines CPU CPU@/other/.venv/bin/python      another checkout, by its interpreter
 
 Each round starts one process for each engine, in order and in the next round back. A ratio is that of two processes of one round. Printed
-are the median of the ratios and its 95 % interval by order statistics, which takes six rounds. With --output FOLDER the values of each engine
-are written as a file of pyperf: `python -m pyperf compare_to A.json B.json`, `stats`, `hist`. Asserts nothing.
+are the median of the ratios and its 95 % interval by order statistics, which takes six rounds. With --output FOLDER the values of each
+engine are written as a file of pyperf: `python -m pyperf compare_to A.json B.json`, `stats`, `hist`. Asserts nothing.
 """
 
 from __future__ import annotations
