@@ -243,44 +243,25 @@ class Script:
 
 
 SCRIPTS = {
-    "soundness": Script("tests/bench/check_partition.py", "Checks subgraph selection on 20,000 random graphs; minutes.", PLUGINS),
-    "nested": Script(
-        "tests/bench/check_nested.py",
-        "Runs the kit on HETERO, MULTI, AUTO and BATCH within one another; ten minutes.",
-        [*COMPANIONS, "auto", "batch"],
-    ),
-    "shapes": Script(
-        "tests/bench/check_shapes.py", "Checks models for many batches and lengths against ONNX Runtime; minutes.", list(COMPANIONS)
-    ),
     "fuzz": Script(
         "tests/fuzz/run.py",
         "Looks for models, blobs and cache entries that are neither refused nor answered; up to two hours.",
         PLUGINS,
         (("--cases", "20000", "--seconds", "7200"),),
     ),
-    "answers": Script(
-        "tests/fuzz/answers.py",
-        "Compares changed models on four devices with ONNX Runtime, from where tests/fuzz/ranges.json ends.",
-        TESTED,
-        tuple(
-            ("--findings", ".nox/findings", "--device", device, "--seed", "1", "--cases", "1000")
-            for device in ("CPU", "TEMPLATE", "ORT", "OPENVINO")
-        ),
-    ),
     "hostile": Script(
-        "tests/fuzz/hostile.py", "Reads and loads models of at most 1 MB that ask for all memory or time; minutes.", TESTED
-    ),
-    "graphs": Script(
-        "tests/graphs/run.py",
-        "Tries drawn graphs on every device, for hours; goes on with the seeds that graphs.json has not.",
+        "tests/fuzz/run.py",
+        "Reads and loads models of at most 1 MB that ask for all memory or time; minutes.",
         TESTED,
         (
-            ("CPU", "-c", "CPU_KERNELS=JIT", "--seeds", "0:20000"),
-            ("CPU", "-c", "CPU_KERNELS=NUMPY", "--seeds", "0:5000"),
-            *((device, "--seeds", "0:5000") for device in ("ORT", "OPENVINO", "HETERO:ORT,CPU", "HETERO:TEMPLATE,CPU")),
+            (
+                *("--kinds", "hostile", "--devices", "CPU", "TEMPLATE", "ORT", "OPENVINO"),
+                *("--memory", "16", "--busy", "60", "--seconds", "7200"),
+            ),
         ),
-        codes=(0, 1),  # 1 for findings, which are in graphs.json
     ),
+    "bench": Script("tests/bench/compare.py", "Compares engines in alternating processes, for an hour or two.", TESTED),
+    "busy": Script("tests/bench/busy.py", "Runs one network in several processes at once; prints figures.", TESTED),
     "kernels": Script(
         "plugins/cpu/shipping/ship.py",
         "Compiles the kernels that CPU ships; with --check compares instead.",
@@ -326,17 +307,15 @@ def endurance(session: nox.Session) -> None:
 
 
 @nox.session
-def bench(session: nox.Session) -> None:
-    """Prints times beside other engines, an hour or two; -- --start resnet50 for one mode of bench_models.py alone."""
+def graphs(session: nox.Session) -> None:
+    """Tries drawn graphs on every device, for hours."""
     install_workspace(session, TESTED)
-    # It clears its children's environment itself, and says what it cleared.
-    session.run("python", "tests/bench/bench_models.py", *session.posargs)
-    if session.posargs:
-        return
-    environment = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
-    for script in sorted(ROOT.glob("tests/bench/bench_*.py")):
-        if script.name != "bench_models.py":
-            session.run("python", str(script), env=environment)
+    subjects = (
+        ("CPU", "-c", "CPU_KERNELS=JIT", "--cases", "20000"),
+        *((device, "--cases", "5000") for device in ("CPU", "ORT", "OPENVINO", "HETERO:ORT,CPU", "HETERO:TEMPLATE,CPU")),
+    )
+    for subject in [tuple(session.posargs)] if session.posargs else subjects:
+        session.run("hetero", "conformance", *subject, "--level", "graphs", env=isolate(session), success_codes=[0, 1])
 
 
 # The tests of `processors` by processor. Features that qemu does not emulate are taken away, as it warns of each on stderr.
@@ -350,7 +329,7 @@ EMULATED = {
         "plugins/cpu/tests/test_graphs.py",
         "plugins/onnxruntime/tests/test_ort.py",
         "plugins/openvino/tests/test_quantized.py",
-        "tests/flow/test_conformance.py -k contrib",
+        "tests/flow/test_conformance.py -k TEMPLATE-contrib",
     ),
     "Nehalem": (
         "tests/core/test_reference_session.py",

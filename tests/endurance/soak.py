@@ -26,7 +26,6 @@ from pathlib import Path
 from random import Random
 
 from faulty_device import Faults, FaultyFactory, InjectedError
-from leaks import LEAKS
 from operations import DEVICES, HANG, KINDS, NETWORKS, OPERATIONS, STAYING, TAKEN, is_injected, make_model
 from rest import Gate, Sample, await_compiler, count_pipes, count_threads, find_growth, find_leftovers, measure, settle
 
@@ -203,10 +202,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=0.01, help="the share of requests to a device that fail")
     parser.add_argument("--warm-up", type=int, default=0, help="the operations before the time begins, in which caches are filled")
-    parser.add_argument("--leak", choices=LEAKS, help="plant a leak, to see that it is found")
     arguments = parser.parse_args()
-    if arguments.leak:
-        LEAKS[arguments.leak]()
     faulthandler.enable()
     # Faults in a load through the cache are warnings, many of them.
     logging.getLogger("hetero_core").setLevel(logging.CRITICAL)

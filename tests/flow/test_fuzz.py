@@ -48,10 +48,9 @@ def test_worker_that_hangs_in_a_case_is_killed_and_named(
     modules: Any, monkeypatch: pytest.MonkeyPatch, body: str, least_busy: int, least_silent: int
 ) -> None:
     run = modules("run")
-    monkeypatch.setattr(run, "BUSY", 1.0)
     monkeypatch.setattr(run, "IDLE", 5.0 if least_silent else 100.0)
     program = f"""import json; print(json.dumps({{"case": "model:7"}}), flush=True)\n{body}"""
-    case, text = run.follow([sys.executable, "-c", program], {}, Counter(), [0.0])
+    case, text = run.follow([sys.executable, "-c", program], {}, Counter(), [0.0], busy=1.0)
     assert case == "model:7"
     told = re.match(r"the process ended with -9: killed, it computed for (\d+) s and was silent for (\d+) s", text)
     assert told, text

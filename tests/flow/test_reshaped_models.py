@@ -1,7 +1,4 @@
-"""Models for other sizes than they were made for, on every device and after export and import, against ONNX Runtime.
-
-The long lists, batch 1 to 8 and length 1 to 512, are in tests/bench/check_shapes.py (nox -s shapes).
-"""
+"""Models for other sizes than they were made for, on every device and after export and import, against ONNX Runtime."""
 
 from __future__ import annotations
 

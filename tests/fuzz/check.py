@@ -1,20 +1,24 @@
 """What must hold for a stranger's model, blob or cache entry: an error of hetero, or a network that answers; nothing else.
 
 Each check returns how the case ended and what was changed: bytes as they come, or a field, behind a digest that is right again. Models
-may rightly ask for giant computations: only small ones are loaded, and run.
+may rightly ask for giant computations: only small ones are loaded, and run. Hostile models ask for all memory or time in at most 1 MB.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
+from hostile_models import list_models
 from mutate_blobs import mutate_blob
+from mutate_nodes import mutate_nodes
 from mutate_protos import mutate_bytes, mutate_model
 from seeds import list_seeds, parse_text
 
@@ -26,7 +30,6 @@ from hetero_core.network.writer import network_to_bytes, pack_network, unpack_ne
 
 Mutate = Callable[[Random, bytes], bytes]
 
-DEVICES = ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU")
 LARGEST = 1 << 22
 """Bytes of all values together of a network that is loaded and run."""
 UNBOUNDED = frozenset(("Loop", "Scan", "If", "SequenceMap"))
@@ -34,13 +37,66 @@ UNBOUNDED = frozenset(("Loop", "Scan", "If", "SequenceMap"))
 
 BLOB_TEXT = "g (float[2] x) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { a = Mul(x, w) b = Neg(a) y = Relu(b) }"
 X = np.array([3, -4], np.float32)
+HOLE = 10 << 30
+"""Bytes of the file without content that some hostile models name as their weights."""
+LARGEST_READ, LONGEST_READ, LARGEST_LOAD = 10**9, 20.0, 2 * 10**9
+"""Bytes and seconds of the processor that a hostile model of 1 MB may take."""
 
 
-def check_model(core: Core, random: Random, folder: Path) -> str:
-    """Reads a mutated model, writes and packs it, asks every device, loads and runs it where it is small."""
-    content = random.choice(sorted(list_seeds().items()))[1]
-    change, mutate = pick_mutation(random, mutate_model)
-    return f"{read_and_run(core, mutate(random, content))}, {change} changed"
+@dataclass(frozen=True)
+class Case:
+    """One case; `folder` is empty."""
+
+    core: Core
+    index: int
+    random: Random
+    folder: Path
+    devices: Sequence[str]
+
+
+def check_model(case: Case) -> str:
+    """Reads a mutated model, writes and packs it, asks every device, loads and runs it if it is small."""
+    content = case.random.choice(sorted(list_seeds().items()))[1]
+    change, mutate = pick_mutation(case.random, case.random.choice((mutate_model, mutate_nodes)))
+    return f"{read_and_run(case.core, mutate(case.random, content), case.devices)}, {change} changed"
+
+
+def check_hostile(case: Case) -> str:
+    """Reads a hostile model, which takes at most a gigabyte more, and loads it on every device, which takes two."""
+    name, make = list(list_models().items())[case.index]
+    content = make()
+    assert len(content) <= 10**6, f"{name} has {len(content)} bytes"
+    with (case.folder / "hole.bin").open("wb") as file:
+        file.truncate(HOLE)
+    before, began = start_peak(), time.process_time()
+    try:
+        network = case.core.read_network(content, base=case.folder)
+    except HeteroError:
+        network = None
+    grown, seconds = read_status("VmHWM") - before, time.process_time() - began
+    assert grown <= LARGEST_READ, f"reading {name} took {grown} bytes"
+    assert seconds <= LONGEST_READ, f"reading {name} took {seconds:.1f} s"
+    # An engine holds weights of gigabytes for anybody.
+    if network is None or name.startswith("weights_"):
+        return "refused" if network is None else "read"
+    for device in case.devices:
+        before = start_peak()
+        ignore_own_errors(lambda device=device: case.core.load_network(network, device).close())
+        grown = read_status("VmHWM") - before
+        assert grown <= LARGEST_LOAD, f"loading {name} on {device} took {grown} bytes"
+    return "loaded"
+
+
+def start_peak() -> int:
+    """Sets the peak of the resident memory to its present size and returns it, in bytes."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return read_status("VmRSS")
+
+
+def read_status(key: str) -> int:
+    """Returns bytes of this process as Linux states them."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{key}:"))
+    return int(line.split()[1]) * 1024
 
 
 def pick_mutation(random: Random, mutate_field: Mutate) -> tuple[str, Mutate]:
@@ -48,7 +104,7 @@ def pick_mutation(random: Random, mutate_field: Mutate) -> tuple[str, Mutate]:
     return ("bytes", mutate_bytes) if random.random() < 0.3 else ("field", mutate_field)
 
 
-def read_and_run(core: Core, content: bytes) -> str:
+def read_and_run(core: Core, content: bytes, devices: Sequence[str]) -> str:
     """Returns how far a model came."""
     try:
         network = core.read_network(content)
@@ -56,11 +112,11 @@ def read_and_run(core: Core, content: bytes) -> str:
         return "refused"
     for write in (network_to_bytes, write_and_pack):
         ignore_own_errors(lambda write=write: write(network))
-    for device in DEVICES:
+    for device in devices:
         ignore_own_errors(lambda device=device: core.query_network(network, device))
     if not is_small(network):
         return "large"
-    return "run" if [run_everywhere(core, network, device) for device in DEVICES].count(True) else "read"
+    return "run" if [run_everywhere(core, network, device) for device in devices].count(True) else "read"
 
 
 def write_and_pack(network: Network) -> None:
@@ -136,8 +192,9 @@ def list_blobs() -> tuple[tuple[str, bytes], ...]:
     return tuple(made)
 
 
-def check_blob(core: Core, random: Random, folder: Path) -> str:
+def check_blob(case: Case) -> str:
     """Imports a blob with changed bytes or with something changed behind its digest, and runs what comes of it."""
+    core, random = case.core, case.random
     device, blob = random.choice(list_blobs())
     change, mutate = pick_mutation(random, mutate_blob)
     mutated = mutate(random, blob)
@@ -154,9 +211,10 @@ def check_blob(core: Core, random: Random, folder: Path) -> str:
     return f"{'loaded' if result is None else 'run'}, {change} changed"
 
 
-def check_cache(core: Core, random: Random, folder: Path) -> str:
+def check_cache(case: Case) -> str:
     """Loads through a folder whose entry was changed: the answer is right, whatever the entry says."""
-    device = random.choice(DEVICES)
+    core, random, folder = case.core, case.random, case.folder
+    device = random.choice(case.devices)
     config = {"CACHE_DIR": str(folder / "cache")}
     network = core.read_network(parse_text(BLOB_TEXT))
     core.load_network(network, device, config)
@@ -179,4 +237,9 @@ def check_cache(core: Core, random: Random, folder: Path) -> str:
         entry.unlink()
 
 
-CHECKS: dict[str, Callable[[Core, Random, Path], str]] = {"model": check_model, "blob": check_blob, "cache": check_cache}
+CHECKS: dict[str, Callable[[Case], str]] = {
+    "model": check_model,
+    "blob": check_blob,
+    "cache": check_cache,
+    "hostile": check_hostile,
+}

@@ -3,9 +3,11 @@
     python tests/fuzz/run.py --seed 1 --cases 1000              1000 cases of each kind, in a minute at most
     python tests/fuzz/run.py --seed 1 --seconds 600             for ten minutes
     python tests/fuzz/run.py --seed 1 --only model:17           one case, in this process, with its traceback
+    python tests/fuzz/run.py --devices ORT OPENVINO CPU         other devices than CPU, TEMPLATE and a split
+    python tests/fuzz/run.py --kinds hostile --memory 16 --busy 60      models of 1 MB that ask for all memory or time
 
-Cases run in a process of its own with 2 GiB of memory and 10 s of the processor each; where it dies or hangs, that case is the finding
-and a new process goes on. Ends with 1 where something was found.
+Cases run in a process of its own with 2 GiB of memory and 10 s of the processor each; if it dies or hangs, that case is the finding
+and a new process goes on. Ends with 1 if there was a finding.
 """
 
 from __future__ import annotations
@@ -25,10 +27,6 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-MEMORY = 2 << 30
-"""Bytes of address space, threads and libraries included; no case needs a tenth of it."""
-BUSY = 10.0
-"""Seconds of the processor after which a case counts as a hang."""
 IDLE = 60.0
 """Seconds of the clock after which it does: a machine may be busy with others. Before its first case a worker has twice as many."""
 
@@ -41,7 +39,7 @@ def main() -> int:
         return 0
     if arguments.only:
         kind, _, index = arguments.only.partition(":")
-        say(run_case(arguments.seed, kind, int(index)))
+        say(run_case(arguments, kind, int(index)))
         return 0
     findings, counts, slowest = supervise(arguments)
     cases = sum(counts.values()) + len(findings)
@@ -59,7 +57,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=10**9)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--kinds", default="model,blob,cache")
+    parser.add_argument("--kinds", nargs="+", default=["model", "blob", "cache"], help="or hostile")
+    parser.add_argument("--devices", nargs="+", default=["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"])
+    parser.add_argument("--memory", type=int, default=2, help="GiB of address space, libraries included")
+    parser.add_argument("--busy", type=float, default=10.0, help="seconds of the processor after which a case counts as a hang")
     parser.add_argument("--only", default="", help="KIND:INDEX of one case")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--worker", action="store_true")
@@ -72,32 +73,34 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def run_case(seed: int, kind: str, index: int) -> str:
-    """Returns the outcome of one case. Raises: what the case is a finding for."""
-    from check import CHECKS
+def run_case(arguments: argparse.Namespace, kind: str, index: int) -> str:
+    """Returns the outcome of one case. Raises: any exception, which is the finding."""
+    from check import CHECKS, Case
 
     from hetero_core import Core
 
     logging.getLogger("hetero_core").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as folder, Core() as core:
-        return CHECKS[kind](core, Random(f"{seed}:{kind}:{index}"), Path(folder))
+        random = Random(f"{arguments.seed}:{kind}:{index}")
+        return CHECKS[kind](Case(core, index, random, Path(folder), arguments.devices))
 
 
 def work(arguments: argparse.Namespace) -> None:
     """Runs cases and writes one JSON line before and one after each."""
-    from check import list_blobs  # imports onnx and all devices, which is no part of the first case
+    from check import list_blobs, list_models  # imports onnx and all devices, which is no part of the first case
 
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (arguments.memory << 30,) * 2)
     list_blobs()
     end = time.monotonic() + arguments.seconds
-    for index in range(arguments.first, arguments.cases):
+    cases = arguments.cases if arguments.kinds != ["hostile"] else min(arguments.cases, len(list_models()))
+    for index in range(arguments.first, cases):
         if time.monotonic() > end:
             return
-        for kind in arguments.kinds.split(","):
+        for kind in arguments.kinds:
             say(json.dumps({"case": f"{kind}:{index}"}))
             began = time.monotonic()
             try:
-                outcome = {"outcome": f"{kind} {run_case(arguments.seed, kind, index)}"}
+                outcome = {"outcome": f"{kind} {run_case(arguments, kind, index)}"}
             except BaseException:  # noqa: BLE001  # that is what is looked for
                 outcome = {"finding": traceback.format_exc(limit=-12)}
             say(json.dumps({**outcome, "seconds": time.monotonic() - began}))
@@ -111,8 +114,9 @@ def supervise(arguments: argparse.Namespace) -> tuple[dict[str, str], Counter[st
     end, first = time.monotonic() + arguments.seconds, 0
     while first < arguments.cases and time.monotonic() < end:
         command = [sys.executable, __file__, "--worker", "--seed", str(arguments.seed), "--cases", str(arguments.cases)]
-        command += ["--kinds", arguments.kinds, "--first", str(first), "--seconds", str(end - time.monotonic())]
-        last, error = follow(command, findings, counts, seconds)
+        command += ["--kinds", *arguments.kinds, "--devices", *arguments.devices, "--memory", str(arguments.memory)]
+        command += ["--first", str(first), "--seconds", str(end - time.monotonic())]
+        last, error = follow(command, findings, counts, seconds, busy=arguments.busy)
         if not error:
             break
         findings[last] = error
@@ -120,15 +124,17 @@ def supervise(arguments: argparse.Namespace) -> tuple[dict[str, str], Counter[st
     return findings, counts, seconds[0]
 
 
-def follow(command: list[str], findings: dict[str, str], counts: Counter[str], seconds: list[float]) -> tuple[str, str]:
-    """Collects what a worker says; returns its last case and how the worker died in it, empty where it ended well."""
+def follow(
+    command: list[str], findings: dict[str, str], counts: Counter[str], seconds: list[float], *, busy: float
+) -> tuple[str, str]:
+    """Collects the lines of a worker; returns its last case and how the worker died in it, empty if it ended well."""
     case = ":-1"
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as worker,
     ):
         assert worker.stdout is not None
-        watch = Watch(worker)
+        watch = Watch(worker, busy)
         for line in worker.stdout:
             watch.note_life()
             said = json.loads(line)
@@ -147,8 +153,8 @@ def follow(command: list[str], findings: dict[str, str], counts: Counter[str], s
 class Watch:
     """Kills a worker that has said nothing for too long."""
 
-    def __init__(self, worker: subprocess.Popen[str]) -> None:
-        self._worker = worker
+    def __init__(self, worker: subprocess.Popen[str], limit: float) -> None:
+        self._worker, self._limit = worker, limit
         # The imports are no case.
         self._last, self._busy = time.monotonic() + IDLE, float("inf")
         self._stopped = threading.Event()
@@ -166,7 +172,7 @@ class Watch:
     def _look(self) -> None:
         while not self._stopped.wait(1):
             busy, idle = read_busy_seconds(self._worker.pid) - self._busy, time.monotonic() - self._last
-            if busy > BUSY or idle > IDLE:
+            if busy > self._limit or idle > IDLE:
                 self.verdict = f": killed, it computed for {busy:.0f} s and was silent for {idle:.0f} s"
                 self._worker.kill()
                 return

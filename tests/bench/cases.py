@@ -1,0 +1,204 @@
+"""The cases of the benchmark: a model with seeded random weights, the inputs of a run, and how a generating model feeds itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
+
+from hetero_tests.larger_models import larger_model  # the path is set above
+from hetero_tests.network_writer import NetworkWriter
+from hetero_tests.open_models import make_decoder, make_detector, make_encoder
+from hetero_tests.open_variants import make_gpt, make_unet
+
+from hetero_core.testing.models import light_inputs, light_model, residual_model
+
+LIGHT = ("densenet121", "inception_v1", "resnet50", "shufflenet", "squeezenet", "vgg19")
+LARGER = ("bert", "gpt2_step", "mobilenet_v2", "u_net", "vit_tiny")
+FIXED = (*LIGHT, *LARGER)
+PROMPT, TOKENS = 128, 100
+Feeds = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`runs` are the feeds of one timed pass, in order. A decoder gets one prompt and writes `tokens` more from its own outputs."""
+
+    model: onnx.ModelProto
+    runs: Sequence[Feeds]
+    tokens: int = 0
+
+
+def make_case(name: str, batch: int = 1) -> Case:
+    """Returns a case; the same name and batch give the same case, to the bit. Only the fixed models have a batch. Raises: KeyError."""
+    if name in FIXED or name == "residual":
+        model = larger_model(name, batch) if name in LARGER else widen_batch(_make_light(name), batch)
+        return Case(model, [light_inputs(model)])
+    kind, _, count = name.partition(":")
+    if count:
+        return _make_chain(kind, int(count))
+    return OTHERS[name]()
+
+
+def list_cases() -> tuple[str, ...]:
+    """Returns the names of all cases, less the chains, which have a length behind a colon."""
+    return (*FIXED, *OTHERS)
+
+
+def write_case(case: Case, folder: Path) -> None:
+    """Writes what a measuring process reads, which builds no model itself."""
+    (folder / "model.onnx").write_bytes(case.model.SerializeToString())
+    np.savez(
+        folder / "inputs.npz", **{f"{index}/{name}": array for index, run in enumerate(case.runs) for name, array in run.items()}
+    )
+    (folder / "case.json").write_text(json.dumps({"runs": len(case.runs), "tokens": case.tokens}), encoding="utf-8")
+
+
+def _make_light(name: str) -> onnx.ModelProto:
+    return residual_model() if name == "residual" else light_model(name)
+
+
+def widen_batch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
+    """Returns a model for one image, made for more: its inputs, outputs and constant targets of Reshape are changed in place."""
+    if batch == 1:
+        return model
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = batch
+    targets = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
+    for tensor in model.graph.initializer:
+        if tensor.name in targets:
+            sizes = numpy_helper.to_array(tensor).copy()
+            # 0 is the size that the input has.
+            sizes[0] = 0 if sizes[0] == 1 else sizes[0]
+            tensor.CopyFrom(numpy_helper.from_array(sizes, tensor.name))
+    del model.graph.value_info[:]
+    return model
+
+
+def _make_chain(kind: str, length: int) -> Case:
+    """Returns `length` operators on 16 elements: `elementwise` of Add, Abs, Mul, Tanh in turns, `mixed` with a MatMul in every four."""
+    operators = {"elementwise": ("Add", "Abs", "Mul", "Tanh"), "mixed": ("MatMul", "Tanh", "Mul", "Abs")}[kind]
+    writer = NetworkWriter(kind)
+    x = writer.add_input("x", (4, 4))
+    for index in range(length):
+        op_type = operators[index % 4]
+        shape = {"Add": (4,), "Mul": (4,), "MatMul": (4, 4)}.get(op_type)
+        x = writer.add_node(op_type, x, *() if shape is None else (writer.draw_weight(*shape, deviation=0.5, mean=0.5),))
+    writer.add_output(x, (4, 4))
+    model = writer.build_model()
+    return Case(model, [light_inputs(model)])
+
+
+def _make_generation(make_model: Callable[[], onnx.ModelProto]) -> Case:
+    model = make_model()
+    return Case(model, [{"tokens": np.arange(PROMPT)[None] % 1000, **_empty_past(model)}], TOKENS)
+
+
+def _make_prefill() -> Case:
+    model, rng = make_decoder(), np.random.default_rng(5)
+    lengths = rng.choice(np.arange(16, 300), 17, replace=False)
+    past = _empty_past(model)
+    return Case(model, [{"tokens": rng.integers(0, 1000, (1, int(length))), **past} for length in lengths])
+
+
+def _empty_past(model: onnx.ModelProto) -> Feeds:
+    """Returns keys and values of no tokens."""
+    sizes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in model.graph.input}
+    return {name: np.zeros((1, size[1], 0, size[3]), np.float32) for name, size in sizes.items() if name.startswith("past")}
+
+
+def _make_encoder() -> Case:
+    rng = np.random.default_rng(5)
+    shapes = [(int(rng.integers(1, 9)), int(rng.integers(8, 129))) for _ in range(30)]
+    return Case(make_encoder(), [{"tokens": rng.integers(0, 1000, s), "mask": np.ones(s, np.int64)} for s in shapes])
+
+
+def _make_images(model: onnx.ModelProto, channels: int, step: int) -> Case:
+    """Returns twenty images of 64 to 256 pixels, whose sizes are multiples of `step`."""
+    rng = np.random.default_rng(5)
+    sizes = [tuple(int(size) * step for size in rng.integers(64 // step, 256 // step + 1, 2)) for _ in range(20)]
+    return Case(model, [{"image": rng.standard_normal((1, channels, *size), np.float32)} for size in sizes])
+
+
+def make_int8_resnet(size: int = 224) -> Case:
+    """Returns a ResNet-18 in QDQ form. Source: He et al. 2015, table 1."""
+    writer, generator = NetworkWriter("int8_resnet"), np.random.default_rng(0)
+    step, zero = writer.add_scalar(0.03), writer.add_constant(np.array(0, np.int8))
+
+    def quantize(x: str) -> str:
+        return str(writer.add_node("DequantizeLinear", writer.add_node("QuantizeLinear", x, step, zero), step, zero))
+
+    def add_conv(x: str, inputs: int, outputs: int, kernel: int, stride: int) -> str:
+        weight = writer.add_constant(generator.integers(-127, 128, (outputs, inputs, kernel, kernel)).astype(np.int8))
+        scale = writer.add_scalar(1 / (73 * (inputs * kernel * kernel) ** 0.5))
+        weights = writer.add_node("DequantizeLinear", weight, scale, zero)
+        return str(writer.add_node("Conv", x, weights, strides=[stride] * 2, pads=[kernel // 2] * 4))
+
+    x = quantize(writer.add_input("images", (1, 3, size, size)))
+    x = quantize(writer.add_node("Relu", add_conv(x, 3, 64, 7, 2)))
+    x = str(writer.add_node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4))
+    channels = 64
+    for outputs, first_stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        for stride in (first_stride, 1):
+            y = quantize(writer.add_node("Relu", add_conv(x, channels, outputs, 3, stride)))
+            y = quantize(add_conv(y, outputs, outputs, 3, 1))
+            shortcut = x if stride == 1 and channels == outputs else quantize(add_conv(x, channels, outputs, 1, stride))
+            x, channels = quantize(writer.add_node("Relu", writer.add_node("Add", y, shortcut))), outputs
+    x = writer.add_node("Flatten", writer.add_node("GlobalAveragePool", x))
+    writer.add_output(writer.add_node("MatMul", x, writer.draw_weight(512, 1000)), (1, 1000))
+    model = writer.build_model()
+    return Case(model, [light_inputs(model)])
+
+
+def make_trees(*, trees: int = 200, depth: int = 6, features: int = 30, rows: int = 100) -> Case:
+    """Returns a regression by full trees with random thresholds, as boosting libraries export them."""
+    rng, inner = np.random.default_rng(0), 2**depth - 1
+    total = 2 * inner + 1
+    # Node n of a tree has the children 2n + 1 and 2n + 2; those behind the first `inner` are leaves.
+    nodes = np.arange(total)
+    is_inner = nodes < inner
+    node = helper.make_node(
+        "TreeEnsembleRegressor",
+        ["x"],
+        ["y"],
+        domain="ai.onnx.ml",
+        n_targets=1,
+        nodes_treeids=np.repeat(np.arange(trees), total),
+        nodes_nodeids=np.tile(nodes, trees),
+        nodes_featureids=rng.integers(0, features, trees * total),
+        nodes_modes=["BRANCH_LEQ" if inner_node else "LEAF" for inner_node in np.tile(is_inner, trees)],
+        nodes_values=rng.standard_normal(trees * total).astype(np.float32),
+        nodes_truenodeids=np.tile(np.where(is_inner, 2 * nodes + 1, 0), trees),
+        nodes_falsenodeids=np.tile(np.where(is_inner, 2 * nodes + 2, 0), trees),
+        target_treeids=np.repeat(np.arange(trees), inner + 1),
+        target_nodeids=np.tile(nodes[~is_inner], trees),
+        target_ids=np.zeros(trees * (inner + 1), np.int64),
+        target_weights=rng.standard_normal(trees * (inner + 1)).astype(np.float32),
+    )
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", ["n", features]), ("y", ["n", 1]))
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(helper.make_graph([node], "trees", [x], [y]), opset_imports=opsets, ir_version=10)
+    return Case(model, [{"x": rng.standard_normal((rows, features), np.float32)}])
+
+
+OTHERS: Mapping[str, Callable[[], Case]] = {
+    "encoder": _make_encoder,
+    "detector": lambda: _make_images(make_detector(), 3, 1),
+    "open_unet": lambda: _make_images(make_unet(), 1, 16),
+    "prefill": _make_prefill,
+    "decoder": lambda: _make_generation(make_decoder),
+    "gpt": lambda: _make_generation(make_gpt),
+    "int8_resnet": make_int8_resnet,
+    "trees": make_trees,
+}
