@@ -282,10 +282,6 @@ class Executable:
         """Returns the loaded part in whose memory an input is read or an output produced, for a device composed of devices; else None."""
         return None
 
-    keeps_loads = False
-    """Whether an import of what `export_network` gives is much faster than the load that made it, and the same in all else. The Core then
-    keeps that in the user's private folder, and imports it where the same model file is loaded again; files of up to 32 MiB."""
-
     settable_keys: tuple[str, ...] = ()
     """The configuration keys that `set_config` takes."""
 

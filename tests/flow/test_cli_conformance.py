@@ -107,7 +107,7 @@ def test_list_names_the_checks_and_runs_none(capsys: pytest.CaptureFixture[str])
         (["CPU", "--check", "cancel.*", "--matrix", "m.md"], 2, "--matrix needs checks of the level operators"),
         (["--check", "cancel.*"], 2, "give the device that is to be checked"),
         (["CPUX", "--check", "cancel.*"], 3, "did you mean 'CPU'?"),
-        (["CPU", "--check", "cancel.*", "-c", "CPU_KERNEL=NUMPY"], 2, "did you mean 'CPU_KERNELS' or 'CPU_KEEP_LOADS'"),
+        (["CPU", "--check", "cancel.*", "-c", "CPU_KERNEL=NUMPY"], 2, "did you mean 'CPU_KERNELS'"),
         (
             ["HETERO:TEMPLATE,CPU", "-c", "CPU_KERNELS=NUMPY"],
             2,

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from hetero_cpu.sources import NetworkSource
 
 VERIFY_PLAN_KEY = "CPU_VERIFY_PLAN"
-KEEP_LOADS_KEY = "CPU_KEEP_LOADS"
 
 
 class CpuDevice:
@@ -68,13 +67,6 @@ class CpuDevice:
                 bool,
                 False,
                 "Check each plan before it runs for the first time; where one is wrong, the network goes node by node, with a warning.",
-                runtime=True,
-            ),
-            KEEP_LOADS_KEY: ConfigKey(
-                bool,
-                True,
-                "Keep a small model file that machine code runs alone, or that has open sizes, in the user's private folder as it was "
-                "loaded, so that its next load takes less time; NO writes no copy of the model there.",
                 runtime=True,
             ),
             WEIGHTS_ONCE_KEY: ConfigKey(
@@ -137,7 +129,6 @@ class CpuDevice:
             verifies=config[VERIFY_KEY] == YES,
             checks_plans=config[VERIFY_PLAN_KEY],
             is_once=bool(config[WEIGHTS_ONCE_KEY]),
-            may_keep_loads=config[KEEP_LOADS_KEY],
         )
 
     @hookimpl

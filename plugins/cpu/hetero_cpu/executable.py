@@ -47,16 +47,13 @@ class CpuExecutable(TellingExecutable):
         verifies: bool = False,
         checks_plans: bool = False,
         is_once: bool = False,
-        may_keep_loads: bool = True,
     ) -> None:
         """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way.
 
         With `verifies` the first run of each plan is computed twice. With `checks_plans` a plan is checked as a whole before it runs,
         and a network with a wrong one goes node by node. With `is_once` each weight is held in one form, for all sizes.
-        `may_keep_loads`: a copy of the model may be written.
         """
         self._kernels, self.workers, self._verifies, self._checks_plans = kernels, workers, verifies, checks_plans
-        self._may_keep_loads = may_keep_loads
         self._teams = None if kernels == NUMPY or workers == 1 else open_teams(workers, streams)
         self.source, self.inputs, self.outputs = source, source.inputs, source.outputs
         self._extensions = dict(extensions)

@@ -104,11 +104,6 @@ class OpenPlans:
             return self._stored
 
     @property
-    def are_kept(self) -> bool:
-        """Whether plans are kept for later processes."""
-        return self._open_stored is not None
-
-    @property
     def is_ordered(self) -> bool:
         """Whether kernels of a class are being compiled."""
         return self._order.locked()
