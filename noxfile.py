@@ -298,13 +298,6 @@ def graphs(session: nox.Session) -> None:
 
 
 @nox.session
-def kernels(session: nox.Session) -> None:
-    """Compiles the kernels that CPU ships; with --check compares instead; not among the default sessions."""
-    install_workspace(session, [with_extras("cpu", "test"), "template"])
-    session.run("python", "plugins/cpu/shipping/ship.py", *session.posargs, env=isolate(session))
-
-
-@nox.session
 def answers(session: nox.Session) -> None:
     """Goes on where tests/fuzz/ranges.json says that each device ended; not among the default sessions."""
     install_workspace(session, [with_extras(name, "test") for name in PLUGINS])

@@ -109,8 +109,13 @@ def test_a_class_takes_over_with_packed_weights(network: CpuExecutable, orders: 
 def test_kernels_that_are_at_hand_answer_until_the_others_are_compiled(
     orders: Orders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(compiler, "_open_folder", lambda: str(tmp_path))
-    # A product is shipped, and so are sums; one with this activation behind it is not.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    # A product is at hand; one with this activation behind it is not.
+    product = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> product (float[rows, 32] x) => (float[rows, 48] y) { y = MatMul (x, w) }'
+    )
+    product.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT, "w"))
+    CpuExecutable(NetworkSource(read_network(product)), {}, kernels="JIT").run((np.ones((50, 32), np.float32),), RunContext())
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
         active (float[rows, 32] x) => (float[rows, 48] z) { y = MatMul (x, w) z = Elu <alpha = 0.375> (y) }""")
     model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT, "w"))

@@ -39,8 +39,7 @@ import numpy as np
 import onnx
 from hetero_core import Core
 from hetero_cpu.machine import compiler
-if sys.argv[1] == "none":
-    compiler.find_shipped = lambda: None
+compiler.find_level = lambda: ""
 from hetero_core.conformance.oracles import run_onnxruntime
 from hetero_core.testing.models import light_inputs, residual_model
 
@@ -66,10 +65,10 @@ print(json.dumps(found))
 """
 
 
-def start(cache: Path, shipped: str = "none") -> Any:
-    """Returns what a fresh process saw, with the kernels that are shipped where `shipped` is "all"."""
+def start(cache: Path) -> Any:
+    """Returns what a fresh process saw."""
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, shipped],
+        [sys.executable, "-c", CHILD],
         env={**os.environ, "XDG_CACHE_HOME": str(cache)},
         capture_output=True,
         text=True,
@@ -98,16 +97,6 @@ def test_answers_are_right_before_while_and_after_machine_code_takes_over_and_th
     assert not warm["llvm"]
 
 
-def test_shipped_kernels_answer_first_and_the_others_join_them(tmp_path: Path) -> None:
-    if compiler.find_shipped() is None:
-        pytest.skip("no kernels are shipped for this processor")
-    tmp_path.chmod(0o700)
-    seen = start(tmp_path, "all")
-    assert 0 < seen["steps"][0] <= seen["steps"][-1]
-    assert seen["ready"][-1]
-    assert max(seen["differences"]) < 1e-5
-
-
 MODEL = '<ir_version: 8, opset_import: ["": 17]> mix (float[1, 16, 12, 12] x) => (float[1, 32, 12, 12] y) { y = Conv (x, w) }'
 
 
@@ -120,15 +109,12 @@ def make_model() -> Any:
 
 
 @pytest.fixture(name="empty_folder")
-def fixture_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No kernel is shipped or stored, and none is in the process."""
+def fixture_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel is stored, and none is in the process."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(compiler, "find_shipped", lambda: None)
+    monkeypatch.setattr(compiler, "find_level", lambda: "")
     monkeypatch.setattr(compiler.COMPILER, "_addresses", {})
-    compiler._open_folder.cache_clear()
-    yield
-    compiler._open_folder.cache_clear()
 
 
 @pytest.mark.usefixtures("empty_folder")
