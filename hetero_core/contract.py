@@ -87,7 +87,7 @@ class Payload:
     The core wraps them in the container (identity, versions, digest) and gives the same sections back, memory-mapped, at import.
     `code` names the sections that are executed in any way; they are imported only if the user trusts the blob. `spare` names those
     sections of code without which the plugin can import, too: for a blob that is not trusted they are left out. `digests` has the
-    digest of each section of an import (`hetero_core.blobs.digests`), for a plugin that caches files beside a blob; an export has none.
+    digest of each section of an import (`hetero_core.blobs.container`), for a plugin that caches files beside a blob; an export has none.
     """
 
     sections: Mapping[str, Any]

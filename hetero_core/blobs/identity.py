@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hetero_core.blobs.header import BlobHeader
+from hetero_core.blobs.container import BlobHeader
 from hetero_core.contract import DeviceName
 from hetero_core.devices.config import LIMIT_KEYS, convert_config, merge_config
 from hetero_core.devices.device import Device

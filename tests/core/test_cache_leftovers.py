@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hetero_core.blobs import cache as cache_module
-from hetero_core.blobs.locks import FileLock
+from hetero_core.blobs.cache import FileLock
 
 TEXT = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Mul(x, w) y = Neg(a) }"
 DAY = 86400.0
@@ -90,7 +90,7 @@ def test_files_that_are_not_the_caches_own_are_left(load: Callable[..., bool], f
 
 def test_lock_is_neither_lost_nor_taken_by_a_clock_that_jumps(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from hetero_core.blobs.locks import FileLock\n"
+        "import sys; from pathlib import Path; from hetero_core.blobs.cache import FileLock\n"
         "lock = FileLock(Path(sys.argv[1])); assert lock.acquire(0, on_wait=sys.exit)\n"
         "sys.stdout.write('held\\n'); sys.stdout.flush(); sys.stdin.read()"
     )

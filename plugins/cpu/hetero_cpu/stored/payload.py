@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.blobs.digests import digest_sections
+from hetero_core.blobs.container import digest_sections
 from hetero_core.blobs.store import STORE
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError
