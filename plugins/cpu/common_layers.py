@@ -97,6 +97,12 @@ def make_convolutions(activation: str, outputs: tuple[int, ...]) -> Model:
             layers.end(activate(layers.convolve(x, channels, count, kernel, stride)))
             other = layers.add("Relu", layers.convolve(x, channels, count, 1, stride))
             layers.end(activate(layers.add("Add", layers.convolve(x, channels, count, kernel, stride), other)))
+    # Weights that outgrow a cache are fetched ahead.
+    wide = layers.add("Relu", layers.convolve(x, channels, 512, 1))
+    for count in (128, 512, 2048):
+        other = layers.add("Relu", layers.convolve(wide, 512, count, 1))
+        layers.end(activate(layers.convolve(wide, 512, count, 1)))
+        layers.end(activate(layers.add("Add", layers.convolve(wide, 512, count, 1), other)))
     for kernel in (3, 5):
         for stride in (1, 2):
             layers.end(activate(layers.convolve(x, channels, channels, kernel, stride, channels)))

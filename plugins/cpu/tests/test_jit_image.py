@@ -107,18 +107,6 @@ def test_machine_code_is_never_writable_and_constants_are_not_executable(folder:
     assert [right for span, right in rights.items() if address in span] == ["r-xp"]
 
 
-def test_image_cut_anywhere_is_refused_or_complete(folder: Path) -> None:
-    Compiler().compile(Kernel(NAME, emit))
-    _, image = read_stored(folder)
-    refused = 0
-    for size in range(0, len(image), 7):
-        try:
-            load_image(image[:size], NAME)
-        except ImageError:
-            refused += 1
-    assert refused == len(range(0, len(image), 7))
-
-
 def find_relocations(image: bytes) -> tuple[int, int]:
     """Returns the offset of the first relocation, and that of the header of its section."""
     (begin,), (count,) = struct.unpack_from("<Q", image, 40), struct.unpack_from("<H", image, 60)
@@ -134,15 +122,6 @@ def test_unknown_kind_of_reference_is_refused_by_number(folder: Path) -> None:
     place, _ = find_relocations(bytes(image))
     struct.pack_into("<I", image, place + 8, 9)
     with pytest.raises(ImageError, match=r"a reference of kind 9; expected 1, 2 or 4"):
-        load_image(bytes(image), NAME)
-
-
-def test_reference_beyond_the_section_is_refused(folder: Path) -> None:
-    Compiler().compile(Kernel(NAME, emit))
-    image = bytearray(read_stored(folder)[1])
-    place, _ = find_relocations(bytes(image))
-    struct.pack_into("<Q", image, place, 1 << 40)
-    with pytest.raises(ImageError, match=f"kernel {NAME} is cut short or damaged"):
         load_image(bytes(image), NAME)
 
 
@@ -169,22 +148,6 @@ def test_unusable_object_with_a_right_digest_is_compiled_again(folder: Path, cap
     with caplog.at_level(logging.WARNING, logger="hetero_cpu.machine.compiler"):
         assert run_at(Compiler().compile(Kernel(NAME, emit))) == EXPECTED * find_width()
     assert "a stored kernel cannot be used and is compiled again: this is no object file for x86-64" in caplog.text
-
-
-@pytest.mark.parametrize("value", [0, 1, 7, 1 << 20, 1 << 40, (1 << 63) - 1, (1 << 64) - 1])
-def test_any_number_of_an_object_changed_behind_a_right_digest_is_refused_or_harmless_to_load(folder: Path, value: int) -> None:
-    Compiler().compile(Kernel(NAME, emit))
-    image = read_stored(folder)[1]
-    refused = 0
-    for place in range(0, len(image) - 8, 4):
-        changed = bytearray(image)
-        struct.pack_into("<Q", changed, place, value)
-        # What it computes is another matter: whoever may write here may run anything as this user.
-        try:
-            load_image(bytes(changed), NAME)
-        except ImageError:
-            refused += 1
-    assert refused
 
 
 @pytest.mark.parametrize("kind", ["link", "open"])
