@@ -60,8 +60,6 @@ _IDENTITY = "hetero/cache"
 """The section of an entry that says what it was made from; the plugin that imports the entry does not see it."""
 _ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.blob")
 _LEFTOVER_NAME = re.compile(r"[0-9a-f]{64}\.(lock|[^.]+\.partial)")
-_CLOCK_SKEW = 2_000_000_000
-"""Nanoseconds by which the clocks of two machines may differ that share a folder."""
 
 _tidied: set[Path] = set()
 """The folders that this process has looked through for what killed processes left."""
@@ -209,19 +207,16 @@ class NetworkCache:
         return size
 
     def _evict(self, folder: CacheFolder, stored: str) -> None:
-        """Removes the entries that were not used for the longest time, until the rest is within the limit; never the one just stored.
-
-        A time ahead of the clock is from before the clock was put back: such entries go first.
-        """
+        """Removes the entries that were not used for the longest time, until the rest is within the limit; never the one just stored."""
         if self._size_limit == 0:
             return
-        entries, latest = [], time.time_ns() + _CLOCK_SKEW
+        entries = []
         for name in _list(folder, _ENTRY_NAME):
             with suppress(OSError):
                 status = folder.stat(name)
-                entries.append((status.st_mtime_ns <= latest, status.st_mtime_ns, name, status.st_size))
+                entries.append((status.st_mtime_ns, name, status.st_size))
         total = sum(size for *_, size in entries)
-        for *_, name, size in sorted(entries):
+        for _, name, size in sorted(entries):
             if total <= self._size_limit:
                 return
             if name == stored:

@@ -38,6 +38,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]  # of a configur
         if obstacle:
             self.app.display_warning(f"the wheel of hetero-cpu brings no kernels along: {obstacle}")
             return
+        self.app.display_info(f"compiling the kernels of hetero-cpu, which takes minutes; {SWITCH}=NO builds without them")
         self._folder = tempfile.mkdtemp(prefix="hetero-cpu-kernels-")
         environment = {**os.environ, "PYTHONPATH": path}
         commands = [[sys.executable, str(Path(self.root, "common_layers.py")), level, self._folder] for level in LEVELS]

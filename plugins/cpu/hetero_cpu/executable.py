@@ -245,7 +245,7 @@ class CpuExecutable(TellingExecutable):
     def _plan_class(self, special: Network, signature: Signature, missing: list[Kernel] | None = None) -> OpenPlanInUse | None:
         """Returns the plan of a class of sizes, nothing of it compiled; None if there is none.
 
-        With `missing`, which gets the kernels that are neither shipped nor stored, the plan does without them.
+        With `missing`, which gets the kernels that are not at hand, the plan does without them.
         """
         from hetero_cpu.open.making import make_open_plan
 

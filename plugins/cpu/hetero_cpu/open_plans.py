@@ -173,7 +173,7 @@ class OpenPlans:
 
 
 def are_at_hand(kernels: Iterable[Kernel]) -> bool:
-    """Says whether kernels are shipped or stored, and loads them."""
+    """Says whether kernels are in the wheel or stored, and loads them."""
     from hetero_cpu.machine.compiler import COMPILER  # LLVM
 
     return COMPILER.load_stored(kernels)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,18 @@ def test_index_that_is_no_object_is_an_error(core: Core, tmp_path: Path) -> None
         write_blob(header, Payload({**payload.sections, "index": content}, payload.version), stream)
         with pytest.raises(BlobDamagedError, match=message):
             core.import_network(stream.getvalue(), "CPU")
+
+
+def test_blob_with_a_key_of_another_version_names_both_versions(core: Core, tmp_path: Path) -> None:
+    export(core, residual_model(), tmp_path / "x.blob")
+    header, payload = read_blob(tmp_path / "x.blob")
+    stream = io.BytesIO()
+    write_blob(replace(header, config={**header.config, "CPU_OF_OLD": True}), payload, stream)
+    message = (
+        r"the blob, of hetero-cpu [0-9.]+, has the configuration keys CPU_OF_OLD, which plugin CPU \(hetero-cpu [0-9.]+\) does"
+    )
+    with pytest.raises(BlobMismatchError, match=message):
+        core.import_network(stream.getvalue(), "CPU")
 
 
 def test_plan_is_found_by_the_content_of_the_blob_alone(core: Core, tmp_path: Path) -> None:
