@@ -206,10 +206,11 @@ class Compiler:
         return True
 
     def _emit(self, kernel: Kernel) -> str:
-        if kernel.name not in self._texts:
+        text = self._texts.get(kernel.name)
+        if text is None:
             assert kernel.emit is not None, f"kernel {kernel.name} is of a stored plan, and is loaded or not used"
-            self._texts[kernel.name] = kernel.emit(kernel.name, find_width()).take_text()
-        return self._texts[kernel.name]
+            self._texts[kernel.name] = text = kernel.emit(kernel.name, find_width()).take_text()
+        return text
 
     def expect(self) -> None:
         """Has the process that compiles started for kernels that are not known yet, unless a wheel may well have them."""
