@@ -87,7 +87,7 @@ class Payload:
     The core wraps them in the container (identity, versions, digest) and gives the same sections back, memory-mapped, at import.
     `code` names the sections that are executed in any way; they are imported only if the user trusts the blob. `spare` names those
     sections of code without which the plugin can import, too: for a blob that is not trusted they are left out. `digests` has the
-    digest of each section of an import (`hetero_core.blobs.digests`), for a plugin that caches files beside a blob; an export has none.
+    digest of each section of an import (`hetero_core.blobs.container`), for a plugin that caches files beside a blob; an export has none.
     """
 
     sections: Mapping[str, Any]
@@ -281,10 +281,6 @@ class Executable:
     def find_part(self, name: str) -> Any:
         """Returns the loaded part in whose memory an input is read or an output produced, for a device composed of devices; else None."""
         return None
-
-    keeps_loads = False
-    """Whether an import of what `export_network` gives is much faster than the load that made it, and the same in all else. The Core then
-    keeps that in the user's private folder, and imports it where the same model file is loaded again; files of up to 32 MiB."""
 
     settable_keys: tuple[str, ...] = ()
     """The configuration keys that `set_config` takes."""

@@ -34,7 +34,6 @@ from hetero_core.runtime.loading import Loader
 if TYPE_CHECKING:
     import onnx
 
-    from hetero_core.blobs.kept_loads import KeptLoad
     from hetero_core.transforms.editing import EditableNetwork
 
     ModelFile: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
@@ -230,32 +229,11 @@ class Core:
         target = self._find_target(device, config)
 
         def load() -> ExecutableNetwork:
-            entry = self._find_kept_load(network, target)
-            if entry is not None:
-                imported = entry.take(
-                    lambda header, payload: self._loader.import_blob(header, payload, target), discard=ExecutableNetwork.close
-                )
-                if imported is not None:
-                    return imported
             read = self._as_network(network)
             with offer_cure(self, read, target.device):
-                loaded = self._loader.load(read, target)
-            if entry is not None and loaded.executable.keeps_loads:
-                entry.keep(read, loaded.pack)
-            return loaded
+                return self._loader.load(read, target)
 
         return call_in_time(load, target, what=f"loading {describe_model(network)}", discard=ExecutableNetwork.close)
-
-    def _find_kept_load(self, model: Model, target: CallTarget) -> KeptLoad | None:
-        """Returns the entry of a load of a file that nothing shapes but the file, the device and its configuration; None of any other."""
-        config = target.config
-        is_shaped = self._extensions or self._registry.wrappers or self._read_limits is not None
-        is_plain = not target.device.arguments and not config.get("CACHE_DIR") and config.get("MEMORY_LIMIT") is None
-        if is_shaped or not is_plain or not isinstance(model, (str, os.PathLike)):
-            return None
-        from hetero_core.blobs.kept_loads import find_kept_load  # only loads of files need it
-
-        return find_kept_load(str(os.fspath(model)), target)
 
     @own_errors("importing a network")
     def import_network(

@@ -11,9 +11,9 @@ Layout, all numbers little-endian:
     sections      each at a multiple of 64 from the start of the container, gaps filled with zeros
     last 32       SHA-256 over everything before the sections
 
-The digest of a section is made of those of its pieces (digests.py), so that several processors share the work. Formats 1 and 2 are still
-read: both do not name the device's id and architecture; format 1 has no digests in its table, and its last 32 bytes are SHA-256 over
-everything before them.
+The digest of a section is SHA-256 over the SHA-256 of each of its pieces, so that several processors share the work. Formats 1 and 2
+are still read: both do not name the device's id and architecture; format 1 has no digests in its table, and its last 32 bytes are
+SHA-256 over everything before them.
 
 HETERO's sections hold containers of the same format. A container carries data; what is code is marked as such in the table of
 sections, and is used only where the user trusts it.
@@ -21,19 +21,21 @@ sections, and is used only where the user trusts it.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import io
+import json
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
-from hetero_core.blobs.digests import digest_sections
-from hetero_core.blobs.header import BlobHeader, SectionEntry, read_header, write_header
-from hetero_core.blobs.streams import name_stream, read_bytes, require_binary, write_whole
 from hetero_core.contract import Payload
-from hetero_core.errors import BlobDamagedError, BlobMismatchError, enumerate_choices
-from hetero_core.hashing import sha256
+from hetero_core.devices.processors import count_processors
+from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, enumerate_choices
 from hetero_core.plain_files import open_plain
 
 MAGIC = b"HETEROBL"
@@ -42,8 +44,6 @@ _FORMATS = (1, 2, FORMAT_VERSION)
 ALIGNMENT = 64
 _HEAD = struct.Struct("<8sIIQQ")
 _DIGEST_SIZE = 32
-_LARGEST_BUILT_IN = 1 << 18
-"""Bytes up to which the digest is computed without OpenSSL, which takes longer to load than to use."""
 
 
 def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
@@ -59,7 +59,7 @@ def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
         position += len(piece)
         write_whole(stream, piece)
     assert position + _DIGEST_SIZE == total
-    write_whole(stream, sha256(prefix).digest())
+    write_whole(stream, hashlib.sha256(prefix).digest())
 
 
 def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Payload) -> tuple[bytes, int]:
@@ -102,24 +102,6 @@ def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -
 
 def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
     """Returns header and sections of a container in memory; `name` is its own in errors. Raises: as `read_blob`."""
-    header, rows, payload, begin = _open_container(name, view)
-    if begin is None:
-        return header, payload
-    digests = digest_sections(payload.sections)
-    _check_sections(name, rows, digests)
-    _check_gaps(name, view[begin:-_DIGEST_SIZE], rows)
-    return header, replace(payload, digests=digests)
-
-
-def read_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
-    """Returns header and sections of a container that its reader has written; of the sections only the places are checked, since who
-    reads it checks them. Raises: as `read_blob`."""
-    header, rows, payload, _ = _open_container(name, view)
-    return header, replace(payload, digests={row.name: bytes.fromhex(row.digest) for row in rows})
-
-
-def _open_container(name: str, view: memoryview) -> tuple[BlobHeader, list[SectionEntry], Payload, int | None]:
-    """Returns header, table and sections, and where these begin; None in place of that in format 1, all of which is checked here."""
     if len(view) < _HEAD.size + _DIGEST_SIZE:
         raise BlobDamagedError(
             f"{name} is no exported network: it has {len(view)} bytes, a container has at least {_HEAD.size + _DIGEST_SIZE}"
@@ -136,19 +118,17 @@ def _open_container(name: str, view: memoryview) -> tuple[BlobHeader, list[Secti
         raise BlobDamagedError(f"{name} is cut off or has bytes added: its header says {total} bytes, it has {len(view)}")
     if header_size > len(view) - _HEAD.size - _DIGEST_SIZE:
         raise BlobDamagedError(f"{name} is damaged: its header of {header_size} bytes does not fit into {len(view)} bytes")
-    summed = len(view) - _DIGEST_SIZE if version == 1 else min(_align(_HEAD.size + header_size), len(view) - _DIGEST_SIZE)
-    if _digest(view[:summed]) != view[-_DIGEST_SIZE:]:
+    begin = _align(_HEAD.size + header_size)
+    summed = len(view) - _DIGEST_SIZE if version == 1 else min(begin, len(view) - _DIGEST_SIZE)
+    if hashlib.sha256(view[:summed]).digest() != view[-_DIGEST_SIZE:]:
         raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
     header, rows, payload = _parse(name, view, version, header_size)
-    return header, rows, payload, None if version == 1 else _align(_HEAD.size + header_size)
-
-
-def _digest(content: memoryview) -> bytes:
-    if len(content) <= _LARGEST_BUILT_IN:
-        return sha256(content).digest()
-    import hashlib  # OpenSSL, which is five times as fast
-
-    return hashlib.sha256(content).digest()
+    if version == 1:
+        return header, payload
+    digests = digest_sections(payload.sections)
+    _check_sections(name, rows, digests)
+    _check_gaps(name, view[begin:-_DIGEST_SIZE], rows)
+    return header, replace(payload, digests=digests)
 
 
 def _check_sections(name: str, rows: Sequence[SectionEntry], digests: Mapping[str, bytes]) -> None:
@@ -254,3 +234,189 @@ def _peek(section: Any) -> Payload | None:
         return _parse("a section", view, version, header_size)[2]
     except BlobDamagedError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class BlobHeader:
+    """The header of a container. `inputs` and `outputs` are names; `config` is the complete configuration.
+
+    `device_id` and `architecture` describe the device that compiled. Both are "" in formats 1 and 2; `device_id` if the device string has
+    no id, `architecture` if the device is made of devices, whose own containers name it.
+    """
+
+    device: str
+    distribution: str
+    plugin_version: str
+    core_version: str
+    payload_version: int
+    network: str
+    fingerprint: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    config: Mapping[str, Any]
+    device_id: str = ""
+    architecture: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SectionEntry:
+    """A section in the table: where it is, from the end of the header; its digest in hex, "" in format 1."""
+
+    name: str
+    offset: int
+    size: int
+    digest: str
+    is_code: bool
+    is_spare: bool
+
+
+def write_header(header: BlobHeader, table: list[dict[str, Any]]) -> bytes:
+    """Returns the text of a header with the rows of its table."""
+    fields = {field.name: getattr(header, field.name) for field in dataclasses.fields(header)}
+    return json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
+
+
+def read_header(text: bytes, *, version: int) -> tuple[BlobHeader, list[SectionEntry]]:
+    """Returns the header and the table of sections of a container in this format.
+
+    Raises: ValueError, RecursionError for a text that is no header.
+    """
+    fields = json.loads(text)
+    table = [_read_row(row) for row in _take_field(fields, "sections", list)]
+    return _read_fields(fields, _KIND_OF_FIELD if version > 2 else _KIND_OF_OLD_FIELD), table
+
+
+_KIND_OF_OLD_FIELD: Mapping[str, type] = {
+    **dict.fromkeys(("device", "distribution", "plugin_version", "core_version", "network", "fingerprint"), str),
+    "payload_version": int,
+    "inputs": list,
+    "outputs": list,
+    "config": dict,
+}
+_KIND_OF_FIELD: Mapping[str, type] = {**_KIND_OF_OLD_FIELD, "device_id": str, "architecture": str}
+_KIND_IN_WORDS = {int: "an int", str: "a text", list: "a list", dict: "an object"}
+
+
+def _read_fields(fields: dict[str, Any], kinds: Mapping[str, type]) -> BlobHeader:
+    """Raises: ValueError for a field that is missing, unknown or of another type."""
+    header_fields = {name: _take_field(fields, name, kind) for name, kind in kinds.items()}
+    if fields:
+        raise ValueError(f"it has the fields {', '.join(fields)}, which the format does not have")
+    for side in ("inputs", "outputs"):
+        if not all(isinstance(name, str) for name in header_fields[side]):
+            raise ValueError(f"its {side} are {header_fields[side]!r}; expected names")
+    return BlobHeader(**{**header_fields, "inputs": tuple(header_fields["inputs"]), "outputs": tuple(header_fields["outputs"])})
+
+
+def _read_row(row: Any) -> SectionEntry:
+    fields = dict(row) if isinstance(row, dict) else row
+    name, offset, size = _take_field(fields, "name", str), _take_field(fields, "offset", int), _take_field(fields, "size", int)
+    is_code, is_spare, digest = fields.pop("code", False), fields.pop("spare", False), fields.pop("digest", "")
+    # A mark that is not understood might be one that forbids something.
+    if fields or not isinstance(is_code, bool) or not isinstance(digest, str) or is_spare not in (False, is_code):
+        raise ValueError(
+            f"its section '{name}' is marked {dict(row)!r:.120}; expected name, offset, size, digest and perhaps code, or code and spare"
+        )
+    return SectionEntry(name, offset, size, digest, is_code, bool(is_spare))
+
+
+def _take_field(fields: Any, name: str, kind: type) -> Any:
+    """Removes a field and returns it. Raises: ValueError when it is not there or of another type; a bool is no int."""
+    value = fields.pop(name, None) if isinstance(fields, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        # One kind of error for all that a stranger's header may get wrong.
+        raise ValueError(f"its field '{name}' is {value!r:.60}; expected {_KIND_IN_WORDS[kind]}")  # noqa: TRY004  # see above
+    return value
+
+
+PIECE_BYTES = 1 << 20
+"""Part of the format: another size gives another digest."""
+# Nearer to the memory's pace than to the processors' by then.
+_MOST_THREADS = 8
+_FEWEST_PIECES = 2
+"""For each thread; starting one takes as long as the digest of some 100 KB."""
+
+
+def digest_sections(sections: Mapping[str, memoryview]) -> dict[str, bytes]:
+    """Returns the digest of each section, bytes in one dimension, computed by as many threads as there are processors for this process."""
+    pieces = [
+        (name, section[begin : begin + PIECE_BYTES])
+        for name, section in sections.items()
+        for begin in range(0, section.nbytes, PIECE_BYTES)
+    ]
+    digests = _digest_pieces([piece for _, piece in pieces])
+    joined = {name: hashlib.sha256() for name in sections}
+    for (name, _), digest in zip(pieces, digests, strict=True):
+        joined[name].update(digest)
+    return {name: digest.digest() for name, digest in joined.items()}
+
+
+def _digest_pieces(pieces: list[memoryview]) -> list[bytes]:
+    digests = [b""] * len(pieces)
+    indices = iter(range(len(pieces)))
+
+    def work() -> None:
+        # One iterator of integers, whose next is one step of the interpreter: each piece goes to one thread.
+        for index in indices:
+            digests[index] = hashlib.sha256(pieces[index]).digest()
+
+    helpers = []
+    for _ in range(min(count_processors(), _MOST_THREADS, len(pieces) // _FEWEST_PIECES) - 1):
+        helper = threading.Thread(target=work, name="hetero-digest", daemon=True)
+        try:
+            helper.start()
+        except RuntimeError:  # the system has no more threads for us
+            break
+        helpers.append(helper)
+    work()
+    for helper in helpers:
+        helper.join()
+    return digests
+
+
+_PIECE_SIZE = 1 << 24
+
+
+def require_binary(stream: object) -> None:
+    """Raises BlobError for a stream of text."""
+    if isinstance(stream, io.TextIOBase):
+        raise BlobError(f"cannot write a blob to {name_stream(stream)}: it takes text; open it for bytes, as with mode 'wb'")
+
+
+def write_whole(stream: IO[bytes], piece: bytes | memoryview) -> None:
+    """Writes all of a piece; a raw stream, such as an unbuffered pipe, may take a part of it at a time."""
+    rest = memoryview(piece)
+    while rest.nbytes:
+        # Of a raw stream None says that nothing was written; other streams take everything, and some return nothing.
+        count = stream.write(rest)
+        if not isinstance(stream, io.RawIOBase):
+            return
+        if not count:
+            raise BlobError(
+                f"cannot write a blob to {name_stream(stream)}: it takes no more bytes; use one that waits until it can"
+            )
+        rest = rest[count:]
+
+
+def read_bytes(stream: IO[bytes], count: int) -> bytearray:
+    """Returns so many bytes, or all there are; a stream may give fewer at a time. Memory is for what is there, not for what is said."""
+    content = bytearray()
+    while len(content) < count:
+        try:
+            piece = stream.read(min(count - len(content), _PIECE_SIZE))
+        except (OSError, ValueError) as error:  # ValueError for a closed stream
+            raise BlobDamagedError(f"cannot read the blob from {name_stream(stream)}: {error}") from error
+        if not isinstance(piece, bytes | bytearray | memoryview):
+            raise BlobDamagedError(
+                f"cannot read the blob from {name_stream(stream)}: expected bytes, got {type(piece).__name__}; open it for bytes, as "
+                "with mode 'rb', and so that it waits for them"
+            )
+        if not piece:
+            break
+        content += piece
+    return content
+
+
+def name_stream(stream: Any) -> str:
+    """Returns the words for a stream in errors."""
+    return f"the stream {getattr(stream, 'name', '')}".strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hetero_core.blobs.header import BlobHeader
+from hetero_core.blobs.container import BlobHeader
 from hetero_core.contract import DeviceName
 from hetero_core.devices.config import LIMIT_KEYS, convert_config, merge_config
 from hetero_core.devices.device import Device
@@ -59,6 +59,12 @@ def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, re
     arguments = _arguments_of(header.config, entry, device)
     device = DeviceName(device.name, device.id, device.arguments or arguments)
     keys = entry.keys(device)
+    unknown = sorted(header.config.keys() - keys.keys())
+    if unknown:
+        raise BlobMismatchError(
+            f"cannot import network '{header.network}' on {device}: the blob, of {header.distribution} {header.plugin_version}, has the "
+            f"configuration keys {', '.join(unknown)}, which {entry.provenance} does not have; load the model again and export it"
+        )
     stored = {name: value for name, value in convert_stored(header.config, keys, device=str(device)).items() if name != "DEVICE_ID"}
     stored = {name: key.default for name, key in keys.items() if key.added_later} | stored
     missing = sorted(name for name, key in keys.items() if not key.runtime and name not in stored)

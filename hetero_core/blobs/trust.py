@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from hetero_core.blobs.container import find_code
-from hetero_core.blobs.header import BlobHeader
+from hetero_core.blobs.container import BlobHeader, find_code
 from hetero_core.contract import Payload
 from hetero_core.errors import UntrustedBlobError
 

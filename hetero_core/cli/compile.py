@@ -13,7 +13,7 @@ from hetero_core.contract import DeviceName
 from hetero_core.core import Core
 
 if TYPE_CHECKING:
-    from hetero_core.blobs.header import BlobHeader
+    from hetero_core.blobs.container import BlobHeader
     from hetero_core.contract import Payload
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hetero_core.blobs.private_cache import open_private_folder
+from hetero_core.blobs.store import open_private_folder
 from hetero_core.diagnosis.findings import Finding
 from hetero_core.errors import PrivateFolderError
 

@@ -44,7 +44,7 @@ from hetero_core.runtime.under_way import RunsUnderWay
 from hetero_core.started import call_start
 
 if TYPE_CHECKING:
-    from hetero_core.blobs.header import BlobHeader
+    from hetero_core.blobs.container import BlobHeader
 
 logger = logging.getLogger(__name__)
 

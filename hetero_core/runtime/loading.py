@@ -7,10 +7,9 @@ blob ──> take off its border ──> the plugin's import_network ──> bin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
-from hetero_core.blobs.configured import open_cache
 from hetero_core.contract import DeviceName, Executable, Extension, Payload
 from hetero_core.devices.device import Device
 from hetero_core.devices.installed import find_core_version
@@ -28,7 +27,7 @@ from hetero_core.runtime.wrapped_run import bind_run
 
 if TYPE_CHECKING:
     from hetero_core.blobs.cache import NetworkCache
-    from hetero_core.blobs.header import BlobHeader
+    from hetero_core.blobs.container import BlobHeader
 
     Bind: TypeAlias = Callable[..., ExecutableNetwork]
 
@@ -61,13 +60,13 @@ class Loader:
                 target, executable, network.name, lambda: network.fingerprint, around=around, is_from_cache=is_from_cache
             )
 
-        cache = open_cache(target.config)
+        cache = _open_cache(target.config)
         if cache is None:
             return bind(target.entry.load_network(target.device, bare_network(network), target.config))
         return self._load_cached(cache, network, target, bind)
 
     def _load_cached(self, cache: NetworkCache, network: Network, target: CallTarget, bind: Bind) -> ExecutableNetwork:
-        from hetero_core.blobs.cache_identity import describe_load  # only a load with a cache needs it
+        from hetero_core.blobs.cache import describe_load  # only a load with a cache needs it
 
         device, entry, config = target.device, target.entry, target.config
         identity = describe_load(
@@ -131,3 +130,13 @@ class Loader:
         """Closes every loaded network."""
         for loaded in list(self._loaded):
             loaded.close()
+
+
+def _open_cache(config: Mapping[str, Any]) -> NetworkCache | None:
+    """Returns the cache of CACHE_DIR; None if that is not set, and within a load that is cached as a whole."""
+    folder = config.get("CACHE_DIR", "")
+    if not folder:
+        return None
+    from hetero_core.blobs.cache import make_cache  # hashes, locks, blobs
+
+    return make_cache(folder, config.get("CACHE_SIZE_LIMIT", 0))

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from hetero_core.blobs.container import ALIGNMENT, read_blob, write_blob
-from hetero_core.blobs.header import BlobHeader
+from hetero_core.blobs.container import ALIGNMENT, BlobHeader, read_blob, write_blob
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError
 

@@ -10,8 +10,7 @@ from random import Random
 
 import pytest
 
-from hetero_core.blobs.container import read_blob
-from hetero_core.blobs.digests import digest_sections
+from hetero_core.blobs.container import digest_sections, read_blob
 
 GOLDEN = Path(__file__).with_name("golden")
 _spec = importlib.util.spec_from_file_location("make_golden", GOLDEN / "make_golden.py")

@@ -14,7 +14,7 @@ import pytest
 
 from hetero_core import Core, Network
 from hetero_core.blobs import cache as cache_module
-from hetero_core.blobs.locks import FileLock
+from hetero_core.blobs.cache import FileLock
 from hetero_core.errors import ConfigKeyError, ConfigValueError, UnsupportedNodesError
 
 TEXT = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Mul(x, w) y = Neg(a) }"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_core.blobs.locks import FileLock
+from hetero_core.blobs.cache import FileLock
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
 
@@ -57,7 +57,7 @@ def test_threads_enter_one_after_the_other(tmp_path: Path) -> None:
 def test_killed_holder_lets_go(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     program = (
-        "import sys; from pathlib import Path; from hetero_core.blobs.locks import FileLock\n"
+        "import sys; from pathlib import Path; from hetero_core.blobs.cache import FileLock\n"
         "lock = FileLock(Path(sys.argv[1])); assert lock.acquire(0, on_wait=sys.exit)\n"
         "sys.stdout.write('held\\n'); sys.stdout.flush(); sys.stdin.read()"
     )

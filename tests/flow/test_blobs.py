@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Network, Payload, hookimpl
-from hetero_core.blobs.container import read_blob, write_blob
-from hetero_core.blobs.header import BlobHeader
+from hetero_core.blobs.container import BlobHeader, read_blob, write_blob
 from hetero_core.contract import DeviceName
 from hetero_core.devices import announcements
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError

@@ -84,7 +84,7 @@ def test_matrix_has_operators_by_versions_and_types_and_refused_cases_come_last(
         (["CPU", "--check", "cancel.*", "--matrix", "m.md"], 2, "--matrix needs checks of the level operators"),
         (["--check", "cancel.*"], 2, "give the device that is to be checked"),
         (["CPUX", "--check", "cancel.*"], 3, "did you mean 'CPU'?"),
-        (["CPU", "--check", "cancel.*", "-c", "CPU_KERNEL=NUMPY"], 2, "did you mean 'CPU_KERNELS' or 'CPU_KEEP_LOADS'"),
+        (["CPU", "--check", "cancel.*", "-c", "CPU_KERNEL=NUMPY"], 2, "did you mean 'CPU_KERNELS'"),
         (
             ["HETERO:TEMPLATE,CPU", "-c", "CPU_KERNELS=NUMPY"],
             2,

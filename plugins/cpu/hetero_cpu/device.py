@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
     from hetero_cpu.sources import NetworkSource
 
-KEEP_LOADS_KEY = "CPU_KEEP_LOADS"
-
 
 class CpuDevice:
     """One object per Core and registered name."""
@@ -61,13 +59,6 @@ class CpuDevice:
                 "YES computes the first run of each plan a second time without a plan, and stops using a plan whose answer differs; it "
                 "is for finding faults. NO never does; AUTO is an old word for NO.",
                 choices=VERIFY_CHOICES,
-                runtime=True,
-            ),
-            KEEP_LOADS_KEY: ConfigKey(
-                bool,
-                True,
-                "Keep a small model file that machine code runs alone, or that has open sizes, in the user's private folder as it was "
-                "loaded, so that its next load takes less time; NO writes no copy of the model there.",
                 runtime=True,
             ),
             WEIGHTS_ONCE_KEY: ConfigKey(
@@ -129,7 +120,6 @@ class CpuDevice:
             streams=config[STREAMS_KEY],
             verifies=config[VERIFY_KEY] == YES,
             is_once=bool(config[WEIGHTS_ONCE_KEY]),
-            may_keep_loads=config[KEEP_LOADS_KEY],
         )
 
     @hookimpl

@@ -58,15 +58,12 @@ class CpuExecutable(TellingExecutable):
         streams: int = 1,
         verifies: bool = False,
         is_once: bool = False,
-        may_keep_loads: bool = True,
     ) -> None:
         """`kernels`: NUMPY, JIT or AUTO. A run with machine code may have `workers` threads, and `streams` runs may be under way.
 
         With `verifies` the first run of each plan is computed twice. With `is_once` each weight is held in one form, for all sizes.
-        `may_keep_loads`: a copy of the model may be written.
         """
         self._kernels, self.workers, self._verifies = kernels, workers, verifies
-        self._may_keep_loads = may_keep_loads
         self._teams = None if kernels == NUMPY or workers == 1 else open_teams(workers, streams)
         self.source, self.inputs, self.outputs = source, source.inputs, source.outputs
         self._extensions = dict(extensions)

@@ -9,7 +9,6 @@ from hetero_core.contract import Executable
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueType
 from hetero_cpu.planning.plan import ExecutionPlan, Foreign, PlannedStep, count_constant_bytes
-from hetero_cpu.planning.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections import OrderedDict
@@ -23,16 +22,11 @@ if TYPE_CHECKING:
     from hetero_cpu.verification import Verifier
 
 MOST_PLANS = 16
-MOST_KEPT_STEPS = 20_000
-"""Of a plan that is kept for later loads: to write it down takes half as long again as to make it."""
-MOST_KEPT_NODES = 1000
-"""Of a network of open sizes: an import spares the import of onnx and the inference of types, and reads a node in 13 us more."""
 
 
 class TellingExecutable(Executable):
     """An executable on CPU that tells its steps and its metrics."""
 
-    _may_keep_loads: bool
     source: NetworkSource
     _only_plan: PlanInUse | None
     _plans: OrderedDict[Signature, PlanInUse]
@@ -71,25 +65,6 @@ class TellingExecutable(Executable):
         """True if a run without limits may call NumPy's BLAS, and also where it depends on the shapes of the inputs."""
         in_use = self._only_plan
         return in_use is None or in_use.needs_check or in_use.is_refuted or in_use.plan.calls_blas
-
-    @property
-    def keeps_loads(self) -> bool:  # type: ignore[override]  # a constant where it does not depend on a plan
-        """Whether a copy of the model may be kept, and an import of it spares more than reading the model.
-
-        That is so where the plan is machine code alone, which an import takes up, and where plans of open sizes are kept by themselves.
-        """
-        in_use = self._only_plan
-        if not self._may_keep_loads:
-            return False
-        if in_use is None:
-            return self._open_plans.are_kept and len(self.transformed.nodes) <= MOST_KEPT_NODES
-        if in_use.is_refuted or not in_use.plan.kernels:
-            return False
-        if len(in_use.plan.steps) > MOST_KEPT_STEPS:
-            return False
-        return all(
-            isinstance(step.work, Recipe) and step.work.kernels and not step.work.calls_functions for step in in_use.plan.steps
-        )
 
     def _list_plans(self) -> list[ExecutionPlan]:
         return [in_use.plan for in_use in (*self._plans.copy().values(), *self._open_plans.plans)]

@@ -50,7 +50,7 @@ def find_code_folder() -> str:
     """Returns the name of the private folder in which machine code is kept; empty where none is made."""
     if _find_obstacle() is not None:
         return ""
-    from hetero_cpu.machine.compiler import FOLDER
+    from hetero_core.blobs.store import FOLDER
 
     return FOLDER
 

@@ -39,7 +39,7 @@ import numpy as np
 import onnx
 from hetero_core import Core
 from hetero_cpu.machine import compiler
-compiler.find_shipped = lambda: None
+compiler.find_level = lambda: ""
 from hetero_core.conformance.oracles import run_onnxruntime
 from hetero_core.testing.models import light_inputs, residual_model
 
@@ -66,7 +66,7 @@ print(json.dumps(found))
 
 
 def start(cache: Path) -> Any:
-    """Returns what a fresh process saw that no kernels were shipped with."""
+    """Returns what a fresh process saw."""
     done = subprocess.run(
         [sys.executable, "-c", CHILD],
         env={**os.environ, "XDG_CACHE_HOME": str(cache)},
@@ -109,15 +109,12 @@ def make_model() -> Any:
 
 
 @pytest.fixture(name="empty_folder")
-def fixture_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No kernel is shipped or stored, and none is in the process."""
+def fixture_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel is stored, and none is in the process."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(compiler, "find_shipped", lambda: None)
+    monkeypatch.setattr(compiler, "find_level", lambda: "")
     monkeypatch.setattr(compiler.COMPILER, "_addresses", {})
-    compiler._open_folder.cache_clear()
-    yield
-    compiler._open_folder.cache_clear()
 
 
 @pytest.mark.usefixtures("empty_folder")

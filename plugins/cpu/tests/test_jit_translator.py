@@ -102,7 +102,7 @@ def test_kernels_are_compiled_up_to_the_one_that_llvm_refuses(tmp_path: Path, mo
         Kernel("is_refused", lambda name, width: _Refused()),
         Kernel("comes_too_late", _emit_nothing),
     ]
-    monkeypatch.setattr("hetero_cpu.machine.compiler._find_path", lambda kernel: tmp_path / kernel.name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(RuntimeError, match="expected top-level entity"):
         compiler.compile_all(kernels, lambda: asked.append("asked"))
     assert [compiler.find(kernel) is not None for kernel in kernels] == [True, False, False]
@@ -113,7 +113,7 @@ def test_kernels_are_compiled_up_to_the_one_that_llvm_refuses(tmp_path: Path, mo
 
 def test_nothing_is_compiled_after_what_is_called_before_has_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler, kernels = Compiler(), [Kernel("before_it", _emit_nothing), Kernel("after_it", _emit_nothing)]
-    monkeypatch.setattr("hetero_cpu.machine.compiler._find_path", lambda kernel: tmp_path / kernel.name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     answers = iter([False, True])
 
     def refuse_the_second() -> None:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
-from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.machine.compiler import COMPILER, find_width
 from hetero_cpu.operators.product.tiling import ColumnPacking, choose_tiling, restore_columns
-from hetero_cpu.stored.blob_network import BlobNetwork
+from hetero_cpu.stored.blob_network import KIND, BlobNetwork
 from hetero_tests.larger_models import bert_model, vit_tiny_model
 
 from hetero_core import Core
 from hetero_core.blobs.container import read_blob, write_blob
+from hetero_core.blobs.store import FOLDER
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError, BlobMismatchError, MemoryLimitError
 from hetero_core.testing.models import dynamic_batch_model, light_inputs, light_model, residual_model
@@ -53,10 +55,7 @@ def core() -> Iterator[Core]:
 
 @pytest.fixture
 def no_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A private folder without plans; kernels are found where they were."""
-    from hetero_cpu.machine import compiler
-
-    compiler._open_folder()
+    """A private folder in which nothing is."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -215,8 +214,10 @@ def import_elsewhere(blob: Path, folder: Path, kind: str, cache: Path | None) ->
 
 
 @pytest.fixture
-def blob(core: Core, tmp_path: Path) -> Path:
+def blob(core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The blob of a network that AUTO runs by machine code, with inputs and answers beside it."""
+    # A test before may have compiled kernels into a folder of its own.
+    monkeypatch.setattr(COMPILER, "_addresses", {})
     model = light_model("squeezenet")
     np.savez(tmp_path / "inputs.npz", **light_inputs(model))
     with Core() as first:
@@ -306,6 +307,18 @@ def test_index_that_is_no_object_is_an_error(core: Core, tmp_path: Path) -> None
             core.import_network(stream.getvalue(), "CPU")
 
 
+def test_blob_with_a_key_of_another_version_names_both_versions(core: Core, tmp_path: Path) -> None:
+    export(core, residual_model(), tmp_path / "x.blob")
+    header, payload = read_blob(tmp_path / "x.blob")
+    stream = io.BytesIO()
+    write_blob(replace(header, config={**header.config, "CPU_OF_OLD": True}), payload, stream)
+    message = (
+        r"the blob, of hetero-cpu [0-9.]+, has the configuration keys CPU_OF_OLD, which plugin CPU \(hetero-cpu [0-9.]+\) does"
+    )
+    with pytest.raises(BlobMismatchError, match=message):
+        core.import_network(stream.getvalue(), "CPU")
+
+
 def test_plan_is_found_by_the_content_of_the_blob_alone(core: Core, tmp_path: Path) -> None:
     """Other weights of the same shapes: what one blob has planned is never used for the other."""
     texts = [
@@ -329,11 +342,11 @@ def test_damaged_plan_is_a_warning_and_the_network_is_planned_again(
 ) -> None:
     model = residual_model()
     expected = export(core, model, tmp_path / "x.blob")
-    (plan,) = (tmp_path / "hetero" / "cpu-plans").iterdir()
-    plan.write_bytes(plan.read_bytes().replace(b"1", b"2"))
+    (plan,) = (tmp_path / "hetero" / FOLDER).glob(f"{KIND}-*")
+    plan.write_bytes(plan.read_bytes()[:-1])
     with caplog.at_level(logging.WARNING):
         imported = core.import_network(tmp_path / "x.blob", "CPU", {"INFERENCE_NUM_THREADS": 1})
-    assert [record.getMessage() for record in caplog.records] == [f"'{plan}' is damaged; the network is planned again"]
+    assert [record.getMessage() for record in caplog.records] == [f"'{plan}' is damaged; it is made anew"]
     check_equal(imported.infer(light_inputs(model)), expected)
 
 
@@ -347,7 +360,7 @@ def test_folder_that_cannot_be_written_costs_the_plan_and_nothing_else(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with caplog.at_level(logging.WARNING):
         loaded.export_network(tmp_path / "x.blob")
-    assert any(record.getMessage().startswith("cannot keep a plan: cannot make the folder") for record in caplog.records)
+    assert any("nothing is kept for later processes: cannot make the folder" in record.getMessage() for record in caplog.records)
     check_equal(core.import_network(tmp_path / "x.blob", "CPU").infer(light_inputs(model)), expected)
 
 

@@ -66,8 +66,7 @@ def check(answer: Any, inputs: dict[str, Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def no_stored_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No plan is stored; kernels are found where they were."""
-    compiler._open_folder()
+    """No plan is stored."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
@@ -135,12 +134,9 @@ def test_wrong_plan_is_left_with_a_warning_and_all_answers_are_right(core: Core,
 
 
 @pytest.fixture
-def no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """No kernel is stored, and none is in the process."""
     monkeypatch.setattr(compiler.COMPILER, "_addresses", {})
-    compiler._open_folder.cache_clear()
-    yield
-    compiler._open_folder.cache_clear()
 
 
 def wait_until_ready(network: Any) -> None:

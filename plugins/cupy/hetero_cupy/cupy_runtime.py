@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.blobs.private_cache import open_private_folder
+from hetero_core.blobs.store import open_private_folder
 from hetero_core.errors import DeviceUnavailableError
 from hetero_cupy.cupy_copies import CupyCopyEngine
 from hetero_cupy.cupy_gemm import multiply_by_cublas

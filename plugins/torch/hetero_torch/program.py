@@ -123,7 +123,7 @@ def copy_constants(results: tuple[Any, ...], constant_memory: frozenset[int]) ->
 
 
 def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def wait_for_steps(program: Program, place: torch.device) -> Program:

@@ -11,8 +11,7 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-from hetero_core.blobs.container import write_blob
-from hetero_core.blobs.header import BlobHeader
+from hetero_core.blobs.container import BlobHeader, write_blob
 from hetero_core.contract import Payload
 
 PLAIN_HEADER = BlobHeader(

@@ -1,45 +1,59 @@
-"""From a kernel's code to an address: object files that are shipped or in the user's private cache, LLVM for the processor at hand.
+"""From a kernel's code to an address: object files of the installed wheel or of the private store, else LLVM for the processor at hand.
 
-A kernel is found by its name, which holds all of its parameters. What is compiled stays for the life of the process.
+```text
+name of a kernel ── entry of this name? ── yes ──────────────> object file ── link ──> address
+      │ no                                                        │
+      └──> emit ──> text ── digest of text and target in the wheel or the store? ── no ──> LLVM
+```
+
+An object file is stored under the digest of its text and target, so that it outlives changes of the code that emits the same. A small
+entry leads from the kernel's name, and the code that emits it, to that digest, since emitting takes some 8 ms for each kernel. What is
+compiled stays for the life of the process.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from hetero_core.blobs.private_cache import find_private_folder, read_private_file, write_private_file
+import hetero_core
+from hetero_core.blobs.store import STORE, name_entry, read_brought
 from hetero_core.devices.installed import find_version
 from hetero_core.devices.processors import grants_flag
-from hetero_core.errors import HeteroError
-from hetero_core.hashing import sha256
 from hetero_core.runtime.forks import call_in_child
 from hetero_cpu.machine.image import ImageError, load_image
-from hetero_cpu.machine.shipped import ShippedKernels, open_shipped
-from hetero_cpu.machine.sources import digest_sources
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "cpu-kernels"
-_DIGEST_BYTES = 32
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BROUGHT = os.path.join(PACKAGE, "kernels")
+"""The folder of the object files that a wheel brings along (plugins/cpu/hatch_build.py); a checkout has none."""
+_FLAGS_V3 = frozenset({"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"})
+FLAGS = {
+    "x86-64-v4": _FLAGS_V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"},
+    "x86-64-v3": _FLAGS_V3,
+}
+"""The flags, as Linux names them, of the levels of x86-64 that the wheel's kernels are for. Source: System V ABI, AMD64 supplement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A function of machine code: void (int64 row, int64 chunk, int64 worker). `emit(name, width)` returns its Code, finished.
 
-    `name` is unique for the code: all parameters are in it. Two kernels of one name are the same.
+    `name` is unique for the code: all parameters are in it. Two kernels of one name are the same. A kernel of a stored plan has no
+    `emit`: it is loaded, or the plan is not used.
     """
 
     name: str
-    emit: Callable[[str, int], Any]
+    emit: Callable[[str, int], Any] | None
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -81,9 +95,16 @@ def _describe_processor() -> str:
 
 
 @cache
-def find_shipped() -> ShippedKernels | None:
-    """Returns the kernels that are shipped for this processor; None where there are none."""
-    return open_shipped(find_width(), frozenset(_describe_processor().split()))
+def find_level() -> str:
+    """Returns the level for which a wheel has brought kernels that this processor can run; empty if there is none."""
+    flags = set(_describe_processor().split())
+    level = {16: "x86-64-v4", 8: "x86-64-v3"}.get(find_width(), "")
+    return level if level and flags >= FLAGS[level] and os.path.isdir(BROUGHT) else ""
+
+
+def name_brought(text: str, level: str) -> str:
+    """Returns the name of the object file of a text, compiled for all processors of a level."""
+    return name_entry("kernel", level, text)
 
 
 class Compiler:
@@ -92,6 +113,8 @@ class Compiler:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._addresses: dict[str, int] = {}
+        # Of kernels that are in no store, so that they are emitted once.
+        self._texts: dict[str, str] = {}
 
     def renew_lock(self) -> None:
         """Makes a forked child free of a lock that a thread of its parent may hold; what is compiled is mapped there, too."""
@@ -102,7 +125,7 @@ class Compiler:
         return self._addresses.get(kernel.name)
 
     def load_stored(self, kernels: Iterable[Kernel]) -> bool:
-        """Loads what is shipped of these kernels or in the private cache; returns whether all of them are there now."""
+        """Loads those of these kernels that are in the wheel or in the private store; returns whether all of them are there now."""
         missing = [
             kernel for kernel in dict.fromkeys(kernels) if kernel.name not in self._addresses and not self._load_stored(kernel)
         ]
@@ -110,8 +133,7 @@ class Compiler:
 
     def compile(self, kernel: Kernel) -> int:
         """Returns the address of a kernel, compiled now where it is not yet; takes some 10 to 100 ms then."""
-        if kernel.name not in self._addresses and not self._load_stored(kernel):
-            self._finish(kernel, self._translate(kernel))
+        self.compile_all([kernel])
         return self._addresses[kernel.name]
 
     def compile_all(self, kernels: Iterable[Kernel], before: Callable[[], None] = lambda: None) -> None:
@@ -125,7 +147,11 @@ class Compiler:
                 before()
                 if kernel.name in self._addresses or self._load_stored(kernel):
                     continue
+                # The process starts while the kernel is emitted.
+                self.prepare()
                 text = self._emit(kernel)
+                if self._load_text(kernel, text):
+                    continue
                 if translation is not None:
                     translation.wait()
                 translation = _Translation(kernel, text, self._finish)
@@ -134,15 +160,37 @@ class Compiler:
             if translation is not None:
                 translation.wait()
 
-    def _finish(self, kernel: Kernel, image: bytes) -> None:
-        self._write(kernel, image)
+    def _finish(self, kernel: Kernel, text: str, image: bytes) -> None:
+        name = name_entry("kernel", _describe_target(), text)
+        STORE.write(name, image)
+        STORE.write(_name_lead(kernel), name.encode())
+        self._texts.pop(kernel.name, None)
         self._link(kernel, image)
 
     def _load_stored(self, kernel: Kernel) -> bool:
-        shipped = find_shipped()
-        image = None if shipped is None else shipped.read(kernel.name)
-        if image is None:
-            image = self._read(kernel)
+        lead = STORE.read(_name_lead(kernel))
+        if lead is not None and self._load_image(kernel, lead.decode("ascii", "replace")):
+            return True
+        # Without a wheel's kernels a new name is most likely a new text.
+        if kernel.emit is None or not find_level() or kernel.name in self._texts:
+            return False
+        return self._load_text(kernel, self._emit(kernel))
+
+    def _load_text(self, kernel: Kernel, text: str) -> bool:
+        names = [name_entry("kernel", _describe_target(), text)]
+        if level := find_level():
+            names.append(name_brought(text, level))
+        for name in names:
+            if self._load_image(kernel, name):
+                STORE.write(_name_lead(kernel), name.encode())
+                self._texts.pop(kernel.name, None)
+                return True
+        return False
+
+    def _load_image(self, kernel: Kernel, name: str) -> bool:
+        image = STORE.read(name)
+        if image is None and find_level():
+            image = read_brought(os.path.join(BROUGHT, name))
         if image is None:
             return False
         try:
@@ -152,18 +200,16 @@ class Compiler:
             return False
         return True
 
-    def _translate(self, kernel: Kernel) -> bytes:
-        return _translate_text(self._emit(kernel), kernel)
-
     def _emit(self, kernel: Kernel) -> str:
-        # The process starts while the kernel is emitted.
-        self.prepare()
-        text: str = kernel.emit(kernel.name, find_width()).take_text()
+        text = self._texts.get(kernel.name)
+        if text is None:
+            assert kernel.emit is not None, f"kernel {kernel.name} is of a stored plan, and is loaded or not used"
+            self._texts[kernel.name] = text = kernel.emit(kernel.name, find_width()).take_text()
         return text
 
     def expect(self) -> None:
-        """Has the process that compiles started for kernels that are not known yet, unless they may well be shipped."""
-        if find_shipped() is None:
+        """Has the process that compiles started for kernels that are not known yet, unless a wheel may well have them."""
+        if not find_level():
             self.prepare()
 
     def prepare(self) -> None:
@@ -183,51 +229,20 @@ class Compiler:
             if kernel.name not in self._addresses:
                 self._addresses[kernel.name] = load_image(image, kernel.name)
 
-    def _read(self, kernel: Kernel) -> bytes | None:
-        path = _find_path(kernel)
-        if path is None:
-            return None
-        try:
-            stored = read_private_file(path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            logger.warning("a stored kernel is not used and is compiled again: %s", error.strerror or error)
-            return None
-        digest, image = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
-        if sha256(image).digest() != digest:
-            logger.warning("'%s' is damaged; the kernel is compiled again", path)
-            return None
-        return image
-
-    def _write(self, kernel: Kernel, image: bytes) -> None:
-        path = _find_path(kernel)
-        if path is None:
-            return
-        try:
-            write_private_file(path, sha256(image).digest() + image)
-        except OSError as error:
-            # The kernel works; the next process compiles it again.
-            logger.warning("cannot keep kernel %s: %s", kernel.name, error)
-
-
-def _translate_text(text: str, kernel: Kernel) -> bytes:
-    from hetero_cpu.machine.translator import TRANSLATOR
-
-    return TRANSLATOR.translate(text, kernel.name)
-
 
 class _Translation(threading.Thread):
     """LLVM at one kernel."""
 
-    def __init__(self, kernel: Kernel, text: str, finish: Callable[[Kernel, bytes], None]) -> None:
+    def __init__(self, kernel: Kernel, text: str, finish: Callable[[Kernel, str, bytes], None]) -> None:
         super().__init__(name="hetero-cpu-compiler", daemon=True)
         self._kernel, self._text, self._finish = kernel, text, finish
         self._error: Exception | None = None
 
     def run(self) -> None:
+        from hetero_cpu.machine.translator import TRANSLATOR
+
         try:
-            self._finish(self._kernel, _translate_text(self._text, self._kernel))
+            self._finish(self._kernel, self._text, TRANSLATOR.translate(self._text, self._kernel.name))
         except Exception as error:  # noqa: BLE001  # raised by `wait`
             self._error = error
 
@@ -246,26 +261,28 @@ def find_llvmlite_version() -> str:
 
 @cache
 def describe_environment() -> str:
-    """Returns a digest of all that machine code depends on beside a kernel's name: LLVM, the processor, and the code that emits."""
-    parts = (find_llvmlite_version(), _describe_processor(), digest_sources())
-    return sha256("".join(parts).encode()).hexdigest()[:16]
+    """Returns a digest of all that plans and kernels' names depend on: LLVM, the processor, and sizes and times of the source files."""
+    transforms = os.path.join(os.path.dirname(hetero_core.__file__), "transforms")
+    stamps = [stamp for folder in (PACKAGE, transforms) for stamp in _stamp_sources(folder)]
+    return name_entry("environment", _describe_target(), repr(stamps))
 
 
-@cache
-def _open_folder() -> str | None:
-    try:
-        return find_private_folder(FOLDER)
-    except HeteroError as error:
-        logger.warning("compiled kernels are not kept: %s", error)
-        return None
+def _describe_target() -> str:
+    return f"{find_llvmlite_version()} {_describe_processor()}"
 
 
-def _find_path(kernel: Kernel) -> str | None:
-    folder = _open_folder()
-    if folder is None:
-        return None
-    name = sha256(f"{describe_environment()}/{kernel.name}".encode()).hexdigest()[:40]
-    return f"{folder}/{name}.o"
+def _stamp_sources(folder: str) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name.endswith(".py"):
+                yield entry.name, entry.stat().st_size, entry.stat().st_mtime_ns
+            elif "." not in entry.name and not entry.name.startswith("__") and entry.is_dir():
+                yield from _stamp_sources(entry.path)
+
+
+def _name_lead(kernel: Kernel) -> str:
+    """Returns the name of the entry that leads from a kernel's name to its object file."""
+    return name_entry("name", describe_environment(), kernel.name)
 
 
 COMPILER = Compiler()

@@ -1,7 +1,7 @@
 """A plan for a class of sizes as data: calls whose numbers are sums of symbols, bound to sizes without planning.
 
 ```text
-OpenNetwork ── build_plan ──> ExecutionPlan with symbols ── tabulating.py ──> OpenPlan <── stored_form.py ──> file
+OpenNetwork ── build_plan ──> ExecutionPlan with symbols ── tabulating.py ──> OpenPlan <── stored/plans.py ──> file
 sizes ── match: do the guards hold? ──> products of atoms ── bind: numbers of calls, arrays ──> OpenInstance
 ```
 """

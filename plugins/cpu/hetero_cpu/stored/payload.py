@@ -2,20 +2,23 @@
 
 Of a network without machine code: the sections `model` and `weights` of `pack_network`. Else `packed` holds arrays one after the other
 as they lie in memory, `weights` only those constants that are not to be had from there, and `index` says what is where. How the plan
-calls the kernels is no part of it: that steers machine code, and stays in the user's private folder (stored/blob_plans.py).
+calls the kernels is no part of it: that steers machine code, and stays in the private store (stored/blob_network.py).
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import pickle
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.blobs.digests import digest_sections
+from hetero_core.blobs.container import digest_sections
+from hetero_core.blobs.store import STORE
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.arrays import bytes_of_array
@@ -24,8 +27,19 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import type_to_json
 from hetero_core.network.weights import read_span
 from hetero_core.network.writer import pack_model, pack_network, unpack_model, unpack_network
-from hetero_cpu.payload_index import INDEX, MODEL, PACKED, WEIGHTS, align_sections, find_digests, read_index, view_section
 from hetero_cpu.planning.signature import Signature
+from hetero_cpu.stored.blob_network import (
+    INDEX,
+    MODEL,
+    PACKED,
+    WEIGHTS,
+    align_sections,
+    find_digests,
+    name_blob_plan,
+    read_index,
+    view_section,
+)
+from hetero_cpu.stored.plans import Memories, NotStorableError, WrittenPlan, write_plan
 
 if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
@@ -52,10 +66,8 @@ def export_executable(executable: CpuExecutable) -> Payload:
         # What the plan has let go was made again to be written.
         for constant in executable.transformed.initializers.values():
             constant.release()
-    from hetero_cpu.stored.blob_plans import make_key, write_blob_plan
-
-    sections, form = packed
-    write_blob_plan(make_key(digest_sections(sections), executable.workers), form)
+    sections, written = packed
+    _keep_plan(written, digest_sections(sections), executable.workers)
     return Payload(sections, VERSION)
 
 
@@ -70,32 +82,31 @@ def keep_plan(executable: CpuExecutable, payload: Payload) -> None:
     packed = _pack(executable, *native)
     if packed is None:
         return
-    sections, form = packed
+    sections, written = packed
     # Not the model: the passes have taken out what nobody reads any more, and it was made from this one.
     if {**digest_sections(sections), MODEL: digests[MODEL]} == digests:
-        from hetero_cpu.stored.blob_plans import make_key, write_blob_plan
-
-        write_blob_plan(make_key(digests, executable.workers), form)
+        _keep_plan(written, digests, executable.workers)
 
 
-def _pack(executable: CpuExecutable, signature: Signature, plan: Any) -> tuple[dict[str, memoryview], dict[str, Any]] | None:
+def _keep_plan(written: WrittenPlan, digests: Mapping[str, bytes], workers: int) -> None:
+    STORE.write(name_blob_plan(digests, workers), pickle.dumps(written))
+
+
+def _pack(executable: CpuExecutable, signature: Signature, plan: Any) -> tuple[dict[str, memoryview], WrittenPlan] | None:
     """Returns the sections, and the plan with its memories in them; None if it cannot be written down."""
     from hetero_cpu.open.tabulating import tabulate_fixed_plan
     from hetero_cpu.open.terms import NotOpenError
-    from hetero_cpu.stored.blob_plans import SectionWriter
-    from hetero_cpu.stored.form_writing import write_form
-    from hetero_cpu.stored.stored_values import NotStorableError
 
     network, weights = executable.transformed, executable.native_weights
-    writer = SectionWriter(network.initializers, weights)
+    memories = Memories(network.initializers, weights)
     try:
-        form = write_form(tabulate_fixed_plan(plan, signature), writer)
+        written = write_plan(tabulate_fixed_plan(plan, signature), memories)
     except (NotOpenError, NotStorableError) as error:
         logger.info("network '%s' is exported without its plan: %s", network.name, error)
         return None
     model, outside = pack_model(network)
     layout = _Layout([(offset, initializer) for offset, initializer in outside.initializers], network.initializers)
-    form["memories"] = layout.place(writer.owners, weights.list_made())
+    written = replace(written, memories=tuple(layout.place(memories.owners, weights.list_made())))
     index = {
         "inputs": [[spec.name, type_to_json(spec.type)] for spec in executable.inputs],
         "outputs": [[spec.name, type_to_json(spec.type)] for spec in executable.outputs],
@@ -110,7 +121,7 @@ def _pack(executable: CpuExecutable, signature: Signature, plan: Any) -> tuple[d
         WEIGHTS: layout.weights.copy_to_memory(),
         PACKED: layout.packed.copy_to_memory(),
     }
-    return sections, form
+    return sections, written
 
 
 class _Layout:

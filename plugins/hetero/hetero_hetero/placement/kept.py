@@ -1,4 +1,4 @@
-"""Placements that were measured before: a file for each, in a folder of the user's own, named by the digest of all that shaped it.
+"""Placements that were measured before: an entry of the private store for each, named by the digest of all that shaped it.
 
 What shapes one: the network, its pins, the devices in their order with versions, machine and configuration, threads and processors. The
 inputs and the budget of the measurement do not count, so a load without inputs finds what `hetero tune` measured with some.
@@ -9,27 +9,25 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
+from hetero_core.blobs.store import STORE, name_entry
 from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.processors import count_processors
-from hetero_core.errors import PrivateFolderError
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
 from hetero_core.reports.fields import record_to_json
 from hetero_hetero.affinity import SplitTask
 
 logger = logging.getLogger(__name__)
 
-_FOLDER = "placements"
 _FORMAT = 2
 """Also of how a placement is chosen: what was chosen in another way is measured again."""
 
 
 def identify_task(task: SplitTask, *, streams: int) -> str:
-    """Returns the digest of a task: equal for loads whose measurements would be the same. `streams` is 0 where requests come one by one."""
+    """Returns the name of a task's entry: equal for loads whose measurements would be the same. `streams` is 0 if requests come one by
+    one.
+    """
     core = task.core
     identity = {
         "format": _FORMAT,
@@ -50,33 +48,26 @@ def identify_task(task: SplitTask, *, streams: int) -> str:
         ],
         "rules": [task.policy, task.smallest, task.keeps_units],
     }
-    return sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
+    return name_entry("placement", json.dumps(identity, sort_keys=True, default=str))
 
 
-def read_placement(key: str, task: SplitTask) -> Placement | None:
-    """Returns the placement that is kept under a key; None, with a warning where a file is of no use, where there is none."""
-    try:
-        content = read_private_file(_find_path(key))
-        placement = _placement_of_json(json.loads(content))
-    except FileNotFoundError:
+def read_placement(name: str, task: SplitTask) -> Placement | None:
+    """Returns the placement of an entry; None if there is none, or with a warning if it is of no use."""
+    content = STORE.read(name)
+    if content is None:
         return None
-    except (PrivateFolderError, OSError, ValueError, TypeError, KeyError) as error:
+    try:
+        placement = _placement_of_json(json.loads(content))
+    except (ValueError, TypeError, KeyError) as error:
         logger.warning("a kept placement cannot be read and is measured again: %s", error)
         return None
     names = {name for segment in placement.segments for name in segment.nodes}
     return placement if names == task.network.index_of_node.keys() else None
 
 
-def write_placement(key: str, placement: Placement) -> None:
-    """Keeps a placement; where that cannot be done a warning says so."""
-    try:
-        write_private_file(_find_path(key), json.dumps(record_to_json(placement)).encode())
-    except (PrivateFolderError, OSError) as error:
-        logger.warning("the placement cannot be kept, and the next load measures again: %s", error)
-
-
-def _find_path(key: str) -> Path:
-    return open_private_folder(_FOLDER) / f"{key}.json"
+def write_placement(name: str, placement: Placement) -> None:
+    """Keeps a placement."""
+    STORE.write(name, json.dumps(record_to_json(placement)).encode())
 
 
 def _placement_of_json(document: Any) -> Placement:

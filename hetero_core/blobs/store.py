@@ -1,32 +1,154 @@
-"""Folders for compiled kernels: code that is loaded again later, kept where nobody but the user can write.
+"""The private store: what is kept for later processes unasked. Kernels, plans and measured placements, each a file of one folder.
 
-The folders are below XDG_CACHE_HOME, or ~/.cache where it is not set, and never below CACHE_DIR, which may be shared. Each is opened
-without following links and judged by what was opened, so that there is nothing to win by changing it in between. So is each file in them:
-a digest says that a file is whole, its owner and mode say whose code it is.
+Rules: an entry is named by a digest of all that shaped it, so it is never out of date and may be deleted at any time. It appears complete
+or not at all, begins with the digest of its content, and one that is damaged is a miss. Nobody but the user can write to the folder: it is
+below XDG_CACHE_HOME, or ~/.cache if that is not set, and never below CACHE_DIR, which may be shared. The folder is opened without
+following links and judged by what was opened, so that there is nothing to win by changing it in between; so is each file in it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import sys
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hetero_core.errors import PrivateFolderError
-from hetero_core.plain_files import may_others_write, open_unlinked, require_owner
+from hetero_core.hashing import sha256
+from hetero_core.plain_files import may_others_write, open_plain, open_unlinked, require_owner
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+logger = logging.getLogger(__name__)
+
+FOLDER = "store"
+MOST_BYTES = 1 << 29
+"""Of all entries: beyond it those that were not used for the longest time go."""
+_SWEEP_BYTES = 1 << 24
+"""Of entries that a process writes before it looks at the size of the folder again."""
+_DIGEST_BYTES = 32
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
 _LONGEST_NAME = 100
 _ADVICE = "set XDG_CACHE_HOME to a folder of your own"
 
 
+def name_entry(kind: str, *parts: str | bytes) -> str:
+    """Returns the name of the entry of a kind, such as "plan", that these parts shape."""
+    digest = sha256()
+    for part in parts:
+        digest.update(sha256(part.encode() if isinstance(part, str) else part).digest())
+    return f"{kind}-{digest.hexdigest()[:40]}"
+
+
+class Store:
+    """The entries of the user's private folder. Safe for threads and processes; whatever goes wrong is a warning and a miss."""
+
+    def __init__(self) -> None:
+        # So much that the first entry has the folder looked at.
+        self._unswept = _SWEEP_BYTES
+
+    def read(self, name: str) -> bytes | None:
+        """Returns the content of an entry; None for one that is missing, damaged, or may have been written by somebody else."""
+        folder = _open_folder_or_warn()
+        if folder is None:
+            return None
+        path = f"{folder}/{name}"
+        try:
+            descriptor = open_unlinked(path, os.O_RDONLY, folder=None, title=path)
+            with os.fdopen(descriptor, "rb") as file:
+                require_owner(os.fstat(descriptor), path, ())
+                with suppress(OSError):  # of a disk that is only read
+                    os.utime(descriptor)
+                return _check(file.read(), path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            logger.warning("an entry of the private store is not used: %s", error.strerror or error)
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Keeps an entry, mode 0600, in the place of one of the same name."""
+        folder = _open_folder_or_warn()
+        if folder is None:
+            return
+        try:
+            _write_whole(f"{folder}/{name}", sha256(content).digest() + content)
+            self._unswept += len(content)
+            if self._unswept >= _SWEEP_BYTES:
+                self._unswept = 0
+                _evict(folder, name)
+        except OSError as error:
+            logger.warning("cannot keep '%s' in the private store: %s", name, error)
+
+
+def read_brought(path: str) -> bytes | None:
+    """Returns the content of an entry that an installed package brings along, as trusted as its code; None as `Store.read`."""
+    try:
+        with os.fdopen(open_plain(path), "rb") as file:
+            return _check(file.read(), path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        logger.warning("'%s' is not used: %s", path, error.strerror or error)
+        return None
+
+
+def write_entry(path: str, content: bytes) -> None:
+    """Writes a file as `read_brought` reads it. Raises: OSError."""
+    _write_whole(path, sha256(content).digest() + content)
+
+
+def _check(stored: bytes, path: str) -> bytes | None:
+    digest, content = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
+    if sha256(content).digest() == digest:
+        return content
+    logger.warning("'%s' is damaged; it is made anew", path)
+    return None
+
+
+def _evict(folder: str, latest: str) -> None:
+    """Removes the entries that were not used for the longest time until the rest is within the limit; never the latest one."""
+    entries: list[tuple[int, str, int]] = []
+    with os.scandir(folder) as files:
+        for file in files:
+            with suppress(FileNotFoundError):  # another process may have removed it meanwhile
+                status = file.stat(follow_symlinks=False)
+                entries.append((status.st_mtime_ns, file.name, status.st_size))
+    total = sum(size for *_, size in entries)
+    for _, name, size in sorted(entries):
+        if total <= MOST_BYTES:
+            return
+        if name != latest:
+            with suppress(FileNotFoundError):
+                os.unlink(f"{folder}/{name}")
+            total -= size
+
+
+def _open_folder_or_warn() -> str | None:
+    # Where the folder is hangs on these two; a test, or a program, may change them.
+    return _open_folder_of(os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", ""))
+
+
+@lru_cache(maxsize=4)
+def _open_folder_of(*_: str) -> str | None:
+    try:
+        return find_private_folder(FOLDER)
+    except PrivateFolderError as error:
+        logger.warning("nothing is kept for later processes: %s", error)
+        return None
+
+
+STORE = Store()
+"""The store of this user."""
+
+
 def open_private_folder(name: str) -> Path:
     """Returns the folder of `find_private_folder` as a Path."""
-    from pathlib import Path  # and what it imports: 3 ms, which the load of a kept file does without
+    from pathlib import Path  # and what it imports: 3 ms, which a warm start does without
 
     return Path(find_private_folder(name))
 
@@ -70,30 +192,12 @@ def find_private_folder(name: str) -> str:
     return path
 
 
-def read_private_file(path: str | os.PathLike[str]) -> bytes:
-    """Returns what a file of a private folder holds: a plain file of the user's own, which nobody else can write.
-
-    Raises: OSError with the reason; FileNotFoundError where there is none.
-    """
-    title = os.fspath(path)
-    descriptor = open_unlinked(title, os.O_RDONLY, folder=None, title=title)
-    with os.fdopen(descriptor, "rb") as file:
-        require_owner(os.fstat(descriptor), title, ())
-        return file.read()
-
-
-def write_private_file(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes a file of a private folder, mode 0600, in the place of what has the name; it appears complete or not at all.
-
-    Raises: OSError.
-    """
-    partial = f"{os.fspath(path)}.{os.urandom(8).hex()}.partial"
+def _write_whole(path: str, content: bytes) -> None:
+    partial = f"{path}.{os.urandom(8).hex()}.partial"
     descriptor = open_unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=None, title=partial)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(descriptor)
         os.replace(partial, path)
     except BaseException:  # after an interrupt, too, no partial file stays behind
         with suppress(OSError):

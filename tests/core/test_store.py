@@ -1,8 +1,9 @@
-"""Folders for compiled kernels: made private, and refused where anybody else could have put something into them. Real modes."""
+"""The private store: its folder is made private, and refused if anybody else could have put something into it; its entries. Real modes."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 import threading
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
+from hetero_core.blobs import store
+from hetero_core.blobs.store import FOLDER, STORE, name_entry, open_private_folder
 from hetero_core.errors import PrivateFolderError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has access lists instead of modes")
@@ -142,38 +144,79 @@ def test_base_that_cannot_be_made_is_an_error_with_advice(base: Path) -> None:
         open_private_folder("kernels")
 
 
-def test_file_of_the_folder_is_written_for_the_user_alone_and_read_back(base: Path) -> None:
-    path = open_private_folder("kernels") / "a"
-    write_private_file(path, b"code")
-    write_private_file(path, b"newer code")
-    assert read_private_file(path) == b"newer code"
-    assert mode_of(path) == 0o600
-    assert [each.name for each in path.parent.iterdir()] == ["a"]
-    with pytest.raises(FileNotFoundError):
-        read_private_file(path.with_name("b"))
+def path_of(name: str) -> Path:
+    return open_private_folder(FOLDER) / name
+
+
+def test_entry_is_written_for_the_user_alone_and_read_back(base: Path) -> None:
+    STORE.write("a", b"code")
+    STORE.write("a", b"newer code")
+    assert STORE.read("a") == b"newer code"
+    assert mode_of(path_of("a")) == 0o600
+    assert [each.name for each in path_of("a").parent.iterdir()] == ["a"]
+    assert STORE.read("b") is None
 
 
 @pytest.mark.parametrize(
     ("kind", "reason"), [("link", "is a link"), ("pipe", "is a pipe"), ("open", r"others may write to '.*' \(mode 0666\)")]
 )
-def test_code_that_is_no_file_of_the_user_alone_is_not_read(base: Path, kind: str, reason: str) -> None:
-    path = open_private_folder("kernels") / "a"
-    write_private_file(path, b"code")
+def test_entry_that_is_no_file_of_the_user_alone_is_a_miss(
+    base: Path, kind: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    STORE.write("a", b"code")
+    path = path_of("a")
     if kind == "open":
         path.chmod(0o666)
     else:
         path.rename(path.with_name("b"))
         path.symlink_to(path.with_name("b")) if kind == "link" else os.mkfifo(path)
-    with pytest.raises(OSError, match=reason):
-        read_private_file(path)
-    write_private_file(path, b"compiled again")
-    assert read_private_file(path) == b"compiled again"
+    assert STORE.read("a") is None
+    assert re.search(reason, caplog.text)
+    STORE.write("a", b"compiled again")
+    assert STORE.read("a") == b"compiled again"
 
 
 @needs_root
-def test_code_of_another_user_is_not_read(base: Path) -> None:
-    path = open_private_folder("kernels") / "a"
-    write_private_file(path, b"code")
-    os.chown(path, 4711, 4711)
-    with pytest.raises(PermissionError, match="belongs to user 4711, expected 0"):
-        read_private_file(path)
+def test_entry_of_another_user_is_a_miss(base: Path, caplog: pytest.LogCaptureFixture) -> None:
+    STORE.write("a", b"code")
+    os.chown(path_of("a"), 4711, 4711)
+    assert STORE.read("a") is None
+    assert "belongs to user 4711, expected 0" in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_damaged_entry_is_named_and_a_miss(base: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    STORE.write("a", b"code")
+    stored = path_of("a").read_bytes()
+    path_of("a").write_bytes({"cut": stored[:-1], "flipped": stored[:-1] + b"x", "empty": b""}[damage])
+    assert STORE.read("a") is None
+    assert f"'{path_of('a')}' is damaged" in caplog.text
+
+
+def test_names_differ_by_kind_and_by_each_part() -> None:
+    names = [name_entry("plan", "ab", "c"), name_entry("plan", "a", "bc"), name_entry("kernel", "ab", "c"), name_entry("plan")]
+    assert len(set(names)) == len(names)
+    assert name_entry("plan", "ab", "c") == name_entry("plan", b"ab", b"c")
+
+
+def test_entries_that_were_not_used_for_longest_go_first(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MOST_BYTES", 400)
+    monkeypatch.setattr(store, "_SWEEP_BYTES", 0)
+    for age, name in enumerate("abc"):
+        STORE.write(name, bytes(100))
+        os.utime(path_of(name), (1000 + age, 1000 + age))
+    assert STORE.read("a") is not None
+    STORE.write("d", bytes(100))
+    assert [name for name in "abcd" if STORE.read(name) is not None] == ["a", "c", "d"]
+    STORE.write("e", bytes(1000))
+    assert [path.name for path in path_of("e").parent.iterdir()] == ["e"]
+
+
+def test_folder_that_cannot_be_made_is_told_once_and_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    STORE.write("a", b"code")
+    assert STORE.read("a") is None
+    assert caplog.text.count("nothing is kept for later processes: cannot make the folder") == 1

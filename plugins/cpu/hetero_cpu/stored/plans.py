@@ -1,0 +1,358 @@
+"""Plans of machine code written down and read again: what planning decided, without symbols and without addresses.
+
+A plan is pickled, but for four things. An array that is part of a constant or of packed weights is a place in one of the plan's
+memories; an address among the numbers of calls is a memory and a distance; a kernel is its name; a node of the toolkit is that of the
+network, which is compiled again. The plan of one set of sizes is that of a class without symbols, and is read without a network.
+
+Pickled plans lie in the private store alone, where machine code is as well, and never in a blob. Their names hold the digest of the code
+that wrote them, so that what is read has the form that is expected.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.types import TensorType
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.native import NativeCall
+from hetero_cpu.open.evaluation import Table
+from hetero_cpu.open.plan import LateConstants, NumberForm, OpenPlan, OpenStep
+from hetero_cpu.open.size_class import ClassForm, SizeClass
+from hetero_cpu.open.sizes import Size, value_of
+from hetero_cpu.planning.addresses import Address
+from hetero_cpu.planning.instance import allocate_arena
+from hetero_cpu.planning.plan import ExecutionPlan, Foreign, Outside, PlannedStep
+from hetero_cpu.planning.recipe import Recipe
+from hetero_cpu.planning.weights import LaterArray, PackedWeights
+
+Array = np.ndarray[Any, Any]
+FindMemory = Callable[[int], Array]
+"""Returns a memory of a plan by its place."""
+
+logger = logging.getLogger(__name__)
+
+_MOST_BYTES = 1 << 18
+"""Of an array that is written out; a plan is kept beside a digest of all constants, of which it may be made."""
+
+
+class NotStorableError(Exception):
+    """A part of a plan cannot be written down; never leaves the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPlan:
+    """A plan that was written down. `memories` is what each of its memories is made of; the other names of `body` are in the code below."""
+
+    form: ClassForm
+    kernels: tuple[str, ...]
+    memories: tuple[Any, ...]
+    body: bytes
+
+    def list_kernels(self) -> list[Kernel]:
+        """Returns the kernels that the plan calls, which are loaded and never emitted."""
+        return [Kernel(name, None) for name in self.kernels]
+
+
+class Memories:
+    """The memories that a plan reads: `owners`, each a constant's name, packed weights, or a small array that is written out."""
+
+    def __init__(self, constants: Mapping[str, Initializer], weights: PackedWeights) -> None:
+        self.owners: list[str | LaterArray | Array] = []
+        self._name_of_constant = {id(constant): name for name, constant in constants.items()}
+        self._place_of_owner: dict[Any, int] = {}
+        spans: list[tuple[int, int, Any]] = [(*byte_bounds(later.get()), later) for later in weights.list_made()]
+        # Behind what is packed, so that what needs no packing is the constant itself.
+        for name, constant in constants.items():
+            if constant.nbytes and not constant.array.dtype.hasobject:
+                spans.append((*byte_bounds(constant.array), name))
+        self._spans = sorted(spans, key=lambda span: span[:2])
+        self._begins = [begin for begin, _, _ in self._spans]
+
+    def locate(self, array: Array) -> tuple[int, int] | None:
+        """Returns the memory that an array lies in and where that begins; None if it is no part of constants or packed weights."""
+        if not array.size:
+            return None
+        low, high = byte_bounds(array)
+        index = bisect_right(self._begins, low) - 1
+        if index < 0 or high > self._spans[index][1]:
+            return None
+        begin, _, owner = self._spans[index]
+        return self._add(owner if isinstance(owner, str) else id(owner), owner), begin
+
+    def locate_address(self, array: Array) -> tuple[int, int]:
+        """Returns the same of any array that a call has the address of. Raises: NotStorableError."""
+        place = self.locate(array)
+        if place is not None:
+            return place
+        memory: Any = array
+        while isinstance(memory, np.ndarray) and not memory.flags.c_contiguous:
+            memory = memory.base
+        if not isinstance(memory, np.ndarray) or memory.dtype.hasobject or memory.nbytes > _MOST_BYTES:
+            raise NotStorableError(f"an array of {array.nbytes} bytes that is no constant")
+        begin = int(memory.__array_interface__["data"][0])
+        return self._add((begin, memory.nbytes), memory), begin
+
+    def _add(self, key: Any, owner: Any) -> int:
+        if key not in self._place_of_owner:
+            self._place_of_owner[key] = len(self.owners)
+            self.owners.append(owner)
+        return self._place_of_owner[key]
+
+    def describe(self) -> tuple[Any, ...]:
+        """Returns what makes each memory again, for `open_memories`."""
+        described: list[Any] = []
+        while len(described) < len(self.owners):
+            # What weights are packed of may be a further owner.
+            described.append(self._describe(self.owners[len(described)]))
+        return tuple(described)
+
+    def _describe(self, owner: Any) -> Any:
+        if isinstance(owner, str):
+            return owner
+        if isinstance(owner, LaterArray):
+            sources = [
+                self._name_of_constant.get(id(source), source.array) if isinstance(source, Initializer) else source
+                for source in owner.sources
+            ]
+            return _dump((sources, owner.purpose, owner.make), self)
+        return np.frombuffer(owner.tobytes(), np.uint8)
+
+
+def open_memories(written: WrittenPlan, constants: Mapping[str, Initializer], weights: PackedWeights, workers: int) -> FindMemory:
+    """Returns the memories of a plan for a network with the same constants; weights are packed by up to `workers` threads."""
+    opened: dict[int, Array | LaterArray] = {}
+
+    def open_memory(place: int) -> Array | LaterArray:
+        if place not in opened:
+            described = written.memories[place]
+            if isinstance(described, str):
+                opened[place] = constants[described].array
+            elif isinstance(described, bytes):
+                sources, purpose, make = _load(described, find)
+                own = [constants[source].array if isinstance(source, str) else source for source in sources]
+                opened[place] = weights.pack_later(tuple(own), purpose, make)
+            else:
+                opened[place] = memory = allocate_arena(described.size)
+                memory[...] = described
+        return opened[place]
+
+    def find(place: int) -> Array:
+        memory = open_memory(place)
+        return memory.get() if isinstance(memory, LaterArray) else memory
+
+    for place in range(len(written.memories)):
+        open_memory(place)
+    if workers > 1:
+        # Reading packs one weight after the other.
+        weights.pack_all(workers)
+    return find
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, stream: BytesIO, memories: Memories) -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
+        self._memories = memories
+
+    def persistent_id(self, value: Any) -> Any:
+        """Returns the place of an array in a memory; None for what is written as it is."""
+        if type(value) is Size:
+            raise NotStorableError("a number that depends on sizes")
+        if not isinstance(value, np.ndarray):
+            return None
+        located = self._memories.locate(value)
+        if located is not None:
+            place, begin = located
+            return place, value.__array_interface__["data"][0] - begin, value.dtype, value.shape, value.strides
+        if value.nbytes > _MOST_BYTES:
+            raise NotStorableError(f"an array of {value.nbytes} bytes that is no constant")
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes, find_memory: FindMemory) -> None:
+        super().__init__(BytesIO(content))
+        self._find_memory = find_memory
+
+    def persistent_load(self, pid: Any) -> Array:
+        """Returns an array in a memory."""
+        place, offset, dtype, shape, strides = pid
+        memory = self._find_memory(place).reshape(-1).view(np.uint8)
+        return np.ndarray(shape, dtype, memory, offset, strides)
+
+
+def _dump(value: Any, memories: Memories) -> bytes:
+    stream = BytesIO()
+    try:
+        _Pickler(stream, memories).dump(value)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise NotStorableError(f"{error}") from error
+    return stream.getvalue()
+
+
+def _load(content: bytes, find_memory: FindMemory) -> Any:
+    return _Unpickler(content, find_memory).load()
+
+
+def write_plan(plan: OpenPlan, memories: Memories, network: Network | None = None) -> WrittenPlan:
+    """Returns a plan that was made here, with nodes of the toolkit if they are of `network`. `memories` is left to the caller.
+
+    Raises: NotStorableError.
+    """
+    origin, late, own = plan.origin, plan.late, plan.plan
+    if origin is None or origin.scope.has_far_constants:
+        raise NotStorableError("an address that is not known")
+    if network is None and late.nodes:
+        raise NotStorableError("constants that nodes compute")
+    numbers = plan.numbers
+    addresses = _list_addresses(origin.calls, memories)
+    table = numbers.table.constants.copy()
+    table[[row for row, _, _ in addresses]] = 0
+    steps = [
+        (
+            (step.node.name, step.node.op_type, step.node.domain, step.node.opset, step.node.since_version, step.node.origins),
+            step.actions,
+            tuple(kernel.name for kernel in planned.work.kernels) if isinstance(planned.work, Recipe) else (),
+            planned.work.reads,
+            planned.writes,
+            {value: tuple(map(value_of, strides)) for value, strides in planned.strides.items()},
+            None if step.foreign is None else _write_foreign(step.foreign, network),
+        )
+        for step, planned in zip(plan.steps, own.steps, strict=True)
+    ]
+    body = {
+        "numbers": replace(numbers, table=Table(table, numbers.table.entries)),
+        "addresses": addresses,
+        "calls": [(call.kernel.name, len(call.numbers)) for call in origin.calls],
+        "steps": steps,
+        "tables": plan.tables,
+        "late": (late.names, late.nodes, late.reads, dict(late.elements)),
+        "constants": dict(plan.constants),
+        "inputs": plan.inputs[: len(plan.inputs) - len(late.names)],
+        "outputs": own.outputs,
+        "outside": (own.outside.inputs, dict(own.outside.outputs)),
+        "arena_bytes": value_of(own.arena_bytes),
+    }
+    kernels = dict.fromkeys(kernel.name for kernel in (*(call.kernel for call in origin.calls), *own.kernels))
+    return WrittenPlan(plan.sizes.form, tuple(kernels), (), _dump(body, memories))
+
+
+def _list_addresses(calls: Iterable[NativeCall], memories: Memories) -> list[tuple[int, int, int]]:
+    """Returns the addresses among the numbers of calls: the place of each among all numbers, its memory, and the distance in it."""
+    addresses, begin = [], 0
+    for call in calls:
+        spans = [span for array in call.keep if (span := _find_span(array))]
+        for row, number in enumerate(call.numbers, begin):
+            if isinstance(number, Address):
+                place, memory = memories.locate_address(number.array)
+                addresses.append((row, place, int(number) - memory))
+            elif type(number) is int and any(low <= number < high for low, high in spans):
+                raise NotStorableError("a number that looks like an address")
+        begin += len(call.numbers)
+    return addresses
+
+
+def _find_span(kept: Any) -> tuple[int, int] | None:
+    if not isinstance(kept, np.ndarray) or not kept.nbytes:
+        return None
+    begin = int(kept.__array_interface__["data"][0])
+    return begin, begin + kept.nbytes
+
+
+def _write_foreign(work: Foreign, network: Network | None) -> tuple[Any, ...]:
+    """Returns a node of the toolkit, which the network has but for the names that it reads: these, its constants and the other types."""
+    from hetero_core.kernels.registry import find_kernel  # the toolkit
+
+    (step,) = work.program.steps
+    node = step.node
+    index = network.index_of_producer.get(node.writes[0]) if node.writes and network is not None else None
+    is_own = index is not None and network is not None and _is_like(node, network.nodes[index])
+    if not is_own or node.bodies or find_kernel(node) is None:
+        raise NotStorableError(f"{node.label} is the toolkit's, and not the network's own")
+    specs = (*work.program.inputs, *work.program.outputs)
+    if any(not isinstance(spec.type, TensorType) or spec.type.dtype is None for spec in specs):
+        raise NotStorableError(f"{node.label} has values of unknown types")
+    computed = {spec.name for spec in work.program.inputs}
+    names = zip(node.inputs, step.sources, strict=True)
+    constants = {name: np.asarray(work.program.values[slot]) for name, slot in names if name and name not in computed}
+    return node.name, node.inputs, {spec.name: spec.dtype for spec in specs}, constants, work.placed
+
+
+def _is_like(node: Node, other: Node) -> bool:
+    """Says whether two nodes differ at most in what they read, as passes leave them that name a value anew."""
+    fields = [(own.name, own.op_type, own.domain, own.since_version, own.outputs, own.attributes.keys()) for own in (node, other)]
+    return fields[0] == fields[1] and all(value is other.attributes[key] for key, value in node.attributes.items())
+
+
+def read_plan(written: WrittenPlan, find_memory: FindMemory, network: Network | None = None) -> OpenPlan:
+    """Returns a plan that was written down, its kernels named and its memories as `find_memory` has them."""
+    body = _load(written.body, find_memory)
+    numbers: NumberForm = body["numbers"]
+    memories = {place: find_memory(place) for _, place, _ in body["addresses"]}
+    for row, place, distance in body["addresses"]:
+        numbers.table.constants[row] = memories[place].__array_interface__["data"][0] + distance
+    steps: list[OpenStep] = []
+    planned: list[PlannedStep] = []
+    for named, actions, kernels, reads, writes, strides, foreign in body["steps"]:
+        if foreign is None:
+            name, op_type, domain, opset, since_version, origins = named
+            node = Node(name, op_type, (), (), domain=domain, opset=opset, since_version=since_version, origins=origins)
+            steps.append(OpenStep(node, actions))
+            recipe = Recipe(reads, _refuse, kernels=tuple(Kernel(kernel, None) for kernel in kernels))
+            planned.append(PlannedStep(node, recipe, writes, strides=strides))
+        else:
+            node, work = _read_foreign(foreign, network)
+            steps.append(OpenStep(node, (), work, writes))
+            planned.append(PlannedStep(node, work, writes, strides=strides))
+    late = _read_late(body["late"], network)
+    inputs, outside = body["inputs"], Outside(*body["outside"])
+    plan = ExecutionPlan(tuple(planned), {}, {}, {}, (*inputs, *late.names), body["outputs"], body["arena_bytes"], outside)
+    native = [NativeCall(Kernel(name, None), (0,) * count, 0) for name, count in body["calls"]]
+    if native:
+        native[0] = replace(native[0], keep=tuple(memories.values()))
+    return OpenPlan(
+        plan, SizeClass(written.form), numbers, late,
+        inputs=inputs, calls=native, steps=steps, tables=body["tables"], constants=body["constants"],
+    )  # fmt: skip
+
+
+def _read_foreign(fields: Sequence[Any], network: Network | None) -> tuple[Node, Foreign]:
+    from hetero_core.kernels.single_nodes import compile_node  # the toolkit
+
+    name, inputs, dtypes, constants, placed = fields
+    assert network is not None, "a plan with nodes of the toolkit is read for its network"
+    node = replace(next(node for node in network.nodes if node.name == name), inputs=inputs)
+    own = {constant: Initializer.of_array(array) for constant, array in constants.items()}
+    types = {value: TensorType(dtype, None) for value, dtype in dtypes.items()}
+    types |= {constant: initializer.type for constant, initializer in own.items()}
+    program = compile_node(node, types, own)
+    return node, Foreign(program, tuple(spec.name for spec in program.inputs), placed)
+
+
+def _read_late(fields: Sequence[Any], network: Network | None) -> LateConstants:
+    names, nodes, reads, shapes = fields
+    program = None
+    if nodes:
+        from hetero_cpu.open.network import compile_late_nodes  # inference with symbols
+
+        assert network is not None, "a plan with constants that nodes compute is read for its network"
+        node_of_name = {node.name: node for node in network.nodes}
+        computed = [name for name in names if name not in shapes]
+        program = compile_late_nodes(
+            network, [node_of_name[name] for name in nodes], {name: shapes[name] for name in reads}, computed
+        )
+    return LateConstants(names, nodes, reads, shapes, program)
+
+
+def _refuse(*_: Any) -> Any:
+    raise AssertionError("the steps of a stored plan are bound already")
