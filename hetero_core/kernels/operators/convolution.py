@@ -72,13 +72,13 @@ def _convolve_blocks(xp: Namespace, x: Array, w: Array, windows: Windows) -> Arr
     rows = max(min(first, most // row_bytes), 1)
     groups = max(min(group, most // (row_bytes * rows)), 1)
     y = xp.empty((batch, group, outputs, first, prod(rest)), dtype=x.dtype)
-    stride = windows.strides[0]
+    stride, slots = windows.strides[0], [picked for _, picked in windows.slices()]
     for item, start in itertools.product(range(batch), range(0, group, groups)):
         image, weights = x[item, start * own : (start + groups) * own], w[start : start + groups]
         for begin in range(0, first, rows):
             count = min(rows, first - begin)
             columns = xp.empty((image.shape[0], taps, count, *rest), dtype=x.dtype)
-            for index, (_, picked) in enumerate(windows.slices()):
+            for index, picked in enumerate(slots):
                 top = picked[0].start + begin * stride
                 columns[:, index] = image[(slice(None), slice(top, top + (count - 1) * stride + 1, stride), *picked[1:])]
             product = multiply(xp, weights, columns.reshape(weights.shape[0], depth, count * prod(rest)))
