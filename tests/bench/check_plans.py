@@ -1,6 +1,6 @@
 """Verifies plans of CPU, which are made and not run: of the benchmark's networks, of ONNX's cases, of drawn graphs.
 
-    python tests/bench/check_plans.py                               all of them, by NUMPY and by JIT
+    python tests/bench/check_plans.py                               all of them
     python tests/bench/check_plans.py networks                      one kind: networks, cases, graphs
     python tests/bench/check_plans.py graphs --seeds 0 2000         a range of seeds
     python tests/bench/check_plans.py graphs --workers 1 --audit    each step also run on poisoned arenas, which takes long
@@ -15,7 +15,7 @@ import argparse
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -28,7 +28,6 @@ from hetero_cpu.planning.planner import build_plan
 from hetero_cpu.planning.signature import Signature
 from hetero_cpu.planning.specialization import specialize_network
 from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.providers import JIT, NUMPY
 
 from hetero_core.errors import HeteroError
 from hetero_core.kernels.registry import find_refusals
@@ -75,13 +74,12 @@ def list_graphs(begin: int, end: int) -> Iterator[Subject]:
         yield f"graph {seed}", drawn.model, [drawn.feeds[0][value.name] for value in drawn.model.graph.input]
 
 
-def make_plans(model: Any, inputs: Sequence[Any], workers: int) -> Mapping[str, ExecutionPlan]:
-    """Returns the plan of each provider. Raises: HeteroError for a model that CPU does not take."""
+def make_plan(model: Any, inputs: Sequence[Any], workers: int) -> ExecutionPlan:
+    """Returns the plan of a model. Raises: HeteroError for a model that CPU does not take."""
     network = transform_network(read_network(model))
     signature: Signature = tuple(getattr(array, "shape", None) for array in inputs)
     special = join_network(specialize_network(network, signature, evaluate_node))
-    weights = PackedWeights()
-    return {provider: build_plan(special, weights, {}, provider=provider, workers=workers) for provider in (NUMPY, JIT)}
+    return build_plan(special, PackedWeights(), {}, workers=workers)
 
 
 def check(subject: Subject, counts: Counter[str], *, workers: int, audits: bool) -> None:
@@ -91,25 +89,24 @@ def check(subject: Subject, counts: Counter[str], *, workers: int, audits: bool)
         if find_refusals(strip_network(read_network(model))):
             counts["refused"] += 1
             return
-        plans = make_plans(model, inputs, workers)
+        plan = make_plan(model, inputs, workers)
     except HeteroError:
         # Broken on purpose, or of types that nobody runs: a load refuses it with the reason.
         counts["refused"] += 1
         return
-    for provider, plan in plans.items():
-        began = process_time()
-        problems = [str(fault) for fault in verify_plan(plan)]
-        counts["milliseconds"] += round((process_time() - began) * 1e3)
-        if provider == JIT and not problems:
-            problems += [str(fault) for fault in verify_calls(plan)]
-        if audits and not problems and plan.arena_bytes <= _LARGEST_AUDIT:
-            counts["audits"] += 1
-            problems += audit_plan(plan, inputs)
-        counts["plans"] += 1
-        counts["steps"] += len(plan.steps)
-        counts["wrong"] += bool(problems)
-        for problem in problems[:4]:
-            print(f"{name}, {provider}: {problem}", flush=True)
+    began = process_time()
+    problems = [str(fault) for fault in verify_plan(plan)]
+    counts["milliseconds"] += round((process_time() - began) * 1e3)
+    if not problems:
+        problems += [str(fault) for fault in verify_calls(plan)]
+    if audits and not problems and plan.arena_bytes <= _LARGEST_AUDIT:
+        counts["audits"] += 1
+        problems += audit_plan(plan, inputs)
+    counts["plans"] += 1
+    counts["steps"] += len(plan.steps)
+    counts["wrong"] += bool(problems)
+    for problem in problems[:4]:
+        print(f"{name}: {problem}", flush=True)
 
 
 def describe(counts: Counter[str]) -> str:
