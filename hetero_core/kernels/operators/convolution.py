@@ -1,12 +1,13 @@
 """Conv and ConvTranspose of any rank.
 
 Conv copies windows into columns (im2col, one slice per kernel position) and multiplies them with the weights (GEMM), a block of
-output rows at a time, so that the columns stay near the caches. With NumPy, where outputs are few beside the channels, nothing is
-copied: each kernel position is a product with the padded image, read from another place, and the products are added.
+groups and output rows at a time, so that the columns stay near the caches. With NumPy, if outputs are few beside the channels,
+nothing is copied: each kernel position is a product with the padded image, read from another place, and the products are added.
 """
 
 from __future__ import annotations
 
+import itertools
 from math import prod
 from typing import Any
 
@@ -55,42 +56,35 @@ def convolve(xp: Namespace, x: Array, w: Array, windows: Windows, group: int) ->
         y = multiply(xp, grouped, x.reshape(batch, group, channels // group, prod(windows.sizes)))
         return y.reshape((batch, outputs, *windows.outputs))
     padded = windows.pad(xp, x, 0)
-    if group == channels == outputs:
-        return _convolve_depthwise(xp, padded, w, windows)
     if xp is np and x.dtype.kind == "f" and _pays_to_shift(grouped.shape, padded.shape[2:], windows):
         return _convolve_shifted(padded, grouped.reshape((*grouped.shape[:2], channels // group, prod(windows.kernel))), windows)
     return _convolve_blocks(xp, padded, grouped, windows)
-
-
-def _convolve_depthwise(xp: Namespace, x: Array, w: Array, windows: Windows) -> Array:
-    """Returns the convolution of each channel with its own filter: one multiply-add over the whole output per kernel position."""
-    y = xp.zeros((*x.shape[:2], *windows.outputs), dtype=x.dtype)
-    ones = (1,) * len(windows.outputs)
-    for position, picked in windows.slices():
-        y += x[(slice(None), slice(None), *picked)] * w[(slice(None), 0, *position)].reshape((-1, *ones))
-    return y
 
 
 def _convolve_blocks(xp: Namespace, x: Array, w: Array, windows: Windows) -> Array:
     """Returns the convolution by im2col and GEMM. w: (group, outputs / group, channels / group * kernel)."""
     batch, channels = x.shape[:2]
     group, outputs, depth = w.shape
+    own, taps = channels // group, prod(windows.kernel)
     first, rest = windows.outputs[0], windows.outputs[1:]
-    row_bytes = depth * group * prod(rest) * x.dtype.itemsize
+    row_bytes = max(depth * prod(rest) * x.dtype.itemsize, 1)
     most = _COLUMN_BYTES if outputs >= _FEW_OUTPUTS else _NEAR_COLUMN_BYTES
-    rows = max(min(first, most // max(row_bytes, 1)), 1)
+    rows = max(min(first, most // row_bytes), 1)
+    groups = max(min(group, most // (row_bytes * rows)), 1)
     y = xp.empty((batch, group, outputs, first, prod(rest)), dtype=x.dtype)
-    stride = windows.strides[0]
-    for item in range(batch):
+    stride, slots = windows.strides[0], [picked for _, picked in windows.slices()]
+    for item, start in itertools.product(range(batch), range(0, group, groups)):
+        image, weights = x[item, start * own : (start + groups) * own], w[start : start + groups]
         for begin in range(0, first, rows):
             count = min(rows, first - begin)
-            columns = xp.empty((channels, prod(windows.kernel), count, *rest), dtype=x.dtype)
-            for index, (_, picked) in enumerate(windows.slices()):
-                start = picked[0].start + begin * stride
-                rows_picked = slice(start, start + (count - 1) * stride + 1, stride)
-                columns[:, index] = x[(item, slice(None), rows_picked, *picked[1:])]
-            product = multiply(xp, w, columns.reshape(group, depth, count * prod(rest)))
-            y[item, :, :, begin : begin + count] = product.reshape(group, outputs, count, prod(rest))
+            columns = xp.empty((image.shape[0], taps, count, *rest), dtype=x.dtype)
+            for index, picked in enumerate(slots):
+                top = picked[0].start + begin * stride
+                columns[:, index] = image[(slice(None), slice(top, top + (count - 1) * stride + 1, stride), *picked[1:])]
+            product = multiply(xp, weights, columns.reshape(weights.shape[0], depth, count * prod(rest)))
+            y[item, start : start + groups, :, begin : begin + count] = product.reshape(
+                weights.shape[0], outputs, count, prod(rest)
+            )
     return y.reshape((batch, group * outputs, *windows.outputs))
 
 

@@ -1,4 +1,4 @@
-"""The CPU device: NumPy through the kernels toolkit. One table answers the query and runs the network."""
+"""The CPU device: plans of machine code, and the kernels toolkit on NumPy. One table answers the query and runs the network."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class CpuDevice:
             KERNELS_KEY: ConfigKey(
                 str,
                 AUTO,
-                "NUMPY computes with NumPy alone, JIT with machine code made for the processor; AUTO begins with NumPy and changes over "
-                "when the machine code is compiled, where it can be.",
+                "NUMPY runs the network node by node with NumPy, JIT by machine code made for the processor; AUTO begins node by node and "
+                "changes over when the machine code is compiled, where it can be.",
                 choices=KERNEL_CHOICES,
             ),
             VERIFY_KEY: ConfigKey(

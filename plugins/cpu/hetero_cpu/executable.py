@@ -1,8 +1,8 @@
 """The loaded network: plans of machine code for sets of input shapes, and the kernels toolkit for runs without one.
 
 ```text
-first run of a set of shapes ── all kernels compiled? ── yes ──> plan ──> machine code
-                                        └── no ──> the toolkit answers; the plan is made and compiled in the background, then takes over
+load of fixed sizes, kernels at hand ──> plan ──> machine code
+else ──> the toolkit answers; the plan is made and compiled in the background, then takes over
 ```
 """
 
@@ -202,7 +202,8 @@ class CpuExecutable(TellingExecutable):
         """Returns a new plan for input shapes; None as `_find_plan` does."""
         if self._is_ordered or self._has_failed:
             return self._await_plan(signature)
-        if self._kernels == AUTO and not open_plans.has_interpreters(self.workers):
+        # Planning open sizes takes as long as the toolkit takes to answer.
+        if self._kernels == AUTO and not (self._is_static and open_plans.has_interpreters(self.workers)):
             self._order(signature)
             return None
         planning = self._plan(signature)

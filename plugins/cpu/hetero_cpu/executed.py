@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.contract import Executable
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueType
+from hetero_cpu.planning.later import name_nodes
 from hetero_cpu.planning.plan import ExecutionPlan, Foreign, PlannedStep, count_constant_bytes
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class TellingExecutable(Executable):
         network = self.source.open()
         used = self._only_plan or next(iter([*reversed(list(self._plans.values())), *reversed(self._open_plans.plans)]), None)
         if used is None or used.is_refuted:
-            return list_nodes(network.nodes, network.types, kernel="toolkit")
+            return list_nodes(name_nodes(network), network.types, kernel="toolkit")
         return list_steps(used.plan, network.types)
 
 

@@ -20,7 +20,7 @@ VERIFY_CHOICES = (NO, YES, AUTO)
 
 
 def choose_kernels(choice: str, device: str) -> str:
-    """Returns NUMPY, JIT (wait for machine code) or AUTO (NumPy serves until it is compiled), by the wish and by what is possible here.
+    """Returns NUMPY, JIT (wait for machine code) or AUTO (the toolkit answers until it is compiled), by the wish and what is possible.
 
     Raises: ConfigValueError for JIT where no machine code can be made.
     """

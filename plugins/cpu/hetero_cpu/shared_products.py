@@ -1,4 +1,4 @@
-"""NumPy's matrix products, cut into pieces that the threads of a network compute, each with one thread of BLAS.
+"""The toolkit's matrix products, cut into pieces that the threads of a network compute, each with one thread of BLAS.
 
 Several threads of BLAS wait for one another in a loop that gives the processor away. On a busy machine each wait lasts a time slice of the
 scheduler, and a network waits thousands of times. Here a thread sleeps while it waits, and only for a piece that another one has begun.

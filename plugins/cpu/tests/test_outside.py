@@ -218,13 +218,13 @@ def test_an_array_may_be_set_for_an_output_and_given_as_an_input(core: Core) -> 
         ("y = Concat<axis=0>(x, x)  z = Exp(x)", ["y", "z"]),
     ],
 )
-def test_outputs_that_share_memory_or_come_from_functions_are_right(core: Core, body: str, outputs: list[str]) -> None:
+def test_outputs_that_share_memory_or_come_from_functions_are_right(native_core: Core, body: str, outputs: list[str]) -> None:
     returned = ", ".join(f"float[n] {name}" for name in outputs)
     model = parse(f"g (float[{SHAPE}] x) => ({returned}) <int64 axis = {{0}}> {{ {body} }}")
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
     x = abs(draw_array(9, ROWS, COLUMNS))
-    request = core.load_network(model, "CPU").create_infer_request()
+    request = native_core.load_network(model, "CPU").create_infer_request()
     request.infer({"x": x})
     found = request.infer({"x": x})
     halves = {"y": x[:64], "z": x[64:]}

@@ -6,7 +6,7 @@ ALL = "all"
 
 NATIVE_STEPS = {
     "attention": "Attention",
-    "batched": "MatMul",
+    "batched": "Gemm MatMul",
     "convolution": "Conv",
     "depthwise": "Conv",
     "elementwise": ALL,

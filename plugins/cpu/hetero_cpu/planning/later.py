@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
-    from hetero_core.network.graph import Network
+    from hetero_core.network.graph import Network, Node
     from hetero_cpu.planning.plan import ExecutionPlan
     from hetero_cpu.planning.signature import Signature
     from hetero_cpu.planning.weights import PackedWeights
@@ -38,7 +39,14 @@ def build_plan(
 
 
 def compile_toolkit(network: Network, extensions: Mapping[tuple[str, str], Any]) -> Program:
-    """Returns the network as the toolkit runs it, node by node."""
+    """Returns the network as the toolkit runs it, node by node, with the names that a profile shows."""
     from hetero_core.kernels.program import compile_program
 
-    return compile_program(network, extensions=extensions)
+    return compile_program(replace(network, nodes=name_nodes(network)), extensions=extensions)
+
+
+def name_nodes(network: Network) -> tuple[Node, ...]:
+    """Returns the nodes of a network, each under the joined names of the nodes of the model that it was made of."""
+    from hetero_cpu.planning.fusion import Group
+
+    return tuple([Group(node).name_profile() for node in network.nodes])

@@ -1,4 +1,4 @@
-"""MatMul of two computed operands, by machine code: stacks of matrices with any strides, as views of others have them."""
+"""MatMul and Gemm of two computed operands, by machine code: stacks of matrices with any strides, as views of others have them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hetero_cpu.open.choices import pays
 from hetero_cpu.open.sizes import is_open
 from hetero_cpu.operators.batched.kernel import ARRAYS, PARAMETERS, BatchedShape, choose_batched_tile, make_batched
 from hetero_cpu.operators.product.native_epilogue import read_native_epilogue
+from hetero_cpu.operators.product.native_steps import read_gemm
 from hetero_cpu.planning.arena import align
 from hetero_cpu.planning.recipe import Recipe, Site
 
@@ -23,22 +24,25 @@ _FLOAT_BYTES = 4
 _ROWS_WORTH_PACKING = 28
 
 
-@native_step("MatMul")
+@native_step("Gemm", "MatMul")
 def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     """Returns the recipe of a @ b for matrices and stacks of them that broadcast to each other.
 
-    One constant matrix b is packed once, elsewhere, unless plans share it as it is. Source: ONNX MatMul-13.
+    One constant matrix b is packed once, elsewhere, unless plans share it as it is. Source: ONNX MatMul-13, Gemm-13.
     """
-    names = site.node.inputs
+    names = site.node.inputs[:2]
     weight = site.constant(1)
     if weight is not None and weight.ndim == 2 and not site.weights.is_shared:
         return None
     if not site.is_float32(*names) or min(len(site.shape(name)) for name in names) < 2:
         return None
+    gemm = (None, False) if site.node.op_type == "MatMul" else read_gemm(site)
+    if gemm is None:
+        return None
     shape = site.output_shape()
-    a, b = (site.prototypes[name] for name in names)
+    a, b = site.prototypes[names[0]], _turn(site.prototypes[names[1]], gemm[1])
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
-    epilogue = read_native_epilogue(site, None, columns, channel_axis=-1)
+    epilogue = read_native_epilogue(site, gemm[0], columns, channel_axis=-1)
     if 0 in (*a.shape, *b.shape) or epilogue is None or (epilogue.bias is not None and epilogue.added):
         return None
     turns = (_find_turn(a, rows=depth > 1), _find_turn(b, rows=columns > 1))
@@ -73,7 +77,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     units_of_chunk = cut_products(units, work, site.workers)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        arrays = spread(reads, writes[0])
+        arrays = spread([reads[0], _turn(reads[1], gemm[1]), *reads[2:]], writes[0])
         sizes, strides = walk(arrays)
         assert len(sizes) <= 3
         missing = 3 - len(sizes)
@@ -94,6 +98,10 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
         return [NativeCall(kernel, row, -(-units // units_of_chunk), keep)]
 
     return Recipe((*names, *adds), bind, site.workers * panel_bytes, kernels=(kernel,))
+
+
+def _turn(matrix: Array, is_turned: bool) -> Array:
+    return matrix.T if is_turned else matrix
 
 
 def _find_turn(matrix: Array, *, rows: bool) -> bool | None:

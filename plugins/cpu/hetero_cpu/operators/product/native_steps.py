@@ -28,17 +28,24 @@ def plan_native_mat_mul(site: Site) -> Recipe | None:
 @native_step("Gemm")
 def plan_native_gemm(site: Site) -> Recipe | None:
     """Returns the recipe of alpha * x @ w + beta * c with constant w and c; c is one number, or one for each column."""
-    node, weight, bias = site.node, site.constant(1), site.constant(2)
+    gemm = read_gemm(site)
+    return None if gemm is None else _plan(site, site.constant(1), gemm[0], is_turned=gemm[1])
+
+
+def read_gemm(site: Site) -> tuple[Array | None, bool] | None:
+    """Returns beta * c, one number for each column, and whether the right side is transposed; None for a Gemm that kernels do not take."""
+    node, bias = site.node, site.constant(2)
     alpha, beta = (float(node.attributes.get(name, 1.0)) for name in ("alpha", "beta"))
     if node.since_version < 7 or node.attributes.get("transA", 0) or alpha != 1 or (site.has_input(2) and bias is None):
         return None
     is_turned = bool(node.attributes.get("transB", 0))
-    if bias is not None and weight is not None:
-        outputs = weight.shape[0 if is_turned else -1]
+    if bias is not None:
+        outputs = site.shape(node.inputs[1])[0 if is_turned else -1]
         if bias.dtype != np.float32 or (bias.size > 1 and bias.shape not in ((outputs,), (1, outputs))):
             return None
-        bias = np.broadcast_to(bias.reshape(-1) * np.float32(beta), (outputs,))
-    return _plan(site, weight, bias, is_turned=is_turned)
+        # The constant itself where it can be: a plan of weights that are held once has no copy of it.
+        bias = np.broadcast_to(bias.reshape(-1) if beta == 1 else bias.reshape(-1) * np.float32(beta), (outputs,))
+    return bias, is_turned
 
 
 def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bool) -> Recipe | None:
