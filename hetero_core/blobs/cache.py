@@ -59,10 +59,9 @@ LOCK_SECONDS = 300.0
 _IDENTITY = "hetero/cache"
 """The section of an entry that says what it was made from; the plugin that imports the entry does not see it."""
 _ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.blob")
-_LEFTOVER_NAME = re.compile(r"[0-9a-f]{64}\.(lock|[^.]+\.partial)")
-
-_tidied: set[Path] = set()
-"""The folders that this process has looked through for what killed processes left."""
+_PARTIAL_NAME = re.compile(r"[0-9a-f]{64}\.[^.]+\.partial")
+_LONGEST_WRITE = 86400.0
+"""Seconds after which an entry that is not whole was left by a process that was killed."""
 
 # The parts of a split network are loaded within the load of the whole, and are in its entry.
 _is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=False)
@@ -77,7 +76,7 @@ def make_cache(folder: str, limit: int) -> NetworkCache | None:
 
 
 class NetworkCache:
-    """A folder of entries. Safe for threads and processes; keeps no state but the folder, which a process tidies up on its first use."""
+    """A folder of entries. Safe for threads and processes; keeps no state but the folder."""
 
     def __init__(self, folder: Path, size_limit: int = 0) -> None:
         self._path = folder
@@ -105,12 +104,7 @@ class NetworkCache:
                 except OSError as error:
                     self._warn_of_folder(error)
                     return make()
-                try:
-                    return self._load_from(folder, identity, take, make, pack)
-                finally:
-                    if self._path not in _tidied:
-                        _tidied.add(self._path)
-                        _remove_leftovers(folder)
+                return self._load_from(folder, identity, take, make, pack)
         finally:
             _is_inside.reset(token)
 
@@ -142,7 +136,7 @@ class NetworkCache:
     @contextmanager
     def _hold_lock(self, folder: CacheFolder, key: str) -> Iterator[bool]:
         """Gives True where this load alone may write the entry, False where the cache cannot be used for it."""
-        lock = _lock_of(folder, key)
+        lock = FileLock(folder.path / f"{key}.lock", folder=folder.descriptor, owners=folder.owners)
         try:
             is_held = lock.acquire(
                 LOCK_SECONDS, on_wait=lambda holder: logger.info("waiting for %s, which loads the same network", holder)
@@ -169,7 +163,7 @@ class NetworkCache:
             self._warn(error)
             return
         try:
-            _remove_leftovers(folder, held=key)
+            _remove_leftovers(folder)
             code = find_code(payload)
             if code:
                 logger.info("network '%s' is not kept in the cache: it holds code, in the sections %s", header.network, code)
@@ -264,42 +258,17 @@ def _take_entry_or_warn(
         return None
 
 
-def _lock_of(folder: CacheFolder, key: str) -> FileLock:
-    return FileLock(folder.path / f"{key}.lock", folder=folder.descriptor, owners=folder.owners)
-
-
-def _remove_leftovers(folder: CacheFolder, held: str = "") -> None:
-    """Removes the partial files and locks of killed processes: those whose lock nobody holds, however old they look.
-
-    `held` is the key whose lock is held by this load.
-    """
-    try:
-        names = _list(folder, _LEFTOVER_NAME)
-    except OSError:
-        return  # the folder is gone, or not to be read; who needs it says so
-    for key in sorted({name.partition(".")[0] for name in names}):
-        partials = [name for name in names if name.startswith(key) and name.endswith(".partial")]
-        # One that cannot be removed says nothing about the next.
-        with suppress(OSError):
-            if key == held:
-                _remove_all(folder, partials)
-                continue
-            lock = _lock_of(folder, key)
-            if lock.acquire(0, on_wait=lambda _: None):
-                try:
-                    _remove_all(folder, partials)
-                finally:
-                    lock.release()
+def _remove_leftovers(folder: CacheFolder) -> None:
+    """Removes entries that killed processes have left half written."""
+    for name in _list(folder, _PARTIAL_NAME):
+        with suppress(OSError):  # one that cannot be removed says nothing about the next
+            if folder.stat(name).st_mtime < time.time() - _LONGEST_WRITE:
+                folder.remove(name)
 
 
 def _list(folder: CacheFolder, pattern: re.Pattern[str]) -> list[str]:
     """Returns those names of the folder that are ours; what else is in it is left alone."""
     return [name for name in folder.list_names() if pattern.fullmatch(name)]
-
-
-def _remove_all(folder: CacheFolder, names: list[str]) -> None:
-    for name in names:
-        folder.remove(name)
 
 
 def _read_entry(title: str, content: memoryview, identity: bytes) -> tuple[BlobHeader, Payload]:

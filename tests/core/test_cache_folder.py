@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,27 @@ def test_folder_that_goes_while_an_entry_is_written_is_a_warning(
     assert not folder.exists()
     monkeypatch.undo()
     assert [load(), load()] == [False, True]
+
+
+def test_entry_that_a_killed_writer_left_goes_after_a_day(load: Callable[..., bool], folder: Path) -> None:
+    assert not load()
+    old, new = (folder / f"{key * 64}.ab12_x.partial" for key in "ab")
+    foreign = [folder / name for name in ("x.partial", "mine.lock", f"{'A' * 64}.a.partial", f"{'a' * 64}.tmp")]
+    for path in (old, new, *foreign):
+        path.write_bytes(b"half")
+    for path in (old, *foreign):
+        os.utime(path, (time.time() - 90000,) * 2)
+    assert not load(text=TEXT.replace("g (", "h ("))
+    assert not old.exists()
+    assert all(path.exists() for path in (new, *foreign))
+
+
+def test_entry_that_was_just_written_is_never_the_one_to_go(load: Callable[..., bool], folder: Path) -> None:
+    """Even if all others look fresher, after the clock was put back."""
+    assert not load()
+    (entry,) = folder.glob("*.blob")
+    os.utime(entry, (time.time() + 1.5,) * 2)
+    size = entry.stat().st_size
+    assert not load(text=TEXT.replace("g (", "h ("), CACHE_SIZE_LIMIT=size + 64)
+    assert not entry.exists()
+    assert load(text=TEXT.replace("g (", "h ("))
