@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import importlib_metadata
+
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
@@ -29,17 +31,16 @@ def describe_object(name: str, plugin: object) -> Provenance:
 
 
 def read_identity(distribution: Any) -> tuple[str, str]:
-    """Returns name and version of an installed distribution (an `importlib_metadata.Distribution`, or None for an unknown one).
-
-    They stand in the first lines of its METADATA. The library's own properties parse the whole file as a mail: 2 ms for each of them.
-    """
+    """Returns name and version of an installed distribution (an `importlib_metadata.Distribution`, or None for an unknown one)."""
     if distribution is None:
         return "an unknown distribution", ""
-    header = (distribution.read_text("METADATA") or "").partition("\n\n")[0]
-    values = dict(line.split(": ", 1) for line in header.splitlines() if line.startswith(("Name: ", "Version: ")))
-    if len(values) == 2:
-        return values["Name"].strip(), values["Version"].strip()
     return distribution.name, distribution.version
+
+
+@cache
+def find_core_version() -> str:
+    """Returns the version of hetero-core that is installed."""
+    return importlib_metadata.version("hetero-core")
 
 
 @cache
@@ -48,7 +49,5 @@ def find_distribution(top_level: str) -> tuple[str, str]:
 
     Cost: reads the file lists of all distributions, some 0.2 s, once for each package.
     """
-    import importlib_metadata  # reads the list of all installed files; only needed for plugins registered by hand
-
     names = importlib_metadata.packages_distributions().get(top_level, [])
     return (names[0], importlib_metadata.version(names[0])) if names else ("", "")

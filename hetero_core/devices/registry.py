@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import importlib_metadata
 import pluggy
 
 from hetero_core.cyclic_garbage import pause_cycle_collection
@@ -28,7 +29,6 @@ from hetero_core.devices.announcements import (
 from hetero_core.devices.blame import call_plugin
 from hetero_core.devices.common_config import CommonConfig
 from hetero_core.devices.device import Device
-from hetero_core.devices.installed import list_entry_points
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.operator_types import OPERATOR_TYPES_GROUP
 from hetero_core.devices.patience import ask_within, describe_hanging
@@ -74,14 +74,14 @@ class Registry:
         self._lock_of_name: dict[str, threading.Lock] = {}
         self._hanging: dict[str, Announcement] = {}
         self._is_closed = False
-        entry_points = list_entry_points((DEVICES_GROUP, WRAPPERS_GROUP, OPERATOR_TYPES_GROUP))  # one walk over what is installed
-        self._announced = read_announcements(each for each in entry_points if each.group == DEVICES_GROUP)
+        entry_points = importlib_metadata.entry_points()
+        self._announced = read_announcements(entry_points.select(group=DEVICES_GROUP))
         self._devices: dict[str, Device] = {}
         self._retired: list[_Retired] = []
         # By name and plugin: objects that are devices themselves belong to whoever registered them, and may come back.
         self._lent: dict[tuple[str, int], Device] = {}
-        self.wrappers = load_wrappers(each for each in entry_points if each.group == WRAPPERS_GROUP)
-        self.operator_types = [each for each in entry_points if each.group == OPERATOR_TYPES_GROUP]
+        self.wrappers = load_wrappers(entry_points.select(group=WRAPPERS_GROUP))
+        self.operator_types = list(entry_points.select(group=OPERATOR_TYPES_GROUP))
         self.common = CommonConfig()
 
     def names(self) -> tuple[str, ...]:

@@ -15,8 +15,9 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+import importlib_metadata
+
 from hetero_core.blobs.private_cache import find_private_folder, read_private_file, write_private_file
-from hetero_core.devices.installed import find_version
 from hetero_core.devices.processors import grants_flag
 from hetero_core.errors import HeteroError
 from hetero_core.hashing import sha256
@@ -246,7 +247,7 @@ class _Translation(threading.Thread):
 @cache
 def find_llvmlite_version() -> str:
     """Returns the version that is installed; asked once in a process."""
-    return find_version("llvmlite")
+    return importlib_metadata.version("llvmlite")
 
 
 @cache
