@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
-from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.processors import count_processors
+from hetero_core.devices.provenance import find_core_version
 from hetero_core.errors import PrivateFolderError
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
 from hetero_core.reports.fields import record_to_json
