@@ -20,8 +20,7 @@ from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
 from hetero_core.devices.target import CallTarget, find_for_call, find_target
 from hetero_core.devices.threads_per_stream import read_value
-from hetero_core.errors import ClosedError, ConfigValueError, refuse_pickling
-from hetero_core.foreign_errors import own_errors
+from hetero_core.errors import ClosedError, ConfigValueError, own_errors, refuse_pickling
 from hetero_core.limits import ReadLimits
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints

@@ -26,6 +26,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import IO, Any
 
 from hetero_core.blobs.digests import digest_sections
@@ -33,7 +34,6 @@ from hetero_core.blobs.header import BlobHeader, SectionEntry, read_header, writ
 from hetero_core.blobs.streams import name_stream, read_bytes, require_binary, write_whole
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError, BlobMismatchError, enumerate_choices
-from hetero_core.hashing import sha256
 from hetero_core.plain_files import open_plain
 
 MAGIC = b"HETEROBL"

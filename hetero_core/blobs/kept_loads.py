@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from hashlib import blake2b, sha256
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,7 +33,6 @@ from hetero_core.contract import Payload
 from hetero_core.devices.target import CallTarget
 from hetero_core.devices.threads import THREAD_KEYS
 from hetero_core.errors import PrivateFolderError
-from hetero_core.hashing import blake2b, sha256
 from hetero_core.network.border import EMPTY_BORDER
 from hetero_core.network.graph import Network, iterate_nodes
 from hetero_core.plain_files import open_plain, open_unlinked, require_owner

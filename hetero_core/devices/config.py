@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,6 @@ from hetero_core.devices.threads import (
 )
 from hetero_core.devices.threads_per_stream import OLD_KEY, multiply_streams
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
-from hetero_core.late_imports import json
 
 STRICT_KEY = "STRICT_DECLARATIONS"
 ISOLATE_KEY = "ISOLATE"

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import importlib_metadata
 import pluggy
 
-from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.devices.announcements import (
     DEVICES_GROUP,
     WRAPPERS_GROUP,
@@ -135,8 +134,7 @@ class Registry:
         announcement = self.announcement(name)
         with self._lock:
             lock = self._lock_of_name.setdefault(name, threading.Lock())
-        # A plugin's import makes thousands of objects that live on.
-        with lock, pause_cycle_collection():
+        with lock:
             existing = self._devices.get(name)
             return self._create_in_time(name, announcement) if existing is None else existing
 

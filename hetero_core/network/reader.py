@@ -14,7 +14,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     import onnx
 
 
-@pause_cycle_collection()
 def read_network(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto,
     *,

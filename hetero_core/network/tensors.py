@@ -10,9 +10,10 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_core.dtypes import DTYPES, bits_of_dtype, dtype_of_numpy, dtype_of_onnx, numpy_dtype, onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
-from hetero_core.late_imports import np
 from hetero_core.limits import ReadBudget
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.initializers import Initializer

@@ -29,10 +29,7 @@ CORE = ROOT / "hetero_core"
 # From above to below; a folder stands for all its modules that are not named themselves.
 LAYERS = (
     "errors",
-    "late_imports",
     "dtypes",
-    "cyclic_garbage",
-    "hashing",
     "files",
     "plain_files",
     "limits",
@@ -45,7 +42,6 @@ LAYERS = (
     "network.fingerprint",
     "network.graph",
     "network",
-    "foreign_errors",
     "transforms",
     "plan",
     "profile",

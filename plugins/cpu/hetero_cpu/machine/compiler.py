@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,7 +21,6 @@ import importlib_metadata
 from hetero_core.blobs.private_cache import find_private_folder, read_private_file, write_private_file
 from hetero_core.devices.processors import grants_flag
 from hetero_core.errors import HeteroError
-from hetero_core.hashing import sha256
 from hetero_core.runtime.forks import call_in_child
 from hetero_cpu.machine.footprints import Numbers, Spans
 from hetero_cpu.machine.image import ImageError, load_image

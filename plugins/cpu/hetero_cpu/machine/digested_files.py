@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+from hashlib import sha256
 
 from hetero_core.blobs.private_cache import read_private_file, write_private_file
-from hetero_core.hashing import sha256
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ import os
 import time
 from collections.abc import Iterator
 from functools import cache
+from hashlib import sha256
 
 from hetero_core.blobs.private_cache import find_private_folder
 from hetero_core.errors import HeteroError
-from hetero_core.hashing import sha256
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
 
 FOLDER = "cpu-sources"

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from hetero_core.blobs.private_cache import find_private_folder
 from hetero_core.errors import HeteroError
-from hetero_core.hashing import sha256
 from hetero_cpu.machine.compiler import COMPILER, describe_environment
 from hetero_cpu.machine.digested_files import read_digested_file, write_digested_file
 from hetero_cpu.machine.interpreter import list_interpreters

@@ -10,11 +10,11 @@ import marshal
 import os
 from collections.abc import Iterator
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
-from hetero_core.hashing import sha256
 from hetero_core.network.graph import Graph, Network
 from hetero_core.network.initializers import Initializer
 from hetero_cpu.machine.compiler import describe_environment
