@@ -30,7 +30,7 @@ import numpy as np
 
 from hetero_core.blobs.private_cache import find_private_folder, write_private_file
 from hetero_core.contract import Payload
-from hetero_core.devices.target import CallTarget
+from hetero_core.devices.registry import CallTarget
 from hetero_core.devices.threads import THREAD_KEYS
 from hetero_core.errors import PrivateFolderError
 from hetero_core.network.border import EMPTY_BORDER

@@ -20,7 +20,7 @@ from hetero_core import Core, Network, Payload, hookimpl
 from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.blobs.header import BlobHeader
 from hetero_core.contract import DeviceName
-from hetero_core.devices import announcements
+from hetero_core.devices import registry
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError
 from hetero_core.network.border import InputInfo
 from hetero_core.testing.plain_device import PlainDevice
@@ -63,8 +63,8 @@ def test_blob_of_another_plugin_version_is_refused(
     blob = export(core, read(TEXT), device)
     name = device.partition(":")[0]
     version = importlib_metadata.version(f"hetero-{name.lower()}")
-    real = announcements.read_identity
-    monkeypatch.setattr(announcements, "read_identity", lambda installed: (real(installed)[0], "9.9"))
+    real = registry.read_identity
+    monkeypatch.setattr(registry, "read_identity", lambda installed: (real(installed)[0], "9.9"))
     with Core() as newer, pytest.raises(BlobMismatchError, match=f"the blob's plugin version is {version}, here it is 9.9"):
         newer.import_network(blob, name)
 
