@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime
 from hetero_tests.larger_models import bert_model, mobilenet_v2_model
 from onnxruntime import quantization
 
 from hetero_core import Core
+from hetero_core.testing.compare import max_relative_difference
 from hetero_core.testing.models import light_inputs, light_model
 
 MODELS = {
@@ -58,7 +58,7 @@ def run_engine(model: onnx.ModelProto, inputs: dict[str, Any], level: str) -> li
 
 
 def compare(outputs: list[Any], expected: list[Any]) -> float:
-    return max(float(np.abs(one - other).max() / np.abs(other).max()) for one, other in zip(outputs, expected, strict=True))
+    return max(map(max_relative_difference, outputs, expected))
 
 
 def main() -> None:
