@@ -11,8 +11,6 @@ run on a machine that has it installed.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from hetero_core.cyclic_garbage import pause_cycle_collection
-
 if TYPE_CHECKING:
     from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, RunContext
     from hetero_core.core import Core
@@ -86,8 +84,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one that is th
     def __getattr__(name: str) -> object:
         if name not in _HOME_OF_NAME:
             raise AttributeError(f"module 'hetero_core' has no attribute '{name}'; it has {', '.join(__all__)}")
-        with pause_cycle_collection():
-            attribute = getattr(import_module(_HOME_OF_NAME[name]), name)
+        attribute = getattr(import_module(_HOME_OF_NAME[name]), name)
         globals()[name] = attribute
         return attribute
 

@@ -13,15 +13,11 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias
 from hetero_core.contract import ConfigKey, DeviceName, Extension, QueryResult
 from hetero_core.devices.cures import offer_cure
 from hetero_core.devices.device import Device
-from hetero_core.devices.extensions import check_extension, list_takers, takes_extensions
+from hetero_core.devices.extensions import OperatorTypes, check_extension, list_takers, takes_extensions
 from hetero_core.devices.names import parse_device_name
-from hetero_core.devices.operator_types import OperatorTypes
-from hetero_core.devices.registry import Registry
-from hetero_core.devices.status import DeviceStatus, describe_device
-from hetero_core.devices.target import CallTarget, find_for_call, find_target
-from hetero_core.devices.threads_per_stream import read_value
-from hetero_core.errors import ClosedError, ConfigValueError, refuse_pickling
-from hetero_core.foreign_errors import own_errors
+from hetero_core.devices.registry import CallTarget, DeviceStatus, Registry, describe_device, find_for_call, find_target
+from hetero_core.devices.threads import read_value
+from hetero_core.errors import ClosedError, ConfigValueError, own_errors, refuse_pickling
 from hetero_core.limits import ReadLimits
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints

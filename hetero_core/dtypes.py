@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from hetero_core.late_imports import np
+import numpy as np
 
 # Name -> (number in onnx.TensorProto.DataType, bits of one element; None for strings). Source: onnx.proto, TensorProto.DataType.
 _TABLE: dict[str, tuple[int, int | None]] = {

@@ -6,8 +6,12 @@ Imports nothing of the package.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NoReturn
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import NoReturn, ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 class HeteroError(Exception):
@@ -207,3 +211,29 @@ def enumerate_choices(choices: Iterable[str]) -> str:
 def refuse_pickling(subject: str, cure: str) -> NoReturn:
     """Raises TypeError that says what to do in place of pickling or copying an object of one process. Called by its `__reduce__`."""
     raise TypeError(f"{subject} belongs to one process and cannot be pickled or copied; {cure}")
+
+
+def own_errors(action: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Returns a decorator under which a function raises errors of hetero alone; `action` begins the message: "loading a network".
+
+    Any other error is a fault of ours or of a plugin. It becomes an InternalError with the notes of its cause, which name the node. A
+    warning that the program turns into an error is raised as it is.
+    """
+
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        @wraps(function)
+        def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+            try:
+                return function(*arguments, **named)
+            except (HeteroError, Warning):
+                raise
+            except Exception as error:  # whatever a defect raises is reported as one
+                notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+                raise InternalError(
+                    f"{action} failed in a way that nobody foresaw: {type(error).__name__}: {error}{notes}. The model may be damaged; "
+                    "please report it with the model and the error below"
+                ) from error
+
+        return call
+
+    return decorate

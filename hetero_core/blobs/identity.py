@@ -7,10 +7,9 @@ from typing import Any
 
 from hetero_core.blobs.container import BlobHeader
 from hetero_core.contract import DeviceName
-from hetero_core.devices.config import LIMIT_KEYS, convert_config, merge_config
+from hetero_core.devices.config import LIMIT_KEYS, LOG_KEY, convert_config, merge_config
 from hetero_core.devices.device import Device
-from hetero_core.devices.log_level import LOG_KEY
-from hetero_core.devices.target import CallTarget
+from hetero_core.devices.registry import CallTarget
 from hetero_core.devices.threads import THREAD_KEYS
 from hetero_core.errors import BlobMismatchError
 from hetero_core.network.graph import Network

@@ -14,10 +14,10 @@ import stat
 import sys
 from contextlib import suppress
 from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from hetero_core.errors import PrivateFolderError
-from hetero_core.hashing import sha256
 from hetero_core.plain_files import may_others_write, open_plain, open_unlinked, require_owner
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from hetero_core.errors import MetricNotFoundError
 
 if TYPE_CHECKING:
     from hetero_core.contract import ConfigKey
-    from hetero_core.devices.status import DeviceStatus
+    from hetero_core.devices.registry import DeviceStatus
 
 
 def add_options(parser: Parser) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.conformance.check import DeviceFacts
 from hetero_core.contract import DeviceName, Extension
-from hetero_core.devices.announcements import DEVICES_GROUP
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.devices.registry import DEVICES_GROUP
 from hetero_core.errors import HeteroError, NotImplementedByDeviceError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from hetero_core.conformance.oversight import count_reference_runs
 from hetero_core.conformance.refusals import find_broken_refusal, load_claimed
 from hetero_core.errors import HeteroError
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
-from hetero_core.testing.compare import describe_mismatch
+from hetero_core.testing.compare import describe_first_mismatch
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -132,7 +132,7 @@ def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork
         else:
             outputs = loaded.infer(feeds)
             written = _find_written(feeds, inputs)
-            mismatch = written if written else _find_first(outputs, expected, tolerance)
+            mismatch = written if written else describe_first_mismatch(outputs, expected, rtol=tolerance)
         if mismatch is not None:
             return mismatch
     return None
@@ -143,16 +143,6 @@ def _find_written(feeds: dict[str, Any], inputs: Sequence[Any]) -> str | None:
     for (name, value), original in zip(feeds.items(), inputs, strict=False):
         if isinstance(value, np.ndarray) and value.dtype != object and value.tobytes() != original.tobytes():
             return f"the device wrote to input '{name}', which is the caller's"
-    return None
-
-
-def _find_first(outputs: dict[str, Any], expected: Sequence[Any], tolerance: float) -> str | None:
-    if len(outputs) != len(expected):
-        return f"expected {len(expected)} outputs, got {len(outputs)}"
-    for (name, value), reference in zip(outputs.items(), expected, strict=True):
-        mismatch = describe_mismatch(value, reference, rtol=tolerance, name=name)
-        if mismatch is not None:
-            return mismatch
     return None
 
 

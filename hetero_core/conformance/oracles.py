@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.conformance.check import CheckFailed, Skip
-from hetero_core.testing.compare import max_relative_difference
+from hetero_core.testing.compare import describe_first_mismatch, max_relative_difference
 from hetero_core.testing.formulas import FORMULAS
 from hetero_core.testing.models import light_inputs, light_model, small_model
 from hetero_core.testing.reference_session import open_reference_session
@@ -64,20 +64,9 @@ def _ask_oracles(name: str, seed: int, batch: int | None) -> tuple[dict[str, Any
 def require_expected(loaded: ExecutableNetwork, name: str, seed: int, *, batch: int | None = None, what: str = "") -> None:
     """Runs a loaded model. Raises: CheckFailed, with `what` before it, unless the outputs are those of `find_expected`; as that."""
     inputs, expected = find_expected(name, seed, batch)
-    difference = describe_difference(loaded.infer(inputs), expected)
+    difference = describe_first_mismatch(loaded.infer(inputs), expected, rtol=AGREEMENT)
     if difference is not None:
         raise CheckFailed(f"{what}: {difference}" if what else difference)
-
-
-def describe_difference(outputs: Mapping[str, Any], expected: list[Any]) -> str | None:
-    """Returns the first output that differs from the expected one, or None."""
-    for (name, value), reference in zip(outputs.items(), expected, strict=True):
-        if value.shape != reference.shape or value.dtype != reference.dtype:
-            return f"output '{name}': expected {reference.dtype}{list(reference.shape)}, got {value.dtype}{list(value.shape)}"
-        difference = max_relative_difference(value, reference)
-        if difference > AGREEMENT:
-            return f"output '{name}' is off by {difference:.3g} of its largest value; expected at most {AGREEMENT:g}"
-    return None
 
 
 def _measure(outputs: list[Any], expected: list[Any]) -> float:

@@ -1,25 +1,49 @@
-"""Configuration of devices: declared keys, aliases, conversion of texts, and the merge of defaults, `set_config` and call."""
+"""Configuration of devices: declared keys, aliases, conversion of texts, and the merge of defaults, `set_config` and call.
+
+LOG_LEVEL sets the loggers of the core and of a device's package; handlers are the program's own. `CommonConfig` holds the values for
+all devices at once.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.contract import ConfigKey, freeze_mapping
-from hetero_core.devices.log_level import LEVELS, LOG_KEY
 from hetero_core.devices.threads import (
     AUTO,
     EXCLUSIVE_KEY,
     HINT_KEY,
+    OLD_KEY,
     PRIORITY_KEY,
     REQUESTS_KEY,
     STREAMS_KEY,
     THREADS_KEY,
     THROUGHPUT,
+    multiply_streams,
 )
-from hetero_core.devices.threads_per_stream import OLD_KEY, multiply_streams
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
-from hetero_core.late_imports import json
+
+LOG_KEY = "LOG_LEVEL"
+LEVELS = {
+    "LOG_NONE": logging.CRITICAL + 10,
+    "LOG_ERROR": logging.ERROR,
+    "LOG_WARNING": logging.WARNING,
+    "LOG_INFO": logging.INFO,
+    "LOG_DEBUG": logging.DEBUG,
+    "LOG_TRACE": logging.DEBUG,
+}
+"""OpenVINO's names -> levels of Python, which has none below DEBUG."""
+
+
+def set_log_level(name: str | None, *packages: str) -> None:
+    """Sets the level of the loggers of these packages, for the process; None gives it back to the program."""
+    for package in packages:
+        logging.getLogger(package).setLevel(logging.NOTSET if name is None else LEVELS[name])
+
 
 STRICT_KEY = "STRICT_DECLARATIONS"
 ISOLATE_KEY = "ISOLATE"
@@ -328,3 +352,37 @@ def merge_config(keys: Mapping[str, ConfigKey], *layers: Mapping[str, Any]) -> M
     for layer in layers:
         merged.update(layer)
     return freeze_mapping((name, merged[name]) for name in sorted(merged))
+
+
+_KEYS = freeze_mapping((name, key) for name, key in STANDARD_KEYS.items() if name != "DEVICE_ID")
+
+
+class CommonConfig:
+    """Values for all devices, below those that are set for one. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._values: Mapping[str, Any] = freeze_mapping({})
+        self._lock = threading.Lock()
+
+    def read(self) -> Mapping[str, Any]:
+        """Returns the values by key; a later `set` does not change what was returned."""
+        return self._values
+
+    def set(self, config: Mapping[str, Any]) -> None:
+        """Keeps values; None takes one back. All of them are checked before one is kept. Raises: ConfigKeyError, ConfigValueError."""
+        try:
+            values, dropped = take_back(config, _KEYS, device="(all)")
+            converted = convert_config(values, _KEYS, device="(all)")
+        except ConfigKeyError as error:
+            error.add_note("without a device, set_config takes the keys that every device has; name the device for others")
+            raise
+        with self._lock:
+            merged = {**self._values, **converted}
+            self._values = freeze_mapping((name, value) for name, value in merged.items() if name not in dropped)
+        if LOG_KEY in converted or LOG_KEY in dropped:
+            set_log_level(converted.get(LOG_KEY), "hetero_core")
+
+    def close(self) -> None:
+        """Gives a log level that was set back to the program."""
+        if LOG_KEY in self._values:
+            set_log_level(None, "hetero_core")

@@ -13,16 +13,24 @@ from typing import Any
 import pluggy
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
-from hetero_core.devices.blame import call_plugin, read_mapping
-from hetero_core.devices.config import CACHE_KEYS, convert_config, convert_value, declare_keys, merge_config, resolve_key, take_back
-from hetero_core.devices.log_level import LOG_KEY, set_log_level
+from hetero_core.devices.config import (
+    CACHE_KEYS,
+    LOG_KEY,
+    convert_config,
+    convert_value,
+    declare_keys,
+    merge_config,
+    resolve_key,
+    set_log_level,
+    take_back,
+)
 from hetero_core.devices.metrics import collect_metrics, find_metric
 from hetero_core.devices.names import normalise_arguments
-from hetero_core.devices.patience import Patience
 from hetero_core.devices.processors import count_processors
-from hetero_core.devices.provenance import Provenance
+from hetero_core.devices.provenance import Provenance, call_plugin, read_mapping
 from hetero_core.devices.query import check_query_result
 from hetero_core.devices.threads import resolve_threads, share_threads
+from hetero_core.devices.watch import Patience
 from hetero_core.errors import (
     BlobError,
     ConfigValueError,

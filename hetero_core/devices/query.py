@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetero_core.contract import DeviceName, QueryResult, freeze_mapping
-from hetero_core.devices.blame import read_mapping
+from hetero_core.devices.provenance import read_mapping
 from hetero_core.errors import PluginError, UnsupportedNodesError
 from hetero_core.network.graph import Network, Node
 

@@ -1,38 +1,34 @@
 """The registry of plugins: what is announced, what is loaded, and one pluggy manager for each device name.
 
-Discovery reads entry points and imports nothing; a plugin's module is imported when its device is first needed, inside its own guard.
+Discovery reads entry points and imports nothing; a plugin's module is imported when its device is first needed, inside its own guard, and
+checked against the contract before any of its hooks is called. ISOLATE in a call puts PROCESS in front of the device:
+
+    "ORT", {"ISOLATE": "YES", "PERF_COUNT": "YES"}  ──>  "PROCESS:ORT", {"PERF_COUNT": "YES"}
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+import importlib_metadata
 import pluggy
 
-from hetero_core.cyclic_garbage import pause_cycle_collection
-from hetero_core.devices.announcements import (
-    DEVICES_GROUP,
-    WRAPPERS_GROUP,
-    Announcement,
-    check_api,
-    load_entry_point,
-    load_wrappers,
-    manage_plugin,
-    read_announcements,
-)
-from hetero_core.devices.blame import call_plugin
-from hetero_core.devices.common_config import CommonConfig
+from hetero_core import hookspecs
+from hetero_core.contract import DeviceName
+from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, CommonConfig, convert_value, require_mapping
 from hetero_core.devices.device import Device
-from hetero_core.devices.installed import list_entry_points
+from hetero_core.devices.extensions import OPERATOR_TYPES_GROUP
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.operator_types import OPERATOR_TYPES_GROUP
-from hetero_core.devices.patience import ask_within, describe_hanging
-from hetero_core.devices.provenance import Provenance, describe_object
+from hetero_core.devices.provenance import Provenance, call_plugin, describe_object, read_identity
+from hetero_core.devices.watch import ask_within, describe_hanging
 from hetero_core.errors import (
     DeviceNameError,
     DeviceNotFoundError,
@@ -45,6 +41,173 @@ from hetero_core.errors import (
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
+
+NEARNESS = 0.9
+"""The similarity from which a method's name counts as a misspelled hook; two swapped letters of ten are as near."""
+_MARK = f"{hookspecs.PROJECT}_impl"
+
+
+def list_hooks() -> dict[str, tuple[str, ...]]:
+    """Returns the arguments of every hook, by name."""
+    specs = {name: hook for name, hook in vars(hookspecs).items() if hasattr(hook, f"{hookspecs.PROJECT}_spec")}
+    return {name: tuple(inspect.signature(hook).parameters) for name, hook in specs.items()}
+
+
+def check_hooks(plugin: Any, blame: object) -> None:
+    """Raises PluginError for a hook that does not exist, one with an argument that it does not get, and one that is not marked."""
+    hooks = list_hooks()
+    functions = list(_list_functions(plugin))
+    marked = {name for name, function in functions if hasattr(function, _MARK)}
+    _refuse_properties(plugin, hooks, blame)
+    for name, function in functions:
+        mark = getattr(function, _MARK, None)
+        if mark is None:
+            # The package of a plugin may have functions of any name; there is one hook for it.
+            if name in hooks and (name == "create_device" or not isinstance(plugin, ModuleType)):
+                raise PluginError(
+                    f"{blame} has {name}, which is not marked with @hookimpl, so that nobody calls it; mark it or rename it"
+                )
+            if not name.startswith("_") and not isinstance(plugin, ModuleType):
+                _warn_of_near_name(name, marked, hooks, blame)
+            continue
+        hook = mark.get("specname") or name
+        if hook not in hooks:
+            if mark.get("optionalhook"):
+                continue
+            near = suggest(hook, hooks) or ";"
+            raise PluginError(
+                f"{blame} does not fit the contract: unknown hook '{hook}'{near} hooks are {enumerate_choices(hooks)}"
+            )
+        for argument in _list_arguments(function):
+            if argument == "self" and inspect.isclass(plugin):
+                raise PluginError(f"{blame} is the class {plugin.__name__}; a device is an object, as {plugin.__name__}()")
+            if argument not in hooks[hook]:
+                raise PluginError(
+                    f"{blame} does not fit the contract: its {hook} asks for '{argument}'{suggest(argument, hooks[hook]) or ';'} "
+                    f"the arguments of {hook} are {', '.join(hooks[hook])}"
+                )
+
+
+def _warn_of_near_name(name: str, marked: Collection[str], hooks: Collection[str], blame: object) -> None:
+    import difflib  # heavy, and for a misspelled hook alone
+
+    near = difflib.get_close_matches(name, [hook for hook in hooks if hook not in marked], n=1, cutoff=NEARNESS)
+    if near:
+        logger.warning("%s has %s, which is no hook and not marked; the hook %s is named nearly so", blame, name, near[0])
+
+
+def _refuse_properties(plugin: Any, hooks: Collection[str], blame: object) -> None:
+    for name in hooks:
+        if isinstance(inspect.getattr_static(plugin, name, None), property):
+            raise PluginError(f"{blame} has {name} as a property, which nobody calls; a hook is a method marked with @hookimpl")
+
+
+def _list_functions(plugin: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the functions and methods of a plugin; what an instance computes on access is left alone."""
+    for name in sorted(dir(plugin)):
+        try:
+            static = inspect.getattr_static(plugin, name)
+        except AttributeError:
+            continue
+        if isinstance(static, FunctionType | MethodType | staticmethod | classmethod):
+            yield name, getattr(plugin, name)
+
+
+def _list_arguments(function: Any) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind in kinds and parameter.default is inspect.Parameter.empty]
+
+
+DEVICES_GROUP = "hetero_core.devices"
+WRAPPERS_GROUP = "hetero_core.wrappers"
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A plugin that is known by name: by an entry point (not loaded yet) or as an object given at run time."""
+
+    provenance: Provenance
+    entry_point: Any = None
+    plugin: Any = None
+
+
+def read_announcements(entry_points: Iterable[Any]) -> dict[str, list[Announcement]]:
+    """Returns the plugins that announce each device name; more than one where distributions contradict each other."""
+    announced: dict[str, list[Announcement]] = {}
+    for entry_point in entry_points:
+        name = entry_point.name.strip().upper()
+        provenance = Provenance(name, *read_identity(entry_point.dist), entry_point.value)
+        claims = announced.setdefault(name, [])
+        # One distribution may be seen twice on the path, as when it is installed and stands in the working folder.
+        if all(claim.provenance != provenance for claim in claims):
+            claims.append(Announcement(provenance, entry_point=entry_point))
+    return announced
+
+
+def load_entry_point(announcement: Announcement) -> Any:
+    """Returns the module of an announcement, imported. Raises: DeviceUnavailableError with what its import raised."""
+    provenance = announcement.provenance
+    try:
+        return announcement.entry_point.load()
+    except (Exception, SystemExit) as error:
+        raise DeviceUnavailableError(
+            f"device {provenance.device} is not available: {provenance} cannot be imported from '{provenance.module}': "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
+    """Returns the wrapper modules. A broken one is an error at once: what it would have guarded must not run unguarded."""
+    wrappers = []
+    for entry_point in entry_points:
+        distribution = "" if entry_point.dist is None else f" ({' '.join(read_identity(entry_point.dist))})"
+        blame = f"wrapper '{entry_point.name}'{distribution}"
+        try:
+            wrapper = entry_point.load()
+        except (Exception, SystemExit) as error:
+            raise PluginError(
+                f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it"
+            ) from error
+        _check_wrapper(wrapper, blame)
+        wrappers.append(wrapper)
+    return wrappers
+
+
+def _check_wrapper(wrapper: Any, blame: str) -> None:
+    """Raises PluginError for a wrapper with an unknown hook, or with a hook that would answer instead of the device."""
+    manager = manage_plugin(wrapper, blame, cure="; mend or uninstall it")
+    for caller in manager.get_hookcallers(wrapper) or ():
+        if not all(implementation.wrapper for implementation in caller.get_hookimpls()):
+            raise PluginError(
+                f"{blame} answers {caller.name} for every device; mark it with @hookimpl(wrapper=True), or uninstall it"
+            )
+
+
+def check_api(plugin: Any, provenance: Provenance) -> None:
+    """Raises PluginError where a plugin states that it requires another version of the contract."""
+    required = getattr(plugin, "requires_api", None)
+    if required is None:
+        return
+    if not (isinstance(required, tuple) and len(required) == 2 and all(isinstance(part, int) for part in required)):
+        raise PluginError(f"{provenance} states requires_api = {required!r}; expected (major, minor)")
+    if required[0] != hookspecs.API[0] or required[1] > hookspecs.API[1]:
+        offered, needed = (".".join(map(str, version)) for version in (hookspecs.API, required))
+        raise PluginError(f"{provenance} requires the plugin API {needed}; this hetero-core has {offered}")
+
+
+def manage_plugin(plugin: Any, blame: Provenance | str, *, cure: str = "") -> pluggy.PluginManager:
+    """Returns a manager that holds this plugin alone. Raises: PluginError where its hooks do not fit the contract."""
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    check_hooks(plugin, blame)
+    try:
+        manager.register(plugin)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise PluginError(f"{blame} does not fit the contract: {error}{cure}") from error
+    return manager
+
 
 logger = logging.getLogger(__name__)
 
@@ -74,14 +237,14 @@ class Registry:
         self._lock_of_name: dict[str, threading.Lock] = {}
         self._hanging: dict[str, Announcement] = {}
         self._is_closed = False
-        entry_points = list_entry_points((DEVICES_GROUP, WRAPPERS_GROUP, OPERATOR_TYPES_GROUP))  # one walk over what is installed
-        self._announced = read_announcements(each for each in entry_points if each.group == DEVICES_GROUP)
+        entry_points = importlib_metadata.entry_points()
+        self._announced = read_announcements(entry_points.select(group=DEVICES_GROUP))
         self._devices: dict[str, Device] = {}
         self._retired: list[_Retired] = []
         # By name and plugin: objects that are devices themselves belong to whoever registered them, and may come back.
         self._lent: dict[tuple[str, int], Device] = {}
-        self.wrappers = load_wrappers(each for each in entry_points if each.group == WRAPPERS_GROUP)
-        self.operator_types = [each for each in entry_points if each.group == OPERATOR_TYPES_GROUP]
+        self.wrappers = load_wrappers(entry_points.select(group=WRAPPERS_GROUP))
+        self.operator_types = list(entry_points.select(group=OPERATOR_TYPES_GROUP))
         self.common = CommonConfig()
 
     def names(self) -> tuple[str, ...]:
@@ -135,8 +298,7 @@ class Registry:
         announcement = self.announcement(name)
         with self._lock:
             lock = self._lock_of_name.setdefault(name, threading.Lock())
-        # A plugin's import makes thousands of objects that live on.
-        with lock, pause_cycle_collection():
+        with lock:
             existing = self._devices.get(name)
             return self._create_in_time(name, announcement) if existing is None else existing
 
@@ -307,3 +469,93 @@ def _close_all(devices: list[Device]) -> None:
             errors.append(error)
     if errors:
         raise errors[0]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """The state of one installed device: its ids where it works, the reason where it does not; `reason_of_id` is of ids that do not."""
+
+    name: str
+    distribution: str
+    version: str
+    ids: tuple[str, ...]
+    full_name: str
+    reason: str
+    reason_of_id: Mapping[str, str]
+
+
+def describe_device(registry: Registry, name: str) -> DeviceStatus:
+    """Returns the row of an announced device; creates it."""
+    provenance = Provenance(name, "", "", "")
+    try:
+        provenance = registry.announcement(name).provenance
+        device = registry.device(name)
+        plain = DeviceName(name)
+        ids, full_name = device.metric(plain, "AVAILABLE_DEVICES"), device.metric(plain, "FULL_DEVICE_NAME")
+        reasons = device.metric(plain, "UNAVAILABLE_DEVICES")
+    except Exception as error:  # noqa: BLE001  # a plugin's failure is shown in its row and hides no other
+        return DeviceStatus(name, provenance.distribution, provenance.version, (), "", f"{error}" or type(error).__name__, {})
+    return DeviceStatus(name, provenance.distribution, provenance.version, ids, full_name, "", reasons)
+
+
+_ISOLATOR = "PROCESS"
+
+
+def isolate_device(
+    device: DeviceName, config: Mapping[str, Any] | None, registry: Registry
+) -> tuple[DeviceName, Mapping[str, Any] | None]:
+    """Returns the device and the configuration of a call, rewritten where the call, or what is set for the device, has ISOLATE.
+
+    Values that are set for the device go with the call, since PROCESS does not know them.
+
+    Raises: ConfigValueError; DeviceNotFoundError where the plugin PROCESS is not installed.
+    """
+    require_mapping({} if config is None else config, f"device {device}")
+    call = {_fold(name): value for name, value in (config or {}).items()}
+    values = registry.device(device.name).read_set(device) if registry.created(device.name) else {}
+    value = {**registry.common.read(), **values, **call}.get(ISOLATE_KEY)
+    is_isolated = value is not None and convert_value(ISOLATE_KEY, STANDARD_KEYS[ISOLATE_KEY], value, device=str(device))
+    if not is_isolated or device.name == _ISOLATOR:
+        return device, config
+    if _ISOLATOR not in registry.names():
+        raise DeviceNotFoundError(
+            f"device {device} cannot have {ISOLATE_KEY}=YES: the plugin of device {_ISOLATOR}, which runs a device in a process of its "
+            "own, is not installed. Install it with 'pip install hetero-process', or leave the key out"
+        )
+    merged = {**values, **call, ISOLATE_KEY: False}
+    device_id = device.id or str(merged.pop("DEVICE_ID", None) or "")
+    return DeviceName(_ISOLATOR, "", str(DeviceName(device.name, device_id, device.arguments))), merged
+
+
+def _fold(name: str) -> str:
+    return name.strip().upper() if isinstance(name, str) and name.strip().upper() in (ISOLATE_KEY, "DEVICE_ID") else name
+
+
+Find = Callable[[DeviceName], tuple[DeviceName, Device]]
+
+
+@dataclass(frozen=True, slots=True)
+class CallTarget:
+    """The device of a query, a load or an import; `config` is the complete configuration of that call."""
+
+    device: DeviceName
+    entry: Device
+    config: Mapping[str, Any]
+
+
+def find_target(device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find) -> CallTarget:
+    """Returns the target of a call with this configuration.
+
+    Raises: what `find` raises; errors of device names and configuration.
+    """
+    parsed, entry, values = find_for_call(device, config, registry, find)
+    resolved, complete = entry.resolve(parsed, values)
+    return CallTarget(resolved, entry, complete)
+
+
+def find_for_call(
+    device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find
+) -> tuple[DeviceName, Device, Mapping[str, Any] | None]:
+    """Returns the device that a call is for, and the values of the call for it. Raises: as `find_target` does."""
+    parsed, values = isolate_device(parse_device_name(device), config, registry)
+    return *find(parsed), values

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hetero_core.diagnosis.findings import Finding
 
 if TYPE_CHECKING:
-    from hetero_core.devices.status import DeviceStatus
+    from hetero_core.devices.registry import DeviceStatus
 
 SHARED_FOLDERS = ("cupy", "onnxruntime", "openvino", "torch")
 """Packages that several distributions install under one name, one for each kind of hardware."""

@@ -122,7 +122,11 @@ class _Compiler:
     def compile(self, host_inputs: Collection[str] = ()) -> Program:
         input_slots = tuple(self._add_slot(spec.name, on_host=spec.name in host_inputs) for spec in self._graph.inputs)
         for node in self._graph.nodes:
-            self._add_node(node)
+            try:
+                self._add_node(node)
+            except Exception as error:  # whatever is raised, the node is named in it
+                error.add_note(f"while compiling node {node.label}")
+                raise
         output_slots = tuple(
             self._read(self._graph.nodes[-1] if self._graph.nodes else None, spec.name, False) for spec in self._graph.outputs
         )

@@ -296,7 +296,11 @@ def find_refusals(
                     accepted_ids.add(ids)
                 continue
             kind = None if None in listed else kind
-        reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value, table=table)
+        try:
+            reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value, table=table)
+        except Exception as error:  # whatever is raised, the node is named in it
+            error.add_note(f"while the kernels were asked about node {node.label}")
+            raise
         if reason is not None:
             refusals[node.name] = reason
         elif kind is not None:

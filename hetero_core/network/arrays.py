@@ -8,9 +8,10 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_core.dtypes import bits_of_dtype, dtype_of_numpy, numpy_dtype
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.late_imports import np
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]

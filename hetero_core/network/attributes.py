@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.late_imports import np
 from hetero_core.network.tensors import decode_text, read_tensor, write_tensor
 from hetero_core.network.type_protos import read_type, write_type
 from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType

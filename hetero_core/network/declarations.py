@@ -5,6 +5,7 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,7 +13,6 @@ from typing import TypeAlias
 
 from hetero_core.dtypes import DTYPES
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.late_imports import json
 from hetero_core.network.types import TensorType, ValueType
 
 

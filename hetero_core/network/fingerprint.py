@@ -11,7 +11,8 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.late_imports import np
+import numpy as np
+
 from hetero_core.network.arrays import digest_array
 from hetero_core.network.border import Border
 

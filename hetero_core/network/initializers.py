@@ -7,9 +7,10 @@ from math import prod
 from typing import Any
 from weakref import ReferenceType, ref
 
+import numpy as np
+
 from hetero_core.dtypes import bits_of_dtype, dtype_of_numpy
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.late_imports import np
 from hetero_core.network.arrays import digest_array
 from hetero_core.network.types import TensorType
 

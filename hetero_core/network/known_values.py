@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
-from hetero_core.late_imports import np
 from hetero_core.network.graph import Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueType, sizes_of

@@ -5,10 +5,10 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.late_imports import json
 from hetero_core.network.graph import EMPTY, Node
 
 ORIGINAL_NAME_KEY, ORIGINS_KEY, OPSET_KEY = "hetero.original_name", "hetero.origins", "hetero.opset"

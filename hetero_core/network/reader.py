@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
 from hetero_core.network.border import BORDER_KEY, NO_BORDER, Border, border_of_json, list_defaults
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
-from hetero_core.network.file_spans import hold_file
 from hetero_core.network.graph import EMPTY, Graph, Network
 from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions
 from hetero_core.network.inference import CustomTypes, infer_types
-from hetero_core.network.installed_onnx import find_model_class
 from hetero_core.network.opsets import BLOCKED_DOMAIN, read_opsets
-from hetero_core.network.small_messages import parse_small_model
 from hetero_core.network.soundness import check_text, find_contradiction
-from hetero_core.network.splitting import NO_RAW_DATA, BytesInMemory, BytesOfFile, ByteSource, RawData, split_model
+from hetero_core.network.splitting import NO_RAW_DATA, BytesInMemory, BytesOfFile, ByteSource, HeldFile, RawData, split_model
 from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.network.weights import WeightFiles, WeightSource
 from hetero_core.plain_files import open_plain
@@ -38,7 +33,6 @@ if TYPE_CHECKING:
     import onnx
 
 
-@pause_cycle_collection()
 def read_network(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto,
     *,
@@ -111,7 +105,7 @@ def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.Mode
         raise NetworkReadError(f"cannot read network from '{path}': it is a folder. Give the path of the .onnx file in it.")
     try:
         with io.FileIO(open_plain(path)) as file:
-            held = None if holds_weights else hold_file(file.fileno(), path)
+            held = None if holds_weights or not hasattr(os, "pread") else HeldFile(file.fileno(), path)
             return _parse_split(BytesOfFile(file, held), title)
     except FileNotFoundError as error:
         raise NetworkNotFoundError(f"cannot read network from '{path}': there is no such file. Check the path.") from error
@@ -128,15 +122,12 @@ def _parse_split(source: ByteSource, title: str) -> tuple[onnx.ModelProto, Mappi
     """
     split = split_model(source)
     if split is not None:
-        # Where a program has protobuf, it is used.
-        small = None if "google.protobuf" in sys.modules else parse_small_model(split.skeleton)
-        if small is not None:
-            return small, split.raw_data
+        import onnx  # heavy
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
 
         # What protobuf refuses without its weights, it is shown with them, so that they change no word of the error.
         with suppress(DecodeError):
-            return find_model_class().FromString(split.skeleton), split.raw_data
+            return onnx.ModelProto.FromString(split.skeleton), split.raw_data
     return parse_model(source.read_all(), title), NO_RAW_DATA
 
 
@@ -145,6 +136,7 @@ def parse_model(content: bytes, title: str) -> onnx.ModelProto:
 
     Raises: NetworkReadError when there is none.
     """
+    import onnx  # heavy
     from google.protobuf.message import DecodeError
 
     if not content:
@@ -152,7 +144,7 @@ def parse_model(content: bytes, title: str) -> onnx.ModelProto:
     if content.startswith(b"version https://git-lfs"):
         raise NetworkReadError(f"cannot read network from {title}: it is a Git LFS pointer, not the model. Run 'git lfs pull'.")
     try:
-        return find_model_class().FromString(content)
+        return onnx.ModelProto.FromString(content)
     except DecodeError as error:
         if "depth" in str(error).lower():
             raise NetworkReadError(

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
+from weakref import finalize
 
-from hetero_core.network.file_spans import FileSpan, HeldFile
+from hetero_core.errors import NetworkReadError
 
 # The fields ModelProto.graph, GraphProto.initializer and TensorProto.raw_data.
 _GRAPH, _INITIALIZER, _RAW = 7, 5, 9
@@ -31,6 +32,56 @@ _LARGEST_MODEL = 2**31 - 1
 
 Field = tuple[int, int, int, int, int]
 """Number, wire type, and where the field, its content and the next field begin."""
+
+
+class HeldFile:
+    """A model's file that stays open while a network reads weights from it, also after its name is gone. Safe for threads.
+
+    Weights that a device packs are read from here when they are needed, so a process does not hold them twice.
+    """
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        """Duplicates `descriptor`; the caller closes its own."""
+        self._descriptor = os.dup(descriptor)
+        finalize(self, os.close, self._descriptor)
+        self._path = path
+        self._state = self._read_state()
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Returns the bytes from `begin` to `end`. Raises: NetworkReadError if the file was changed since this object was made."""
+        try:
+            content = os.pread(self._descriptor, end - begin, begin)
+        except OSError as error:
+            raise NetworkReadError(
+                f"cannot read weights from '{self._path}': {error.strerror}. Check the file, then load the network again."
+            ) from error
+        # Asked after the read, to see a write that came during it.
+        if len(content) < end - begin or self._read_state() != self._state:
+            raise NetworkReadError(
+                f"cannot read weights from '{self._path}': the file was changed after the network was loaded from it. Load it again; a "
+                "network that is to outlive changes of its file is read first: core.load_network(core.read_network(path), ...)."
+            )
+        return content
+
+    def _read_state(self) -> tuple[int, int]:
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class FileSpan:
+    """Bytes of a file, from `begin` to `end`."""
+
+    file: HeldFile
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def read(self) -> bytes:
+        """Returns the bytes. Raises: NetworkReadError if the file was changed."""
+        return self.file.read(self.begin, self.end)
 
 
 RawData = bytes | FileSpan

@@ -10,15 +10,14 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_core.dtypes import DTYPES, bits_of_dtype, dtype_of_numpy, dtype_of_onnx, numpy_dtype, onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
-from hetero_core.late_imports import np
 from hetero_core.limits import ReadBudget
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
-from hetero_core.network.file_spans import FileSpan
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.small_messages import FIELD_OF_DTYPE
-from hetero_core.network.splitting import RawData
+from hetero_core.network.splitting import FileSpan, RawData
 from hetero_core.network.weights import MappedSpan, WeightSource
 
 if TYPE_CHECKING:
@@ -116,10 +115,7 @@ def stored_size(dtype: str, count: int) -> int:
 
 def _read_typed_fields(proto: onnx.TensorProto, dtype: str, shape: tuple[int, ...], owner: str) -> Array:
     """Returns the array of a tensor that is stored in float_data, int32_data and the like."""
-    field = FIELD_OF_DTYPE.get(dtype)
-    if field is not None and len(numbers := getattr(proto, field)) == prod(shape):
-        return np.array(numbers, numpy_dtype(dtype)).reshape(shape)
-    from onnx import numpy_helper  # heavy, and asked for only here
+    from onnx import numpy_helper  # heavy
 
     try:
         array: Array = numpy_helper.to_array(proto)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from hetero_core.errors import NetworkNotFoundError, NetworkReadError
-from hetero_core.late_imports import np
 from hetero_core.plain_files import open_unlinked
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
 from hetero_core.files import replace_file, replace_files
-from hetero_core.late_imports import np
 from hetero_core.network.arrays import bytes_of_array
 from hetero_core.network.encoding import GraphWriter, InlineWeights, opsets_of_nodes, write_model
 from hetero_core.network.graph import Network, Node, iterate_graphs

@@ -18,7 +18,7 @@ from hetero_core import hookspecs
 from hetero_core.contract import CancelToken, RunContext
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.cures import without_cures
-from hetero_core.devices.installed import find_core_version
+from hetero_core.devices.provenance import find_core_version
 from hetero_core.errors import InferenceError
 from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from hetero_core import hookspecs
 from hetero_core.contract import CancelToken, ConfigKey, RunContext
-from hetero_core.devices.installed import find_core_version
+from hetero_core.devices.provenance import find_core_version
 from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
 from hetero_core.network.types import ValueSpec
 

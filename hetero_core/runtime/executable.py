@@ -12,11 +12,10 @@ from threading import get_ident
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.contract import Done, Executable, Payload, RunContext
-from hetero_core.devices.blame import call_named, call_plugin, describe_exit, is_interrupt, read_mapping
 from hetero_core.devices.config import resolve_key
 from hetero_core.devices.metrics import find_metric
-from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
-from hetero_core.devices.threads_per_stream import read_value
+from hetero_core.devices.provenance import call_named, call_plugin, describe_exit, is_interrupt, read_mapping
+from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY, read_value
 from hetero_core.devices.watch import LateCalls
 from hetero_core.errors import ClosedError, HeteroError, InferenceError, refuse_pickling
 from hetero_core.limits import RunLimits

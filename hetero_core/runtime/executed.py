@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hetero_core.devices.blame import call_plugin
+from hetero_core.devices.provenance import call_plugin
 from hetero_core.errors import PluginError
 from hetero_core.executed import ExecutedNode, join_executed
 from hetero_core.network.graph import Network

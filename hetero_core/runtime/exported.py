@@ -7,8 +7,7 @@ from typing import IO, TYPE_CHECKING
 
 from hetero_core.blobs.container import BlobHeader, write_blob
 from hetero_core.contract import Payload, freeze_mapping
-from hetero_core.devices.installed import find_core_version
-from hetero_core.devices.provenance import Provenance
+from hetero_core.devices.provenance import Provenance, find_core_version
 from hetero_core.devices.threads import THREAD_KEYS
 from hetero_core.errors import BlobError
 from hetero_core.files import replace_file

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from hetero_core.contract import DeviceName, Payload
-from hetero_core.devices.target import CallTarget
+from hetero_core.devices.registry import CallTarget
 from hetero_core.devices.watch import OutOfTimeError, call_within, find_deadline
 from hetero_core.errors import ConfigValueError, DeadlineExceededError, MemoryLimitError
 from hetero_core.network.graph import Network, iterate_graphs

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Executable, Payload
-from hetero_core.devices.blame import read_mapping
+from hetero_core.devices.provenance import read_mapping
 from hetero_core.errors import BlobDamagedError, InvalidNetworkError, NetworkReadError, PluginError
 from hetero_core.network.border import EMPTY_BORDER, FIRST_WITH_OPTIONAL_INPUTS, Border, pack_border, unpack_border
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, pack_hints, unpack_hints

@@ -12,9 +12,8 @@ from weakref import WeakSet
 
 from hetero_core.contract import DeviceName, Executable, Extension, Payload
 from hetero_core.devices.device import Device
-from hetero_core.devices.installed import find_core_version
-from hetero_core.devices.registry import Registry
-from hetero_core.devices.target import CallTarget
+from hetero_core.devices.provenance import find_core_version
+from hetero_core.devices.registry import CallTarget, Registry
 from hetero_core.network.graph import Network
 from hetero_core.runtime.binding import Binding
 from hetero_core.runtime.declared_shapes import check_declarations

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.contract import Executable, freeze_mapping
-from hetero_core.devices.blame import call_named
-from hetero_core.devices.config import LIMIT_KEYS, convert_config, take_back
-from hetero_core.devices.log_level import LOG_KEY
+from hetero_core.devices.config import LIMIT_KEYS, LOG_KEY, convert_config, take_back
+from hetero_core.devices.provenance import call_named
 from hetero_core.devices.threads import PRIORITY_KEY
 from hetero_core.errors import ConfigKeyError, enumerate_choices
 from hetero_core.runtime.binding import Binding

@@ -8,6 +8,7 @@ NumPy is imported when something is first compared.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.dtypes import TOLERANCES, dtype_of_numpy
@@ -70,6 +71,17 @@ def describe_mismatch(actual: Any, expected: Any, *, rtol: float | None = None, 
                 return mismatch
         return None
     return _describe_array_mismatch(actual, expected, rtol, name)
+
+
+def describe_first_mismatch(outputs: Mapping[str, Any], expected: Sequence[Any], *, rtol: float | None = None) -> str | None:
+    """Returns where the outputs of a network, by name, first differ from expected results in order, or None where they agree."""
+    if len(outputs) != len(expected):
+        return f"expected {len(expected)} outputs, got {len(outputs)}"
+    mismatches = (
+        describe_mismatch(actual, result, rtol=rtol, name=f"output '{name}'")
+        for (name, actual), result in zip(outputs.items(), expected, strict=True)
+    )
+    return next((mismatch for mismatch in mismatches if mismatch is not None), None)
 
 
 def assert_same(actual: Any, expected: Any, *, rtol: float | None = None, name: str = "output") -> None:

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hetero_core.late_imports import np
+import numpy as np
+
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import Dimension, TensorType, fixed_sizes
 from hetero_core.transforms.matching import (

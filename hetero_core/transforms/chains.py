@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hetero_core.late_imports import np
+import numpy as np
+
 from hetero_core.network.graph import EMPTY, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.opsets import since_version

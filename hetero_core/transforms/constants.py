@@ -11,7 +11,8 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
-from hetero_core.late_imports import np
+import numpy as np
+
 from hetero_core.limits import FOLDED_FLOOR, FOLDED_TIMES
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer

@@ -10,8 +10,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
-from hetero_core.late_imports import np
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import drop_hints, forget_shapes
 from hetero_core.network.inference import infer_types

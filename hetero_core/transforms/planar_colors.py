@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.late_imports import np
 from hetero_core.network.types import Dimension
 from hetero_core.transforms.chains import Chain
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from hetero_core.dtypes import FLOAT_DTYPES, dtype_of_onnx, numpy_dtype, onnx_of_dtype, spell_dtype
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.late_imports import np
 from hetero_core.network.border import dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import EMPTY, Graph, Network, Node
 from hetero_core.network.inference import infer_types

@@ -12,9 +12,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
-from hetero_core.late_imports import np
 from hetero_core.network.border import InputInfo, dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import Network
 from hetero_core.network.inference import infer_types

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.late_imports import np
 from hetero_core.network.types import Dimension
 from hetero_core.transforms.chains import Chain
 

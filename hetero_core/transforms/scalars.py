@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
-from hetero_core.late_imports import np
+import numpy as np
+
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames

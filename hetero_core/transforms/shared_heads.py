@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from hetero_core.late_imports import np
+import numpy as np
+
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
-from hetero_core.late_imports import np
 from hetero_core.network.border import State
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer

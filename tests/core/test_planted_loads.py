@@ -180,7 +180,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "memory that it goes on writing to",
     ),
     "wrong under a choice": (Mode, "choices.query", "under MODE=FAST, query.claimed_network_loads: network 'fork' of Neg"),
-    "wrong in a part": (lambda: device_with(WrongRelu), "models.residual", "output 'probabilities' is off by"),
+    "wrong in a part": (lambda: device_with(WrongRelu), "models.residual", "output 'probabilities': expected"),
 }
 
 

@@ -18,7 +18,7 @@ import pytest
 from hetero_core import Core, Network, Payload, hookimpl
 from hetero_core.blobs.container import BlobHeader, read_blob, write_blob
 from hetero_core.contract import DeviceName
-from hetero_core.devices import announcements
+from hetero_core.devices import registry
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError
 from hetero_core.network.border import InputInfo
 from hetero_core.testing.plain_device import PlainDevice
@@ -59,8 +59,8 @@ def test_blob_of_another_plugin_version_is_read_by_its_payload(
     core: Core, read: Callable[..., Network], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blob = export(core, read(TEXT), device)
-    real = announcements.read_identity
-    monkeypatch.setattr(announcements, "read_identity", lambda installed: (real(installed)[0], "9.9"))
+    real = registry.read_identity
+    monkeypatch.setattr(registry, "read_identity", lambda installed: (real(installed)[0], "9.9"))
     with Core() as newer:
         imported = newer.import_network(blob, device.partition(":")[0])
         assert [spec.name for spec in imported.outputs] == [spec.name for spec in core.import_network(blob).outputs]

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from hetero_core import Core, Network
-from hetero_core.testing.compare import max_relative_difference
+from hetero_core.testing.compare import describe_first_mismatch
 
 Check = Callable[..., list[Any]]
 # Some thousand terms in another order, a few layers deep.
@@ -43,22 +43,6 @@ def run_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[A
     return list(session.run(None, dict(inputs)))
 
 
-def describe_difference(found: Any, expected: Any) -> str | None:
-    """Returns where two results differ: numbers by more than RELATIVE, anything else at all."""
-    if isinstance(expected, list):
-        if len(found) != len(expected):
-            return f"{len(found)} elements instead of {len(expected)}"
-        return next((text for a, b in zip(found, expected, strict=True) if (text := describe_difference(a, b))), None)
-    if isinstance(expected, dict):
-        if list(found) != list(expected):
-            return f"keys {list(found)} instead of {list(expected)}"
-        return describe_difference(list(found.values()), list(expected.values()))
-    if getattr(found, "dtype", None) != getattr(expected, "dtype", None):
-        return f"{found.dtype} instead of {expected.dtype}"
-    difference = max_relative_difference(found, expected)
-    return None if difference < RELATIVE else f"a relative difference of {difference:.2g}"
-
-
 @pytest.fixture
 def check_everywhere(split_core: Core) -> Check:
     """Runs a model on CPU, split between TEMPLATE and CPU, and cut in blocks between two CPUs; returns the oracle's outputs.
@@ -76,10 +60,8 @@ def check_everywhere(split_core: Core) -> Check:
         ]
         for device, way in ways:
             with split_core.load_network(way, device) as loaded:
-                found = loaded.infer(dict(inputs))
-            for spec, value, wanted in zip(network.outputs, found.values(), expected, strict=True):
-                difference = describe_difference(value, wanted)
-                assert difference is None, f"output '{spec.name}' on {device} has {difference}"
+                mismatch = describe_first_mismatch(loaded.infer(dict(inputs)), expected, rtol=RELATIVE)
+            assert mismatch is None, f"on {device}: {mismatch}"
         return expected
 
     return check

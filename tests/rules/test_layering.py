@@ -27,10 +27,7 @@ CORE = ROOT / "hetero_core"
 # From above to below; a folder stands for all its modules that are not named themselves.
 LAYERS = (
     "errors",
-    "late_imports",
     "dtypes",
-    "cyclic_garbage",
-    "hashing",
     "files",
     "plain_files",
     "limits",
@@ -43,7 +40,6 @@ LAYERS = (
     "network.fingerprint",
     "network.graph",
     "network",
-    "foreign_errors",
     "transforms",
     "plan",
     "profile",

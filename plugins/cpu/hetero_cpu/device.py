@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
-from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.devices.host_memory import WEIGHTS_ONCE_KEY, describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
@@ -104,7 +103,6 @@ class CpuDevice:
 
         return self._open(device, NetworkSource(network), config)
 
-    @pause_cycle_collection()
     def _open(self, device: DeviceName, source: NetworkSource, config: Mapping[str, Any]) -> CpuExecutable:
         from hetero_cpu.executable import CpuExecutable  # only a network that runs needs these two
         from hetero_cpu.limited_executable import LimitedExecutable

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.errors import ConfigValueError, enumerate_choices, suggest
 from hetero_core.network.topology import order_by_producers
 from hetero_hetero.digraph import Digraph, OneOf, build_digraph, find_sources
@@ -88,11 +87,10 @@ def run_selection(
             f"there is no policy '{policy}' of subgraph selection{suggest(str(policy), POLICIES) or ';'} "
             f"expected one of {enumerate_choices(POLICIES)}"
         )
-    with pause_cycle_collection():
-        graph = build_digraph(predecessors, device_of_node, priorities)
-        log = SelectionLog(str if names is None else names.__getitem__, traces=traces)
-        parts = [sorted(part) if len(part) > 1 else part for part in POLICIES[policy](graph, log)]
-        subgraphs = tuple(_name_nodes(graph, parts[i]) for i in order_parts(graph, parts))
+    graph = build_digraph(predecessors, device_of_node, priorities)
+    log = SelectionLog(str if names is None else names.__getitem__, traces=traces)
+    parts = [sorted(part) if len(part) > 1 else part for part in POLICIES[policy](graph, log)]
+    subgraphs = tuple(_name_nodes(graph, parts[i]) for i in order_parts(graph, parts))
     text = log.text(policy, [(part.device, part.nodes) for part in subgraphs]) if traces else ""
     return Selection(subgraphs, log.procedure_of_node, text)
 

@@ -23,6 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hetero_core import Core
 from hetero_core.errors import HeteroError
+from hetero_core.testing.compare import describe_first_mismatch
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
@@ -869,10 +870,9 @@ def judge(core: Core, draft: Draft) -> tuple[str, str]:
     if draft.formula is not None:
         expected = [{draft.outputs[0]: draft.formula(feed)} for feed in draft.feeds]
     for index, (answer, right) in enumerate(zip(answers, expected, strict=True)):
-        for name in right:
-            fault = compare(answer[name], right[name], draft.rtol)
-            if fault:
-                return "WRONG", f"run {index} {name}: {fault} | {reason}"
+        mismatch = describe_first_mismatch(answer, list(right.values()), rtol=draft.rtol)
+        if mismatch is not None:
+            return "WRONG", f"run {index}: {mismatch} | {reason}"
     return ("REFUSED" if refused else "RIGHT"), reason
 
 
@@ -881,16 +881,6 @@ def run_all(core: Core, model: Any, device: str, feeds: Sequence[Feed], **config
     results = [{name: np.array(value) for name, value in loaded.infer(feed).items()} for feed in feeds]
     loaded.close()
     return results
-
-
-def compare(actual: Array, expected: Array, rtol: float) -> str:
-    if actual.shape != expected.shape or actual.dtype != expected.dtype:
-        return f"{actual.dtype}{list(actual.shape)} instead of {expected.dtype}{list(expected.shape)}"
-    if expected.dtype.kind in "biu":
-        return "" if (actual == expected).all() else f"{actual.ravel()[:8].tolist()} instead of {expected.ravel()[:8].tolist()}"
-    scale = np.abs(expected[np.isfinite(expected)]).max(initial=0) + 1e-6
-    is_close = np.allclose(actual, expected, rtol=rtol, atol=rtol * scale, equal_nan=True)
-    return "" if is_close else f"{actual.ravel()[:6].tolist()} instead of {expected.ravel()[:6].tolist()}"
 
 
 def _work(connection: Any) -> None:

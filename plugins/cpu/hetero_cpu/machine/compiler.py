@@ -24,9 +24,10 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+import importlib_metadata
+
 import hetero_core
 from hetero_core.blobs.store import STORE, name_entry, read_brought
-from hetero_core.devices.installed import find_version
 from hetero_core.devices.processors import grants_flag
 from hetero_core.runtime.forks import call_in_child
 from hetero_cpu.machine.image import ImageError, load_image
@@ -256,7 +257,7 @@ class _Translation(threading.Thread):
 @cache
 def find_llvmlite_version() -> str:
     """Returns the version that is installed; asked once in a process."""
-    return find_version("llvmlite")
+    return importlib_metadata.version("llvmlite")
 
 
 @cache

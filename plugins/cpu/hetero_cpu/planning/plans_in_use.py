@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
-from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.limits import RunLimits
 from hetero_cpu.planning.instance import Instance
 from hetero_cpu.planning.plan import ExecutionPlan
@@ -43,8 +42,7 @@ class PlanInUse:
         try:
             instance = self.free.pop()
         except IndexError:
-            with pause_cycle_collection():
-                instance = Instance(self.plan)
+            instance = Instance(self.plan)
         try:
             if teams is None or not self.plan.kernels:
                 return instance.run(inputs, context)

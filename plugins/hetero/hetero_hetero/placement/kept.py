@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from hetero_core.blobs.store import STORE, name_entry
-from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.processors import count_processors
+from hetero_core.devices.provenance import find_core_version
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
 from hetero_core.reports.fields import record_to_json
 from hetero_hetero.affinity import SplitTask

@@ -64,11 +64,6 @@ def test_network_that_was_read_holds_its_weights(core: Core, path: Path) -> None
     assert np.array_equal(network.initializers["w"].array, w)
 
 
-def test_file_that_was_written_a_moment_ago_is_read_at_once(path: Path) -> None:
-    os.utime(path)
-    assert not read_network(path, holds_weights=False).initializers["w"].is_renewable
-
-
 def test_loaded_network_runs_and_is_exported_when_the_name_of_its_file_is_gone(core: Core, path: Path, tmp_path: Path) -> None:
     w = save_model(path, 0)
     loaded = core.load_network(path, "CPU")
