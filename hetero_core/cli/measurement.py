@@ -118,7 +118,7 @@ def _load(core: Core, task: BenchTask, config: Mapping[str, str]) -> tuple[Execu
     """Returns the loaded network, its inputs, and how long reading and loading took."""
     from hetero_core.cli.inputs import collect_inputs
     from hetero_core.cli.options import is_blob, pin_network
-    from hetero_core.runtime.replaced import list_replaceable
+    from hetero_core.runtime.loading import list_replaceable
 
     settings = dict(config)
     if task.first_process is not None:

@@ -1,5 +1,5 @@
 """The threads of one Core: an executor for each loaded network, its threads started on first use, ended when the Core closes or nobody
-holds it any more.
+holds it any more; and forks, after which no thread is there.
 
 Threads are daemons: one that is stuck in a driver does not keep the interpreter from ending. At its exit runs that are queued are
 dropped, and those in flight get `EXIT_SECONDS` to end. The pools of the standard library wait for both without a limit.
@@ -8,21 +8,122 @@ dropped, and those in flight get `EXIT_SECONDS` to end. The pools of the standar
 from __future__ import annotations
 
 import atexit
+import math
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from weakref import WeakSet
 
 from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY
 from hetero_core.errors import ClosedError
-from hetero_core.runtime.forks import FORK_ADVICE, count_forks
-from hetero_core.runtime.ranked_tasks import RANKS, RankedTasks, Turns
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-    from queue import SimpleQueue
+    from queue import PriorityQueue, SimpleQueue
+
+
+def call_in_child(action: Callable[[], object]) -> None:
+    """Has an action called in each forked child, before anything else there: to renew a lock, which a thread of the parent may hold.
+
+    For whatever is one in a process and is used in the child, too.
+    """
+    if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+        os.register_at_fork(after_in_child=action)
+
+
+_held: WeakSet[object] = WeakSet()
+_kept: list[object] = []
+
+
+def keep_in_child(thing: object) -> None:
+    """Has an object live as long as any forked child, and what it holds: an engine that frees there waits for threads of the parent."""
+    _held.add(thing)
+
+
+call_in_child(lambda: _kept.extend(_held))
+
+
+FORK_ADVICE = (
+    "this process was forked after it was made, and has none of its threads; make a Core in the child, or start the child with "
+    "multiprocessing's 'spawn'"
+)
+
+
+RANKS = {"HIGH": 0, "MEDIUM": 1, "LOW": 2}
+"""MODEL_PRIORITY -> rank; a lower one goes first."""
+
+
+class RankedTasks:
+    """A queue with the methods of SimpleQueue that an executor calls. None, which ends a thread, comes behind all tasks."""
+
+    def __init__(self) -> None:
+        from queue import PriorityQueue  # few executors have ranks
+
+        self._queue: PriorityQueue[tuple[float, int, Any]] = PriorityQueue()
+        # Two items are never compared: no two have the same number.
+        self._numbers = count()
+
+    def put(self, item: Any) -> None:
+        """Adds (future, task), where the task may carry a `rank`, or None."""
+        rank = math.inf if item is None else getattr(item[1], "rank", RANKS["MEDIUM"])
+        self._queue.put((rank, next(self._numbers), item))
+
+    def get(self) -> Any:
+        """Returns the first item; waits for one."""
+        return self._queue.get()[2]
+
+    def get_nowait(self) -> Any:
+        """Returns the first item. Raises: queue.Empty."""
+        return self._queue.get_nowait()[2]
+
+
+class RankedTask:
+    """A task with the rank of its network."""
+
+    __slots__ = ("_run", "rank")
+
+    def __init__(self, run: Callable[[], Any], rank: int) -> None:
+        self._run = run
+        self.rank = rank
+
+    def __call__(self) -> Any:
+        """Returns what the task returns."""
+        return self._run()
+
+
+class Submitting(Protocol):
+    """The methods of an executor that a loaded network calls."""
+
+    def submit(self, task: Callable[[], Any]) -> Future[Any]:
+        """Returns the future of a task."""
+
+    def retire(self) -> None:
+        """Lets the threads end."""
+
+
+class Turns:
+    """The place of one network on an executor that it shares with others."""
+
+    def __init__(self, executor: Submitting, rank: int) -> None:
+        self._executor = executor
+        self._rank = rank
+
+    def submit(self, task: Callable[[], Any]) -> Future[Any]:
+        """Returns the future of a task, which runs before those of a lower priority that wait. Raises: ClosedError."""
+        return self._executor.submit(RankedTask(task, self._rank))
+
+    def set_priority(self, priority: str) -> None:
+        """Gives the runs that are submitted from now on another MODEL_PRIORITY."""
+        self._rank = RANKS[priority]
+
+    def retire(self) -> None:
+        """Does nothing: the threads are those of the other networks, too."""
+
 
 EXIT_SECONDS = 10.0
 """Seconds that the interpreter's exit waits for runs in flight, in all."""
@@ -39,7 +140,7 @@ class ExecutorManager:
         self._executors: weakref.WeakSet[Executor] = weakref.WeakSet()
         self._shared: weakref.WeakValueDictionary[str, Executor] = weakref.WeakValueDictionary()
         self._is_closed = False
-        self._forks = count_forks()
+        self._process = os.getpid()
         _open.add(self)
 
     def open_executor(self, name: str, config: Mapping[str, Any], *, depth: int) -> Executor | Turns:
@@ -67,7 +168,7 @@ class ExecutorManager:
 
     def _require_process(self, name: str) -> None:
         # Asked before the lock, which a thread of the parent may have held.
-        if self._forks != count_forks():
+        if self._process != os.getpid():
             raise ClosedError(f"cannot make threads for {name}: its Core cannot be used here: {FORK_ADVICE}")
 
     def _create(self, name: str, workers: int, *, is_ranked: bool = False) -> Executor:
@@ -82,7 +183,7 @@ class ExecutorManager:
 
         Does nothing in a forked child: the threads are not there.
         """
-        if self._forks != count_forks():
+        if self._process != os.getpid():
             return
         with self._lock:
             self._is_closed = True
@@ -106,7 +207,7 @@ class Executor:
         self._manager = manager
         self._lock = threading.Lock()
         self._is_closed = False
-        self._forks = count_forks()
+        self._process = os.getpid()
         self._retired: list[threading.Thread] = []
         self._begin_anew()
 
@@ -132,7 +233,7 @@ class Executor:
 
         Raises: ClosedError after the Core was closed, and in a forked child.
         """
-        if self._forks != count_forks():
+        if self._process != os.getpid():
             raise ClosedError(f"cannot start a request on {self._name}: its Core cannot be used here: {FORK_ADVICE}")
         from concurrent.futures import Future  # runs that are not awaited need none
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import ConfigValueError, RequestBusyError
-from hetero_core.runtime.request import InferRequest
-from hetero_core.runtime.run import Run
+from hetero_core.runtime.request import InferRequest, Run
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork

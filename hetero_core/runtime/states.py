@@ -17,7 +17,8 @@ from hetero_core.contract import OwnOutputs
 from hetero_core.errors import InferenceError, InputNameError, word_missing
 from hetero_core.network.border import State
 from hetero_core.network.types import HOST, TensorType, ValueSpec
-from hetero_core.runtime.door import convert_value, fits_shape
+from hetero_core.runtime.inputs import convert_value, fits_shape
+from hetero_core.runtime.outputs import find_shared
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -105,24 +106,6 @@ class RequestState:
         self._array = array
 
 
-def _find_shared(values: tuple[Any, ...]) -> set[int]:
-    """Returns the positions of the arrays whose memory overlaps with that of another one; what is no NumPy array is left out."""
-    spans = []
-    for index, value in enumerate(values):
-        if isinstance(value, np.ndarray) and value.size:
-            low, high = np.lib.array_utils.byte_bounds(value)
-            spans.append((low, high, index))
-    spans.sort()
-    shared: set[int] = set()
-    reach, last = 0, -1
-    for low, high, index in spans:
-        if low < reach:
-            shared.update((last, index))
-        if high > reach:
-            reach, last = high, index
-    return shared
-
-
 class RequestStates(Mapping[str, RequestState]):
     """All states of a request, by the name of the input, in the order in which they were tied."""
 
@@ -172,14 +155,12 @@ class RequestStates(Mapping[str, RequestState]):
         if not self._states:
             return outputs
         is_own = type(outputs) is OwnOutputs
-        shared = set() if is_own else _find_shared((*outputs, *inputs))
+        shared = set() if is_own else find_shared((*outputs, *inputs))
         checked = list(outputs)
         copied = 0
         for state in self._states.values():
             output = outputs[state.position_out]
-            is_shared = not is_own and (
-                state.position_out in shared or not getattr(getattr(output, "flags", None), "writeable", True)
-            )
+            is_shared = not is_own and (id(output) in shared or not getattr(getattr(output, "flags", None), "writeable", True))
             checked[state.position_out] = state.check(output, is_shared=is_shared, is_laid=is_own)
             copied += output.nbytes if is_shared and not state.is_resident else 0
         self.copied_bytes = copied

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
-from hetero_core.runtime.device_tensor import DeviceTensor, name_place
+from hetero_core.runtime.inputs import DeviceTensor, name_place
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork

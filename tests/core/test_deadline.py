@@ -28,7 +28,7 @@ from hetero_core import (
 )
 from hetero_core.errors import ClosedError, ConfigValueError, DeadlineExceededError, UnsupportedNodesError
 from hetero_core.network.writer import unpack_network
-from hetero_core.runtime.late_runs import MOST_LATE_RUNS
+from hetero_core.runtime.request import MOST_LATE_RUNS
 
 from .conftest import LIMIT, HandDevice
 

@@ -292,8 +292,8 @@ def test_close_waits_for_a_run_under_way(network: ExecutableNetwork, running: An
 
 
 def test_close_cancels_a_run_that_takes_too_long(network: ExecutableNetwork, running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.0)
-    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 60.0)
+    monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.0)
+    monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 60.0)
     gated, end, _ = running
     network.close()
     assert gated.was_closed_in_run is False
@@ -303,8 +303,8 @@ def test_close_cancels_a_run_that_takes_too_long(network: ExecutableNetwork, run
 def test_run_that_the_queue_of_a_plugin_has_dropped_ends_when_the_network_is_closed(
     network: ExecutableNetwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.0)
-    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.0)
+    monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.0)
+    monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 0.0)
     gated = Gated(network)  # type: ignore[arg-type]  # it has inputs and outputs
     gated.drops = True
     monkeypatch.setattr(network, "executable", gated)

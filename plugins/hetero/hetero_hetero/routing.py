@@ -13,8 +13,8 @@ from typing import Any
 
 from hetero_core.errors import PluginError
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_core.runtime.device_tensor import name_place
 from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.inputs import name_place
 
 Copy = Callable[[Any], Any]
 
@@ -174,17 +174,3 @@ def _name_ends(
 def _find_predecessors(stage: ExecutableNetwork, slots: _Slots) -> tuple[int, ...]:
     makers = {slots.home[spec.name][1] for spec in stage.inputs}
     return tuple(sorted(maker for maker in makers if maker is not None))
-
-
-def find_dead_slots(route: Route) -> tuple[tuple[int, ...], ...]:
-    """Returns for each step the slots that nobody reads after it, where the steps run in order."""
-    left = list(route.readers)
-    for transfer in route.first_transfers:
-        left[transfer.source] -= 1
-    dead = []
-    for step in route.steps:
-        touched = (*step.inputs, *(transfer.source for transfer in step.transfers))
-        for slot in touched:
-            left[slot] -= 1
-        dead.append(tuple(dict.fromkeys(slot for slot in (*touched, *step.outputs) if left[slot] == 0)))
-    return tuple(dead)

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_hetero.schedule import plan_schedule
-from hetero_hetero.started import StartedFlow
+from hetero_hetero.schedule import StartedFlow, plan_schedule
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.contract import CancelToken, DeviceName, Done, Payload
@@ -284,8 +283,8 @@ def test_run_that_a_device_never_ends_is_ended_by_close(core: Core, monkeypatch:
         def begin(self, work: Callable[[], None]) -> None:
             pass
 
-    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.1)
-    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 0.1)
     loaded = load(core, CHAIN, "AALL", AHEAD=Queue(), LOSING=Losing())
     (request,) = start_all(loaded, 1)
     loaded.close()
@@ -301,8 +300,8 @@ def test_sync_run_that_a_device_never_ends_is_ended_by_close(core: Core, text: s
         def begin(self, work: Callable[[], None]) -> None:
             begun.set()
 
-    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.1)
-    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 0.1)
     loaded = load(core, text, "ALLA" if text is CHAIN else "AALA", AHEAD=Queue(), LOSING=Losing())
     with ThreadPoolExecutor(max_workers=1) as caller:
         run = caller.submit(loaded.infer, {"x": np.ones(2, np.float32)})
@@ -343,7 +342,7 @@ def test_second_call_of_done_is_ignored_with_a_warning_that_names_the_plugin(cor
             self.threads.submit(lambda: (work(), work()))
 
     loaded = load(core, CHAIN, "RRBB", REPEATING=Repeating(), BEHIND=Queue())
-    with caplog.at_level(logging.WARNING, "hetero_core.runtime.run"):
+    with caplog.at_level(logging.WARNING, "hetero_core.runtime.request"):
         require_results(start_all(loaded, 3))
         loaded.close()
     assert caplog.messages

@@ -20,7 +20,7 @@ from hetero_core.devices.installed import find_version
 from hetero_core.devices.processors import grants_flag
 from hetero_core.errors import HeteroError
 from hetero_core.hashing import sha256
-from hetero_core.runtime.forks import call_in_child
+from hetero_core.runtime.executors import call_in_child
 from hetero_cpu.machine.footprints import Numbers, Spans
 from hetero_cpu.machine.image import ImageError, load_image
 from hetero_cpu.machine.shipped import ShippedKernels, open_shipped
