@@ -228,14 +228,13 @@ class ExecutableNetwork:
 
         Raises: InputNameError, InputShapeError, InputTypeError; what loading the other network raises.
         """
-        named = name_inputs(inputs, self.inputs, network=self.name)
         if self._replacements is not None:
             self._require_open()
-            computing = self._replacements.find(named)
+            computing = self._replacements.find(name_inputs(inputs, self.inputs, network=self.name))
             if computing is not None:
                 network, named = computing
                 return network, network.order_inputs(named)
-        return self, self.order_inputs(named)
+        return self, self.order_inputs(inputs)
 
     def order_inputs(self, inputs: Any) -> tuple[Any, ...]:
         """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""

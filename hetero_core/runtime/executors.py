@@ -58,44 +58,6 @@ RANKS = {"HIGH": 0, "MEDIUM": 1, "LOW": 2}
 """MODEL_PRIORITY -> rank; a lower one goes first."""
 
 
-class RankedTasks:
-    """A queue with the methods of SimpleQueue that an executor calls. None, which ends a thread, comes behind all tasks."""
-
-    def __init__(self) -> None:
-        from queue import PriorityQueue  # few executors have ranks
-
-        self._queue: PriorityQueue[tuple[float, int, Any]] = PriorityQueue()
-        # Two items are never compared: no two have the same number.
-        self._numbers = count()
-
-    def put(self, item: Any) -> None:
-        """Adds (future, task), where the task may carry a `rank`, or None."""
-        rank = math.inf if item is None else getattr(item[1], "rank", RANKS["MEDIUM"])
-        self._queue.put((rank, next(self._numbers), item))
-
-    def get(self) -> Any:
-        """Returns the first item; waits for one."""
-        return self._queue.get()[2]
-
-    def get_nowait(self) -> Any:
-        """Returns the first item. Raises: queue.Empty."""
-        return self._queue.get_nowait()[2]
-
-
-class RankedTask:
-    """A task with the rank of its network."""
-
-    __slots__ = ("_run", "rank")
-
-    def __init__(self, run: Callable[[], Any], rank: int) -> None:
-        self._run = run
-        self.rank = rank
-
-    def __call__(self) -> Any:
-        """Returns what the task returns."""
-        return self._run()
-
-
 class Submitting(Protocol):
     """The methods of an executor that a loaded network calls."""
 
@@ -107,15 +69,15 @@ class Submitting(Protocol):
 
 
 class Turns:
-    """The place of one network on an executor that it shares with others."""
+    """The place of one network on an executor that it shares with others: runs of a higher MODEL_PRIORITY go first."""
 
-    def __init__(self, executor: Submitting, rank: int) -> None:
+    def __init__(self, executor: Executor, rank: int) -> None:
         self._executor = executor
         self._rank = rank
 
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
         """Returns the future of a task, which runs before those of a lower priority that wait. Raises: ClosedError."""
-        return self._executor.submit(RankedTask(task, self._rank))
+        return self._executor.submit(task, rank=self._rank)
 
     def set_priority(self, priority: str) -> None:
         """Gives the runs that are submitted from now on another MODEL_PRIORITY."""
@@ -128,7 +90,10 @@ class Turns:
 EXIT_SECONDS = 10.0
 """Seconds that the interpreter's exit waits for runs in flight, in all."""
 
-_Tasks: TypeAlias = "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] | RankedTasks"
+_Task: TypeAlias = "tuple[Future[Any], Callable[[], Any]]"
+_Item: TypeAlias = "tuple[float, int, _Task | None]"
+"""Rank, number and task. Two items are never compared beyond the number; None, which ends a thread, comes behind all tasks."""
+_numbers = count()
 
 
 class ExecutorManager:
@@ -212,9 +177,9 @@ class Executor:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        from queue import SimpleQueue  # a network that is only asked to its face has no executor
+        from queue import PriorityQueue, SimpleQueue  # a network that is only asked to its face has no executor
 
-        self._tasks: _Tasks = RankedTasks() if self._is_ranked else SimpleQueue()
+        self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if self._is_ranked else SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
         # A thread holds the queue, not the executor: one that nobody holds any more ends its threads.
@@ -228,8 +193,9 @@ class Executor:
             self._end()
             self._begin_anew()
 
-    def submit(self, task: Callable[[], Any]) -> Future[Any]:
-        """Returns the future of a task that one of the threads runs, in the order in which they come.
+    def submit(self, task: Callable[[], Any], *, rank: int = RANKS["MEDIUM"]) -> Future[Any]:
+        """Returns the future of a task that one of the threads runs, in the order in which they come; in a ranked executor those of a
+        lower rank first.
 
         Raises: ClosedError after the Core was closed, and in a forked child.
         """
@@ -241,7 +207,7 @@ class Executor:
         with self._lock:
             if self._is_closed:
                 raise ClosedError(f"cannot start a request on {self._name}: its Core is closed")
-            self._tasks.put((future, task))
+            self._tasks.put((rank, next(_numbers), (future, task)))
             if not self._idle.acquire(blocking=False) and len(self._threads) < self.workers:
                 name = f"hetero-{self._name}_{len(self._threads)}"
                 thread = threading.Thread(target=_work, args=(self._tasks, self._idle), name=name, daemon=True)
@@ -257,7 +223,7 @@ class Executor:
             self._is_closed = True
         with suppress(Empty):
             while True:
-                dropped = self._tasks.get_nowait()
+                _, _, dropped = self._tasks.get_nowait()
                 if dropped is not None:
                     dropped[0].cancel()
         _dismiss(self._tasks, self._threads)
@@ -269,20 +235,20 @@ class Executor:
                 thread.join(None if deadline is None else max(deadline - monotonic(), 0))
 
 
-def _dismiss(tasks: _Tasks, threads: list[threading.Thread]) -> None:
+def _dismiss(tasks: SimpleQueue[_Item] | PriorityQueue[_Item], threads: list[threading.Thread]) -> None:
     for _ in threads:
-        tasks.put(None)
+        tasks.put((math.inf, next(_numbers), None))
 
 
-def _work(tasks: _Tasks, idle: threading.Semaphore) -> None:
+def _work(tasks: SimpleQueue[_Item] | PriorityQueue[_Item], idle: threading.Semaphore) -> None:
     from queue import Empty  # as above
 
     while True:
         try:
-            item = tasks.get_nowait()
+            _, _, item = tasks.get_nowait()
         except Empty:
             idle.release()
-            item = tasks.get()
+            _, _, item = tasks.get()
         if item is None:
             return
         _run_task(*item)

@@ -44,23 +44,25 @@ def order_inputs(
 
     Raises: InputNameError for unknown and missing names, InputTypeError, InputShapeError.
     """
-    names = [spec.name for spec in specs]
-    for name in inputs:
-        if name not in names:
-            raise InputNameError(word_missing(f"network '{network}'", "input", name, names))
-    missing = [
-        spec
-        for spec in specs
-        if spec.name not in inputs and not isinstance(spec.type, OptionalType) and spec.name not in border.defaults
-    ]
-    if missing:
-        raise InputNameError(f"network '{network}' misses the inputs " + "; ".join(str(spec) for spec in missing))
+    given = [spec for spec in specs if spec.name in inputs]
+    if len(given) != len(inputs):
+        names = [spec.name for spec in specs]
+        unknown = next(name for name in inputs if name not in names)
+        raise InputNameError(word_missing(f"network '{network}'", "input", unknown, names))
+    defaults = border.defaults
+    if len(given) != len(specs):
+        absent = (spec for spec in specs if spec.name not in inputs)
+        missing = [spec for spec in absent if not isinstance(spec.type, OptionalType) and spec.name not in defaults]
+        if missing:
+            raise InputNameError(f"network '{network}' misses the inputs " + "; ".join(str(spec) for spec in missing))
     sizes: dict[str, tuple[int, str]] = {}
     ordered = tuple(
-        border.defaults[spec.name].array
-        if spec.name not in inputs and spec.name in border.defaults
-        else convert_value(inputs.get(spec.name), spec, network=network, sizes=sizes, takes_tensors=takes_tensors)
-        for spec in specs
+        [
+            defaults[spec.name].array
+            if spec.name not in inputs and spec.name in defaults
+            else convert_value(inputs.get(spec.name), spec, network=network, sizes=sizes, takes_tensors=takes_tensors)
+            for spec in specs
+        ]
     )
     if border.bounds:
         _check_bounds(sizes, border.bounds)
@@ -299,9 +301,11 @@ def name_inputs(inputs: Any, specs: Sequence[ValueSpec], *, network: str) -> Map
 
     Raises: InputNameError for a number of values that the network does not take, a position that it does not have, and a name given twice.
     """
+    if isinstance(inputs, Mapping) and int not in map(type, inputs):
+        return inputs
     names = [spec.name for spec in specs]
     if isinstance(inputs, Mapping):
-        return _name_keys(inputs, names, network) if any(type(key) is int for key in inputs) else inputs
+        return _name_keys(inputs, names, network)
     values = inputs if isinstance(inputs, list | tuple) else (inputs,)
     if len(values) != len(names):
         advice = "; a single input that is a list goes by its name, or as an array" if len(names) == 1 else ""

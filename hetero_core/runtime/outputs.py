@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,22 +129,31 @@ def own_outputs(outputs: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any,
     if type(outputs) is OwnOutputs:
         return outputs
     shared = find_shared((*outputs, *inputs))
-
-    def own(value: Any) -> Any:
-        if isinstance(value, list):
-            return [own(item) for item in value]
-        is_copied = isinstance(value, np.ndarray) and (id(value) in shared or not value.flags.writeable)
-        return value.copy() if is_copied else value
-
-    return tuple(map(own, outputs))
+    return tuple([_own(output, shared) for output in outputs])
 
 
-def find_shared(values: Iterable[Any]) -> set[int]:
-    """Returns the ids of the arrays whose memory overlaps with that of another one, items of lists included. Costs sorting."""
-    spans = sorted(_list_spans(values))
+def _own(output: Any, shared: Container[int]) -> Any:
+    """Returns an output, or a copy if it is a constant or one of the arrays with `shared` ids."""
+    if isinstance(output, list):
+        return [_own(item, shared) for item in output]
+    is_copied = isinstance(output, np.ndarray) and (id(output) in shared or not output.flags.writeable)
+    return output.copy() if is_copied else output
+
+
+def find_shared(values: Sequence[Any]) -> set[int]:
+    """Returns the ids of the arrays whose memory overlaps with that of another one, items of lists included.
+
+    Arrays that own their memory overlap only if they are the same; views are compared by their spans, which costs 2 us each.
+    """
+    if list in map(type, values):
+        values = list(_flatten(values))
+    arrays = [value for value in values if isinstance(value, np.ndarray) and value.size]
+    if all(array.base is None for array in arrays):
+        ids = list(map(id, arrays))
+        return set() if len(set(ids)) == len(ids) else {each for each in ids if ids.count(each) > 1}
     shared: set[int] = set()
     reach, last = 0, 0
-    for low, high, array in spans:
+    for low, high, array in sorted((*np.lib.array_utils.byte_bounds(array), id(array)) for array in arrays):
         if low < reach:
             shared.update((last, array))
         if high > reach:
@@ -152,12 +161,10 @@ def find_shared(values: Iterable[Any]) -> set[int]:
     return shared
 
 
-def _list_spans(values: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
-    """Yields begin and end of the memory of each array, and its id."""
+def _flatten(values: Iterable[Any]) -> Iterator[Any]:
+    """Yields the values, and the items of lists among them."""
     for value in values:
         if isinstance(value, list):
-            yield from _list_spans(value)
-        elif isinstance(value, np.ndarray) and value.size:
-            begin = value.ctypes.data
-            low, high = (begin, begin + value.nbytes) if value.flags.c_contiguous else np.lib.array_utils.byte_bounds(value)
-            yield low, high, id(value)
+            yield from _flatten(value)
+        else:
+            yield value

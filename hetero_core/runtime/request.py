@@ -28,7 +28,7 @@ from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.executors import keep_in_child
 from hetero_core.runtime.inputs import OrderedPresets, check_preset, convert_value, count_copied_bytes, find_spec, name_inputs
 from hetero_core.runtime.outputs import fill_presets
-from hetero_core.runtime.states import RequestStates, hold_weakly
+from hetero_core.runtime.states import RequestStates
 from hetero_core.started import read_end
 
 if TYPE_CHECKING:
@@ -53,15 +53,14 @@ Outcome = tuple[tuple[Any, ...], BaseException | None]
 End = Callable[[], None]
 
 
-class Run(threading.Event):
-    """One run in flight, computed by `network`. The event is set when the run has ended.
+class Run:
+    """One run in flight, computed by `network`.
 
     `is_detached` says that nobody is given the error when the run ends: it is called back, and `wait` of the request raises it. `wake`
     tells an event loop of the end.
     """
 
     def __init__(self, network: ExecutableNetwork, inputs: tuple[Any, ...], context: RunContext, deadline: float | None) -> None:
-        super().__init__()
         self.network = network
         self.inputs = inputs
         self.context = context
@@ -75,6 +74,20 @@ class Run(threading.Event):
         self.is_at_work = False
         self.is_late = False
         self.timer: threading.Timer | None = None
+        # Held until the end. An event would take 5 us of every run, which nearly nobody waits for on another thread.
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def open(self) -> None:
+        """Wakes the threads that wait for the end; called once."""
+        self._gate.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits for the end; returns False if `timeout` seconds pass before."""
+        has_ended = self._gate.acquire(timeout=-1 if timeout is None else min(timeout, LONGEST_WAIT))
+        if has_ended:
+            self._gate.release()
+        return has_ended
 
 
 class InferRequest:
@@ -84,7 +97,6 @@ class InferRequest:
         refuse_pickling("an InferRequest", "load the network in the other process and create a request there")
 
     def __init__(self, network: ExecutableNetwork) -> None:
-        keep_in_child(self)
         self._network = network
         self._lock = threading.Lock()
         self._input_of_name: dict[str, Any] = {}
@@ -92,7 +104,7 @@ class InferRequest:
         self._presets: OrderedPresets | None = None
         self._outputs: tuple[Any, ...] | None = None
         self._callback: Callback | None = None
-        self.states = RequestStates(network, require_idle=hold_weakly(self._require_idle))
+        self.states = RequestStates(network, self)
         self._state: object = NO_STATE
         # A run with states reads those that the last run has made in the other working memory.
         self._spare: object = NO_STATE
@@ -100,6 +112,8 @@ class InferRequest:
             self._state = network.create_state()
             if self.states:
                 self._spare = network.create_state(self._state)
+        if self._state is not None:
+            keep_in_child(self)
         self._running: Run | None = None
         self._last: Run | None = None
         self._profile: Profile | None = None
@@ -195,7 +209,7 @@ class InferRequest:
     def _begin(self, inputs: Any) -> Run:
         network = self._network
         network.require_process()
-        self._require_idle("start a run")
+        self.require_idle("start a run")
         merged = self._merge(inputs)
         # Where constants are replaced, another network computes, in working memory of its own.
         computing, ordered = network.route_inputs(merged)
@@ -212,7 +226,7 @@ class InferRequest:
             )
         run = Run(computing, self.states.join(ordered), context, network.deadline)
         with self._lock:
-            self._require_idle("start a run")
+            self.require_idle("start a run")
             self._running = run
             self._profile = context.profile
             self._outputs = None
@@ -223,10 +237,6 @@ class InferRequest:
         if inputs is None or not self._input_of_name:
             return self._input_of_name if inputs is None else inputs
         return {**self._input_of_name, **name_inputs(inputs, self._network.inputs, network=self._network.name)}
-
-    def _require_idle(self, action: str) -> None:
-        if self._running is not None:
-            raise RequestBusyError(f"cannot {action}: the request on network '{self._network.name}' is running; wait for it first")
 
     # Compute
 
@@ -248,7 +258,7 @@ class InferRequest:
         run.is_at_work = True
         # A daemon: one that is stuck in a device keeps neither the interpreter nor a pool of the Core from ending.
         threading.Thread(target=work, name=f"hetero-{self._network.device} run", daemon=True).start()
-        if not run.wait(None if seconds is None else min(seconds, LONGEST_WAIT)):
+        if not run.wait(seconds):
             self._expire(run)
             run.wait()  # it may just have ended by itself, and is about to say so
 
@@ -355,7 +365,7 @@ class InferRequest:
         timer, run.timer = run.timer, None
         if timer is not None:
             timer.cancel()
-        run.set()
+        run.open()
         if run.wake is not None:
             run.wake()
 
@@ -397,7 +407,7 @@ class InferRequest:
 
     def set_callback(self, callback: Callback | None) -> None:
         """Sets the function that is called once after each asynchronous run with the request and its error or None."""
-        self._require_idle("set a callback")
+        self.require_idle("set a callback")
         self._callback = callback
 
     def set_tensor(self, name: str, value: Any) -> None:
@@ -405,7 +415,7 @@ class InferRequest:
 
         Raises: InputNameError, InputTypeError, InputShapeError, RequestBusyError.
         """
-        self._require_idle("set a tensor")
+        self.require_idle("set a tensor")
         network = self._network
         spec, is_input = self._find_spec(name)
         if is_input:
@@ -416,7 +426,7 @@ class InferRequest:
 
     def get_tensor(self, name: str) -> Any:
         """Returns the input that was set, or the output of the last run. Raises: InputNameError when there is none."""
-        self._require_idle("get a tensor")
+        self.require_idle("get a tensor")
         network = self._network
         _, is_input = self._find_spec(name)
         output_of_name = {} if self._outputs is None else dict(zip(network.output_names, self._outputs, strict=True))
@@ -428,6 +438,11 @@ class InferRequest:
     def _find_spec(self, name: str) -> tuple[ValueSpec, bool]:
         network = self._network
         return find_spec(name, (*network.inputs, *network.replaceable), network.outputs, network=network.name)
+
+    def require_idle(self, action: str) -> None:
+        """Raises RequestBusyError while a run is on; `action` is the verb of the message."""
+        if self._running is not None:
+            raise RequestBusyError(f"cannot {action}: the request on network '{self._network.name}' is running; wait for it first")
 
     # The last run
 

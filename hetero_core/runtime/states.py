@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-from weakref import WeakMethod
+from weakref import ref
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from hetero_core.runtime.outputs import find_shared
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
+    from hetero_core.runtime.request import InferRequest
 
 
 class RequestState:
@@ -109,9 +110,10 @@ class RequestState:
 class RequestStates(Mapping[str, RequestState]):
     """All states of a request, by the name of the input, in the order in which they were tied."""
 
-    def __init__(self, network: ExecutableNetwork, *, require_idle: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, network: ExecutableNetwork, request: InferRequest) -> None:
         self._network = network
-        self._require_idle = require_idle
+        # Weak: a request that waited for the garbage collector would keep its network, too.
+        self._request = ref(request)
         self._states: dict[str, RequestState] = {}
         if network.border.states:
             position_in = {spec.name: index for index, spec in enumerate(network.all_inputs)}
@@ -122,11 +124,16 @@ class RequestStates(Mapping[str, RequestState]):
                     tie,
                     position_in=position_in[tie.input],
                     position_out=position_out[tie.output],
-                    require_idle=require_idle,
+                    require_idle=self._require_idle,
                 )
         self._tied_out = frozenset(state.position_out for state in self._states.values())
         self.copied_bytes = 0
         """Bytes of state that the last run copied."""
+
+    def _require_idle(self, action: str) -> None:
+        request = self._request()
+        if request is not None:  # one that nobody holds is in no run
+            request.require_idle(action)
 
     def reset(self) -> None:
         """Lets the next run read all initial values again. Raises: RequestBusyError."""
@@ -184,16 +191,3 @@ class RequestStates(Mapping[str, RequestState]):
 
     def __len__(self) -> int:
         return len(self._states)
-
-
-def hold_weakly(require_idle: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns the method of a request without holding the request, which would wait for the garbage collector, and its network with it."""
-    method = WeakMethod(require_idle)
-
-    def require(action: str) -> None:
-        own = method()
-        # A request that nobody holds is in no run.
-        if own is not None:
-            own(action)
-
-    return require

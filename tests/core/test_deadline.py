@@ -155,14 +155,6 @@ def test_late_result_is_dropped_and_the_next_run_has_memory_of_its_own(
     assert request.get_tensor("y").tolist() == [8]
 
 
-def test_late_error_is_dropped(core: Core, hand: HandDevice, read: Callable[..., Network]) -> None:
-    network = load_for(0.05, core, read(ADD), "HAND")
-    with pytest.raises(DeadlineExceededError):
-        network.infer({"x": X})
-    hand.next_run().end(ValueError("too late"))
-    wait_until(lambda: network.late_runs.count == 0)
-
-
 def test_callback_of_a_late_run_is_called_once_with_the_error(core: Core, hand: HandDevice, read: Callable[..., Network]) -> None:
     calls: list[BaseException | None] = []
     request = load_for(0.05, core, read(ADD), "HAND").create_infer_request()

@@ -310,18 +310,6 @@ def test_bad_input_says_expected_and_got(
         assert message in str(caught.value)
 
 
-def test_foreign_arrays_are_taken(core: Core, read: Callable[..., Network]) -> None:
-    class Wrapped:
-        def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
-            return ONES
-
-    swapped = np.ones((1, 2), ">f4")
-    column = np.asfortranarray(np.array([[1, 2], [3, 4]], np.float32))
-    loaded = core.load_network(read(TEXT), "CPU")
-    assert loaded.infer({"x": Wrapped(), "w": swapped})["y"].tolist() == [[2, 2]]
-    assert loaded.infer({"x": column, "w": column})["y"].tolist() == [[2, 4], [6, 8]]
-
-
 def test_unknown_tensor_name_lists_the_names(core: Core, read: Callable[..., Network]) -> None:
     request = core.load_network(read(TEXT), "CPU").create_infer_request()
     with pytest.raises(InputNameError, match="has no input or output 'z'; it has w, x, y"):

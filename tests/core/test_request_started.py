@@ -223,16 +223,6 @@ def test_second_call_of_done_is_ignored_with_a_warning_that_names_the_plugin(
     assert request.get_tensor("y").tolist() == [6]
 
 
-def test_template_is_started_in_its_own_queue(core: Core, read: Callable[[str], Network]) -> None:
-    request = core.load_network(read(TEXT), "TEMPLATE").create_infer_request()
-    threads: list[str] = []
-    request.set_callback(lambda *_: threads.append(threading.current_thread().name))
-    request.start_async({"x": X})
-    assert request.wait(60)
-    assert request.get_tensor("y").tolist() == [6]
-    assert [name.partition("_")[0] for name in threads] == ["TEMPLATE:0"]
-
-
 class Gated(Starting):
     """Computes when its gate is opened, and looks whether it is cancelled; notes whether it was closed in a run."""
 

@@ -38,23 +38,33 @@ Submit = Callable[[Callable[[], None]], object]
 
 
 class _Readers:
-    """Counts who still reads the slots of one run, and empties a slot after its last reader; for stages in several threads."""
+    """Counts the readers of the slots of one run, and empties a slot after the last one. Safe for threads."""
 
-    __slots__ = ("_left", "_lock", "_slots")
+    __slots__ = ("_left", "_lock", "_slots", "_steps")
 
-    def __init__(self, slots: list[Any], readers: Sequence[int]) -> None:
+    def __init__(self, slots: list[Any], route: Route) -> None:
         self._slots = slots
-        self._left = list(readers)
+        self._steps = route.steps
+        self._left = list(route.readers)
         self._lock = threading.Lock()
+        if route.first_transfers:
+            self._release([transfer.source for transfer in route.first_transfers], ())
 
-    def release(self, read: Sequence[int], written: Sequence[int]) -> None:
-        """Empties the slots that were read for the last time, and those written ones that nobody reads."""
+    def release(self, index: int) -> None:
+        """Empties the slots that a stage was the last to read, and those of its outputs that nobody reads."""
+        step = self._steps[index]
+        self._release(step.reads, step.outputs)
+
+    def _release(self, reads: Sequence[int], writes: Sequence[int]) -> None:
+        left, slots = self._left, self._slots
         with self._lock:
-            for slot in read:
-                self._left[slot] -= 1
-            for slot in (*read, *written):
-                if self._left[slot] == 0:
-                    self._slots[slot] = None
+            for slot in reads:
+                left[slot] -= 1
+                if left[slot] == 0:
+                    slots[slot] = None
+            for slot in writes:
+                if left[slot] == 0:
+                    slots[slot] = None
 
 
 class HeteroExecutable(Executable):
@@ -159,7 +169,7 @@ class HeteroExecutable(Executable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position; ends early, with whatever is there, when the request was cancelled."""
         slots = self._fill_slots(inputs, context)
-        release = self._count_readers(slots)
+        release = _Readers(slots, self._route).release
         if self._schedule.is_parallel:
             self._run_spread(slots, context, release)
         else:
@@ -203,17 +213,6 @@ class HeteroExecutable(Executable):
             return index in self._starters
 
         Flow(self._schedule, run_stage, self._submit, context.token, start_stage=begin).run()
-
-    def _count_readers(self, slots: list[Any]) -> Callable[[int], None]:
-        """Returns a function that empties the slots which a stage was the last to read; for stages that run at once."""
-        readers = _Readers(slots, self._route.readers)
-        readers.release([transfer.source for transfer in self._route.first_transfers], ())
-
-        def release(index: int) -> None:
-            step = self._route.steps[index]
-            readers.release([*step.inputs, *(transfer.source for transfer in step.transfers)], step.outputs)
-
-        return release
 
     def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
         """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them where they are needed elsewhere."""
@@ -330,7 +329,7 @@ class StartingExecutable(HeteroExecutable):
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Begins a run and returns; no thread waits for a device."""
         slots = self._fill_slots(inputs, context)
-        release = self._count_readers(slots)
+        release = _Readers(slots, self._route).release
 
         def begin(index: int, end: End) -> None:
             self._begin_stage(index, slots, context, partial(_end, partial(release, index), end))

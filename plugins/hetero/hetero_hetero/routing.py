@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from hetero_core.errors import PluginError
@@ -35,7 +36,7 @@ class Transfer:
     readers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StageRoute:
     """One stage: the slots that it reads and writes, the transfers that follow it, and the stages that must have run before."""
 
@@ -43,6 +44,11 @@ class StageRoute:
     outputs: tuple[int, ...]
     transfers: tuple[Transfer, ...]
     predecessors: tuple[int, ...]
+
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that the stage and its transfers read."""
+        return (*self.inputs, *(transfer.source for transfer in self.transfers))
 
 
 @dataclass(frozen=True, slots=True)
