@@ -5,8 +5,6 @@ A plugin author reads this file and `hookspecs.py`. Imports no array library and
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -17,12 +15,11 @@ from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.profile import Profile
-from hetero_core.started import call_start, read_end
+from hetero_core.started import call_start, end_once
 
 if TYPE_CHECKING:
     from hetero_core.plan import Plan
 
-logger = logging.getLogger(__name__)
 Array = Any
 """An array of the device's own library; NumPy's where the memory is the host's. A sequence is a list, an absent optional None."""
 
@@ -336,14 +333,7 @@ def _wait_for_start(start: Callable[..., None], inputs: tuple[Array, ...], conte
     from queue import SimpleQueue  # few devices work asynchronously
 
     ends: SimpleQueue[tuple[tuple[Array, ...] | None, BaseException | None]] = SimpleQueue()
-    first = threading.Lock()
-
-    def end(*told: Any) -> None:
-        if first.acquire(blocking=False):
-            ends.put(read_end(told, where=where))
-        else:
-            logger.warning("%s called `done` a second time for one run; the call is ignored", where)
-
+    end = end_once(lambda outputs, error: ends.put((outputs, error)), where=where)
     context.token.begin_wait(ends, lambda: end(None, ClosedError(f"{where} had not ended a run when its network was closed")))
     try:
         call_start(start, inputs, context, end, where=where)

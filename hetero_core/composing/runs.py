@@ -14,9 +14,8 @@ from hetero_core.errors import ClosedError, HeteroError, RequestCancelledError
 from hetero_core.profile import Profile
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.inputs import DeviceTensor, name_place
-from hetero_core.runtime.request import end_once
 from hetero_core.runtime.transfers import move_value
-from hetero_core.started import call_start
+from hetero_core.started import call_start, end_once
 
 
 def run_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Any, ...]:
@@ -76,7 +75,7 @@ def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
     assert start is not None, f"{child.where} starts no runs"
     key = object()
     where = f"{child.provenance}: {child.where}"
-    end = end_once(done, None, lambda: context.token.end_wait(key), where=where)
+    end = end_once(done, where=where, leave=lambda: context.token.end_wait(key))
     dropped = f"{child.provenance} had not ended a run of {child.where} when the network was closed"
     context.token.begin_wait(key, lambda: end(None, ClosedError(dropped)))
     try:

@@ -62,9 +62,9 @@ from hetero_core.profile import Profile
 from hetero_core.runtime.executors import FORK_ADVICE, Submitting, Turns, keep_in_child
 from hetero_core.runtime.inputs import name_inputs, order_inputs
 from hetero_core.runtime.outputs import OutputCheck, own_outputs, watch_shapes
-from hetero_core.runtime.request import NO_STATE, InferRequest, RunsUnderWay, Start, end_once
+from hetero_core.runtime.request import NO_STATE, InferRequest, RunsUnderWay, Start
 from hetero_core.runtime.transfers import bring_in, take_home
-from hetero_core.started import call_start
+from hetero_core.started import call_start, end_once
 
 if TYPE_CHECKING:
     from hetero_core.blobs.header import BlobHeader
@@ -274,7 +274,7 @@ class ExecutableNetwork:
 
         fetch = None if self._is_host else lambda outputs: take_home(self, outputs, profile, context.tensors)
         where = f"{self.provenance}: {self.where}"
-        end = end_once(done, fetch, leave, where=where)
+        end = end_once(done, where=where, leave=leave, take_home=fetch)
         dropped = f"{self.provenance} had not ended a run of {self.where} when the network was closed"
         if profile is not None:
             profile.begin_run()

@@ -8,7 +8,6 @@ behind. With DEADLINE the device works on a thread that can be left behind, also
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -29,14 +28,11 @@ from hetero_core.runtime.executors import keep_in_child
 from hetero_core.runtime.inputs import OrderedPresets, check_preset, convert_value, count_copied_bytes, find_spec, name_inputs
 from hetero_core.runtime.outputs import fill_presets
 from hetero_core.runtime.states import RequestStates
-from hetero_core.started import read_end
 
 if TYPE_CHECKING:
     import asyncio
 
     from hetero_core.runtime.executable import ExecutableNetwork
-
-logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
 """Seconds that closing a network waits for its runs before it cancels them."""
@@ -534,28 +530,3 @@ def _wake_loop(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> 
         # A closed loop has nobody left who awaits.
         if not loop.is_closed():
             raise
-
-
-def end_once(done: Done, take_home: Callable[[Any], Any] | None, leave: Callable[[], None], *, where: str) -> Done:
-    """Returns what a device is given to call at the end of a run: brings outputs to the host, and takes the first call only.
-
-    A second call is ignored with a warning: the request may be in its next run by then. `where` names the plugin and the network, and
-    `leave` says that the run is over for the device.
-    """
-    first = threading.Lock()
-
-    def end(*told: Any) -> None:
-        if not first.acquire(blocking=False):
-            logger.warning("%s called `done` a second time for one run; the call is ignored", where)
-            return
-        outputs, error = read_end(told, where=where)
-        if error is None and take_home is not None:
-            try:
-                outputs = take_home(outputs)
-            except BaseException as failure:  # noqa: BLE001  # told to whoever waits, as an error of the run
-                outputs, error = None, failure
-        # Over for the device: whoever is told may close the network.
-        leave()
-        done(outputs, error)
-
-    return end
