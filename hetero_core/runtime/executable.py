@@ -88,7 +88,7 @@ RunFunction = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The hooks of a device, bound to one loaded network, and what surrounds that network: border, declarations, replaceable constants."""
+    """The hooks of a device, bound to a loaded network, and the border, declarations and replaceable constants of that network."""
 
     device: DeviceName
     provenance: Provenance
@@ -120,7 +120,7 @@ class ExecutableNetwork:
     def __init__(self, name: str, fingerprint: Callable[[], str], executable: Executable, binding: Binding) -> None:
         self.name = name
         self.border = border = binding.border
-        # By input, what moves a state that stays with a part of a device made of devices. Asked before the specs are read: the device may
+        # The part that moves each state which stays with a part of a composed device. Asked before the specs are read: the device may
         # name another memory in them.
         self.homes = executable.keep_states({state.input: state.output for state in border.states}) if border.states else {}
         self.all_inputs, self.all_outputs = executable.inputs, executable.outputs
@@ -192,7 +192,7 @@ class ExecutableNetwork:
 
         `inputs`: a mapping of names, or of positions, to values; a list or tuple of all values in order; the value of the only input.
 
-        Raises: InputNameError, InputShapeError, InputTypeError; what the device raised.
+        Raises: InputNameError, InputShapeError, InputTypeError; errors of the device.
         """
         run = InferRequest(self).run(inputs)
         return dict(zip(self.output_names, own_outputs(run.outputs, run.inputs), strict=True))
@@ -226,7 +226,7 @@ class ExecutableNetwork:
         """Returns the network that computes a run, and the caller's values in the order of its inputs: this network, or another one if
         constants are replaced.
 
-        Raises: InputNameError, InputShapeError, InputTypeError; what loading the other network raises.
+        Raises: InputNameError, InputShapeError, InputTypeError; errors of loading the other network.
         """
         if self._replacements is not None:
             self._require_open()
@@ -287,7 +287,7 @@ class ExecutableNetwork:
 
     def _enter(self, context: RunContext, end: int | Callable[[], None]) -> None:
         """Notes a run that is under way. Raises: ClosedError."""
-        # Before the question whether it is closed: whoever closes looks at the runs after it has said so.
+        # Before the question whether it is closed: `close` looks at the runs after it has set that.
         self._under_way.runs[context] = end
         try:
             self._require_open()
@@ -429,7 +429,7 @@ class ExecutableNetwork:
         None removes a limit, and gives another key the value back that the network was loaded with. An error leaves all values as they
         were.
 
-        Raises: ConfigKeyError, ConfigValueError, ClosedError; what the device raises.
+        Raises: ConfigKeyError, ConfigValueError, ClosedError; errors of the device.
         """
         self._require_open()
         settings = self._convert_settings(config)

@@ -1,7 +1,7 @@
-"""The threads of one Core: an executor for each loaded network, its threads started on first use, ended when the Core closes or nobody
-holds it any more; and forks, after which no thread is there.
+"""The threads of one Core: an executor for each loaded network, with threads that start on first use and end with the Core or the
+last reference to the executor; and forks, which leave the child without these threads.
 
-Threads are daemons: one that is stuck in a driver does not keep the interpreter from ending. At its exit runs that are queued are
+Threads are daemons: a thread that is stuck in a driver does not keep the interpreter from ending. At its exit runs that are queued are
 dropped, and those in flight get `EXIT_SECONDS` to end. The pools of the standard library wait for both without a limit.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def call_in_child(action: Callable[[], object]) -> None:
     """Has an action called in each forked child, before anything else there: to renew a lock, which a thread of the parent may hold.
 
-    For whatever is one in a process and is used in the child, too.
+    For process-wide objects that the child uses, too.
     """
     if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
         os.register_at_fork(after_in_child=action)
@@ -41,7 +41,7 @@ _kept: list[object] = []
 
 
 def keep_in_child(thing: object) -> None:
-    """Has an object live as long as any forked child, and what it holds: an engine that frees there waits for threads of the parent."""
+    """Keeps an object alive in every forked child: an engine that frees its memory there would wait for threads of the parent."""
     _held.add(thing)
 
 
@@ -101,7 +101,7 @@ class ExecutorManager:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Whoever submits holds an executor; what nobody holds has nothing to do.
+        # Weak: an executor without references has no tasks.
         self._executors: weakref.WeakSet[Executor] = weakref.WeakSet()
         self._shared: weakref.WeakValueDictionary[str, Executor] = weakref.WeakValueDictionary()
         self._is_closed = False
@@ -111,7 +111,7 @@ class ExecutorManager:
     def open_executor(self, name: str, config: Mapping[str, Any], *, depth: int) -> Executor | Turns:
         """Returns the executor of a network that is loaded with this configuration on the device of this name.
 
-        It has NUM_STREAMS times `depth` threads and is the network's own; where EXCLUSIVE_ASYNC_REQUESTS is set it has one, for all such
+        It has NUM_STREAMS times `depth` threads and is the network's own; if EXCLUSIVE_ASYNC_REQUESTS is set it has one, for all such
         networks of the device, and runs of a higher MODEL_PRIORITY go first.
 
         Raises: ClosedError after `close`.
@@ -161,7 +161,7 @@ class ExecutorManager:
 
 
 class Executor:
-    """Up to `workers` threads, each started when no other one is idle. They are named `hetero-<name>_<index>`."""
+    """Up to `workers` threads, each started if none is idle. They are named `hetero-<name>_<index>`."""
 
     def __init__(self, name: str, workers: int, manager: ExecutorManager, *, is_ranked: bool = False) -> None:
         """`is_ranked`: tasks of several networks take turns on it, by their rank."""
@@ -182,7 +182,7 @@ class Executor:
         self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if self._is_ranked else SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
-        # A thread holds the queue, not the executor: one that nobody holds any more ends its threads.
+        # A thread refers to the queue, not to the executor, whose threads end with its last reference.
         self._end = weakref.finalize(self, _dismiss, self._tasks, self._threads)
         self._end.atexit = False
 
@@ -261,7 +261,7 @@ def _run_task(future: Future[Any], task: Callable[[], Any]) -> None:
         return
     try:
         result = task()
-    except BaseException as error:  # noqa: BLE001  # kept for whoever holds the future, and raised there
+    except BaseException as error:  # noqa: BLE001  # raised by the future
         future.set_exception(error)
     else:
         future.set_result(result)

@@ -98,13 +98,13 @@ def convert_value(
     ):
         dtype = value_type.dtype
         if dtype is not None and value.dtype is numpy_dtype(dtype):
-            return value  # as nearly every value is; the rest words what is wrong
+            return value  # as nearly every value; the rest is for errors and conversions
     where = f"input '{spec.name}' of network '{network}'"
     if isinstance(value, DeviceTensor):
         tensor_type = spec.type
         if not (takes_tensors and isinstance(tensor_type, TensorType)):
             value.require_memory(spec, where)
-        assert isinstance(tensor_type, TensorType), "what lies in the memory of a device is a tensor"
+        assert isinstance(tensor_type, TensorType), "only tensors lie in the memory of a device"
         return _check_in_place(value, tensor_type, where, {} if sizes is None else sizes)
     if spec.memory != HOST and isinstance(spec.type, TensorType) and _find_memory(value) == spec.memory:
         return _check_in_place(value, spec.type, where, {} if sizes is None else sizes)
@@ -112,7 +112,7 @@ def convert_value(
 
 
 def _find_memory(value: Any) -> str | None:
-    """Returns the memory that an array lies in, by the name that devices give it; None for the host's and for what does not say."""
+    """Returns the memory that an array lies in, by the name that devices give it; None for the host's, and if the array does not say."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
         return None
     kind, index = value.__dlpack_device__()
@@ -120,7 +120,7 @@ def _find_memory(value: Any) -> str | None:
 
 
 def _check_in_place(value: Any, value_type: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
-    """Returns an array of any library, checked by what it says of itself: PyTorch writes "torch.float32" where NumPy has "float32"."""
+    """Returns an array of any library, checked by its own attributes: PyTorch writes "torch.float32" where NumPy has "float32"."""
     dtype_name = str(value.dtype).rpartition(".")[2]
     if value_type.dtype is not None and dtype_name != _spell(value_type.dtype):
         raise InputTypeError(f"{where}: expected {value_type.dtype}, got {dtype_name}; convert it where it lies")
@@ -252,7 +252,7 @@ def _word_shapes(shape: tuple[int, ...], value_type: TensorType, where: str) -> 
 
 
 def fits_shape(shape: tuple[int, ...], declared: Sequence[int | str | None]) -> bool:
-    """Says whether a shape has the wanted rank, and the wanted size wherever one is fixed."""
+    """Says whether a shape has the wanted rank, and the wanted size for each fixed dimension."""
     if shape == declared:
         return True
     if len(shape) != len(declared):
@@ -329,7 +329,7 @@ def _name_keys(inputs: Mapping[Any, Any], names: list[str], network: str) -> dic
 
 
 def read_foreign(value: Any) -> np.ndarray[Any, Any] | None:
-    """Returns the array of another library's object, sharing its memory where NumPy can; None where it offers none.
+    """Returns the array of another library's object, sharing its memory if NumPy can; None if it offers none.
 
     Raises: whatever the library raises, such as RuntimeError for a tensor that records gradients.
     """
@@ -341,7 +341,7 @@ def read_foreign(value: Any) -> np.ndarray[Any, Any] | None:
 def convert_untyped(value: Any, value_type: TensorType, where: str) -> np.ndarray[Any, Any] | None:
     """Returns a number, a list, bytes or an image as an array of the wanted element type; None for anything else.
 
-    Raises: InputTypeError and InputShapeError where a value would not be kept.
+    Raises: InputTypeError and InputShapeError if a value would not be kept.
     """
     if isinstance(value, bytes | bytearray | memoryview) and value_type.dtype == "uint8":
         return _read_bytes(value, value_type, where)
@@ -391,7 +391,7 @@ def _convert_numbers(value: Any, value_type: TensorType, where: str) -> np.ndarr
         raise InputTypeError(
             f"{where}: expected {value_type.dtype}, got numbers of type {_name_numbers(numbers)}; {_advise(value_type.dtype)}"
         )
-    # An overflow is found by what came out, without a warning.
+    # An overflow is found in the result, without a warning.
     with np.errstate(all="ignore"):
         converted = numbers.astype(dtype)
         lost = _find_lost(numbers, converted, is_float=value_type.dtype in FLOAT_DTYPES)
@@ -476,7 +476,7 @@ class DeviceTensor:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     def write(self, value: Any) -> None:
-        """Copies a value of the host to the device, into the array of an earlier `write` where the device can fill it.
+        """Copies a value of the host to the device, into the array of an earlier `write` if the device can fill it.
 
         Raises: InputTypeError, InputShapeError.
         """
@@ -546,7 +546,7 @@ class OrderedPresets:
         )
 
     def enter(self, context: RunContext) -> None:
-        """Puts the presets into the context of a run. Raises: InputNameError where two of them share memory."""
+        """Puts the presets into the context of a run. Raises: InputNameError if two of them share memory."""
         if self._clash is not None:
             raise InputNameError(self._clash)
         if self._arrays:

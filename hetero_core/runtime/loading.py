@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _MOST_LATE_CALLS = 8
-"""Loads of one device that may be without an answer at once; each keeps a thread, and whatever the device holds for it."""
+"""Loads of a device that may be late at once; each keeps a thread, and the memory that the device has taken for it."""
 
 
 def call_in_time(
@@ -76,15 +76,15 @@ def call_in_time(
     what: str,
     discard: Callable[[Result], None] | None = None,
 ) -> Result:
-    """Returns what a query, a load or an import returns; with DEADLINE, or within a load that has one, within that time.
+    """Returns the result of a query, a load or an import; with DEADLINE, within that time.
 
-    `what` begins the message: "loading network 'g'". What comes too late is given to `discard`.
+    `what` begins the message: "loading network 'g'". A result that comes too late is given to `discard`.
 
-    Raises: DeadlineExceededError that says which plugin was at work; what the call raises.
+    Raises: DeadlineExceededError that names the plugin at work; errors of the call.
     """
     seconds = read_deadline(target.config)
     outer = find_deadline()
-    # Within a whole that has less time left, the whole is what ends in time.
+    # Within a load that has less time left, that load is ended in time.
     if seconds is None or (outer is not None and outer <= monotonic() + seconds):
         return call()
     patience = target.entry.patience
@@ -124,7 +124,7 @@ def check_declarations(network: Network, device: DeviceName, config: Mapping[str
 
 
 def check_constants(network: Network, device: DeviceName, config: Mapping[str, Any]) -> None:
-    """Raises MemoryLimitError where the constants of a network, those of bodies included, take more than MEMORY_LIMIT together."""
+    """Raises MemoryLimitError if the constants of a network, those of bodies included, take more than MEMORY_LIMIT together."""
     limit = read_memory_limit(config)
     if limit is None:
         return
@@ -141,7 +141,7 @@ def check_constants(network: Network, device: DeviceName, config: Mapping[str, A
 
 
 def check_sections(payload: Payload, name: str, device: DeviceName, config: Mapping[str, Any]) -> None:
-    """Raises MemoryLimitError where the sections of a blob take more than MEMORY_LIMIT together."""
+    """Raises MemoryLimitError if the sections of a blob take more than MEMORY_LIMIT together."""
     limit = read_memory_limit(config)
     total = sum(memoryview(section).nbytes for section in payload.sections.values())
     if limit is not None and total > limit:
@@ -160,7 +160,7 @@ def describe_model(model: object) -> str:
 def bare_network(network: Network) -> Network:
     """Returns the network as a device is given it: states and defaults are the core's affair, so that every device has them.
 
-    Shapes that are only declared are left out: what crosses a border has the computed type.
+    Shapes that are only declared are left out: a value at a border has the computed type.
     """
     network, border = without_hints(network), network.border
     return replace(network, border=Border(bounds=border.bounds, layouts=border.layouts)) if border is not EMPTY_BORDER else network
@@ -168,7 +168,7 @@ def bare_network(network: Network) -> Network:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """All that a blob holds besides what the plugin wrote; `network` is there where some of its constants may be replaced."""
+    """The core's own part of a blob; `network` is None unless some of its constants may be replaced."""
 
     border: Border = EMPTY_BORDER
     declarations: Declarations = NO_DECLARATIONS
@@ -176,7 +176,7 @@ class Surroundings:
 
 
 def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
-    """Returns the payload as the plugin wrote it, and what surrounds it. Raises: BlobDamagedError for what cannot be read."""
+    """Returns the payload as the plugin wrote it, and the core's own part. Raises: BlobDamagedError for sections that cannot be read."""
     sections = dict(payload.sections)
     border, declarations, network = EMPTY_BORDER, NO_DECLARATIONS, None
     try:
@@ -195,7 +195,7 @@ def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
 
 
 def check_border(border: Border, executable: Executable) -> None:
-    """Raises BlobDamagedError for a border that contradicts the inputs and outputs of what was imported with it."""
+    """Raises BlobDamagedError for a border that contradicts the inputs and outputs of the imported network."""
     contradiction = find_contradiction(border, executable.inputs, executable.outputs)
     if contradiction is not None:
         raise BlobDamagedError(f"the border of the blob contradicts its network: {contradiction}; export the network again")
@@ -220,7 +220,7 @@ class _InnermostRun:
 
 
 _MOST_NETWORKS = 8
-"""The number of networks that stay loaded, one for each set of names or each value; the oldest is dropped first."""
+"""The number of networks that stay loaded, for sets of names and for values; the oldest is dropped first."""
 
 
 class Replacements:
@@ -248,7 +248,7 @@ class Replacements:
         return fixed, {name: value for name, value in inputs.items() if name not in names}
 
     def _find_open(self, names: tuple[str, ...]) -> ExecutableNetwork | None:
-        """Returns the network with these constants as inputs, None where the device refuses it."""
+        """Returns the network with these constants as inputs; None if the device refuses it."""
         from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
 
         if names in self._fixed_names:
@@ -284,7 +284,7 @@ class Replacements:
         return network
 
     def close(self) -> None:
-        """Closes what was loaded for replacements."""
+        """Closes the networks that were loaded for replacements."""
         with self._lock:
             for network in self._loaded.values():
                 network.close()
@@ -298,7 +298,7 @@ def list_replaceable(network: Network) -> tuple[ValueSpec, ...]:
 
 
 def find_replacements(network: Network | None, load: Callable[[Network], ExecutableNetwork]) -> Replacements | None:
-    """Returns the constants of a network that runs may be given, None where there are none or the network is not known."""
+    """Returns the constants of a network that runs may be given, None if there are none or the network is not known."""
     return Replacements(network, load) if network is not None and network.border.replaceable else None
 
 
@@ -316,7 +316,7 @@ class Loader:
         self._executors = executors
         self._extensions = extensions
         self._find = find
-        # A network that nobody holds any more needs no closing by us.
+        # Weak: a network without references needs no closing.
         self._loaded: WeakSet[ExecutableNetwork] = WeakSet()
 
     def load(self, network: Network, target: CallTarget, query: QueryResult | None = None) -> ExecutableNetwork:

@@ -26,7 +26,7 @@ class OutputCheck:
     ) -> None:
         self._watch = watch
         self._blame = blame
-        # Element type and shape of each, None where the device's own memory is no array of NumPy's.
+        # Element type and shape of each; None for an output that stays in the memory of the device.
         self._promised = tuple(
             (None, None, spec) if spec.dtype is None or spec.name in resident else (numpy_dtype(spec.dtype), spec.shape, spec)
             for spec in specs
@@ -74,7 +74,7 @@ class ShapeWatch:
     def check(self, outputs: Sequence[Any]) -> None:
         """Warns of an output of another shape than the declared one: NetworkDeclarationWarning, once for each value.
 
-        Raises: InferenceError instead where STRICT_DECLARATIONS is set.
+        Raises: InferenceError instead if STRICT_DECLARATIONS is set.
         """
         for position, hint in self._hints:
             shape = getattr(outputs[position], "shape", None)
@@ -97,7 +97,7 @@ class ShapeWatch:
 def watch_shapes(
     declarations: Declarations, outputs: Sequence[ValueSpec], where: str, config: Mapping[str, Any]
 ) -> ShapeWatch | None:
-    """Returns what compares the outputs with their declared shapes; None where all of these are proved."""
+    """Returns the watch over declared shapes of outputs; None if inference has proved all of them."""
     hints = [
         (index, declarations.hints[spec.name])
         for index, spec in enumerate(outputs)
@@ -125,7 +125,7 @@ def fill_presets(presets: Sequence[Any], outputs: tuple[Any, ...], specs: Sequen
 
 
 def own_outputs(outputs: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns outputs that belong to the caller alone: copies of those that are constants, inputs, or share memory with one another."""
+    """Returns outputs that belong to the caller alone: constants, inputs and outputs that share memory are copied."""
     if type(outputs) is OwnOutputs:
         return outputs
     shared = find_shared((*outputs, *inputs))

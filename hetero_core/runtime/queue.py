@@ -1,4 +1,4 @@
-"""AsyncInferQueue: several requests of one network that are kept busy, whichever of them is idle takes the next inputs.
+"""AsyncInferQueue: several requests of one network that are kept busy; an idle request takes the next inputs.
 
 A request is busy from its start until its callback has returned. Nothing of a failed run stays behind once `wait_all` has raised it.
 """
@@ -166,7 +166,7 @@ class AsyncInferQueue:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Waits for all; where the block was left by an error, cancels them first, and that error goes on."""
+        """Waits for all; if an error has left the block, cancels them first, and that error goes on."""
         if kind is None:
             self.wait_all()
             return

@@ -1,9 +1,9 @@
 """InferRequest: one place for inputs, outputs and working memory, run again and again; the same for every device.
 
 States: idle -> running -> idle. Every run is begun by `_begin`, computed by `_compute` or by the device's own `start`, and ended by `_end`;
-`infer`, `infer_async` and `start_async` differ only in who waits for the end. Python cannot stop a thread: when a request is cancelled it
-is idle at once, and the context that the device still works on is set aside; the next run gets a new one. Nothing of a failed run stays
-behind. With DEADLINE the device works on a thread that can be left behind, also for a caller who waits.
+`infer`, `infer_async` and `start_async` differ only in the thread or task that waits for the end. Python cannot stop a thread: when a
+request is cancelled it is idle at once, and the context that the device still works on is set aside; the next run gets a new one. Nothing
+of a failed run stays behind. With DEADLINE the device works on a thread that can be left behind, also for a caller who waits.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ End = Callable[[], None]
 class Run:
     """One run in flight, computed by `network`.
 
-    `is_detached` says that nobody is given the error when the run ends: it is called back, and `wait` of the request raises it. `wake`
-    tells an event loop of the end.
+    A run that `is_detached` has no caller who waits: the callback gets its error, and `wait` of the request raises it. `wake` tells an
+    event loop of the end.
     """
 
     def __init__(self, network: ExecutableNetwork, inputs: tuple[Any, ...], context: RunContext, deadline: float | None) -> None:
@@ -66,11 +66,11 @@ class Run:
         self.is_over = False
         self.is_detached = False
         self.wake: Callable[[], None] | None = None
-        # Of runs with DEADLINE: whether the device is in it, whether it still is after the end, and what ends it in time.
+        # Of runs with DEADLINE: whether the device computes it, whether it still does after the end, and the timer that ends it.
         self.is_at_work = False
         self.is_late = False
         self.timer: threading.Timer | None = None
-        # Held until the end. An event would take 5 us of every run, which nearly nobody waits for on another thread.
+        # Held until the end. An event would take 5 us of every run.
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -115,12 +115,12 @@ class InferRequest:
         self._profile: Profile | None = None
         self._copied_inputs = 0
 
-    # Runs, by who waits for them
+    # Runs: on this thread, in an event loop, and without a caller who waits
 
     def infer(self, inputs: Any = None) -> dict[str, Any]:
         """Returns the outputs by name, valid until the next run of this request; the callback is not called.
 
-        Raises: InputNameError, InputShapeError, InputTypeError, RequestBusyError; what the device raised.
+        Raises: InputNameError, InputShapeError, InputTypeError, RequestBusyError; errors of the device.
         """
         return self._name_outputs(self.run(inputs))
 
@@ -143,7 +143,7 @@ class InferRequest:
 
         Raises: as `infer` does; RequestCancelledError when `cancel` ended the run.
         """
-        import asyncio  # some 30 ms, and loaded by everybody who has a loop
+        import asyncio  # some 30 ms; a program with a loop has it
 
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
@@ -190,7 +190,7 @@ class InferRequest:
                 return True
 
     def cancel(self) -> None:
-        """Ends a running request at once with RequestCancelledError; does nothing on an idle one."""
+        """Ends a running request at once with RequestCancelledError; does nothing on an idle request."""
         self._network.require_process()
         run = self._running
         if run is None:
@@ -229,7 +229,7 @@ class InferRequest:
         return run
 
     def _merge(self, inputs: Any) -> Any:
-        """Returns the inputs of a run: those that are passed for it, and those that were set."""
+        """Returns the inputs of a run: the values passed for it over those that were set."""
         if inputs is None or not self._input_of_name:
             return self._input_of_name if inputs is None else inputs
         return {**self._input_of_name, **name_inputs(inputs, self._network.inputs, network=self._network.name)}
@@ -237,8 +237,8 @@ class InferRequest:
     # Compute
 
     def _work(self, run: Run, seconds: float | None = None) -> None:
-        """Computes a run and ends it. One with DEADLINE is computed on a thread that can be left behind, and waited for on this one, which
-        ends it after `seconds`; None leaves that to its timer.
+        """Computes a run and ends it. With DEADLINE another thread computes, which can be left behind; this one waits for it, and ends the
+        run after `seconds`. None leaves that to the timer of the run.
         """
         if run.is_over:  # cancelled before a thread came to it
             return
@@ -252,7 +252,7 @@ class InferRequest:
             self._end(run, *outcome)
 
         run.is_at_work = True
-        # A daemon: one that is stuck in a device keeps neither the interpreter nor a pool of the Core from ending.
+        # A daemon: stuck in a device, it keeps neither the interpreter nor a pool of the Core from ending.
         threading.Thread(target=work, name=f"hetero-{self._network.device} run", daemon=True).start()
         if not run.wait(seconds):
             self._expire(run)
@@ -296,7 +296,7 @@ class InferRequest:
                     self._state = state
 
     def _collect(self, run: Run, outputs: Any) -> Outcome:
-        """Returns what the device returned, checked and in the caller's arrays, or what is wrong with it."""
+        """Returns the outputs, checked and in the caller's arrays, or the error of the check."""
         try:
             outputs = run.network.check_outputs(outputs, run.context)
             if run.context.outputs is not None and not run.context.token.is_set:
@@ -312,7 +312,7 @@ class InferRequest:
             self._end(run, *self._collect(run, () if outputs is None else outputs))
             return
         blamed = run.network.blame_device(error)
-        # A device may tell anything in place of an error; who waits must go on.
+        # A device may tell anything in place of an error; a waiting thread must go on.
         cause: Any = error.__cause__ if blamed is error else error
         blamed.__cause__ = cause if isinstance(cause, BaseException) else None
         self._end(run, (), blamed)
@@ -342,7 +342,7 @@ class InferRequest:
             if run.is_at_work:
                 run.is_late = True
                 self._network.late_runs.add(1)
-            # An error is raised once to whoever ran the request; only that of a detached run stays for `wait`.
+            # A caller who waits gets the error once; that of a detached run stays for `wait`.
             self._running, self._last = None, run if run.is_detached else None
             if error is None:
                 if self.states:
@@ -350,7 +350,7 @@ class InferRequest:
                     self._state, self._spare = self._spare, self._state
                 run.outputs = self._outputs = outputs
         if is_abandoned:
-            # After the end: what the device returns at once, and half done, must not come first.
+            # After the end: a half-done result that the device returns at once must not come first.
             run.context.token.is_set = True
         if run.is_detached and self._callback is not None:
             self._call_back(run, self._callback)
@@ -379,7 +379,7 @@ class InferRequest:
         self._end(run, (), error, is_abandoned=True)
 
     def _expire(self, run: Run) -> None:
-        """Ends a run whose time is over, if it has not ended."""
+        """Ends a late run, if it has not ended."""
         limits = run.context.limits
         node = "" if limits is None else limits.node
         place = f"it was in node {node}" if node else "the device was at work"
@@ -490,7 +490,7 @@ class RunsUnderWay:
     def drain(self) -> int:
         """Waits for all runs but those of the calling thread, cancels those that take too long; returns how many are left.
 
-        Runs that a device has started and not ended after all that are ended here, for whoever waits for them: a request, or a thread.
+        Runs that a device has started and not ended after all that are ended here for the request or thread that waits.
         """
         self._is_draining = True
         if self._wait(CLOSE_SECONDS):
@@ -527,6 +527,6 @@ def _wake_loop(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> 
     try:
         loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
     except RuntimeError:
-        # A closed loop has nobody left who awaits.
+        # Nothing awaits in a closed loop.
         if not loop.is_closed():
             raise

@@ -1,8 +1,8 @@
 """The states of one request: values that an output gives to an input of the next run, kept where the device has them.
 
 Rules: a state is never copied between two runs unless it shares memory with something that may change. A device's outputs stay valid until
-the next run of the same context; so a request with states has two contexts and takes them in turn, and what one run reads was made
-in the other. A failed or cancelled run changes no state.
+the next run of the same context; so a request with states has two contexts in turn, and a run reads the states that the last run made
+in the other context. A failed or cancelled run changes no state.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RequestState:
 
     @property
     def value(self) -> np.ndarray[Any, Any]:
-        """A copy of what the next run reads. Raises: RequestBusyError while the request runs, for reading and for setting."""
+        """A copy of the value that the next run reads. Raises: RequestBusyError while the request runs, for reading and for setting."""
         self._require_idle(f"read state '{self.name}'")
         array = self.array
         return np.array(array if self.spec.memory == HOST else self._home.to_host(array))
@@ -82,11 +82,11 @@ class RequestState:
         return array if self.spec.memory == HOST else self._home.from_host(array, self.spec)
 
     def check(self, result: Any, *, is_shared: bool, is_laid: bool = False) -> Any:
-        """Returns what a run made as the next value, copied where its memory is not the state's alone, or not C-contiguous.
+        """Returns what a run made as the next value, copied if it shares memory or is not C-contiguous.
 
         `is_laid`: the device reads it as it lies.
 
-        Raises: InferenceError where its shape is not one that the input takes.
+        Raises: InferenceError if the input does not take its shape.
         """
         if self.is_resident:
             return result
@@ -132,7 +132,7 @@ class RequestStates(Mapping[str, RequestState]):
 
     def _require_idle(self, action: str) -> None:
         request = self._request()
-        if request is not None:  # one that nobody holds is in no run
+        if request is not None:  # without a request there is no run
             request.require_idle(action)
 
     def reset(self) -> None:
@@ -142,7 +142,7 @@ class RequestStates(Mapping[str, RequestState]):
             state.reset()
 
     def join(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns what the device is given: the caller's inputs, in their order, with the states at their places."""
+        """Returns the inputs of the device: those of the caller in order, with the states at their places."""
         if not self._states:
             return inputs
         rest = iter(inputs)
