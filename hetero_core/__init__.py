@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from hetero_core.network.graph import Network, Node
     from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec
     from hetero_core.plan import Plan
-    from hetero_core.runtime.device_tensor import DeviceTensor
     from hetero_core.runtime.executable import ExecutableNetwork
+    from hetero_core.runtime.inputs import DeviceTensor
     from hetero_core.runtime.queue import AsyncInferQueue
     from hetero_core.runtime.request import InferRequest
     from hetero_core.transforms.editing import EditableNetwork
@@ -44,7 +44,7 @@ _HOMES = {
     "hetero_core.network.types": ("MapType", "OptionalType", "SequenceType", "TensorType", "ValueSpec"),
     "hetero_core.plan": ("Plan",),
     "hetero_core.runtime.executable": ("ExecutableNetwork",),
-    "hetero_core.runtime.device_tensor": ("DeviceTensor",),
+    "hetero_core.runtime.inputs": ("DeviceTensor",),
     "hetero_core.runtime.queue": ("AsyncInferQueue",),
     "hetero_core.runtime.request": ("InferRequest",),
     "hetero_core.transforms.editing": ("EditableNetwork",),

@@ -5,8 +5,6 @@ A plugin author reads this file and `hookspecs.py`. Imports no array library and
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -17,12 +15,11 @@ from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.profile import Profile
-from hetero_core.started import call_start, read_end
+from hetero_core.started import call_start, end_once
 
 if TYPE_CHECKING:
     from hetero_core.plan import Plan
 
-logger = logging.getLogger(__name__)
 Array = Any
 """An array of the device's own library; NumPy's where the memory is the host's. A sequence is a list, an absent optional None."""
 
@@ -179,6 +176,7 @@ class OwnOutputs(tuple[Array, ...]):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class RunContext:
     """The request's side of one run: working memory, output arrays, profile, limits and cancellation. An executable serves all requests;
     a context belongs to one request and is never used by two threads at once.
@@ -191,24 +189,28 @@ class RunContext:
     overlap neither with one another nor with inputs: a device may compute in them. Without it, it computes elsewhere and copies at the end.
     """
 
-    __slots__ = ("limits", "outputs", "owns_outputs", "profile", "state", "tensors", "token")
+    state: object = None
+    outputs: Sequence[Array | None] | None = field(default=None, kw_only=True)
+    profile: Profile | None = field(default=None, kw_only=True)
+    token: CancelToken = field(default_factory=CancelToken, kw_only=True)
+    limits: RunLimits | None = field(default=None, kw_only=True)
+    tensors: Mapping[int, Any] | None = field(default=None, kw_only=True)
+    owns_outputs: bool = field(default=False, kw_only=True)
 
-    def __init__(
-        self,
-        state: object = None,
-        *,
-        outputs: Sequence[Array | None] | None = None,
-        profile: Profile | None = None,
-        token: CancelToken | None = None,
-        limits: RunLimits | None = None,
-    ) -> None:
-        self.tensors: Mapping[int, Any] | None = None
-        self.owns_outputs = False
-        self.limits = limits
-        self.state = state
-        self.outputs = outputs
-        self.profile = profile
-        self.token = CancelToken() if token is None else token
+    def derive(self, state: object, **changes: Any) -> RunContext:
+        """Returns a context for the run of another executable within this run, with working memory of its own.
+
+        Token, limits, profile, outputs and tensors are those of this run unless `changes` name others. `owns_outputs` is not passed on: a
+        run that is cancelled may return while the inner one still computes.
+        """
+        inner = {
+            "outputs": self.outputs,
+            "profile": self.profile,
+            "token": self.token,
+            "limits": self.limits,
+            "tensors": self.tensors,
+        }
+        return type(self)(state, **{**inner, **changes})
 
     def cancelled(self) -> bool:
         """Says whether the caller has given up; a device may then return anything, at once."""
@@ -260,26 +262,29 @@ class Executable:
     def create_spare(self, state: object) -> object:
         """Returns the second working memory of a request with states, whose first one is `state`.
 
-        A device that chooses among other devices creates both on the same one.
+        The request belongs to one user: MULTI, which chooses among devices, creates both on the same one, and BATCH, which waits for
+        every request that it knows, counts both as one.
         """
         return self.create_state()
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
         """Tells the device, once before the first run, which inputs are states: each with the output whose value it gets in the next run.
 
-        No caller sees these arrays, but for copies. A device may then append to a cache where it lies, and return it among `OwnOutputs`.
-        A device composed of devices may then name the memory of a part for both in `inputs` and `outputs`, so that the value stays there.
-        For each such input it returns the part, whose `to_host` and `from_host` the core then uses.
+        No caller sees these arrays, only copies. CPU then appends to a cache in place, and returns it among `OwnOutputs`. HETERO names
+        the memory of a part for both in `inputs` and `outputs`, so that the value stays there; for each such input it returns the part,
+        whose `to_host` and `from_host` the core then uses.
         """
         return {}
 
     takes_tensors = False
-    """Whether runs take a DeviceTensor of any memory for each input, and leave outputs in those of `context.tensors`; for devices that
-    are composed of others, by `hetero_core.composing.tensors`.
+    """Whether runs take a DeviceTensor of any memory for each input, and leave outputs in those of `context.tensors`. HETERO, MULTI, AUTO
+    and BATCH do, which hand a tensor on to the part that has its memory (`hetero_core.composing.runs`).
     """
 
     def find_part(self, name: str) -> Any:
-        """Returns the loaded part in whose memory an input is read or an output produced, for a device composed of devices; else None."""
+        """Returns the loaded part in whose memory an input is read or an output produced, so that `DeviceTensor.create` finds the memory
+        behind a name of HETERO, MULTI, AUTO or BATCH; None for a device that is not composed of others.
+        """
         return None
 
     settable_keys: tuple[str, ...] = ()
@@ -324,14 +329,7 @@ def _wait_for_start(start: Callable[..., None], inputs: tuple[Array, ...], conte
     from queue import SimpleQueue  # few devices work asynchronously
 
     ends: SimpleQueue[tuple[tuple[Array, ...] | None, BaseException | None]] = SimpleQueue()
-    first = threading.Lock()
-
-    def end(*told: Any) -> None:
-        if first.acquire(blocking=False):
-            ends.put(read_end(told, where=where))
-        else:
-            logger.warning("%s called `done` a second time for one run; the call is ignored", where)
-
+    end = end_once(lambda outputs, error: ends.put((outputs, error)), where=where)
     context.token.begin_wait(ends, lambda: end(None, ClosedError(f"{where} had not ended a run when its network was closed")))
     try:
         call_start(start, inputs, context, end, where=where)

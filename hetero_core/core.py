@@ -22,10 +22,8 @@ from hetero_core.limits import ReadLimits
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_core.runtime.executors import Executor, ExecutorManager
-from hetero_core.runtime.forks import FORK_ADVICE, count_forks
-from hetero_core.runtime.load_limits import call_in_time, check_sections, describe_model
-from hetero_core.runtime.loading import Loader
+from hetero_core.runtime.executors import FORK_ADVICE, Executor, ExecutorManager
+from hetero_core.runtime.loading import Loader, call_in_time, check_sections, describe_model
 
 if TYPE_CHECKING:
     import onnx
@@ -61,7 +59,7 @@ class Core:
         self._operator_types = OperatorTypes(self._extensions, self._registry.operator_types)
         self._loader = Loader(self._registry, self._executors, self._extensions, self._find)
         self._is_closed = False
-        self._forks = count_forks()
+        self._process = os.getpid()
 
     # Networks
 
@@ -162,7 +160,7 @@ class Core:
         return find_target(device, config, self._registry, self._find)
 
     def _require_open(self) -> None:
-        if self._forks != count_forks():
+        if self._process != os.getpid():
             raise ClosedError(f"this Core cannot be used here: {FORK_ADVICE}")
         if self._is_closed:
             raise ClosedError("this Core is closed; make a new one")
@@ -216,8 +214,16 @@ class Core:
         )
 
     @own_errors("loading a network")
-    def load_network(self, network: Model, device: str = "AUTO", config: Mapping[str, Any] | None = None) -> ExecutableNetwork:
-        """Returns the network compiled for a device.
+    def load_network(
+        self,
+        network: Model,
+        device: str = "AUTO",
+        config: Mapping[str, Any] | None = None,
+        *,
+        query: QueryResult | None = None,
+    ) -> ExecutableNetwork:
+        """Returns the network compiled for a device. `query` is the answer of `query_network` about the same arguments, if it was asked
+        before: the device then need not examine the network again.
 
         Raises: errors of reading, device names and configuration; UnsupportedNodesError with every refused node and its reason;
         DeadlineExceededError, MemoryLimitError.
@@ -227,7 +233,7 @@ class Core:
         def load() -> ExecutableNetwork:
             read = self._as_network(network)
             with offer_cure(self, read, target.device):
-                return self._loader.load(read, target)
+                return self._loader.load(read, target, query)
 
         return call_in_time(load, target, what=f"loading {describe_model(network)}", discard=ExecutableNetwork.close)
 
@@ -284,7 +290,7 @@ class Core:
         """
         if not self._is_closed:
             self._is_closed = True
-            if self._forks != count_forks():
+            if self._process != os.getpid():
                 return
             self._executors.close()
             self._loader.close()

@@ -22,7 +22,7 @@ from hetero_core.network.types import ValueSpec
 if TYPE_CHECKING:
     from hetero_core.core import Core
 
-API = (1, 1)
+API = (1, 2)
 """The version of this file. A plugin that states `requires_api = (major, minor)` needs this major and at least this minor."""
 
 PROJECT = "hetero_core"
@@ -78,8 +78,11 @@ def query_network(device: DeviceName, network: Network, config: Mapping[str, Any
 
 
 @hookspec(firstresult=True)
-def load_network(device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+def load_network(device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None) -> Executable:
     """Returns the network compiled for the device.
+
+    `query` is the device's own answer about this network, if a device made of devices has asked before; the core has checked that it
+    names every node. It is None for any other load, so that the device asks itself.
 
     `config` is complete, typed and read-only: defaults, overridden by `set_config`, overridden by the call. At most
     `config["NUM_STREAMS"]` runs are under way at once, and each may use `config["INFERENCE_NUM_THREADS"]` processors, an int. A device

@@ -1,15 +1,18 @@
-"""Checks of a device that starts runs by itself: what its `start` returns, and with what it calls `done`.
+"""Devices that start runs by themselves: checks of what `start` returns, and of the calls of `done`.
 
 Both are easy to get wrong in a way that only shows as a run that never ends, so that the error says what was returned or told.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from hetero_core.errors import PluginError
 
+logger = logging.getLogger(__name__)
 End = tuple[Any, BaseException | None]
 
 
@@ -39,3 +42,35 @@ def read_end(told: tuple[Any, ...], *, where: str) -> End:
     if error is None or isinstance(error, BaseException):
         return outputs, error
     return None, PluginError(f"{where} called `done` with the error {error!r:.80}; expected None or an exception")
+
+
+def end_once(
+    done: Callable[..., object],
+    *,
+    where: str,
+    leave: Callable[[], None] | None = None,
+    take_home: Callable[[Any], Any] | None = None,
+) -> Callable[..., None]:
+    """Returns the function that a device calls at the end of a run. It passes on the first call alone to `done`.
+
+    A second call is ignored with a warning: the request may be in its next run by then. `where` names the plugin and the network,
+    `take_home` brings outputs to the host, and `leave` notes that the run is over for the device.
+    """
+    first = threading.Lock()
+
+    def end(*told: Any) -> None:
+        if not first.acquire(blocking=False):
+            logger.warning("%s called `done` a second time for one run; the call is ignored", where)
+            return
+        outputs, error = read_end(told, where=where)
+        if error is None and take_home is not None:
+            try:
+                outputs = take_home(outputs)
+            except BaseException as failure:  # noqa: BLE001  # told to whoever waits, as an error of the run
+                outputs, error = None, failure
+        # Over for the device: whoever is told may close the network.
+        if leave is not None:
+            leave()
+        done(outputs, error)
+
+    return end

@@ -41,7 +41,7 @@ def collect_inputs(
 
     Raises: UsageError, InputNameError, InputTypeError, InputShapeError.
     """
-    from hetero_core.runtime.door import order_inputs
+    from hetero_core.runtime.inputs import order_inputs
 
     inputs = read_inputs(texts, specs, network=network, replaceable=replaceable)
     asked = (*specs, *(spec for spec in replaceable if spec.name in inputs))
@@ -58,7 +58,7 @@ def collect_with_constants(
 
     Raises: as `collect_inputs`.
     """
-    from hetero_core.runtime.replaced import list_replaceable
+    from hetero_core.runtime.loading import list_replaceable
     from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
 
     inputs = collect_inputs(

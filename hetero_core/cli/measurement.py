@@ -130,7 +130,7 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
     """Returns the loaded network, its inputs, and how long reading and loading took."""
     from hetero_core.cli.inputs import collect_inputs
     from hetero_core.cli.options import is_blob, pin_network
-    from hetero_core.runtime.replaced import list_replaceable
+    from hetero_core.runtime.loading import list_replaceable
 
     settings = dict(task.config)
     if task.first_process is not None:

@@ -90,7 +90,7 @@ def answer(options: argparse.Namespace) -> Answer:
 
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
-    from hetero_core.runtime.replaced import list_replaceable
+    from hetero_core.runtime.loading import list_replaceable
 
     _check_options(options)
     with Core() as core:

@@ -1,6 +1,7 @@
 """Runs of a child, as its composer hands them on: nothing here goes through pluggy, and only a device without `start` needs a thread.
 
-The child's own outputs are checked under its name, so that a device which breaks the contract is named, not its composer.
+The child's own outputs are checked under its name, so that a device which breaks the contract is named, not its composer. A tensor of the
+caller is handed on if the child's memory is its own, else copied by way of the host and counted.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hetero_core.composing.tensors import fill_tensors, fit_tensors
 from hetero_core.contract import Array, Done, RunContext
 from hetero_core.errors import ClosedError, HeteroError, RequestCancelledError
+from hetero_core.profile import Profile
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_core.runtime.run import end_once
-from hetero_core.started import call_start
+from hetero_core.runtime.inputs import DeviceTensor, name_place
+from hetero_core.runtime.transfers import move_value
+from hetero_core.started import call_start, end_once
 
 
 def run_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Any, ...]:
@@ -73,7 +75,7 @@ def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
     assert start is not None, f"{child.where} starts no runs"
     key = object()
     where = f"{child.provenance}: {child.where}"
-    end = end_once(done, None, lambda: context.token.end_wait(key), where=where)
+    end = end_once(done, where=where, leave=lambda: context.token.end_wait(key))
     dropped = f"{child.provenance} had not ended a run of {child.where} when the network was closed"
     context.token.begin_wait(key, lambda: end(None, ClosedError(dropped)))
     try:
@@ -85,9 +87,7 @@ def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
 def describe_part(context: RunContext, child: ExecutableNetwork, index: int, state: object) -> RunContext:
     """Returns the context of a child's run within one of its composer; its times go into the composer's profile, by its index."""
     profile = None if context.profile is None else context.profile.of_part(str(child.device), index)
-    part = RunContext(state, outputs=context.outputs, profile=profile, token=context.token, limits=context.limits)
-    part.tensors = context.tensors
-    return part
+    return context.derive(state, profile=profile)
 
 
 def _blame(child: ExecutableNetwork, error: BaseException) -> BaseException:
@@ -95,3 +95,38 @@ def _blame(child: ExecutableNetwork, error: BaseException) -> BaseException:
     if blamed is not error:
         blamed.__cause__ = error.__cause__ if isinstance(error, HeteroError) else error
     return blamed
+
+
+def fit_tensors(child: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profile | None) -> tuple[Any, ...]:
+    """Returns the inputs as a child takes them: each tensor that lies in another memory as an array of the host."""
+    if DeviceTensor not in map(type, inputs) or child.takes_tensors:
+        return inputs
+    return tuple(
+        read_tensor(value, profile, spec.name, str(child.device))
+        if isinstance(value, DeviceTensor) and value.place != name_place(child, spec)
+        else value
+        for value, spec in zip(inputs, child.all_inputs, strict=True)
+    )
+
+
+def read_tensor(tensor: DeviceTensor, profile: Profile | None, name: str, *readers: str) -> Any:
+    """Returns a tensor as an array of the host."""
+    return move_value(tensor, lambda source: source.read(), profile, name, tensor.device, readers)
+
+
+def fill_tensors(outputs: tuple[Any, ...], context: RunContext, child: ExecutableNetwork) -> tuple[Any, ...]:
+    """Returns the outputs of a child with the caller's tensors in place of arrays of the host, which are copied into them."""
+    tensors = context.tensors
+    if not tensors:
+        return outputs
+    return tuple(
+        fill_tensor(tensors[index], value, context.profile, spec.name, str(child.device)) if index in tensors else value
+        for index, (value, spec) in enumerate(zip(outputs, child.all_outputs, strict=True))
+    )
+
+
+def fill_tensor(tensor: DeviceTensor, value: Any, profile: Profile | None, name: str, maker: str) -> DeviceTensor:
+    """Returns the tensor with a value of the host; one that it has already stays."""
+    if value is not tensor:
+        move_value(value, tensor.put, profile, name, maker, (tensor.device,))
+    return tensor

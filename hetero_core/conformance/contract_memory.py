@@ -10,7 +10,7 @@ from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, check
 from hetero_core.conformance.samples import Sample, make_sample
 from hetero_core.errors import HeteroError, InputNameError
 from hetero_core.network.types import HOST
-from hetero_core.runtime.device_tensor import DeviceTensor
+from hetero_core.runtime.inputs import DeviceTensor
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork

@@ -45,7 +45,7 @@ def _gather_warnings() -> Iterator[list[logging.LogRecord]]:
     """Gives the list of warnings of the core, which grows as long as the context lasts."""
     handler = BufferingHandler(MOST_WARNINGS)
     handler.setLevel(logging.WARNING)
-    logger = logging.getLogger("hetero_core.runtime")
+    logger = logging.getLogger("hetero_core")
     logger.addHandler(handler)
     try:
         yield handler.buffer

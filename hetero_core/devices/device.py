@@ -274,9 +274,13 @@ class Device:
         result = self.call("query_network", device, network=network, config=share_threads(config))
         return check_query_result(result, network, blame=str(self.provenance))
 
-    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        """Returns the compiled network, checked to have the network's inputs and outputs."""
-        executable = self.call("load_network", device, network=network, config=share_threads(config))
+    def load_network(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
+    ) -> Executable:
+        """Returns the compiled network, checked to have the network's inputs and outputs. `query`: the answer of an earlier query."""
+        if query is not None:
+            check_query_result(query, network, blame=str(self.provenance))
+        executable = self.call("load_network", device, network=network, config=share_threads(config), query=query)
         expected = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
         return self._check_executable(executable, expected, "load_network")
 

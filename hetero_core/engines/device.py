@@ -75,9 +75,11 @@ class EngineDevice:
         return answer_query(device, network, reasons)
 
     @hookimpl
-    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+    def load_network(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
+    ) -> Executable:
         """Returns the compiled network. Raises: UnsupportedNodesError for nodes that the query refuses; LoadError."""
-        require_all_supported(device, network, self.query_network(device, network, config))
+        require_all_supported(device, network, self.query_network(device, network, config) if query is None else query)
         return self.compile(device, network, self.stamp(network), config)
 
     @hookimpl

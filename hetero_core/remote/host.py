@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hetero_core import hookspecs
-from hetero_core.contract import CancelToken, RunContext
+from hetero_core.contract import CancelToken
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.cures import without_cures
 from hetero_core.devices.provenance import find_core_version
@@ -25,7 +25,6 @@ from hetero_core.limits import RunLimits
 from hetero_core.network.types import type_of_json, type_to_json
 from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_core.runtime.executed import list_executed
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -54,7 +53,7 @@ class Host:
             "import": self._import,
             "export": self._export,
             "network_metric": lambda bulk, number, name: self._networks[number].get_metric(name),
-            "executed": lambda bulk, number: tuple(map(_describe_step, list_executed(self._networks[number]))),
+            "executed": lambda bulk, number: tuple(map(_describe_step, self._networks[number].list_executed())),
             "close": self._close,
         }
 
@@ -159,13 +158,11 @@ class HostSession:
         `presets` are arrays that nobody uses until this returns, as `RunContext.owns_outputs` says. `note` is told each node that begins.
         """
         network = self.network
-        profile = Profile(str(network.device)) if measures else None
-        context = RunContext(self._state, outputs=presets, profile=profile, token=token)
-        context.owns_outputs = presets is not None
+        context = network.open_context(self._state, token)
+        context.profile = profile = Profile(str(network.device)) if measures else None
+        context.outputs, context.owns_outputs = presets, presets is not None
         if note is not None:
             context.limits = NotedLimits(network.where, network.memory_limit, note)
-        elif network.memory_limit is not None:
-            context.limits = network.create_limits()
         outputs = network.check_outputs(network.run_host(inputs, context), context)
         return outputs, () if profile is None else tuple(_describe_time(entry) for entry in profile.entries)
 

@@ -6,46 +6,102 @@ The chain of calls is bound once, at load: `run` is the device's own method unle
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from hetero_core.contract import Done, Executable, Payload, RunContext
-from hetero_core.devices.config import resolve_key
+from hetero_core.contract import (
+    Array,
+    CancelToken,
+    ConfigKey,
+    DeviceName,
+    Done,
+    Executable,
+    Payload,
+    RunContext,
+    freeze_mapping,
+)
+from hetero_core.devices.config import LIMIT_KEYS, LOG_KEY, convert_config, resolve_key, take_back
 from hetero_core.devices.metrics import find_metric
-from hetero_core.devices.provenance import call_named, call_plugin, describe_exit, is_interrupt, read_mapping
-from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY, read_value
+from hetero_core.devices.provenance import Provenance, call_named, call_plugin, describe_exit, is_interrupt, read_mapping
+from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY, THREAD_KEYS, read_value
 from hetero_core.devices.watch import LateCalls
-from hetero_core.errors import ClosedError, HeteroError, InferenceError, refuse_pickling
+from hetero_core.errors import (
+    BlobError,
+    ClosedError,
+    ConfigKeyError,
+    ConfigValueError,
+    HeteroError,
+    InferenceError,
+    PluginError,
+    enumerate_choices,
+    refuse_pickling,
+)
+from hetero_core.executed import ExecutedNode, join_executed
 from hetero_core.limits import RunLimits
-from hetero_core.network.border import InputInfo, OutputInfo, describe_inputs, describe_outputs
+from hetero_core.network.border import (
+    EMPTY_BORDER,
+    FIRST_WITH_OPTIONAL_INPUTS,
+    Border,
+    InputInfo,
+    OutputInfo,
+    describe_inputs,
+    describe_outputs,
+    pack_border,
+)
+from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, pack_hints
 from hetero_core.network.graph import Network
-from hetero_core.network.types import HOST
+from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
-from hetero_core.runtime.binding import Binding, RunFunction
-from hetero_core.runtime.declared_shapes import watch_shapes
-from hetero_core.runtime.door import order_inputs, own_outputs
-from hetero_core.runtime.executed import describe_executed
-from hetero_core.runtime.forks import FORK_ADVICE, FORKS, keep_in_child
-from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
-from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, keep_states
-from hetero_core.runtime.output_check import OutputCheck
-from hetero_core.runtime.plain_inputs import open_plain_door
-from hetero_core.runtime.positions import is_by_name, name_inputs
-from hetero_core.runtime.reconfiguration import MEASURING_KEY, change_config
-from hetero_core.runtime.replaced import ReplacedConstants
-from hetero_core.runtime.request import InferRequest
-from hetero_core.runtime.run import NO_STATE, Start, end_once, measure_start
-from hetero_core.runtime.states import RequestStates
+from hetero_core.runtime.executors import FORK_ADVICE, Submitting, Turns, keep_in_child
+from hetero_core.runtime.inputs import name_inputs, order_inputs
+from hetero_core.runtime.outputs import OutputCheck, own_outputs, watch_shapes
+from hetero_core.runtime.request import NO_STATE, InferRequest, RunsUnderWay, Start
 from hetero_core.runtime.transfers import bring_in, take_home
-from hetero_core.runtime.under_way import RunsUnderWay
-from hetero_core.started import call_start
+from hetero_core.started import call_start, end_once
 
 if TYPE_CHECKING:
     from hetero_core.blobs.container import BlobHeader
+    from hetero_core.runtime.loading import Replacements
 
 logger = logging.getLogger(__name__)
+
+MEASURING_KEY = "PERF_COUNT"
+_OWN_KEYS = (*LIMIT_KEYS, LOG_KEY, MEASURING_KEY, PRIORITY_KEY)
+"""The keys that the core itself reads, for each run."""
+
+BORDER_SECTION = "hetero/border"
+"""The section of a blob that holds the border; the plugin that imports the blob does not see it."""
+NETWORK_SECTIONS = "hetero/network"
+"""The sections of a blob that hold the network itself, if a run may be given constants of it."""
+HINTS_SECTION = "hetero/declarations"
+"""The section of a blob that holds the declared shapes of outputs which a run may contradict; the plugin does not see it either."""
+
+RunFunction = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The hooks of a device, bound to a loaded network, and the border, declarations and replaceable constants of that network."""
+
+    device: DeviceName
+    provenance: Provenance
+    config: Mapping[str, Any]
+    keys: Mapping[str, ConfigKey]
+    run: RunFunction
+    to_host: Callable[[Array], Array]
+    from_host: Callable[..., Array]
+    export: Callable[[], Payload]
+    executor: Submitting
+    find_architecture: Callable[[], str]
+    set_log_level: Callable[[str | None], None]
+    is_from_cache: bool = False
+    border: Border = EMPTY_BORDER
+    declarations: Declarations = NO_DECLARATIONS
+    replacements: Replacements | None = None
 
 
 class ExecutableNetwork:
@@ -61,13 +117,15 @@ class ExecutableNetwork:
     def __init__(self, name: str, fingerprint: Callable[[], str], executable: Executable, binding: Binding) -> None:
         self.name = name
         self.border = border = binding.border
-        self.homes = keep_states(executable, border)  # before its specs are read
+        # The part that moves each state which stays with a part of a composed device. Asked before the specs are read: the device may
+        # name another memory in them.
+        self.homes = executable.keep_states({state.input: state.output for state in border.states}) if border.states else {}
         self.all_inputs, self.all_outputs = executable.inputs, executable.outputs
         # What is tied to a state is the request's affair, not the caller's.
-        self.inputs = drop_specs(self.all_inputs, [state.input for state in border.states])
-        self.outputs = drop_specs(self.all_outputs, [state.output for state in border.states])
+        self.inputs = _drop_specs(self.all_inputs, [state.input for state in border.states])
+        self.outputs = _drop_specs(self.all_outputs, [state.output for state in border.states])
         self.output_names = tuple(spec.name for spec in self.outputs)
-        # Constants that a run may be given as well; they have their values where it is not.
+        # Constants that a run may be given as well.
         self._replacements = binding.replacements
         self.replaceable = () if binding.replacements is None else binding.replacements.specs
         self.device = binding.device
@@ -85,84 +143,30 @@ class ExecutableNetwork:
         self.provenance = binding.provenance
         self._is_closed = False
         self._under_way = RunsUnderWay()
-        self.forks = FORKS.count
+        self._process = os.getpid()
         keep_in_child(self)
         is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
-        self._take_plain = open_plain_door(self.inputs, border)
-        self.resident = frozenset() if self._is_host else find_resident(border, self.all_inputs, self.all_outputs)
+        self.resident = frozenset() if self._is_host else _find_resident(border, self.all_inputs, self.all_outputs)
         self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
         self.check_outputs = OutputCheck(self.all_outputs, self.resident, self.shape_watch, blame=binding.provenance).check
-        # A device that starts runs by itself is only asked to where no wrapper stands around them, and no other network has its turn.
+        # A device starts runs by itself only if no wrapper stands around them, and no other network has its turn.
         self._starts = executable.start is not None and is_bare and not binding.config[EXCLUSIVE_KEY]
+
+    def surround(self, executable: Executable) -> ExecutableNetwork:
+        """Returns this network with another executable, which runs on the same device and may run this network within its own runs."""
+        return ExecutableNetwork(self.name, self._fingerprint, executable, replace(self._binding, run=executable.run))
 
     @property
     def start(self) -> Start | None:
-        """The function that starts a run on an asynchronous device; None where a thread of the core runs it."""
+        """The function that starts a run on an asynchronous device; None if a thread of the core runs it."""
         # Not kept: a network that held its own method would wait for the garbage collector, and its device's threads with it.
-        return measure_start(self._start_run) if self._starts else None
-
-    def create_state(self, beside: object = None) -> object:
-        """Returns working memory of the device for one request; `beside` is the request's first one. Raises: as `run_host` does."""
-        try:
-            if beside is None or beside is NO_STATE:
-                return self.executable.create_state()
-            return self.executable.create_spare(beside)
-        except BaseException as error:  # as in run_host
-            if is_interrupt(error):
-                raise
-            raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
+        return self._start_run if self._starts else None
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the network that was loaded; computed on first use."""
         return self._fingerprint()
-
-    def __call__(self, inputs: Any) -> dict[str, Any]:
-        """Returns the outputs by name, as `infer` does."""
-        return self.infer(inputs)
-
-    def infer(self, inputs: Any) -> dict[str, Any]:
-        """Returns the outputs by name; they belong to the caller. May be called by several threads at once.
-
-        `inputs`: a mapping of names, or of positions, to values; a list or tuple of all values in order; the value of the only input.
-
-        Raises: InputNameError, InputShapeError, InputTypeError; what the device raised.
-        """
-        if self.deadline is not None:
-            # Only a request can leave a device that is late behind.
-            run = InferRequest(self).infer_in_time(inputs)
-            return dict(zip(run.outputs, own_outputs(tuple(run.outputs.values()), run.inputs), strict=True))
-        ordered = self.order_inputs(inputs)
-        state = self.create_state()
-        context = RunContext(state)
-        if self.measures:
-            context.profile = Profile(str(self.device))
-        if self.memory_limit is not None:
-            context.limits = self.create_limits()
-        if self.border.states:
-            states = RequestStates(self)
-            outputs = states.keep(self.check_outputs(self.run_host(states.join(ordered), context), context))
-        else:
-            outputs = self.check_outputs(self.run_host(ordered, context), context)
-        return dict(zip(self.output_names, own_outputs(outputs, ordered)))  # noqa: B905  # check_outputs has; strict takes 0.13 us
-
-    def order_inputs(self, inputs: Any) -> tuple[Any, ...]:
-        """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
-        plain = None if self._take_plain is None else self._take_plain(inputs)
-        if plain is None and self._replacements is not None:
-            plain = self._replacements.order(inputs, len(self.inputs))
-        if plain is None and not is_by_name(inputs):
-            return self.order_inputs(name_inputs(inputs, self.inputs, network=self.name))
-        if plain is not None:
-            return plain
-        return order_inputs(inputs, self.inputs, network=self.name, border=self.border, takes_tensors=self.takes_tensors)
-
-    def create_limits(self) -> RunLimits | None:
-        """Returns the limits of one run, None where neither MEMORY_LIMIT nor DEADLINE is set."""
-        if self.memory_limit is None and self.deadline is None:
-            return None
-        return RunLimits(self.where, memory_limit=self.memory_limit)
 
     @property
     def input_info(self) -> Mapping[str, InputInfo]:
@@ -174,98 +178,194 @@ class ExecutableNetwork:
         """Output -> name, precision, layout and shape, as of the network that was loaded."""
         return describe_outputs(self.outputs, self.border)
 
+    # Runs
+
+    def __call__(self, inputs: Any) -> dict[str, Any]:
+        """Returns the outputs by name, as `infer` does."""
+        return self.infer(inputs)
+
+    def infer(self, inputs: Any) -> dict[str, Any]:
+        """Returns the outputs by name; they belong to the caller. May be called by several threads at once.
+
+        `inputs`: a mapping of names, or of positions, to values; a list or tuple of all values in order; the value of the only input.
+
+        Raises: InputNameError, InputShapeError, InputTypeError; errors of the device.
+        """
+        run = InferRequest(self).run(inputs)
+        return dict(zip(self.output_names, own_outputs(run.outputs, run.inputs), strict=True))
+
     def create_infer_request(self) -> InferRequest:
         """Returns a request with working memory of its own. Raises: ClosedError."""
         self._require_open()
         return InferRequest(self)
 
+    def create_state(self, beside: object = None) -> object:
+        """Returns working memory of the device for one request; `beside` is the request's first one. Raises: as `run_host` does."""
+        try:
+            if beside is None or beside is NO_STATE:
+                return self.executable.create_state()
+            return self.executable.create_spare(beside)
+        except BaseException as error:  # noqa: BLE001  # as in run_host
+            raise self._convert_error(error) from _find_cause(error)
+
+    def open_context(self, state: object, token: CancelToken | None = None) -> RunContext:
+        """Returns the context of a run that begins here: measured if PERF_COUNT is set, limited by MEMORY_LIMIT and DEADLINE."""
+        profile = Profile(str(self.device)) if self.measures else None
+        return RunContext(state, profile=profile, token=CancelToken() if token is None else token, limits=self.create_limits())
+
+    def create_limits(self) -> RunLimits | None:
+        """Returns the limits of one run; None if neither MEMORY_LIMIT nor DEADLINE is set."""
+        if self.memory_limit is None and self.deadline is None:
+            return None
+        return RunLimits(self.where, memory_limit=self.memory_limit)
+
+    def route_inputs(self, inputs: Any) -> tuple[ExecutableNetwork, tuple[Any, ...]]:
+        """Returns the network that computes a run, and the caller's values in the order of its inputs: this network, or another one if
+        constants are replaced.
+
+        Raises: InputNameError, InputShapeError, InputTypeError; errors of loading the other network.
+        """
+        if self._replacements is not None:
+            self._require_open()
+            computing = self._replacements.find(name_inputs(inputs, self.inputs, network=self.name))
+            if computing is not None:
+                network, named = computing
+                return network, network.order_inputs(named)
+        return self, self.order_inputs(inputs)
+
+    def order_inputs(self, inputs: Any) -> tuple[Any, ...]:
+        """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
+        named = name_inputs(inputs, self.inputs, network=self.name)
+        return order_inputs(named, self.inputs, network=self.name, border=self.border, takes_tensors=self.takes_tensors)
+
     def run_host(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Runs the device on host arrays, by position, and returns its outputs as host arrays.
+        """Runs the device on host arrays, by position, and returns its outputs as host arrays. A profile gets the begin and the end.
 
         Raises: InferenceError with the device's own error as its cause; a HeteroError of the device as it is.
         """
-        if self._replacements is not None and inputs and type(inputs[-1]) is ReplacedConstants:
-            self._require_open()
-            return inputs[-1].run(inputs, context)
-        # Before the question whether it is closed: whoever closes looks at the runs after it has said so. Written out: a call costs 0.1 us.
-        self._under_way.runs[context] = get_ident()
-        if self._is_closed or self.forks != FORKS.count:
-            self._under_way.leave(context)
-            self._require_open()
+        profile = context.profile
+        if profile is not None:
+            profile.begin_run()
+        self._enter(context, get_ident())
         try:
             if self._is_host:
                 return self.run(inputs, context)
-            placed = bring_in(self, inputs, context.profile)
-            return take_home(self, self.run(placed, context), context.profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
-        except BaseException as error:  # a device may raise anything; the caller meets one kind
-            if is_interrupt(error):
-                raise
-            raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
+            placed = bring_in(self, inputs, profile)
+            return take_home(self, self.run(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
+        except BaseException as error:  # noqa: BLE001  # a device may raise anything; the caller meets one kind
+            raise self._convert_error(error) from _find_cause(error)
         finally:
             self._under_way.leave(context)
+            if profile is not None:
+                profile.end_run()
 
     def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Starts a run with inputs in the device's memory; `done` gets outputs on the host. Raises: as `run_host` does."""
-        if inputs and isinstance(inputs[-1], ReplacedConstants):
-            self._require_open()
-            self.submit(lambda: inputs[-1].tell(inputs, context, done))
-            return
-        start = self.executable.start
+        start, profile = self.executable.start, context.profile
         assert start is not None
-        fetch = None if self._is_host else lambda outputs: take_home(self, outputs, context.profile, context.tensors)
-        where = f"{self._binding.provenance}: {self.where}"
-        end = end_once(done, fetch, lambda: self._under_way.leave(context), where=where)
-        dropped = f"{self._binding.provenance} had not ended a run of {self.where} when the network was closed"
-        self._under_way.runs[context] = lambda: end(None, ClosedError(dropped))
+
+        def leave() -> None:
+            self._under_way.leave(context)
+            if profile is not None:
+                profile.end_run()
+
+        fetch = None if self._is_host else lambda outputs: take_home(self, outputs, profile, context.tensors)
+        where = f"{self.provenance}: {self.where}"
+        end = end_once(done, where=where, leave=leave, take_home=fetch)
+        dropped = f"{self.provenance} had not ended a run of {self.where} when the network was closed"
+        if profile is not None:
+            profile.begin_run()
+        self._enter(context, lambda: end(None, ClosedError(dropped)))
+        try:
+            call_start(start, inputs if self._is_host else bring_in(self, inputs, profile), context, end, where=where)
+        except BaseException as error:  # noqa: BLE001  # as in run_host
+            self._under_way.leave(context)
+            raise self._convert_error(error) from _find_cause(error)
+
+    def _enter(self, context: RunContext, end: int | Callable[[], None]) -> None:
+        """Notes a run that is under way. Raises: ClosedError."""
+        # Before the question whether it is closed: `close` looks at the runs after it has set that.
+        self._under_way.runs[context] = end
         try:
             self._require_open()
-            call_start(start, inputs if self._is_host else bring_in(self, inputs, context.profile), context, end, where=where)
-        except BaseException as error:  # as in run_host
+        except ClosedError:
             self._under_way.leave(context)
-            if is_interrupt(error):
-                raise
-            raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
+            raise
 
-    def run_measured(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Runs the device as `run_host` does, and records when it began and when it was done where the run is measured."""
-        profile = context.profile
-        if profile is None:
-            return self.run_host(inputs, context)
-        profile.begin_run()
-        try:
-            return self.run_host(inputs, context)
-        finally:
-            profile.end_run()
+    def _convert_error(self, error: BaseException) -> BaseException:
+        return error if is_interrupt(error) else self.blame_device(error)
 
     def blame_device(self, error: BaseException) -> HeteroError:
         """Returns the error to raise for a failed run: a HeteroError with a note added, any other error as an InferenceError."""
-        where = f"on {self.device} ({self._binding.provenance})"
+        where = f"on {self.device} ({self.provenance})"
         if not isinstance(error, Exception):
-            return describe_exit(error, blame=str(self._binding.provenance), where=f"a run of network '{self.name}'")
+            return describe_exit(error, blame=str(self.provenance), where=f"a run of network '{self.name}'")
         if isinstance(error, HeteroError):
             error.add_note(f"while network '{self.name}' ran {where}")
             return error
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
         return InferenceError(f"network '{self.name}' failed {where}: {type(error).__name__}: {error}{notes}")
 
+    # Exports and views
+
     def export_network(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
         """Writes the loaded network as a blob, to a path or a binary stream; a file appears complete or not at all.
 
         Raises: NotImplementedByDeviceError when the device cannot export; BlobError when the file cannot be written.
         """
-        from hetero_core.runtime.exported import write_exported  # only an export needs it
+        from hetero_core.blobs.container import write_blob  # only an export needs both
+        from hetero_core.files import replace_file
 
-        write_exported(self.name, *self.pack(), target)
+        header, payload = self.pack()
+        place = "the stream" if hasattr(target, "write") else f"'{os.fspath(target)}'"
+        try:
+            if hasattr(target, "write"):
+                write_blob(header, payload, target)  # type: ignore[arg-type]  # hasattr does not narrow the union
+                return
+            with replace_file(target) as stream:
+                write_blob(header, payload, stream)
+        except OSError as error:
+            reason = error if hasattr(target, "write") else error.strerror or error
+            raise BlobError(f"cannot write the exported network '{self.name}' to {place}: {reason}") from error
 
     def pack(self) -> tuple[BlobHeader, Payload]:
         """Returns the header and the content of an exported blob. Raises: NotImplementedByDeviceError, ClosedError."""
-        from hetero_core.runtime.exported import make_header  # as above
+        from hetero_core.blobs.container import BlobHeader  # only an export needs both
+        from hetero_core.devices.provenance import find_core_version
 
         self._require_open()
-        provenance = self._binding.provenance
-        exported = check_payload(self._binding.export(), str(provenance))
-        payload = add_border(exported, self.border, self._binding.declarations, self.all_outputs, self._replacements)
-        return make_header(self, provenance, payload.version, self._binding.find_architecture()), payload
+        payload = self._add_border(_check_payload(self._binding.export(), str(self.provenance)))
+        header = BlobHeader(
+            device=self.device.name,
+            distribution=self.provenance.distribution,
+            plugin_version=self.provenance.version,
+            core_version=find_core_version(),
+            payload_version=payload.version,
+            network=self.name,
+            fingerprint=self.fingerprint,
+            inputs=tuple(spec.name for spec in self.all_inputs),
+            outputs=tuple(spec.name for spec in self.all_outputs),
+            config=freeze_mapping((name, value) for name, value in self.config.items() if name not in THREAD_KEYS),
+            device_id=self.device.id,
+            architecture=self._binding.find_architecture(),
+        )
+        return header, payload
+
+    def _add_border(self, payload: Payload) -> Payload:
+        """Returns the payload with the border, if that says anything about runs or layouts, hints about outputs, and replaceable constants.
+
+        These need the network itself. A model of IR version 3, which has to list every weight as an input, is exported without it.
+        """
+        border, replacements = self.border, self._replacements
+        hints = pack_hints(self._binding.declarations, [spec.name for spec in self.all_outputs])
+        sections = {BORDER_SECTION: pack_border(border)} if border.shapes_runs or border.layouts else {}
+        sections.update({HINTS_SECTION: hints} if hints else {})
+        if replacements is not None and replacements.network.ir_version >= FIRST_WITH_OPTIONAL_INPUTS:
+            from hetero_core.network.writer import pack_network  # only an export needs it
+
+            packed = pack_network(replacements.network)
+            sections.update({f"{NETWORK_SECTIONS}/{key}": bytes(part) for key, part in packed.items()})
+        return replace(payload, sections={**payload.sections, **sections}) if sections else payload
 
     def get_runtime_model(self, profile: Profile | None = None) -> Network:
         """Returns the executed graph: the steps of its devices in order, with layouts, original names, and the times of a profile.
@@ -273,17 +373,33 @@ class ExecutableNetwork:
         Its nodes belong to the domain "hetero.executed", so it can be inspected but not loaded. Raises: ClosedError, PluginError.
         """
         self._require_open()
-        return describe_executed(self, profile)
+        own = str(self.device)
+        placed = [node if node.device else replace(node, device=own) for node in self.list_executed()]
+        return join_executed(self.name, self.all_inputs, self.all_outputs, placed, profile)
+
+    def list_executed(self, origins: tuple[str, ...] = ()) -> tuple[ExecutedNode, ...]:
+        """Returns the steps in order; a single step for `origins` if the device does not report any. Raises: PluginError."""
+        blame = f"device {self.device}"
+        nodes = call_plugin(self.executable.executed_nodes, blame=blame, where="executed_nodes")
+        if nodes is None:
+            inputs, outputs = (tuple(spec.name for spec in specs) for specs in (self.all_inputs, self.all_outputs))
+            types = tuple(spec.type for spec in self.all_outputs)
+            return (ExecutedNode(self.name, "Network", origins, inputs, outputs, types=types),)
+        if not isinstance(nodes, tuple) or not all(isinstance(node, ExecutedNode) for node in nodes):
+            raise PluginError(
+                f"{blame} returned {type(nodes).__name__} from executed_nodes; expected a tuple of ExecutedNode, or None"
+            )
+        return nodes
 
     def get_metric(self, name: str) -> Any:
         """Returns a metric of the loaded network. Raises: MetricNotFoundError with the near misses and all names."""
         self.require_process()
         metrics = self._metrics()
         value, question = find_metric(name, metrics, self.where)
-        return call_plugin(value, blame=self._binding.provenance, where=question) if callable(value) else value
+        return call_plugin(value, blame=self.provenance, where=question) if callable(value) else value
 
     def _metrics(self) -> dict[str, Any]:
-        blame = str(self._binding.provenance)
+        blame = str(self.provenance)
         metrics = {
             "NETWORK_NAME": self.name,
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.config[STREAMS_KEY] * self.executable.pipeline_depth,
@@ -297,6 +413,8 @@ class ExecutableNetwork:
         }
         return {**metrics, "SUPPORTED_METRICS": tuple(sorted((*metrics, "SUPPORTED_METRICS")))}
 
+    # Configuration
+
     def get_config(self, name: str) -> Any:
         """Returns the value of a key that the network was loaded with. Raises: ConfigKeyError with the near misses and all keys."""
         return read_value(name, resolve_key(name, self._binding.keys, device=str(self.device), where=self.where), self.config)
@@ -305,12 +423,38 @@ class ExecutableNetwork:
         """Changes PERF_COUNT, DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, LOG_LEVEL, and keys that the device lets change, for the runs that
         begin from then on.
 
-        None removes a limit, and gives another key the value back that the network was loaded with.
+        None removes a limit, and gives another key the value back that the network was loaded with. An error leaves all values as they
+        were.
 
-        Raises: ConfigKeyError, ConfigValueError, ClosedError.
+        Raises: ConfigKeyError, ConfigValueError, ClosedError; errors of the device.
         """
         self._require_open()
-        self._use_config(change_config(config, self.config, self.executable, self._binding, where=self.where))
+        settings = self._convert_settings(config)
+        changed = freeze_mapping({**self.config, **settings})
+        read_deadline(changed)  # both raise for a value that is no limit
+        read_memory_limit(changed)
+        own = {name: value for name, value in settings.items() if name not in _OWN_KEYS}
+        if own:
+            call_named(lambda: self.executable.set_config(own), blame=self.provenance, where="set_config")
+        if isinstance(self._binding.executor, Turns):
+            self._binding.executor.set_priority(changed[PRIORITY_KEY])
+        if LOG_KEY in settings:
+            self._binding.set_log_level(settings[LOG_KEY])
+        self._use_config(changed)
+
+    def _convert_settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns all values under their declared names and in their types; for None no limit, or the value at load."""
+        device, keys = str(self.device), self._binding.keys
+        values, unset = take_back(config, keys, device=device, where=self.where)
+        converted = convert_config(values, keys, device=device, where=self.where)
+        allowed = {*self.executable.settable_keys, *_OWN_KEYS}
+        for name, value in {**dict.fromkeys(unset), **converted}.items():
+            if name not in allowed:
+                raise ConfigKeyError(
+                    f"{self.where}: {name} cannot change to {value!r} on a loaded network; the keys that can change are "
+                    f"{enumerate_choices(allowed)}. Load the network again with it"
+                )
+        return {name: None if name in LIMIT_KEYS else self._binding.config[name] for name in unset} | converted
 
     def _use_config(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -318,23 +462,30 @@ class ExecutableNetwork:
         self.deadline = read_deadline(config)  # seconds
         self.memory_limit = read_memory_limit(config)
 
+    # Lifetime
+
     def close(self) -> None:
         """Releases what the device holds for this network; a second call, and one in a forked child, does nothing.
 
         Waits for the runs that are under way, and cancels those that take more than 10 seconds. If the device still computes a run after
         that, or one that was given up, its memory cannot be released safely: the device stays open, with a warning.
         """
-        if not self._is_closed:
-            self._is_closed = True
-            if self.forks == FORKS.count and self.late_runs.count:
-                logger.warning("%r is not closed: %d runs that exceeded DEADLINE have not returned", self, self.late_runs.count)
-            elif self.forks == FORKS.count and (count := self._under_way.drain()):
-                logger.warning("%r is not closed: %d runs have not returned after they were cancelled", self, count)
-            elif self.forks == FORKS.count:
-                self._binding.executor.retire()
-                if self._replacements is not None:
-                    self._replacements.close()
-                call_named(self.executable.close, blame=self._binding.provenance, where=f"close of network '{self.name}'")
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._process != os.getpid():
+            return
+        if self.late_runs.count:
+            logger.warning("%r is not closed: %d runs that exceeded DEADLINE have not returned", self, self.late_runs.count)
+            return
+        count = self._under_way.drain()
+        if count:
+            logger.warning("%r is not closed: %d runs have not returned after they were cancelled", self, count)
+            return
+        self._binding.executor.retire()
+        if self._replacements is not None:
+            self._replacements.close()
+        call_named(self.executable.close, blame=self.provenance, where=f"close of network '{self.name}'")
 
     def _require_open(self) -> None:
         self.require_process()
@@ -343,7 +494,7 @@ class ExecutableNetwork:
 
     def require_process(self) -> None:
         """Raises ClosedError in a forked child, where waiting for a thread would never end."""
-        if self.forks != FORKS.count:
+        if self._process != os.getpid():
             raise ClosedError(f"network '{self.name}' on {self.device} cannot be used here: {FORK_ADVICE}")
 
     def __enter__(self) -> ExecutableNetwork:
@@ -354,3 +505,53 @@ class ExecutableNetwork:
 
     def __repr__(self) -> str:
         return f"ExecutableNetwork('{self.name}' on {self.device})"
+
+
+def _find_cause(error: BaseException) -> BaseException | None:
+    """Returns the cause of the error that is raised for a failed run: the device's own error, unless it is raised itself."""
+    return error.__cause__ if isinstance(error, HeteroError) or is_interrupt(error) else error
+
+
+def _drop_specs(specs: tuple[ValueSpec, ...], names: Collection[str]) -> tuple[ValueSpec, ...]:
+    """Returns the specs without those of these names."""
+    return tuple(spec for spec in specs if spec.name not in names) if names else specs
+
+
+def _find_resident(border: Border, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...]) -> frozenset[str]:
+    """Returns the inputs and outputs of states that are made and read in one memory of the device, so that they never leave it."""
+    memory_in = {spec.name: spec.memory for spec in inputs}
+    memory_out = {spec.name: spec.memory for spec in outputs}
+    ties = [state for state in border.states if HOST != memory_in[state.input] == memory_out[state.output]]
+    return frozenset(name for state in ties for name in (state.input, state.output))
+
+
+def _check_payload(payload: Any, blame: str) -> Payload:
+    """Returns what a plugin exports, when it is a payload of bytes by name. Raises: PluginError."""
+    if not isinstance(payload, Payload):
+        raise PluginError(f"{blame} returned {type(payload).__name__} from export_network; expected a Payload")
+    if not isinstance(payload.version, int) or isinstance(payload.version, bool):
+        raise PluginError(f"{blame} returned a Payload of version {payload.version!r} from export_network; expected an int")
+    for name, section in read_mapping(payload.sections, blame=blame, where="export_network").items():
+        try:
+            memoryview(section).cast("B")
+        except (TypeError, ValueError) as error:
+            raise PluginError(
+                f"{blame} returned from export_network the section '{name}' of {type(section).__name__}; expected contiguous bytes"
+            ) from error
+    return payload
+
+
+def read_deadline(config: Mapping[str, Any]) -> float | None:
+    """Returns the seconds of DEADLINE, None for no limit. Raises: ConfigValueError."""
+    seconds: float | None = config.get("DEADLINE")
+    if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
+        raise ConfigValueError(f"configuration key DEADLINE: expected seconds above 0, got {seconds:g}; leave it out for no limit")
+    return seconds
+
+
+def read_memory_limit(config: Mapping[str, Any]) -> int | None:
+    """Returns the bytes of MEMORY_LIMIT, None for no limit. Raises: ConfigValueError."""
+    nbytes: int | None = config.get("MEMORY_LIMIT")
+    if nbytes is not None and nbytes <= 0:
+        raise ConfigValueError(f"configuration key MEMORY_LIMIT: expected bytes above 0, got {nbytes}; leave it out for no limit")
+    return nbytes

@@ -1,33 +1,99 @@
-"""The threads of one Core: an executor for each loaded network, its threads started on first use, ended when the Core closes or nobody
-holds it any more.
+"""The threads of one Core: an executor for each loaded network, with threads that start on first use and end with the Core or the
+last reference to the executor; and forks, which leave the child without these threads.
 
-Threads are daemons: one that is stuck in a driver does not keep the interpreter from ending. At its exit runs that are queued are
+Threads are daemons: a thread that is stuck in a driver does not keep the interpreter from ending. At its exit runs that are queued are
 dropped, and those in flight get `EXIT_SECONDS` to end. The pools of the standard library wait for both without a limit.
 """
 
 from __future__ import annotations
 
 import atexit
+import math
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from weakref import WeakSet
 
 from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY
 from hetero_core.errors import ClosedError
-from hetero_core.runtime.forks import FORK_ADVICE, count_forks
-from hetero_core.runtime.ranked_tasks import RANKS, RankedTasks, Turns
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-    from queue import SimpleQueue
+    from queue import PriorityQueue, SimpleQueue
+
+
+def call_in_child(action: Callable[[], object]) -> None:
+    """Has an action called in each forked child, before anything else there: to renew a lock, which a thread of the parent may hold.
+
+    For process-wide objects that the child uses, too.
+    """
+    if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+        os.register_at_fork(after_in_child=action)
+
+
+_held: WeakSet[object] = WeakSet()
+_kept: list[object] = []
+
+
+def keep_in_child(thing: object) -> None:
+    """Keeps an object alive in every forked child: an engine that frees its memory there would wait for threads of the parent."""
+    _held.add(thing)
+
+
+call_in_child(lambda: _kept.extend(_held))
+
+
+FORK_ADVICE = (
+    "this process was forked after it was made, and has none of its threads; make a Core in the child, or start the child with "
+    "multiprocessing's 'spawn'"
+)
+
+
+RANKS = {"HIGH": 0, "MEDIUM": 1, "LOW": 2}
+"""MODEL_PRIORITY -> rank; a lower one goes first."""
+
+
+class Submitting(Protocol):
+    """The methods of an executor that a loaded network calls."""
+
+    def submit(self, task: Callable[[], Any]) -> Future[Any]:
+        """Returns the future of a task."""
+
+    def retire(self) -> None:
+        """Lets the threads end."""
+
+
+class Turns:
+    """The place of one network on an executor that it shares with others: runs of a higher MODEL_PRIORITY go first."""
+
+    def __init__(self, executor: Executor, rank: int) -> None:
+        self._executor = executor
+        self._rank = rank
+
+    def submit(self, task: Callable[[], Any]) -> Future[Any]:
+        """Returns the future of a task, which runs before those of a lower priority that wait. Raises: ClosedError."""
+        return self._executor.submit(task, rank=self._rank)
+
+    def set_priority(self, priority: str) -> None:
+        """Gives the runs that are submitted from now on another MODEL_PRIORITY."""
+        self._rank = RANKS[priority]
+
+    def retire(self) -> None:
+        """Does nothing: the threads are those of the other networks, too."""
+
 
 EXIT_SECONDS = 10.0
 """Seconds that the interpreter's exit waits for runs in flight, in all."""
 
-_Tasks: TypeAlias = "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] | RankedTasks"
+_Task: TypeAlias = "tuple[Future[Any], Callable[[], Any]]"
+_Item: TypeAlias = "tuple[float, int, _Task | None]"
+"""Rank, number and task. Two items are never compared beyond the number; None, which ends a thread, comes behind all tasks."""
+_numbers = count()
 
 
 class ExecutorManager:
@@ -35,17 +101,17 @@ class ExecutorManager:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Whoever submits holds an executor; what nobody holds has nothing to do.
+        # Weak: an executor without references has no tasks.
         self._executors: weakref.WeakSet[Executor] = weakref.WeakSet()
         self._shared: weakref.WeakValueDictionary[str, Executor] = weakref.WeakValueDictionary()
         self._is_closed = False
-        self._forks = count_forks()
+        self._process = os.getpid()
         _open.add(self)
 
     def open_executor(self, name: str, config: Mapping[str, Any], *, depth: int) -> Executor | Turns:
         """Returns the executor of a network that is loaded with this configuration on the device of this name.
 
-        It has NUM_STREAMS times `depth` threads and is the network's own; where EXCLUSIVE_ASYNC_REQUESTS is set it has one, for all such
+        It has NUM_STREAMS times `depth` threads and is the network's own; if EXCLUSIVE_ASYNC_REQUESTS is set it has one, for all such
         networks of the device, and runs of a higher MODEL_PRIORITY go first.
 
         Raises: ClosedError after `close`.
@@ -67,7 +133,7 @@ class ExecutorManager:
 
     def _require_process(self, name: str) -> None:
         # Asked before the lock, which a thread of the parent may have held.
-        if self._forks != count_forks():
+        if self._process != os.getpid():
             raise ClosedError(f"cannot make threads for {name}: its Core cannot be used here: {FORK_ADVICE}")
 
     def _create(self, name: str, workers: int, *, is_ranked: bool = False) -> Executor:
@@ -82,7 +148,7 @@ class ExecutorManager:
 
         Does nothing in a forked child: the threads are not there.
         """
-        if self._forks != count_forks():
+        if self._process != os.getpid():
             return
         with self._lock:
             self._is_closed = True
@@ -95,7 +161,7 @@ class ExecutorManager:
 
 
 class Executor:
-    """Up to `workers` threads, each started when no other one is idle. They are named `hetero-<name>_<index>`."""
+    """Up to `workers` threads, each started if none is idle. They are named `hetero-<name>_<index>`."""
 
     def __init__(self, name: str, workers: int, manager: ExecutorManager, *, is_ranked: bool = False) -> None:
         """`is_ranked`: tasks of several networks take turns on it, by their rank."""
@@ -106,17 +172,17 @@ class Executor:
         self._manager = manager
         self._lock = threading.Lock()
         self._is_closed = False
-        self._forks = count_forks()
+        self._process = os.getpid()
         self._retired: list[threading.Thread] = []
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        from queue import SimpleQueue  # a network that is only asked to its face has no executor
+        from queue import PriorityQueue, SimpleQueue  # a network that is only asked to its face has no executor
 
-        self._tasks: _Tasks = RankedTasks() if self._is_ranked else SimpleQueue()
+        self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if self._is_ranked else SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
-        # A thread holds the queue, not the executor: one that nobody holds any more ends its threads.
+        # A thread refers to the queue, not to the executor, whose threads end with its last reference.
         self._end = weakref.finalize(self, _dismiss, self._tasks, self._threads)
         self._end.atexit = False
 
@@ -127,12 +193,13 @@ class Executor:
             self._end()
             self._begin_anew()
 
-    def submit(self, task: Callable[[], Any]) -> Future[Any]:
-        """Returns the future of a task that one of the threads runs, in the order in which they come.
+    def submit(self, task: Callable[[], Any], *, rank: int = RANKS["MEDIUM"]) -> Future[Any]:
+        """Returns the future of a task that one of the threads runs, in the order in which they come; in a ranked executor those of a
+        lower rank first.
 
         Raises: ClosedError after the Core was closed, and in a forked child.
         """
-        if self._forks != count_forks():
+        if self._process != os.getpid():
             raise ClosedError(f"cannot start a request on {self._name}: its Core cannot be used here: {FORK_ADVICE}")
         from concurrent.futures import Future  # runs that are not awaited need none
 
@@ -140,7 +207,7 @@ class Executor:
         with self._lock:
             if self._is_closed:
                 raise ClosedError(f"cannot start a request on {self._name}: its Core is closed")
-            self._tasks.put((future, task))
+            self._tasks.put((rank, next(_numbers), (future, task)))
             if not self._idle.acquire(blocking=False) and len(self._threads) < self.workers:
                 name = f"hetero-{self._name}_{len(self._threads)}"
                 thread = threading.Thread(target=_work, args=(self._tasks, self._idle), name=name, daemon=True)
@@ -156,7 +223,7 @@ class Executor:
             self._is_closed = True
         with suppress(Empty):
             while True:
-                dropped = self._tasks.get_nowait()
+                _, _, dropped = self._tasks.get_nowait()
                 if dropped is not None:
                     dropped[0].cancel()
         _dismiss(self._tasks, self._threads)
@@ -168,20 +235,20 @@ class Executor:
                 thread.join(None if deadline is None else max(deadline - monotonic(), 0))
 
 
-def _dismiss(tasks: _Tasks, threads: list[threading.Thread]) -> None:
+def _dismiss(tasks: SimpleQueue[_Item] | PriorityQueue[_Item], threads: list[threading.Thread]) -> None:
     for _ in threads:
-        tasks.put(None)
+        tasks.put((math.inf, next(_numbers), None))
 
 
-def _work(tasks: _Tasks, idle: threading.Semaphore) -> None:
+def _work(tasks: SimpleQueue[_Item] | PriorityQueue[_Item], idle: threading.Semaphore) -> None:
     from queue import Empty  # as above
 
     while True:
         try:
-            item = tasks.get_nowait()
+            _, _, item = tasks.get_nowait()
         except Empty:
             idle.release()
-            item = tasks.get()
+            _, _, item = tasks.get()
         if item is None:
             return
         _run_task(*item)
@@ -194,7 +261,7 @@ def _run_task(future: Future[Any], task: Callable[[], Any]) -> None:
         return
     try:
         result = task()
-    except BaseException as error:  # noqa: BLE001  # kept for whoever holds the future, and raised there
+    except BaseException as error:  # noqa: BLE001  # raised by the future
         future.set_exception(error)
     else:
         future.set_result(result)

@@ -2,33 +2,302 @@
 
 check limits ──> cache, or the plugin's load_network ──> bind
 blob ──> take off its border ──> the plugin's import_network ──> bind
+
+Constants that the caller replaces: the model lists them among its inputs, and a run may be given another value. A loaded network is
+compiled with its constants as they are. The first run that is given some of them loads the network once more, with these as inputs; later
+runs with the same names use it again, so that a run without any pays nothing. A device may take a node for its constants alone, such as
+the axes of an Unsqueeze: if it refuses the network with inputs, a network for each value is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+import os
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from hetero_core.contract import DeviceName, Executable, Extension, Payload
+from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.devices.config import STRICT_KEY
 from hetero_core.devices.device import Device
 from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.registry import CallTarget, Registry
-from hetero_core.network.graph import Network
-from hetero_core.runtime.binding import Binding
-from hetero_core.runtime.declared_shapes import check_declarations
-from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.devices.watch import OutOfTimeError, call_within, find_deadline
+from hetero_core.errors import (
+    BlobDamagedError,
+    DeadlineExceededError,
+    InvalidNetworkError,
+    MemoryLimitError,
+    NetworkReadError,
+    UnsupportedNodesError,
+)
+from hetero_core.hookspecs import hookimpl
+from hetero_core.network.border import EMPTY_BORDER, Border, unpack_border
+from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, unpack_hints
+from hetero_core.network.graph import Network, iterate_graphs
+from hetero_core.network.hints import without_hints
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.soundness import find_contradiction
+from hetero_core.network.types import ValueSpec
+from hetero_core.runtime.executable import (
+    BORDER_SECTION,
+    HINTS_SECTION,
+    NETWORK_SECTIONS,
+    Binding,
+    ExecutableNetwork,
+    RunFunction,
+    read_deadline,
+    read_memory_limit,
+)
 from hetero_core.runtime.executors import ExecutorManager
-from hetero_core.runtime.load_limits import check_constants
-from hetero_core.runtime.loaded_border import Surroundings, bare_network, check_border, take_border
-from hetero_core.runtime.replaced import find_replacements
-from hetero_core.runtime.wrapped_run import bind_run
+from hetero_core.runtime.inputs import order_inputs
+from hetero_core.runtime.outputs import STRICT_ADVICE
 
 if TYPE_CHECKING:
     from hetero_core.blobs.cache import NetworkCache
     from hetero_core.blobs.container import BlobHeader
 
     Bind: TypeAlias = Callable[..., ExecutableNetwork]
+
+Result = TypeVar("Result")
+
+_MOST_LATE_CALLS = 8
+"""Loads of a device that may be late at once; each keeps a thread, and the memory that the device has taken for it."""
+
+
+def call_in_time(
+    call: Callable[[], Result],
+    target: CallTarget,
+    *,
+    what: str,
+    discard: Callable[[Result], None] | None = None,
+) -> Result:
+    """Returns the result of a query, a load or an import; with DEADLINE, within that time.
+
+    `what` begins the message: "loading network 'g'". A result that comes too late is given to `discard`.
+
+    Raises: DeadlineExceededError that names the plugin at work; errors of the call.
+    """
+    seconds = read_deadline(target.config)
+    outer = find_deadline()
+    # Within a load that has less time left, that load is ended in time.
+    if seconds is None or (outer is not None and outer <= monotonic() + seconds):
+        return call()
+    patience = target.entry.patience
+    if patience.late_calls.count >= _MOST_LATE_CALLS:
+        raise DeadlineExceededError(
+            f"{what} on {target.device} was not begun: {patience.late_calls.count} calls before have not returned after their DEADLINE; "
+            f"{target.entry.provenance} hangs. Start the process anew"
+        )
+
+    def come_back(result: Any, error: BaseException | None) -> None:
+        patience.late_calls.add(-1)
+        if error is None and discard is not None:
+            discard(result)
+
+    try:
+        return call_within(
+            seconds,
+            call,
+            thread=f"hetero-{target.device} {what}",
+            is_budget=True,
+            on_set_aside=lambda: patience.late_calls.add(1),
+            on_return=come_back,
+        )
+    except OutOfTimeError as error:
+        place = f"it is in {error.place}" if error.place else "it is in the core itself"
+        raise DeadlineExceededError(
+            f"{what} on {target.device} has not ended within DEADLINE={seconds:g} s: {place}. It was set aside, and its thread goes on; "
+            "give it more time, or look at the device"
+        ) from None
+
+
+def check_declarations(network: Network, device: DeviceName, config: Mapping[str, Any]) -> None:
+    """Raises InvalidNetworkError for a network with declarations that are proved wrong, where STRICT_DECLARATIONS asks for it."""
+    if config[STRICT_KEY] and network.declarations.contradictions:
+        listed = "; ".join(map(str, network.declarations.contradictions))
+        raise InvalidNetworkError(f"cannot load network '{network.name}' on {device}: {listed}. {STRICT_ADVICE}.")
+
+
+def check_constants(network: Network, device: DeviceName, config: Mapping[str, Any]) -> None:
+    """Raises MemoryLimitError if the constants of a network, those of bodies included, take more than MEMORY_LIMIT together."""
+    limit = read_memory_limit(config)
+    if limit is None:
+        return
+    constants: dict[int, tuple[str, Initializer]] = {}
+    for graph in iterate_graphs(network):
+        constants.update((id(constant), (name, constant)) for name, constant in graph.initializers.items())
+    total = sum(constant.nbytes for _, constant in constants.values())
+    if total > limit:
+        name, largest = max(constants.values(), key=lambda entry: entry[1].nbytes)
+        raise MemoryLimitError(
+            f"cannot load network '{network.name}' on {device}: its constants take {total} bytes, the largest, '{name}' {largest.type}, "
+            f"{largest.nbytes}; MEMORY_LIMIT is {limit}. Raise the limit, or take a smaller network"
+        )
+
+
+def check_sections(payload: Payload, name: str, device: DeviceName, config: Mapping[str, Any]) -> None:
+    """Raises MemoryLimitError if the sections of a blob take more than MEMORY_LIMIT together."""
+    limit = read_memory_limit(config)
+    total = sum(memoryview(section).nbytes for section in payload.sections.values())
+    if limit is not None and total > limit:
+        raise MemoryLimitError(
+            f"cannot import network '{name}' on {device}: its blob holds {total} bytes; MEMORY_LIMIT is {limit}. Raise the limit"
+        )
+
+
+def describe_model(model: object) -> str:
+    """Returns a model as messages name it before it was read."""
+    if isinstance(model, Network):
+        return f"network '{model.name}'"
+    return f"network '{os.fspath(model)}'" if isinstance(model, (str, os.PathLike)) else "a network"
+
+
+def bare_network(network: Network) -> Network:
+    """Returns the network as a device is given it: states and defaults are the core's affair, so that every device has them.
+
+    Shapes that are only declared are left out: a value at a border has the computed type.
+    """
+    network, border = without_hints(network), network.border
+    return replace(network, border=Border(bounds=border.bounds, layouts=border.layouts)) if border is not EMPTY_BORDER else network
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The core's own part of a blob; `network` is None unless some of its constants may be replaced."""
+
+    border: Border = EMPTY_BORDER
+    declarations: Declarations = NO_DECLARATIONS
+    network: Network | None = None
+
+
+def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
+    """Returns the payload as the plugin wrote it, and the core's own part. Raises: BlobDamagedError for sections that cannot be read."""
+    sections = dict(payload.sections)
+    border, declarations, network = EMPTY_BORDER, NO_DECLARATIONS, None
+    try:
+        if BORDER_SECTION in sections:
+            border = unpack_border(bytes(sections.pop(BORDER_SECTION)))
+        if HINTS_SECTION in sections:
+            declarations = unpack_hints(bytes(sections.pop(HINTS_SECTION)))
+        if f"{NETWORK_SECTIONS}/model" in sections:
+            from hetero_core.network.writer import unpack_network  # only an import needs it
+
+            packed = {key: sections.pop(f"{NETWORK_SECTIONS}/{key}") for key in ("model", "weights")}
+            network = unpack_network(packed)
+    except (InvalidNetworkError, NetworkReadError, KeyError) as error:
+        raise BlobDamagedError(str(error)) from error
+    return replace(payload, sections=sections), Surroundings(border, declarations, network)
+
+
+def check_border(border: Border, executable: Executable) -> None:
+    """Raises BlobDamagedError for a border that contradicts the inputs and outputs of the imported network."""
+    contradiction = find_contradiction(border, executable.inputs, executable.outputs)
+    if contradiction is not None:
+        raise BlobDamagedError(f"the border of the blob contradicts its network: {contradiction}; export the network again")
+
+
+def bind_run(entry: Device, device: DeviceName, executable: Executable) -> RunFunction:
+    """Returns the device's own run, or the chain of the wrappers that stand around `infer`."""
+    if not entry.manager.hook.infer.get_hookimpls():
+        return executable.run
+    if not entry.implements("infer"):
+        entry.manager.register(_InnermostRun())
+    infer = entry.manager.hook.infer
+    return lambda inputs, context: infer(device=device, executable=executable, inputs=inputs, context=context)
+
+
+class _InnermostRun:
+    """The innermost call that wrappers of `infer` surround: the device's own run."""
+
+    @hookimpl
+    def infer(self, executable: Executable, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        return executable.run(inputs, context)
+
+
+_MOST_NETWORKS = 8
+"""The number of networks that stay loaded, for sets of names and for values; the oldest is dropped first."""
+
+
+class Replacements:
+    """The constants of one loaded network that may be given as inputs. Safe for threads."""
+
+    def __init__(self, network: Network, load: Callable[[Network], ExecutableNetwork]) -> None:
+        """`load` loads networks on the device that `network` is loaded on."""
+        self.network = network
+        self.specs = list_replaceable(network)
+        self._names = frozenset(spec.name for spec in self.specs)
+        self._load = load
+        self._lock = Lock()
+        self._loaded: dict[Hashable, ExecutableNetwork] = {}
+        self._fixed_names: set[tuple[str, ...]] = set()
+
+    def find(self, inputs: Mapping[str, Any]) -> tuple[ExecutableNetwork, Mapping[str, Any]] | None:
+        """Returns the network that computes a run and its inputs; None if no constant is given. Raises: as a load does."""
+        if self._names.isdisjoint(inputs):
+            return None
+        names = tuple(spec.name for spec in self.specs if spec.name in inputs)
+        network = self._find_open(names)
+        if network is not None:
+            return network, inputs
+        fixed = self._find_fixed({name: inputs[name] for name in names})
+        return fixed, {name: value for name, value in inputs.items() if name not in names}
+
+    def _find_open(self, names: tuple[str, ...]) -> ExecutableNetwork | None:
+        """Returns the network with these constants as inputs; None if the device refuses it."""
+        from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
+
+        if names in self._fixed_names:
+            return None
+        try:
+            return self._find(names, lambda: free_constants(self.network, names))
+        except UnsupportedNodesError:
+            self._fixed_names.add(names)
+            return None
+
+    def _find_fixed(self, values: Mapping[str, Any]) -> ExecutableNetwork:
+        """Returns the network with these values as its constants. Raises: as `order_inputs`, for values."""
+        from hetero_core.transforms.optional_inputs import fix_constants  # imports onnx, for inference
+
+        specs = [spec for spec in self.specs if spec.name in values]
+        arrays = {
+            spec.name: array.copy()
+            for spec, array in zip(specs, order_inputs(values, specs, network=self.network.name), strict=True)
+        }
+        key = tuple(
+            (name, array.shape, tuple(array.flat) if array.dtype == object else array.tobytes()) for name, array in arrays.items()
+        )
+        return self._find(key, lambda: fix_constants(self.network, arrays))
+
+    def _find(self, key: Hashable, change: Callable[[], Network]) -> ExecutableNetwork:
+        with self._lock:
+            network = self._loaded.get(key)
+            if network is None:
+                network = self._loaded[key] = self._load(change())
+                if len(self._loaded) > _MOST_NETWORKS:
+                    # Runs may be under way on it: it ends with its last holder.
+                    del self._loaded[next(iter(self._loaded))]
+        return network
+
+    def close(self) -> None:
+        """Closes the networks that were loaded for replacements."""
+        with self._lock:
+            for network in self._loaded.values():
+                network.close()
+            self._loaded.clear()
+
+
+def list_replaceable(network: Network) -> tuple[ValueSpec, ...]:
+    """Returns the constants of a network that runs may be given, as inputs."""
+    constants = network.initializers
+    return tuple(ValueSpec(name, constants[name].type) for name in network.border.replaceable if name in constants)
+
+
+def find_replacements(network: Network | None, load: Callable[[Network], ExecutableNetwork]) -> Replacements | None:
+    """Returns the constants of a network that runs may be given, None if there are none or the network is not known."""
+    return Replacements(network, load) if network is not None and network.border.replaceable else None
 
 
 class Loader:
@@ -45,10 +314,10 @@ class Loader:
         self._executors = executors
         self._extensions = extensions
         self._find = find
-        # A network that nobody holds any more needs no closing by us.
+        # Weak: a network without references needs no closing.
         self._loaded: WeakSet[ExecutableNetwork] = WeakSet()
 
-    def load(self, network: Network, target: CallTarget) -> ExecutableNetwork:
+    def load(self, network: Network, target: CallTarget, query: QueryResult | None = None) -> ExecutableNetwork:
         """Returns the network compiled for the target, or as its cache has it. Raises: as `Core.load_network` does."""
         check_declarations(network, target.device, target.config)
         check_constants(network, target.device, target.config)
@@ -59,12 +328,15 @@ class Loader:
                 target, executable, network.name, lambda: network.fingerprint, around=around, is_from_cache=is_from_cache
             )
 
-        cache = _open_cache(target.config)
-        if cache is None:
-            return bind(target.entry.load_network(target.device, bare_network(network), target.config))
-        return self._load_cached(cache, network, target, bind)
+        def compile_network() -> ExecutableNetwork:
+            return bind(target.entry.load_network(target.device, bare_network(network), target.config, query))
 
-    def _load_cached(self, cache: NetworkCache, network: Network, target: CallTarget, bind: Bind) -> ExecutableNetwork:
+        cache = _open_cache(target.config)
+        return compile_network() if cache is None else self._load_cached(cache, network, target, bind, compile_network)
+
+    def _load_cached(
+        self, cache: NetworkCache, network: Network, target: CallTarget, bind: Bind, make: Callable[[], ExecutableNetwork]
+    ) -> ExecutableNetwork:
         from hetero_core.blobs.cache import describe_load  # only a load with a cache needs it
 
         device, entry, config = target.device, target.entry, target.config
@@ -82,7 +354,7 @@ class Loader:
         return cache.load(
             identity,
             take=lambda _, payload: bind(entry.import_network(device, take_border(payload)[0], config, names), is_from_cache=True),
-            make=lambda: bind(entry.load_network(device, bare_network(network), config)),
+            make=make,
             pack=ExecutableNetwork.pack,
         )
 

@@ -1,4 +1,4 @@
-"""AsyncInferQueue: several requests of one network that are kept busy, whichever of them is idle takes the next inputs.
+"""AsyncInferQueue: several requests of one network that are kept busy; an idle request takes the next inputs.
 
 A request is busy from its start until its callback has returned. Nothing of a failed run stays behind once `wait_all` has raised it.
 """
@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import ConfigValueError, RequestBusyError
-from hetero_core.runtime.request import InferRequest
-from hetero_core.runtime.run import Run
+from hetero_core.runtime.request import InferRequest, Run
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -167,7 +166,7 @@ class AsyncInferQueue:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Waits for all; where the block was left by an error, cancels them first, and that error goes on."""
+        """Waits for all; if an error has left the block, cancels them first, and that error goes on."""
         if kind is None:
             self.wait_all()
             return

@@ -1,8 +1,9 @@
 """InferRequest: one place for inputs, outputs and working memory, run again and again; the same for every device.
 
-States: idle -> running -> idle. Python cannot stop a thread: when a request is cancelled it is idle at once, and the context
-that the device still works on is set aside; the next run gets a new one. Nothing of a failed run stays behind. With DEADLINE the
-device works on a thread that can be left behind, also for the run of a caller who waits.
+States: idle -> running -> idle. Every run is begun by `_begin`, computed by `_compute` or by the device's own `start`, and ended by `_end`;
+`infer`, `infer_async` and `start_async` differ only in the thread or task that waits for the end. Python cannot stop a thread: when a
+request is cancelled it is idle at once, and the context that the device still works on is set aside; the next run gets a new one. Nothing
+of a failed run stays behind. With DEADLINE the device works on a thread that can be left behind, also for a caller who waits.
 """
 
 from __future__ import annotations
@@ -12,24 +13,77 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hetero_core.contract import RunContext
+from hetero_core.contract import Array, Done, RunContext
 from hetero_core.devices.watch import LONGEST_WAIT
-from hetero_core.errors import HeteroError, RequestBusyError, RequestCancelledError, refuse_pickling
+from hetero_core.errors import (
+    DeadlineExceededError,
+    InputNameError,
+    RequestBusyError,
+    RequestCancelledError,
+    refuse_pickling,
+)
+from hetero_core.network.types import ValueSpec
 from hetero_core.profile import NodeTime, Profile
-from hetero_core.runtime.door import count_copied_bytes, fill_presets
-from hetero_core.runtime.forks import FORKS, keep_in_child
-from hetero_core.runtime.late_runs import describe_late_run, require_room, start_thread, start_timer
-from hetero_core.runtime.positions import name_inputs
-from hetero_core.runtime.request_values import RequestValues
-from hetero_core.runtime.run import NO_STATE, Outcome, Run, tell_end, wake_loop
-from hetero_core.runtime.states import RequestStates, hold_weakly
+from hetero_core.runtime.executors import keep_in_child
+from hetero_core.runtime.inputs import OrderedPresets, check_preset, convert_value, count_copied_bytes, find_spec, name_inputs
+from hetero_core.runtime.outputs import fill_presets
+from hetero_core.runtime.states import RequestStates
 
 if TYPE_CHECKING:
     import asyncio
 
     from hetero_core.runtime.executable import ExecutableNetwork
 
+CLOSE_SECONDS = 10.0
+"""Seconds that closing a network waits for its runs before it cancels them."""
+CANCEL_SECONDS = 1.0
+"""Seconds that it then waits for devices that ask whether they are cancelled."""
+MOST_LATE_RUNS = 32
+"""Runs of one network that may be late at once; each keeps a thread, and the arrays that it was given."""
+NO_STATE: Any = object()
+"""Stands for working memory that the device has yet to make."""
+
 Callback = Callable[["InferRequest", BaseException | None], None]
+Start = Callable[[tuple[Array, ...], RunContext, Done], None]
+Outcome = tuple[tuple[Any, ...], BaseException | None]
+End = Callable[[], None]
+
+
+class Run:
+    """One run in flight, computed by `network`.
+
+    A run that `is_detached` has no caller who waits: the callback gets its error, and `wait` of the request raises it. `wake` tells an
+    event loop of the end.
+    """
+
+    def __init__(self, network: ExecutableNetwork, inputs: tuple[Any, ...], context: RunContext, deadline: float | None) -> None:
+        self.network = network
+        self.inputs = inputs
+        self.context = context
+        self.deadline = deadline  # seconds
+        self.outputs: tuple[Any, ...] = ()
+        self.error: BaseException | None = None
+        self.is_over = False
+        self.is_detached = False
+        self.wake: Callable[[], None] | None = None
+        # Of runs with DEADLINE: whether the device computes it, whether it still does after the end, and the timer that ends it.
+        self.is_at_work = False
+        self.is_late = False
+        self.timer: threading.Timer | None = None
+        # Held until the end. An event would take 5 us of every run.
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def open(self) -> None:
+        """Wakes the threads that wait for the end; called once."""
+        self._gate.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits for the end; returns False if `timeout` seconds pass before."""
+        has_ended = self._gate.acquire(timeout=-1 if timeout is None else min(timeout, LONGEST_WAIT))
+        if has_ended:
+            self._gate.release()
+        return has_ended
 
 
 class InferRequest:
@@ -39,43 +93,43 @@ class InferRequest:
         refuse_pickling("an InferRequest", "load the network in the other process and create a request there")
 
     def __init__(self, network: ExecutableNetwork) -> None:
-        keep_in_child(self)
         self._network = network
         self._lock = threading.Lock()
-        self._values = RequestValues(network)
+        self._input_of_name: dict[str, Any] = {}
+        self._preset_of_name: dict[str, Any] = {}
+        self._presets: OrderedPresets | None = None
+        self._outputs: tuple[Any, ...] | None = None
         self._callback: Callback | None = None
-        self.states = RequestStates(network, require_idle=hold_weakly(self._require_idle))
-        self._has_states = bool(self.states)
-        self._state: object = self._make_state()
-        self._spare: object = self._make_state(self._state) if self._has_states else None  # a run reads states that the other made
+        self.states = RequestStates(network, self)
+        self._state: object = NO_STATE
+        # A run with states reads those that the last run has made in the other working memory.
+        self._spare: object = NO_STATE
+        if network.deadline is None:  # else within the run, which may be left behind
+            self._state = network.create_state()
+            if self.states:
+                self._spare = network.create_state(self._state)
+        if self._state is not None:
+            keep_in_child(self)
         self._running: Run | None = None
         self._last: Run | None = None
         self._profile: Profile | None = None
         self._copied_inputs = 0
 
+    # Runs: on this thread, in an event loop, and without a caller who waits
+
     def infer(self, inputs: Any = None) -> dict[str, Any]:
         """Returns the outputs by name, valid until the next run of this request; the callback is not called.
 
-        Raises: InputNameError, InputShapeError, InputTypeError, RequestBusyError; what the device raised.
+        Raises: InputNameError, InputShapeError, InputTypeError, RequestBusyError; errors of the device.
         """
-        if self._network.deadline is not None:
-            return self.infer_in_time(inputs).outputs
-        run = self._begin(inputs)
-        if self._settle(run, *self._compute(run)):
-            self._finish(run)
-        if run.error is not None:
-            raise run.error
-        return run.outputs
+        return self._name_outputs(self.run(inputs))
 
-    def infer_in_time(self, inputs: Any) -> Run:
-        """Runs a network with DEADLINE on a thread that can be abandoned, and returns the ended run. Raises: as `infer` does."""
+    def run(self, inputs: Any = None) -> Run:
+        """Returns the ended run of a caller who waits on this thread. Raises: as `infer` does."""
         run = self._begin(inputs)
         try:
-            self._start_work(run)
-            if not run.wait(min(self._network.deadline or 0.0, LONGEST_WAIT)):
-                self._expire(run)
-            run.wait()  # one that has just ended is about to say so
-        except BaseException:  # an interrupt or a cancelled task ends the wait, and so the run
+            self._work(run, run.deadline)
+        except BaseException:  # an interrupt ends the wait, and so the run
             self._cancel_run(run)
             raise
         if run.error is not None:
@@ -89,13 +143,13 @@ class InferRequest:
 
         Raises: as `infer` does; RequestCancelledError when `cancel` ended the run.
         """
-        import asyncio  # some 30 ms, and loaded by everybody who has a loop
+        import asyncio  # some 30 ms; a program with a loop has it
 
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         run = self._begin(inputs)
-        run.wake = lambda: wake_loop(loop, ended)
-        self._launch_or_raise(run)
+        run.wake = lambda: _wake_loop(loop, ended)
+        self._launch(run)
         try:
             await ended
         except BaseException:  # an interrupt or a cancelled task ends the wait, and so the run
@@ -103,7 +157,7 @@ class InferRequest:
             raise
         if run.error is not None:
             raise run.error
-        return run.outputs
+        return self._name_outputs(run)
 
     def start_async(self, inputs: Any = None) -> None:
         """Starts a run on a thread of the device and returns; inputs are checked before.
@@ -112,40 +166,7 @@ class InferRequest:
         """
         run = self._begin(inputs)
         run.is_detached = True
-        self._launch_or_raise(run)
-
-    def _launch_or_raise(self, run: Run) -> None:
-        try:
-            self._launch(run)
-        except BaseException as error:  # whatever keeps a run from beginning, the request is idle after it
-            run.is_detached = False
-            if self._settle(run, (), error):
-                self._finish(run)
-            raise
-
-    def _launch(self, run: Run) -> None:
-        start, deadline = self._network.start, self._network.deadline
-        if deadline is not None:
-            run.timer = start_timer(deadline, lambda: self._expire(run), name=f"hetero-{self._network.device} deadline")
-        if start is not None:
-            self._give_state(run)
-            run.is_at_work = deadline is not None
-            start(run.inputs, run.context, lambda outputs, error: self._arrive(run, outputs, error))
-            return
-        future = self._network.submit(lambda: self._run_async(run))
-        future.add_done_callback(lambda ended: self._end_dropped(run) if ended.cancelled() else None)
-
-    def _arrive(self, run: Run, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
-        """Ends a run that the device started by itself."""
-        self._leave_work(run)
-        if error is not None:
-            blamed = self._network.blame_device(error)
-            # A device may tell anything in place of an error; who waits must go on.
-            cause: Any = error.__cause__ if blamed is error else error
-            blamed.__cause__ = cause if isinstance(cause, BaseException) else None
-            self._conclude(run, (), blamed)
-        else:
-            self._conclude(run, *self._collect(run, () if outputs is None else outputs))
+        self._launch(run)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the request is idle and its callback starts no further run; returns False if `timeout` seconds pass before that.
@@ -169,7 +190,7 @@ class InferRequest:
                 return True
 
     def cancel(self) -> None:
-        """Ends a running request at once with RequestCancelledError; does nothing on an idle one."""
+        """Ends a running request at once with RequestCancelledError; does nothing on an idle request."""
         self._network.require_process()
         run = self._running
         if run is None:
@@ -179,25 +200,122 @@ class InferRequest:
         if isinstance(run.error, KeyboardInterrupt):
             raise run.error
 
-    def _cancel_run(self, run: Run) -> None:
-        self._set_aside(run, RequestCancelledError(f"a request on network '{self._network.name}' was cancelled"))
+    # Begin
 
-    def _set_aside(self, run: Run, error: HeteroError) -> None:
-        """Ends a run with an error, whatever the device does; its context stays with the device."""
-        # The run is over before its device is told: what the device returns then, at once and half done, must not come first.
-        if self._settle(run, (), error, keeps_state=False):
-            run.context.token.is_set = True
-            self._call_back(run)
-            self._finish(run)
+    def _begin(self, inputs: Any) -> Run:
+        network = self._network
+        network.require_process()
+        self.require_idle("start a run")
+        merged = self._merge(inputs)
+        # Where constants are replaced, another network computes, in working memory of its own.
+        computing, ordered = network.route_inputs(merged)
+        context = network.open_context(self._state if computing is network else NO_STATE)
+        if self._presets is not None:
+            self._presets.enter(context)
+        if context.profile is not None:
+            named = name_inputs(merged, network.inputs, network=network.name)
+            self._copied_inputs = count_copied_bytes(named, ordered[: len(network.inputs)], network.inputs)
+        if network.deadline is not None and network.late_runs.count >= MOST_LATE_RUNS:
+            raise DeadlineExceededError(
+                f"a run of {network.where} was not begun: {network.late_runs.count} runs before have not returned after their DEADLINE; "
+                "the device hangs. Start the process anew"
+            )
+        run = Run(computing, self.states.join(ordered), context, network.deadline)
+        with self._lock:
+            self.require_idle("start a run")
+            self._running = run
+            self._profile = context.profile
+            self._outputs = None
+        return run
 
-    def _start_work(self, run: Run) -> None:
+    def _merge(self, inputs: Any) -> Any:
+        """Returns the inputs of a run: the values passed for it over those that were set."""
+        if inputs is None or not self._input_of_name:
+            return self._input_of_name if inputs is None else inputs
+        return {**self._input_of_name, **name_inputs(inputs, self._network.inputs, network=self._network.name)}
+
+    # Compute
+
+    def _work(self, run: Run, seconds: float | None = None) -> None:
+        """Computes a run and ends it. With DEADLINE another thread computes, which can be left behind; this one waits for it, and ends the
+        run after `seconds`. None leaves that to the timer of the run.
+        """
+        if run.is_over:  # cancelled before a thread came to it
+            return
+        if run.deadline is None:
+            self._end(run, *self._compute(run))
+            return
+
         def work() -> None:
             outcome = self._compute(run)
             self._leave_work(run)
-            self._conclude(run, *outcome)
+            self._end(run, *outcome)
 
         run.is_at_work = True
-        start_thread(work, name=f"hetero-{self._network.device} run")
+        # A daemon: stuck in a device, it keeps neither the interpreter nor a pool of the Core from ending.
+        threading.Thread(target=work, name=f"hetero-{self._network.device} run", daemon=True).start()
+        if not run.wait(seconds):
+            self._expire(run)
+            run.wait()  # it may just have ended by itself, and is about to say so
+
+    def _launch(self, run: Run) -> None:
+        """Has the device start a run, or a thread compute it. Raises: an error that keeps the run from beginning, and ends it."""
+        try:
+            if run.deadline is not None:
+                run.timer = threading.Timer(min(run.deadline, LONGEST_WAIT), lambda: self._expire(run))
+                run.timer.name, run.timer.daemon = f"hetero-{self._network.device} deadline", True
+                run.timer.start()
+            start = run.network.start
+            if start is None:
+                future = run.network.submit(lambda: self._work(run))
+                future.add_done_callback(lambda ended: self._end_dropped(run) if ended.cancelled() else None)
+                return
+            self._give_state(run)
+            run.is_at_work = run.deadline is not None
+            start(run.inputs, run.context, lambda outputs, error: self._arrive(run, outputs, error))
+        except BaseException as error:
+            run.is_detached = False
+            self._end(run, (), error)
+            raise
+
+    def _compute(self, run: Run) -> Outcome:
+        """Runs the device; returns its outputs, or its error."""
+        try:
+            self._give_state(run)
+            outputs = run.network.run_host(run.inputs, run.context)
+        except BaseException as error:  # noqa: BLE001  # kept for the thread that waits, and raised there; interrupts, too
+            return (), error
+        return self._collect(run, outputs)
+
+    def _give_state(self, run: Run) -> None:
+        """Has the device make working memory, unless the run has some."""
+        if run.context.state is NO_STATE:
+            run.context.state = state = run.network.create_state(self._spare)
+            with self._lock:
+                if not run.is_over and run.network is self._network:
+                    self._state = state
+
+    def _collect(self, run: Run, outputs: Any) -> Outcome:
+        """Returns the outputs, checked and in the caller's arrays, or the error of the check."""
+        try:
+            outputs = run.network.check_outputs(outputs, run.context)
+            if run.context.outputs is not None and not run.context.token.is_set:
+                outputs = fill_presets(run.context.outputs, outputs, self._network.all_outputs, network=self._network.name)
+            return self.states.check(run.inputs, outputs), None
+        except BaseException as error:  # noqa: BLE001  # as in _compute
+            return (), error
+
+    def _arrive(self, run: Run, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+        """Ends a run that the device started by itself."""
+        self._leave_work(run)
+        if error is None:
+            self._end(run, *self._collect(run, () if outputs is None else outputs))
+            return
+        blamed = run.network.blame_device(error)
+        # A device may tell anything in place of an error; a waiting thread must go on.
+        cause: Any = error.__cause__ if blamed is error else error
+        blamed.__cause__ = cause if isinstance(cause, BaseException) else None
+        self._end(run, (), blamed)
 
     def _leave_work(self, run: Run) -> None:
         """Says that the device has returned from a run."""
@@ -207,16 +325,85 @@ class InferRequest:
                 run.is_late = False
                 self._network.late_runs.add(-1)
 
+    # End
+
+    def _end(self, run: Run, outputs: tuple[Any, ...], error: BaseException | None, *, is_abandoned: bool = False) -> None:
+        """Makes the request idle, calls the callback, and wakes the threads that wait.
+
+        Does nothing to a run that has ended: a cancel wins over a device that comes late. `is_abandoned` leaves the context to the device.
+        """
+        with self._lock:
+            if run.is_over:
+                return
+            run.is_over = True
+            run.error = error
+            if is_abandoned:
+                self._state = NO_STATE
+            if run.is_at_work:
+                run.is_late = True
+                self._network.late_runs.add(1)
+            # A caller who waits gets the error once; that of a detached run stays for `wait`.
+            self._running, self._last = None, run if run.is_detached else None
+            if error is None:
+                if self.states:
+                    outputs = self.states.keep(outputs)
+                    self._state, self._spare = self._spare, self._state
+                run.outputs = self._outputs = outputs
+        if is_abandoned:
+            # After the end: a half-done result that the device returns at once must not come first.
+            run.context.token.is_set = True
+        if run.is_detached and self._callback is not None:
+            self._call_back(run, self._callback)
+        self._finish(run)
+
+    def _finish(self, run: Run) -> None:
+        """Wakes the threads that wait for a run."""
+        timer, run.timer = run.timer, None
+        if timer is not None:
+            timer.cancel()
+        run.open()
+        if run.wake is not None:
+            run.wake()
+
+    def _call_back(self, run: Run, callback: Callback) -> None:
+        """Calls the caller's own function; its exception becomes the run's error, so that waiting threads go on."""
+        try:
+            callback(self, run.error)
+        except BaseException as error:  # noqa: BLE001  # an exit or an interrupt within a callback, too: it is raised in `wait`
+            error.add_note(f"raised by the callback of a request on network '{self._network.name}'")
+            error.__context__ = run.error
+            run.error = error
+
+    def _cancel_run(self, run: Run) -> None:
+        error = RequestCancelledError(f"a request on network '{self._network.name}' was cancelled")
+        self._end(run, (), error, is_abandoned=True)
+
     def _expire(self, run: Run) -> None:
-        """Ends a run whose time is over, if it has not ended."""
-        seconds, limits = self._network.deadline, run.context.limits
-        assert seconds is not None
+        """Ends a late run, if it has not ended."""
+        limits = run.context.limits
         node = "" if limits is None else limits.node
-        self._set_aside(run, describe_late_run(self._network.where, seconds, node, has_begun=run.is_at_work))
+        place = f"it was in node {node}" if node else "the device was at work"
+        if not run.is_at_work:
+            place = "it had not begun, the device was busy"
+        error = DeadlineExceededError(
+            f"a run of {self._network.where} has not ended within DEADLINE={run.deadline:g} s: {place}. It was set aside with its working "
+            "memory, and what the device returns is dropped; give it more time, or smaller inputs"
+        )
+        self._end(run, (), error, is_abandoned=True)
+
+    def _end_dropped(self, run: Run) -> None:
+        """A task that never began, because the Core closed, ends its run as cancelled."""
+        reason = f"the Core was closed before a request on network '{self._network.name}' began"
+        self._end(run, (), RequestCancelledError(reason))
+
+    def _name_outputs(self, run: Run) -> dict[str, Any]:
+        return dict(zip(self._network.output_names, run.outputs, strict=True))
+
+    # Values between runs
 
     def set_callback(self, callback: Callback | None) -> None:
         """Sets the function that is called once after each asynchronous run with the request and its error or None."""
-        self._require_idle("set a callback")
+        self.require_idle("set a callback")
         self._callback = callback
 
     def set_tensor(self, name: str, value: Any) -> None:
@@ -224,13 +411,36 @@ class InferRequest:
 
         Raises: InputNameError, InputTypeError, InputShapeError, RequestBusyError.
         """
-        self._require_idle("set a tensor")
-        self._values.set_tensor(name, value)
+        self.require_idle("set a tensor")
+        network = self._network
+        spec, is_input = self._find_spec(name)
+        if is_input:
+            self._input_of_name[name] = convert_value(value, spec, network=network.name, takes_tensors=network.takes_tensors)
+            return
+        self._preset_of_name[name] = check_preset(value, spec, network=network.name, takes_tensors=network.takes_tensors)
+        self._presets = OrderedPresets(self._preset_of_name, network.all_outputs)
 
     def get_tensor(self, name: str) -> Any:
         """Returns the input that was set, or the output of the last run. Raises: InputNameError when there is none."""
-        self._require_idle("get a tensor")
-        return self._values.get_tensor(name)
+        self.require_idle("get a tensor")
+        network = self._network
+        _, is_input = self._find_spec(name)
+        output_of_name = {} if self._outputs is None else dict(zip(network.output_names, self._outputs, strict=True))
+        values = self._input_of_name if is_input else {**self._preset_of_name, **output_of_name}
+        if name not in values:
+            raise InputNameError(f"tensor '{name}' of network '{network.name}' has no value yet; set it or run the request")
+        return values[name]
+
+    def _find_spec(self, name: str) -> tuple[ValueSpec, bool]:
+        network = self._network
+        return find_spec(name, (*network.inputs, *network.replaceable), network.outputs, network=network.name)
+
+    def require_idle(self, action: str) -> None:
+        """Raises RequestBusyError while a run is on; `action` is the verb of the message."""
+        if self._running is not None:
+            raise RequestBusyError(f"cannot {action}: the request on network '{self._network.name}' is running; wait for it first")
+
+    # The last run
 
     @property
     def is_running(self) -> bool:
@@ -257,124 +467,66 @@ class InferRequest:
         """All times of the last run: nodes, subgraphs, transfers, the wait for the device; None unless PERF_COUNT is set."""
         return self._profile
 
-    def _require_idle(self, action: str) -> None:
-        if self._running is not None:
-            raise RequestBusyError(f"cannot {action}: the request on network '{self._network.name}' is running; wait for it first")
 
-    def _begin(self, inputs: Any) -> Run:
-        network = self._network
-        if network.forks != FORKS.count:
-            network.require_process()
-        if self._running is not None:
-            self._require_idle("start a run")
-        values = self._values
-        merged = values.merge(inputs)
-        ordered = network.order_inputs(merged)
-        context = RunContext(self._state)
-        if values.presets is not None:
-            values.presets.enter(context)
-        if network.measures:
-            context.profile = Profile(str(network.device))
-            named = name_inputs(merged, network.inputs, network=network.name)
-            self._copied_inputs = count_copied_bytes(named, ordered[: len(network.inputs)], network.inputs)
-        if network.deadline is not None:
-            require_room(network.late_runs, network.where)
-        if network.deadline is not None or network.memory_limit is not None:
-            context.limits = network.create_limits()
-        run = Run(self.states.join(ordered) if self._has_states else ordered, context)
-        with self._lock:
-            if self._running is not None:
-                self._require_idle("start a run")
-            self._running = run
-            self._profile = context.profile
-            values.outputs = None
-        return run
+class RunsUnderWay:
+    """The runs of one network that its device has not ended. Entering and leaving take no lock: each is one operation of a dict.
 
-    def _compute(self, run: Run) -> Outcome:
-        """Runs the device; returns its outputs, or its error."""
-        try:
-            if run.context.state is NO_STATE:
-                self._give_state(run)
-            outputs = self._network.run_measured(run.inputs, run.context)
-        except BaseException as error:  # noqa: BLE001  # kept for the thread that waits, and raised there; interrupts, too
-            return (), error
-        return self._collect(run, outputs)
+    `runs` holds, by context, the number of the thread that computes a run, or a function that ends one that the device has started by
+    itself. Whoever begins a run enters it there.
+    """
 
-    def _make_state(self, beside: object = None) -> object:
-        return self._network.create_state(beside) if self._network.deadline is None else NO_STATE
+    def __init__(self) -> None:
+        self.runs: dict[RunContext, int | End] = {}
+        self._changed = threading.Event()
+        self._is_draining = False
 
-    def _give_state(self, run: Run) -> None:
-        """Has the device make working memory: with DEADLINE, at first and after a run that was set aside."""
-        if run.context.state is NO_STATE:
-            state = run.context.state = self._network.create_state(self._spare)
-            with self._lock:
-                if not run.is_over:
-                    self._state = state
+    def leave(self, context: RunContext) -> None:
+        """Takes a run away, if it is still there."""
+        self.runs.pop(context, None)
+        # Asked after the run was taken away, and set before the runs are listed; an event costs more than the rest.
+        if self._is_draining:
+            self._changed.set()
 
-    def _collect(self, run: Run, outputs: Any) -> Outcome:
-        """Returns what the device returned, checked and in the caller's arrays, or what is wrong with it."""
-        try:
-            outputs = self._network.check_outputs(outputs, run.context)
-            if run.context.outputs is not None and not run.context.token.is_set:
-                outputs = fill_presets(run.context.outputs, outputs, self._network.all_outputs, network=self._network.name)
-            return self.states.check(run.inputs, outputs) if self._has_states else outputs, None
-        except BaseException as error:  # noqa: BLE001  # as in _compute
-            return (), error
+    def drain(self) -> int:
+        """Waits for all runs but those of the calling thread, cancels those that take too long; returns how many are left.
 
-    def _settle(self, run: Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> bool:
-        """Makes the request idle; False when that was done before: a cancel wins over a device that comes late."""
-        # With DEADLINE whoever gives up must not have to wait for the device to make working memory.
-        fresh_state = self._state if keeps_state else self._make_state(self._spare)
-        with self._lock:
-            if run.is_over:
+        Runs that a device has started and not ended after all that are ended here for the request or thread that waits.
+        """
+        self._is_draining = True
+        if self._wait(CLOSE_SECONDS):
+            return 0
+        for context in self._list_others():
+            context.token.is_set = True
+        if self._wait(CANCEL_SECONDS):
+            return 0
+        others = self._list_others()
+        for context in others:
+            end = self.runs.get(context)
+            if callable(end):
+                end()
+            else:
+                context.token.drop()
+        return len(others)
+
+    def _wait(self, seconds: float) -> bool:
+        """Says whether no other run is left within the time."""
+        deadline = monotonic() + seconds
+        while self._list_others():
+            self._changed.clear()
+            if self._list_others() and not self._changed.wait(max(deadline - monotonic(), 0)):
                 return False
-            run.is_over = True
-            run.error = error
-            self._state = fresh_state
-            if run.is_at_work:
-                run.is_late = True
-                self._network.late_runs.add(1)
-            # An error is raised once to whoever ran the request; only that of a detached run stays for `wait`.
-            self._running, self._last = None, run if run.is_detached else None
-            if error is None:
-                if self._has_states:
-                    outputs = self.states.keep(outputs)
-                    self._state, self._spare = self._spare, self._state
-                run.outputs = dict(zip(self._network.output_names, outputs))  # noqa: B905  # check_outputs has; 0.13 us
-                self._values.outputs = outputs
         return True
 
-    def _conclude(self, run: Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> None:
-        """Makes the request idle, calls the callback, and wakes the threads that wait."""
-        if self._settle(run, outputs, error, keeps_state=keeps_state):
-            self._call_back(run)
-            self._finish(run)
+    def _list_others(self) -> list[RunContext]:
+        here = threading.get_ident()
+        return [context for context, end in list(self.runs.items()) if end != here]
 
-    def _finish(self, run: Run) -> None:
-        """Wakes the threads that wait for a run."""
-        timer, run.timer = run.timer, None
-        if timer is not None:
-            timer.cancel()
-        run.open()
-        if run.wake is not None:
-            run.wake()
 
-    def _run_async(self, run: Run) -> None:
-        if run.is_over:
-            return
-        if self._network.deadline is None:
-            self._conclude(run, *self._compute(run))
-        else:
-            # The thread of the pool is free again when the run is over, whatever the device does.
-            self._start_work(run)
-            run.wait()
-
-    def _call_back(self, run: Run) -> None:
-        callback = self._callback
-        if callback is not None and run.is_detached:
-            tell_end(run, lambda: callback(self, run.error), self._network.name)
-
-    def _end_dropped(self, run: Run) -> None:
-        """A task that never began, because the Core closed, ends its run as cancelled."""
-        reason = f"the Core was closed before a request on network '{self._network.name}' began"
-        self._conclude(run, (), RequestCancelledError(reason))
+def _wake_loop(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    """Tells an event loop, from any thread, that a run has ended."""
+    try:
+        loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
+    except RuntimeError:
+        # Nothing awaits in a closed loop.
+        if not loop.is_closed():
+            raise

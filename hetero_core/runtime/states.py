@@ -1,15 +1,15 @@
 """The states of one request: values that an output gives to an input of the next run, kept where the device has them.
 
 Rules: a state is never copied between two runs unless it shares memory with something that may change. A device's outputs stay valid until
-the next run of the same context; so a request with states has two contexts and takes them in turn, and what one run reads was made
-in the other. A failed or cancelled run changes no state.
+the next run of the same context; so a request with states has two contexts in turn, and a run reads the states that the last run made
+in the other context. A failed or cancelled run changes no state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-from weakref import WeakMethod
+from weakref import ref
 
 import numpy as np
 
@@ -17,10 +17,12 @@ from hetero_core.contract import OwnOutputs
 from hetero_core.errors import InferenceError, InputNameError, word_missing
 from hetero_core.network.border import State
 from hetero_core.network.types import HOST, TensorType, ValueSpec
-from hetero_core.runtime.door import convert_value, fits_shape
+from hetero_core.runtime.inputs import convert_value, fits_shape
+from hetero_core.runtime.outputs import find_shared
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
+    from hetero_core.runtime.request import InferRequest
 
 
 class RequestState:
@@ -52,7 +54,7 @@ class RequestState:
 
     @property
     def value(self) -> np.ndarray[Any, Any]:
-        """A copy of what the next run reads. Raises: RequestBusyError while the request runs, for reading and for setting."""
+        """A copy of the value that the next run reads. Raises: RequestBusyError while the request runs, for reading and for setting."""
         self._require_idle(f"read state '{self.name}'")
         array = self.array
         return np.array(array if self.spec.memory == HOST else self._home.to_host(array))
@@ -80,11 +82,11 @@ class RequestState:
         return array if self.spec.memory == HOST else self._home.from_host(array, self.spec)
 
     def check(self, result: Any, *, is_shared: bool, is_laid: bool = False) -> Any:
-        """Returns what a run made as the next value, copied where its memory is not the state's alone, or not C-contiguous.
+        """Returns what a run made as the next value, copied if it shares memory or is not C-contiguous.
 
         `is_laid`: the device reads it as it lies.
 
-        Raises: InferenceError where its shape is not one that the input takes.
+        Raises: InferenceError if the input does not take its shape.
         """
         if self.is_resident:
             return result
@@ -105,30 +107,13 @@ class RequestState:
         self._array = array
 
 
-def _find_shared(values: tuple[Any, ...]) -> set[int]:
-    """Returns the positions of the arrays whose memory overlaps with that of another one; what is no NumPy array is left out."""
-    spans = []
-    for index, value in enumerate(values):
-        if isinstance(value, np.ndarray) and value.size:
-            low, high = np.lib.array_utils.byte_bounds(value)
-            spans.append((low, high, index))
-    spans.sort()
-    shared: set[int] = set()
-    reach, last = 0, -1
-    for low, high, index in spans:
-        if low < reach:
-            shared.update((last, index))
-        if high > reach:
-            reach, last = high, index
-    return shared
-
-
 class RequestStates(Mapping[str, RequestState]):
     """All states of a request, by the name of the input, in the order in which they were tied."""
 
-    def __init__(self, network: ExecutableNetwork, *, require_idle: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, network: ExecutableNetwork, request: InferRequest) -> None:
         self._network = network
-        self._require_idle = require_idle
+        # Weak: a request that waited for the garbage collector would keep its network, too.
+        self._request = ref(request)
         self._states: dict[str, RequestState] = {}
         if network.border.states:
             position_in = {spec.name: index for index, spec in enumerate(network.all_inputs)}
@@ -139,11 +124,16 @@ class RequestStates(Mapping[str, RequestState]):
                     tie,
                     position_in=position_in[tie.input],
                     position_out=position_out[tie.output],
-                    require_idle=require_idle,
+                    require_idle=self._require_idle,
                 )
         self._tied_out = frozenset(state.position_out for state in self._states.values())
         self.copied_bytes = 0
         """Bytes of state that the last run copied."""
+
+    def _require_idle(self, action: str) -> None:
+        request = self._request()
+        if request is not None:  # without a request there is no run
+            request.require_idle(action)
 
     def reset(self) -> None:
         """Lets the next run read all initial values again. Raises: RequestBusyError."""
@@ -152,7 +142,7 @@ class RequestStates(Mapping[str, RequestState]):
             state.reset()
 
     def join(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns what the device is given: the caller's inputs, in their order, with the states at their places."""
+        """Returns the inputs of the device: those of the caller in order, with the states at their places."""
         if not self._states:
             return inputs
         rest = iter(inputs)
@@ -172,14 +162,12 @@ class RequestStates(Mapping[str, RequestState]):
         if not self._states:
             return outputs
         is_own = type(outputs) is OwnOutputs
-        shared = set() if is_own else _find_shared((*outputs, *inputs))
+        shared = set() if is_own else find_shared((*outputs, *inputs))
         checked = list(outputs)
         copied = 0
         for state in self._states.values():
             output = outputs[state.position_out]
-            is_shared = not is_own and (
-                state.position_out in shared or not getattr(getattr(output, "flags", None), "writeable", True)
-            )
+            is_shared = not is_own and (id(output) in shared or not getattr(getattr(output, "flags", None), "writeable", True))
             checked[state.position_out] = state.check(output, is_shared=is_shared, is_laid=is_own)
             copied += output.nbytes if is_shared and not state.is_resident else 0
         self.copied_bytes = copied
@@ -203,16 +191,3 @@ class RequestStates(Mapping[str, RequestState]):
 
     def __len__(self) -> int:
         return len(self._states)
-
-
-def hold_weakly(require_idle: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns the method of a request without holding the request, which would wait for the garbage collector, and its network with it."""
-    method = WeakMethod(require_idle)
-
-    def require(action: str) -> None:
-        own = method()
-        # A request that nobody holds is in no run.
-        if own is not None:
-            own(action)
-
-    return require

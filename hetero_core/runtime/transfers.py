@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
-from hetero_core.runtime.device_tensor import DeviceTensor, name_place
+from hetero_core.runtime.inputs import DeviceTensor, name_place
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def move_value(
     value: Any, move: Callable[[Any], Any], profile: Profile | None, name: str, source: str, targets: tuple[str, ...]
 ) -> Any:
-    """Returns what `move` makes of a value; the profile, where there is one, gets its time, bytes and ends of what was copied."""
+    """Returns what `move` makes of a value; a profile gets the time, the bytes, the source and the targets of a copy."""
     if profile is None:
         return move(value)
     began = perf_counter()
@@ -32,7 +32,7 @@ def move_value(
 
 
 def bring_in(network: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profile | None) -> tuple[Any, ...]:
-    """Returns the host's inputs in the memories that the device wants them in; what stays there is left as it is."""
+    """Returns the host's inputs in the memories that the device wants them in; values that stay in a memory are left as they are."""
 
     def place(value: Any, spec: ValueSpec) -> Any:
         return move_value(value, lambda array: network.from_host(array, spec), profile, spec.name, HOST, (str(network.device),))
@@ -48,7 +48,7 @@ def bring_in(network: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profi
 
 
 def take_home(network: ExecutableNetwork, outputs: Any, profile: Profile | None, tensors: Mapping[int, Any] | None = None) -> Any:
-    """Returns a device's outputs in the host's memory, those of `tensors` left in them; what is no tuple, for the check that says so."""
+    """Returns a device's outputs in the host's memory, those of `tensors` left in them. Anything but a tuple is left to the check."""
     if not isinstance(outputs, tuple):
         return outputs
     if tensors:
@@ -65,7 +65,7 @@ def take_home(network: ExecutableNetwork, outputs: Any, profile: Profile | None,
 
 
 def _keep(network: ExecutableNetwork, tensor: DeviceTensor, value: Any, spec: ValueSpec) -> Any:
-    """Returns the caller's tensor with what the device has made; what it has made where the tensor lies elsewhere."""
+    """Returns the caller's tensor with the value of the device; the value itself if the tensor lies in another memory."""
     if value is tensor or name_place(network, spec) != tensor.place:
         return value
     tensor.keep(value)

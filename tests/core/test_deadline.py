@@ -28,7 +28,7 @@ from hetero_core import (
 )
 from hetero_core.errors import ClosedError, ConfigValueError, DeadlineExceededError, UnsupportedNodesError
 from hetero_core.network.writer import unpack_network
-from hetero_core.runtime.late_runs import MOST_LATE_RUNS
+from hetero_core.runtime.request import MOST_LATE_RUNS
 
 from .conftest import LIMIT, HandDevice
 
@@ -153,14 +153,6 @@ def test_late_result_is_dropped_and_the_next_run_has_memory_of_its_own(
     late.end()
     wait_until(lambda: network.late_runs.count == 0)
     assert request.get_tensor("y").tolist() == [8]
-
-
-def test_late_error_is_dropped(core: Core, hand: HandDevice, read: Callable[..., Network]) -> None:
-    network = load_for(0.05, core, read(ADD), "HAND")
-    with pytest.raises(DeadlineExceededError):
-        network.infer({"x": X})
-    hand.next_run().end(ValueError("too late"))
-    wait_until(lambda: network.late_runs.count == 0)
 
 
 def test_callback_of_a_late_run_is_called_once_with_the_error(core: Core, hand: HandDevice, read: Callable[..., Network]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from hetero_core import Core
 from hetero_core.contract import OwnOutputs
-from hetero_core.runtime.door import own_outputs
+from hetero_core.runtime.outputs import own_outputs
 
 Array = np.ndarray[Any, Any]
 X = np.arange(6, dtype=np.float32)

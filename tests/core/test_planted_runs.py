@@ -243,8 +243,8 @@ def test_fault_of_runs_is_named(monkeypatch: pytest.MonkeyPatch, device: Callabl
     # The device that does not end a run is waited for no longer than a test may take.
     monkeypatch.setattr(contract_start, "END_SECONDS", 1.0)
     monkeypatch.setattr(contract_start, "BLOCK_SECONDS", 0.5)
-    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.2)
-    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 0.1)
     failed = list_failed(device(), check)
     assert list(failed) == [check]
     assert message in failed[check]

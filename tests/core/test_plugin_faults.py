@@ -110,7 +110,7 @@ def test_foreign_error_of_a_plugin_becomes_one_of_ours_that_names_it(core: Core,
     [
         (types.SimpleNamespace(create_device=lambda core, name: object()), PluginError, "not marked with @hookimpl"),
         (object(), PluginError, "implements neither query_network nor load_network"),
-        (types.SimpleNamespace(requires_api=(2, 0)), PluginError, "requires the plugin API 2.0; this hetero-core has 1.1"),
+        (types.SimpleNamespace(requires_api=(2, 0)), PluginError, "requires the plugin API 2.0; this hetero-core has 1.2"),
         (types.SimpleNamespace(requires_api="1.0"), PluginError, "states requires_api = '1.0'; expected"),
     ],
 )

@@ -104,24 +104,6 @@ def test_error_in_a_callback_is_raised_by_wait_all(hand: Any, by_hand: Executabl
     queue.wait_all()
 
 
-def test_exit_in_a_callback_is_raised_by_wait_all_and_takes_no_request(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
-    hand.is_free = True
-    queue = AsyncInferQueue(by_hand, 2)
-    exits = [SystemExit(index) for index in range(2)]
-
-    def leave(request: InferRequest, userdata: int) -> None:
-        raise exits[userdata]
-
-    queue.set_callback(leave)
-    for index in range(2):
-        queue.start_async(feed(index), index)
-    with pytest.raises(SystemExit) as caught:
-        queue.wait_all()
-    assert caught.value in exits
-    assert queue.is_ready()
-    queue.wait_all()
-
-
 def test_bad_input_is_raised_at_once_and_takes_no_request(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
     hand.is_free = True
     queue = AsyncInferQueue(by_hand, 1)
@@ -230,26 +212,3 @@ def test_request_that_is_run_beside_the_queue_is_busy_for_it(hand: Any, by_hand:
     hand.is_free = True
     assert queue[1].infer(feed(3))["y"].tolist() == [6]
     assert queue.get_idle_request_id() == 0
-
-
-def test_run_beside_the_queue_that_is_cancelled_is_counted_once(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
-    queue = AsyncInferQueue(by_hand, 1)
-    raised: list[type[Exception]] = []
-
-    def infer() -> None:
-        try:
-            queue[0].infer(feed(1))
-        except RequestCancelledError as error:
-            raised.append(type(error))
-
-    runner = threading.Thread(target=infer)
-    runner.start()
-    run = hand.next_run()
-    queue.cancel_all()
-    run.end()
-    runner.join(60)
-    assert raised == [RequestCancelledError]
-    assert queue._unfinished == [0]
-    hand.is_free = True
-    queue.start_async(feed(1))
-    queue.wait_all()

@@ -310,18 +310,6 @@ def test_bad_input_says_expected_and_got(
         assert message in str(caught.value)
 
 
-def test_foreign_arrays_are_taken(core: Core, read: Callable[..., Network]) -> None:
-    class Wrapped:
-        def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
-            return ONES
-
-    swapped = np.ones((1, 2), ">f4")
-    column = np.asfortranarray(np.array([[1, 2], [3, 4]], np.float32))
-    loaded = core.load_network(read(TEXT), "CPU")
-    assert loaded.infer({"x": Wrapped(), "w": swapped})["y"].tolist() == [[2, 2]]
-    assert loaded.infer({"x": column, "w": column})["y"].tolist() == [[2, 4], [6, 8]]
-
-
 def test_unknown_tensor_name_lists_the_names(core: Core, read: Callable[..., Network]) -> None:
     request = core.load_network(read(TEXT), "CPU").create_infer_request()
     with pytest.raises(InputNameError, match="has no input or output 'z'; it has w, x, y"):
@@ -330,36 +318,3 @@ def test_unknown_tensor_name_lists_the_names(core: Core, read: Callable[..., Net
         request.get_tensor("y")
     with pytest.raises(InputShapeError, match="expected shape"):
         request.set_tensor("x", ONES[0])
-
-
-def test_cancel_comes_before_what_a_device_returns_because_of_it(core: Core, read: Callable[..., Network]) -> None:
-    """Seen from where a cancel makes new working memory: the run is not over yet, so its device must not have been told."""
-    contexts: list[RunContext] = []
-    told_while_running: list[bool] = []
-
-    class Watching(GateExecutable):
-        def create_state(self) -> dict[str, int]:
-            if contexts:  # asked for by the cancel, before the run is over
-                told_while_running.append(contexts[-1].cancelled())
-            return super().create_state()
-
-        def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-            contexts.append(context)
-            return super().run(inputs, context)
-
-    class Watched(Gate):
-        @hookimpl
-        def load_network(self, network: Network, config: Mapping[str, Any]) -> Executable:
-            return Watching(network, self)
-
-    watched = Watched()
-    core.register_plugin("WATCHED", watched)
-    request = core.load_network(read(TEXT), "WATCHED").create_infer_request()
-    request.start_async({"x": ONES, "w": ONES})
-    assert watched.entered.acquire(timeout=900)
-    request.cancel()
-    watched.open.set()
-    with pytest.raises(RequestCancelledError):
-        request.wait(60)
-    assert told_while_running == [False]
-    assert contexts[0].cancelled(), "once the run is over the device is told"

@@ -223,16 +223,6 @@ def test_second_call_of_done_is_ignored_with_a_warning_that_names_the_plugin(
     assert request.get_tensor("y").tolist() == [6]
 
 
-def test_template_is_started_in_its_own_queue(core: Core, read: Callable[[str], Network]) -> None:
-    request = core.load_network(read(TEXT), "TEMPLATE").create_infer_request()
-    threads: list[str] = []
-    request.set_callback(lambda *_: threads.append(threading.current_thread().name))
-    request.start_async({"x": X})
-    assert request.wait(60)
-    assert request.get_tensor("y").tolist() == [6]
-    assert [name.partition("_")[0] for name in threads] == ["TEMPLATE:0"]
-
-
 class Gated(Starting):
     """Computes when its gate is opened, and looks whether it is cancelled; notes whether it was closed in a run."""
 
@@ -292,8 +282,8 @@ def test_close_waits_for_a_run_under_way(network: ExecutableNetwork, running: An
 
 
 def test_close_cancels_a_run_that_takes_too_long(network: ExecutableNetwork, running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.0)
-    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 60.0)
+    monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.0)
+    monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 60.0)
     gated, end, _ = running
     network.close()
     assert gated.was_closed_in_run is False
@@ -303,8 +293,8 @@ def test_close_cancels_a_run_that_takes_too_long(network: ExecutableNetwork, run
 def test_run_that_the_queue_of_a_plugin_has_dropped_ends_when_the_network_is_closed(
     network: ExecutableNetwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.0)
-    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.0)
+    monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.0)
+    monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 0.0)
     gated = Gated(network)  # type: ignore[arg-type]  # it has inputs and outputs
     gated.drops = True
     monkeypatch.setattr(network, "executable", gated)

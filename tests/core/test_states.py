@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from hetero_core import Core, Executable, ExecutableNetwork, InferRequest, Network, QueryResult, RunContext, hookimpl
 from hetero_core.errors import (
     BlobMismatchError,
-    DeadlineExceededError,
     InferenceError,
     InputNameError,
     InputShapeError,
@@ -220,26 +218,6 @@ def test_states_of_a_running_request_are_left_alone(reusing: tuple[ReusingDevice
         "cannot reset state 'past'",
         "cannot reset the states",
     ]
-
-
-def test_run_that_ends_late_changes_no_state_and_spoils_none(core: Core, reusing: tuple[ReusingDevice, ExecutableNetwork]) -> None:
-    device, _ = reusing
-    network = core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {REVERSED}'))
-    loaded = core.load_network(network.with_state({"present": "past"}), "REUSE", {"DEADLINE": 3600.0})
-    request = loaded.create_infer_request()
-    x = np.array([1, 2, 3, 4], np.float32)
-    request.infer({"x": x})
-    goes_on = threading.Event()
-    device.stops = lambda _: None if goes_on.wait(60) else pytest.fail("nobody let the device go on")
-    loaded.deadline = 0.05
-    with pytest.raises(DeadlineExceededError):
-        request.infer({"x": x})
-    goes_on.set()
-    loaded.deadline = 3600.0
-    # By hand: x + reverse(x) = 5 5 5 5, then x + that; the late run counts for nothing.
-    request.infer({"x": x})
-    request.infer({"x": x})
-    assert request.states["past"].value.tolist() == [6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("device", DEVICES)

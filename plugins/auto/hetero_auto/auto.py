@@ -142,7 +142,9 @@ class AutoDevice(Composer):
             with suppress(DeviceUnavailableError):
                 configs[child]
         candidates = Candidates(self._core, network, configs, find_precision(network), title=str(device) if is_listed else "")
-        return candidates, MemberSource(self._core, str(device), network, self.list_entries(device), config, configs, sharers=1)
+        entries = self.list_entries(device)
+        source = MemberSource(self._core, str(device), network, entries, config, configs, sharers=1, answers=candidates.answers)
+        return candidates, source
 
     def _explain(self, device: DeviceName, candidates: Candidates) -> QueryResult:
         """Returns the answer of the first candidate, else of the device that takes most, with the reasons of all that were asked.

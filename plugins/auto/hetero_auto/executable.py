@@ -6,6 +6,7 @@ outputs are the host's, whatever memory a device has; a tensor of the caller sta
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,8 +19,6 @@ from hetero_core.contract import Done, Executable, RunContext
 from hetero_core.errors import RequestCancelledError
 from hetero_core.executed import ExecutedNode, place_executed
 from hetero_core.network.types import ValueSpec
-from hetero_core.runtime.executed import list_executed
-from hetero_core.runtime.run import Latch
 
 
 class PoolExecutable(Executable):
@@ -87,7 +86,7 @@ class PoolExecutable(Executable):
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps of the first of the devices that get requests now."""
         member = self.pool.members[0]
-        return place_executed(list_executed(member.loaded), member.name, member.index)
+        return place_executed(member.loaded.list_executed(), member.name, member.index)
 
     def close(self) -> None:
         """Closes the members; those in a run are closed after it."""
@@ -99,22 +98,22 @@ class _WaitingTicket(PoolTicket):
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
         super().__init__(inputs, context)
-        self._granted = Latch()
+        self._granted = threading.Event()
         self._refusal: BaseException | None = None
 
     def begin(self) -> None:
         """Lets the caller go on."""
-        self._granted.open()
+        self._granted.set()
 
     def drop(self, error: BaseException) -> None:
         """Lets the caller go on, to raise this."""
         self.member, self._refusal = None, error
-        self._granted.open()
+        self._granted.set()
 
     def run(self) -> tuple[Any, ...]:
         """Returns what the member returns, when there is one."""
         self._granted.wait()
-        self._granted = Latch()
+        self._granted = threading.Event()
         if self._refusal is not None:
             raise self._refusal
         return _run_on_member(self)

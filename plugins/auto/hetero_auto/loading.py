@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hetero_auto.members import Member
 from hetero_core.composing.blobs import export_part, import_part, pack_index, read_index, select_steering
-from hetero_core.composing.threads import computes_on_host, share_processors
-from hetero_core.contract import Payload
+from hetero_core.composing.properties import computes_on_host, share_processors
+from hetero_core.contract import Payload, QueryResult
 from hetero_core.core import Core
 from hetero_core.devices.names import ListedDevice
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
@@ -26,7 +26,7 @@ class MemberSource:
     """The arguments from which members are loaded: the network, the list, the configuration of the whole and of each device.
 
     `sharers` is how many devices work at the same time, each with its part of the processors; those in `shared` count as one, and work in
-    turns on the same part.
+    turns on the same part. `answers` are those of the devices that were asked about the network before.
     """
 
     core: Core
@@ -37,6 +37,7 @@ class MemberSource:
     configs: Mapping[str, Mapping[str, Any]]
     sharers: int
     shared: frozenset[str] = frozenset()
+    answers: Mapping[str, QueryResult] = field(default_factory=dict)
 
     @property
     def processors(self) -> int:
@@ -58,7 +59,7 @@ class MemberSource:
         requests = self.processors if name in self.shared else entry.count
         threads = share_processors(self.core, name, self.config, own, sharers=self.sharers, requests=requests)
         try:
-            loaded = self.core.load_network(self.network, name, {**own, **threads})
+            loaded = self.core.load_network(self.network, name, {**own, **threads}, query=self.answers.get(name))
         except Exception as error:
             error.add_note(f"while {self.owner} loaded network '{self.network.name}' on {name}")
             raise

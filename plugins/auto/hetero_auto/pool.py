@@ -15,7 +15,6 @@ from time import perf_counter
 
 from hetero_auto.members import Member, Policy, PoolTicket
 from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
-from hetero_core.runtime.run import Latch
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ class Pool:
         self._here = _GrantingFlag()
         self._is_closed = False
         self.served: dict[str, int] = {}
-        self.has_entered, self.has_answered = Latch(), Latch()
+        self.has_entered, self.has_answered = threading.Event(), threading.Event()
         """Open when the first request has come, and when the first one has ended."""
 
     @property
@@ -82,8 +81,8 @@ class Pool:
             if self._is_closed:
                 raise ClosedError(f"{self._title}: the network is closed; load it again")
             self._waiting.append(ticket)
-        if not self.has_entered.is_open:
-            self.has_entered.open()
+        if not self.has_entered.is_set():
+            self.has_entered.set()
         self._advance()
 
     def leave(self, ticket: PoolTicket, error: BaseException | None) -> bool:
@@ -101,15 +100,15 @@ class Pool:
             added = None if others else self._replace_failed(member)
             is_final = not others and added is None
         goes_on = self._end(ticket, member, succeeded=error is None, again=not is_final)
-        if not goes_on and not self.has_answered.is_open:
-            self.has_answered.open()
+        if not goes_on and not self.has_answered.is_set():
+            self.has_answered.set()
         self._advance()
         return goes_on
 
     def close(self) -> None:
         """Takes nothing more and closes the members; those in a run are closed after it."""
-        self.has_entered.open()
-        self.has_answered.open()
+        self.has_entered.set()
+        self.has_answered.set()
         with self._lock:
             self._is_closed = True
             members, self._members = self._members, ()

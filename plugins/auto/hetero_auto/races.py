@@ -101,7 +101,7 @@ class _Race:
         self._pool, self._done = pool, done
         # The caller may write over its inputs as soon as it has an answer, while the slower device still reads them.
         self._inputs = tuple(each.copy() if isinstance(each, np.ndarray) else each for each in inputs)
-        self._token = context.token
+        self._context = context
         self._lock = threading.Lock()
         self._tickets: list[StartedTicket] = []
         self._under_way = 0
@@ -127,7 +127,9 @@ class _Race:
             self._end(None, error)
 
     def _open_ticket(self) -> StartedTicket:
-        context = RunContext(MemberMemory(), token=_RunToken(self._token))
+        # An answer of the caller's own arrays and tensors comes from the race, not from a run that may lose it.
+        own = {"token": _RunToken(self._context.token), "outputs": None, "tensors": None, "profile": None, "limits": None}
+        context = self._context.derive(MemberMemory(), **own)
         ticket = StartedTicket(self._inputs, context, self._end, self._pool.leave)
         self._tickets.append(ticket)
         self._under_way += 1

@@ -20,12 +20,11 @@ from hetero_auto.loading import MemberSource
 from hetero_auto.members import POLICIES, POLICY_KEY, Member
 from hetero_auto.pool import Pool
 from hetero_auto.races import Races, may_repeat_network, may_repeat_run
-from hetero_core.contract import Done, RunContext
+from hetero_core.contract import Done, Executable, RunContext
 from hetero_core.devices.threads import HINT_KEY
 from hetero_core.errors import ClosedError, HeteroError
 from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.executors import Executor
-from hetero_core.runtime.run import Latch
 
 logger = logging.getLogger(__name__)
 
@@ -81,19 +80,7 @@ class AutoExecutable(PoolExecutable):
         """Returns the outputs; until the choice is made another thread runs, so that the chosen device can answer before it."""
         if self._find_races(context) is None:
             return super().run(inputs, context)
-        ended, answers = Latch(), list[tuple[tuple[Any, ...] | None, BaseException | None]]()
-
-        def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
-            answers.append((outputs, error))
-            ended.open()
-
-        self.start(inputs, context, end)
-        ended.wait()
-        outputs, error = answers[0]
-        if error is not None:
-            raise error
-        assert outputs is not None, "a run ends with outputs or with an error"
-        return outputs
+        return Executable.run(self, inputs, context)
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Begins a run on a free member, now or when there is one."""
@@ -114,8 +101,8 @@ class AutoExecutable(PoolExecutable):
         """Returns when the chosen device is loaded, or cannot be."""
         if self._settled is not None:
             # Whoever waits needs no first answer before.
-            self.pool.has_entered.open()
-            self.pool.has_answered.open()
+            self.pool.has_entered.set()
+            self.pool.has_answered.set()
             self._settled.result()
 
 

@@ -10,8 +10,7 @@ from hetero_batch.axes import BatchAxes, find_batch_axes
 from hetero_batch.executable import BatchExecutable
 from hetero_core.composing.blobs import export_part, import_part, pack_index, read_index, select_steering
 from hetero_core.composing.composer import Composer
-from hetero_core.composing.properties import PROPERTIES_KEY, configure_children
-from hetero_core.composing.threads import share_processors
+from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, share_processors
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.names import ListedDevice
 from hetero_core.devices.query import answer_query, require_all_supported
@@ -51,17 +50,18 @@ class BatchDevice(Composer):
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """The nodes that the device of the list takes, apart from those that mix images."""
-        return self._examine(device, network, config)[0]
+        result, _, _, _ = self._examine(device, network, config)
+        return result
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Loads the network with an open batch size."""
-        result, opened, axes = self._examine(device, network, config)
+        result, answer, opened, axes = self._examine(device, network, config)
         require_all_supported(device, network, result)
         entry, name = self._require_entry(device)
         own = configure_children(self._core, device, [name], config)[name]
         threads = share_processors(self._core, name, config, own, sharers=1, requests=None)
-        child = self._core.load_network(opened, name, {**own, **threads})
+        child = self._core.load_network(opened, name, {**own, **threads}, query=answer)
         return BatchExecutable(
             network.inputs, network.outputs, child, axes, size=self._find_size(device, entry), seconds=config[TIMEOUT_KEY] / 1000
         )
@@ -123,8 +123,10 @@ class BatchDevice(Composer):
         size = DEFAULT_SIZE if entry.count is None else entry.count
         return min(size, most) if most else size
 
-    def _examine(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[QueryResult, Network, BatchAxes]:
-        """Returns the query's answer, the network as it is loaded, and where its images lie.
+    def _examine(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any]
+    ) -> tuple[QueryResult, QueryResult, Network, BatchAxes]:
+        """Returns the answer of BATCH, that of its device, the network as it is loaded, and where its images lie.
 
         Its batch size is open, or, where the device refuses that, that of the list: smaller batches are filled up then.
         """
@@ -145,7 +147,7 @@ class BatchDevice(Composer):
                 opened, answer = fixed, answer_fixed
         others = dict.fromkeys(network.index_of_node, reason) if reason else {}
         mixing = {node: f"it mixes the images of a batch: {why}" for node, why in axes.refused.items()}
-        return answer_query(device, network, {**others, **answer.refused, **mixing}), opened, axes
+        return answer_query(device, network, {**others, **answer.refused, **mixing}), answer, opened, axes
 
 
 def _is_open(network: Network, axes: BatchAxes) -> bool:

@@ -11,14 +11,12 @@ from hetero_batch.axes import BatchAxes
 from hetero_batch.gathering import BatchTicket, Gatherer
 from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
 from hetero_core.composing.runs import start_child
-from hetero_core.contract import Done, Executable, RunContext
+from hetero_core.contract import CancelToken, Done, Executable, RunContext
 from hetero_core.errors import InferenceError, RequestCancelledError
 from hetero_core.executed import ExecutedNode, place_executed
 from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_core.runtime.executed import list_executed
-from hetero_core.runtime.run import Latch
 
 
 class _Request:
@@ -67,22 +65,6 @@ class BatchExecutable(Executable):
         """Returns the same: a request with states is one request, and its results are its own."""
         return state
 
-    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs of a request whose caller waits."""
-        latch = Latch()
-        ended: list[tuple[tuple[Any, ...] | None, BaseException | None]] = []
-
-        def done(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
-            ended.append((outputs, error))
-            latch.open()
-
-        self.start(inputs, context, done)
-        latch.wait()
-        ((outputs, error),) = ended
-        if error is not None:
-            raise error
-        return outputs or ()
-
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Puts a request among those that are gathered."""
         rows, key = (1, None) if context.tensors else _describe(inputs, self.axes.inputs)
@@ -101,7 +83,7 @@ class BatchExecutable(Executable):
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps of a batch."""
-        return place_executed(list_executed(self.child), str(self.child.device), 0)
+        return place_executed(self.child.list_executed(), str(self.child.device), 0)
 
     def close(self) -> None:
         """Ends what waits, and closes the child."""
@@ -153,9 +135,8 @@ class _Runner:
             state = child.create_state()
         profile = None if batch[0].context.profile is None else Profile(str(child.device))
         parts = [None if entry.context.profile is None else entry.context.profile.of_part(str(child.device), 0) for entry in batch]
-        token = batch[0].context.token if len(batch) == 1 else None
-        context = RunContext(state, profile=profile, token=token, limits=child.create_limits())
-        context.tensors = batch[0].context.tensors
+        token = batch[0].context.token if len(batch) == 1 else CancelToken()
+        context = batch[0].context.derive(state, profile=profile, token=token, limits=child.create_limits(), outputs=None)
         rows = sum(ticket.rows for ticket in batch)
 
         def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:

@@ -93,12 +93,16 @@ class CpuDevice:
         return query_by_transform(device, network, lambda _: stripped, lambda node, _: reasons.get(node.name))
 
     @hookimpl
-    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+    def load_network(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
+    ) -> Executable:
         """Compiles the network into bound kernels."""
-        return self._load(device, network, config)
+        return self._load(device, network, config, query)
 
-    def _load(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> CpuExecutable:
-        require_all_supported(device, network, self.query_network(device, network))
+    def _load(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
+    ) -> CpuExecutable:
+        require_all_supported(device, network, self.query_network(device, network) if query is None else query)
         from hetero_cpu.sources import NetworkSource  # passes, which an import may do without
 
         return self._open(device, NetworkSource(network), config)

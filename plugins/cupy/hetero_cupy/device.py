@@ -95,12 +95,16 @@ class GpuDevice:
         require_all_supported(device, prepared, answer_query(device, prepared, reasons))
 
     @hookimpl
-    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+    def load_network(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
+    ) -> Executable:
         """Writes the weights to the card and binds the kernels."""
-        return self._compile(device, self._prepare(device, network, config), config)
+        return self._compile(device, self._prepare(device, network, config, query), config)
 
-    def _prepare(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Network:
-        require_all_supported(device, network, self.query_network(device, network))
+    def _prepare(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
+    ) -> Network:
+        require_all_supported(device, network, self.query_network(device, network) if query is None else query)
         return prepare_network(network, precision=read_precision(config))
 
     def _compile(

@@ -45,6 +45,16 @@ class SplitTask:
     smallest: int = 1
     keeps_units: bool = True
     unavailable: Mapping[str, str] = field(default_factory=dict)
+    _parts: dict[tuple[str, ...], Network] = field(default_factory=dict, init=False, repr=False)
+
+    def cut(self, names: tuple[str, ...]) -> Network:
+        """Returns the part of these nodes, cut once: what a device was asked about is also what it loads.
+
+        Raises: InvalidNetworkError if a value at a border has no known element type.
+        """
+        if names not in self._parts:
+            self._parts[names] = cut_part(self.network, names)
+        return self._parts[names]
 
     def config_of(self, device: str) -> Mapping[str, Any]:
         """Returns the configuration of a device of the list, or of this HETERO."""
@@ -153,23 +163,23 @@ def _take_branching(task: SplitTask, assignment: Assignment, name: str) -> bool:
 def _query(task: SplitTask, assignment: Assignment, names: Iterable[str], device: str) -> dict[str, str | None]:
     """Returns for each node None where the device takes it, and the reason where it does not."""
     part_names = tuple(names)
-    refused = task.core.query_network(_find_part(task.network, part_names), device, task.configs[device]).refused
-    if not refused:
-        assignment.confirmed.add((device, part_names))
-    return {name: refused.get(name) for name in part_names}
+    answer = task.core.query_network(_find_part(task, part_names), device, task.configs[device])
+    if not answer.refused:
+        assignment.confirmed[device, part_names] = answer
+    return {name: answer.refused.get(name) for name in part_names}
 
 
-def _find_part(network: Network, names: tuple[str, ...]) -> Network:
-    """Returns the network of these nodes; the whole one where a value of unknown type makes that no network of its own.
+def _find_part(task: SplitTask, names: tuple[str, ...]) -> Network:
+    """Returns the network of these nodes; the whole one if a value of unknown type makes that no network of its own.
 
     A plan that really has to cut there fails when its stages are cut, with the values listed.
     """
-    if len(names) == len(network.nodes):
-        return without_pins(network)
+    if len(names) == len(task.network.nodes):
+        return without_pins(task.network)
     try:
-        return cut_part(network, names)
+        return task.cut(names)
     except InvalidNetworkError:
-        return without_pins(network)
+        return without_pins(task.network)
 
 
 def _arrange(task: SplitTask, assignment: Assignment) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from hetero_core.contract import QueryResult
 from hetero_hetero.subgraphs import Subgraph
 
 
@@ -15,8 +16,8 @@ class Assignment:
     `refused` are the nodes that nobody takes. `denials` maps node -> device -> reason for every no that was heard. `moves` does the
     same for devices that a node has left for another one, though they take it; where that other one turns out to refuse the node, they
     are forgotten, and the node is `settled`: it is never moved again. So only what devices say can leave a node without any.
-    `confirmed` are the parts, as (device, nodes), that were asked about and taken. `procedures` maps each procedure that selected
-    subgraphs to the number of their nodes.
+    `confirmed` holds the answer about each part, as (device, nodes), that was asked about and taken. `procedures` maps each procedure that
+    selected subgraphs to the number of their nodes.
     """
 
     priorities: tuple[str, ...]
@@ -28,7 +29,7 @@ class Assignment:
     denials: dict[str, dict[str, str]] = field(default_factory=dict)
     moves: dict[str, dict[str, str]] = field(default_factory=dict)
     settled: set[str] = field(default_factory=set)
-    confirmed: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
+    confirmed: dict[tuple[str, tuple[str, ...]], QueryResult] = field(default_factory=dict)
 
     @property
     def refusals(self) -> dict[str, dict[str, str]]:

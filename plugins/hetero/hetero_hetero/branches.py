@@ -20,7 +20,6 @@ from hetero_core.network.topology import find_free_values
 from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.plan import Plan
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_core.runtime.executed import list_executed
 
 BRANCHES = ("then_branch", "else_branch")
 
@@ -105,7 +104,7 @@ class BranchExecutable(Executable):
         chosen = 0 if bool(np.asarray(condition).reshape(-1)[0]) else 1
         branch = self._branches[chosen]
         states: Any = context.state
-        inner = RunContext(states[chosen], profile=context.profile, token=context.token, limits=context.limits)
+        inner = context.derive(states[chosen], outputs=None, tensors=None)
         results = branch.loaded.run(tuple(inputs[place] for place in branch.inputs), inner)
         return tuple(results[place] for place in branch.outputs)
 
@@ -125,7 +124,7 @@ class BranchExecutable(Executable):
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps of both branches, of which a run takes one."""
-        return tuple(node for branch in self._branches for node in list_executed(branch.loaded))
+        return tuple(node for branch in self._branches for node in branch.loaded.list_executed())
 
     def close(self) -> None:
         """Closes both branches."""

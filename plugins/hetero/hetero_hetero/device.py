@@ -20,8 +20,8 @@ from hetero_core.plan import Plan
 from hetero_hetero.affinity import SplitTask, begin_assignment, complete_assignment, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.drawing import write_drawing
-from hetero_hetero.executable import HeteroExecutable
-from hetero_hetero.fallback import Substitutes, guard_stages
+from hetero_hetero.executable import HeteroExecutable, assemble_stages
+from hetero_hetero.fallback import Loaded, Substitutes, guard_stages
 from hetero_hetero.held import require_limits
 from hetero_hetero.loading import load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
@@ -39,7 +39,6 @@ from hetero_hetero.placement.choice import (
     place_nodes,
 )
 from hetero_hetero.stages import build_plan, cut_stages
-from hetero_hetero.started import assemble_stages
 from hetero_hetero.subgraphs import POLICIES
 
 logger = logging.getLogger(__name__)
@@ -128,7 +127,7 @@ class HeteroDevice(Composer):
         task, decision = place_nodes(self._describe_task(device, network, config), config)
         assignment = begin_assignment(task)
         complete_assignment(task, assignment)
-        plan = None if assignment.refused else build_plan(network, assignment, cut_stages(network, assignment), decision)
+        plan = None if assignment.refused else build_plan(network, assignment, cut_stages(task, assignment), decision)
         if plan is not None and config[TRACE_KEY]:
             plan = replace(plan, selection=trace_assignment(task, assignment))
         refusals = assignment.refusals
@@ -148,14 +147,16 @@ class HeteroDevice(Composer):
         complete_assignment(task, assignment)
         require_complete(task, assignment)
         if len(network.nodes) == 1 and str(device) in assignment.device_of_node.values():
-            return self._load_branches(task, build_plan(network, assignment, cut_stages(network, assignment)))
+            return self._load_branches(task, build_plan(network, assignment, cut_stages(task, assignment)))
         stages, loaded = load_stages(task, assignment, may_move=config[FALLBACK_KEY] == "NEXT")
         require_limits(network.name, decision.memory, loaded)
         plan = build_plan(network, assignment, stages, decision)
         if config[DOT_KEY]:
             write_drawing(plan)
-        parts = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
-        split = assemble_stages(
+        parts: list[Loaded] = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
+        if config[FALLBACK_KEY] == "NEXT":
+            parts = guard_stages(plan, parts, Substitutes(self._core, task.itself, task.own_config, task.configs))
+        return assemble_stages(
             network.inputs,
             network.outputs,
             plan,
@@ -165,9 +166,6 @@ class HeteroDevice(Composer):
             threads=config[THREADS_KEY],
             streams=config[STREAMS_KEY],
         )
-        if config[FALLBACK_KEY] != "NEXT":
-            return split
-        return guard_stages(split, Substitutes(self._core, task.itself, task.own_config, task.configs))
 
     @hookimpl
     def export_network(self, executable: HeteroExecutable | BranchExecutable) -> Payload:
@@ -183,9 +181,9 @@ class HeteroDevice(Composer):
             payload.require_version(1)
             return self.load_network(device, unpack_network(payload.sections), config)
         configs = configure_children(self._core, device, self.list_children(device), config)
-        executable = import_stages(self._core, payload, config, configs)
-        if config[FALLBACK_KEY] == "NEXT":
-            guard_stages(executable, Substitutes(self._core, str(device), self._select_own(device, config), configs))
+        can_move = config[FALLBACK_KEY] == "NEXT"
+        substitutes = Substitutes(self._core, str(device), self._select_own(device, config), configs) if can_move else None
+        executable = import_stages(self._core, payload, config, configs, substitutes)
         if config[DOT_KEY]:
             write_drawing(executable.plan)
         return executable

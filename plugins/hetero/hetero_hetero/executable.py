@@ -6,60 +6,73 @@ A chain runs on the caller's thread, without locks to wait for; only where two d
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
-from hetero_core.contract import Executable, RunContext
+from hetero_core.composing.runs import fill_tensor, read_tensor, start_stage, submit_run
+from hetero_core.contract import Done, Executable, RunContext
 from hetero_core.core import Core
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import PluginError
-from hetero_core.executed import ExecutedNode
+from hetero_core.executed import ExecutedNode, place_executed
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.plan import Plan
 from hetero_core.profile import Profile
-from hetero_core.runtime.device_tensor import DeviceTensor
-from hetero_core.runtime.door import fits_shape
 from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.inputs import DeviceTensor, fits_shape
 from hetero_core.runtime.transfers import move_value
-from hetero_hetero.executed import list_steps
+from hetero_hetero.fallback import find_guard, move_stage
 from hetero_hetero.held import count_held_bytes
-from hetero_hetero.routing import Transfer, find_dead_slots, find_homes, plan_route
-from hetero_hetero.schedule import Flow, plan_schedule
+from hetero_hetero.routing import Route, StageRoute, Transfer, find_homes, plan_route
+from hetero_hetero.schedule import End, Flow, StartedFlow, plan_schedule
 from hetero_hetero.shares import find_lane
-from hetero_hetero.tensors import enter_tensors, leave_tensors, select_tensors
 
 Submit = Callable[[Callable[[], None]], object]
 
 
 class _Readers:
-    """Counts who still reads the slots of one run, and empties a slot after its last reader; for stages in several threads."""
+    """Counts the readers of the slots of one run, and empties a slot after the last one. Safe for threads."""
 
-    __slots__ = ("_left", "_lock", "_slots")
+    __slots__ = ("_left", "_lock", "_slots", "_steps")
 
-    def __init__(self, slots: list[Any], readers: Sequence[int]) -> None:
+    def __init__(self, slots: list[Any], route: Route) -> None:
         self._slots = slots
-        self._left = list(readers)
+        self._steps = route.steps
+        self._left = list(route.readers)
         self._lock = threading.Lock()
+        if route.first_transfers:
+            self._release([transfer.source for transfer in route.first_transfers], ())
 
-    def release(self, read: Sequence[int], written: Sequence[int]) -> None:
-        """Empties the slots that were read for the last time, and those written ones that nobody reads."""
+    def release(self, index: int) -> None:
+        """Empties the slots that a stage was the last to read, and those of its outputs that nobody reads."""
+        step = self._steps[index]
+        self._release(step.reads, step.outputs)
+
+    def _release(self, reads: Sequence[int], writes: Sequence[int]) -> None:
+        left, slots = self._left, self._slots
         with self._lock:
-            for slot in read:
-                self._left[slot] -= 1
-            for slot in (*read, *written):
-                if self._left[slot] == 0:
-                    self._slots[slot] = None
+            for slot in reads:
+                left[slot] -= 1
+                if left[slot] == 0:
+                    slots[slot] = None
+            for slot in writes:
+                if left[slot] == 0:
+                    slots[slot] = None
 
 
 class HeteroExecutable(Executable):
     """The stages of a plan, loaded. `constants` are the outputs of the network that no stage makes."""
 
     takes_tensors = True
+    _compute: Submit
+    """Computes stages whose devices do not start runs; only where another one does."""
 
     def __init__(
         self,
@@ -76,10 +89,11 @@ class HeteroExecutable(Executable):
         """`threads` is the budget of one run, of which each stage has its own part; `streams` is how many runs are to be expected."""
         self.inputs = inputs
         self.outputs = outputs
-        self.plan = plan
+        self._plan = plan
         self.constants = constants
         self.stages = stages = tuple(stage for stage, _ in loaded)
         self._loaded = tuple(loaded)
+        self._starters = frozenset(index for index, stage in enumerate(stages) if stage.start is not None)
         lanes = [find_lane(core, str(stage.device)) for stage in stages]
         # While one request is on its second device, the next one can be on the first.
         self.pipeline_depth = max(len(set(lanes)), 1)
@@ -101,7 +115,6 @@ class HeteroExecutable(Executable):
     def _plan_route(self) -> None:
         """Works out the route from the memories that inputs and outputs name."""
         self._route = plan_route(self.inputs, self.outputs, self.stages, self.constants)
-        self._dead = find_dead_slots(self._route)
         # A run starts from a copy: constants in their slots, everything else empty.
         self._empty: list[Any] = [None] * len(self._route.readers)
         for slot, value in self._route.constants:
@@ -128,13 +141,22 @@ class HeteroExecutable(Executable):
         return None
 
     def loaded_parts(self) -> tuple[tuple[ExecutableNetwork, Network | None], ...]:
-        """Returns each stage with the network that it runs; None where it came from its device's own blob."""
-        return self._loaded
+        """Returns what runs each stage now, and the network that it runs; None if it came from its device's own blob."""
+        guards = [find_guard(stage) for stage in self.stages]
+        return tuple(
+            (stage if guard is None or guard.serving is None else guard.serving, part)
+            for guard, (stage, part) in zip(guards, self._loaded, strict=True)
+        )
 
-    def replace_part(self, index: int, loaded: ExecutableNetwork, plan: Plan) -> None:
-        """Notes what runs a part from now on, for exports and metrics; the stage itself hands its runs on."""
-        self._loaded = (*self._loaded[:index], (loaded, self._loaded[index][1]), *self._loaded[index + 1 :])
-        self.plan = plan
+    @property
+    def plan(self) -> Plan:
+        """The plan, with those stages on another device that have failed on their own."""
+        plan = self._plan
+        for index, stage in enumerate(self.stages):
+            guard = find_guard(stage)
+            if guard is not None and guard.serving is not None:
+                plan = move_stage(plan, index, str(guard.serving.device), guard.reason)
+        return plan
 
     def create_state(self) -> list[object]:
         """Returns the working memory of every stage."""
@@ -147,15 +169,15 @@ class HeteroExecutable(Executable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position; ends early, with whatever is there, when the request was cancelled."""
         slots = self._fill_slots(inputs, context)
+        release = _Readers(slots, self._route).release
         if self._schedule.is_parallel:
-            self._run_spread(slots, context)
+            self._run_spread(slots, context, release)
         else:
-            for index, dead in enumerate(self._dead):
+            for index in range(len(self.stages)):
                 if context.token.is_set:
                     break
                 self._run_step(index, slots, context)
-                for slot in dead:
-                    slots[slot] = None
+                release(index)
         return self._take_outputs(slots, context)
 
     def _take_outputs(self, slots: list[Any], context: RunContext) -> tuple[Any, ...]:
@@ -178,26 +200,19 @@ class HeteroExecutable(Executable):
             _move(route.first_transfers, slots, context.profile)
         return slots
 
-    def _run_spread(self, slots: list[Any], context: RunContext) -> None:
-        """Runs the stages in as many threads as can work at once."""
-        release = self._count_readers(slots)
+    def _run_spread(self, slots: list[Any], context: RunContext, release: Callable[[int], None]) -> None:
+        """Runs the stages in as many threads as can work at once; devices that start runs by themselves take no thread."""
 
         def run_stage(index: int) -> None:
             self._run_step(index, slots, context)
             release(index)
 
-        Flow(self._schedule, run_stage, self._submit, context.token).run()
+        def begin(index: int, end: End) -> bool:
+            if index in self._starters:
+                self._begin_stage(index, slots, context, partial(_end, partial(release, index), end))
+            return index in self._starters
 
-    def _count_readers(self, slots: list[Any]) -> Callable[[int], None]:
-        """Returns a function that empties the slots which a stage was the last to read; for stages that run at once."""
-        readers = _Readers(slots, self._route.readers)
-        readers.release([transfer.source for transfer in self._route.first_transfers], ())
-
-        def release(index: int) -> None:
-            step = self._route.steps[index]
-            readers.release([*step.inputs, *(transfer.source for transfer in step.transfers)], step.outputs)
-
-        return release
+        Flow(self._schedule, run_stage, self._submit, context.token, start_stage=begin).run()
 
     def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
         """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them where they are needed elsewhere."""
@@ -209,14 +224,33 @@ class HeteroExecutable(Executable):
             self._note_step(index, error)
             raise
 
+    def _begin_stage(self, index: int, slots: list[Any], context: RunContext, end: End) -> None:
+        """Hands a stage to its device, or to a thread that computes it; `end` is called once its outputs are where they are needed."""
+        stage, inner = self.stages[index], self._open_step(index, slots, context)
+        values = tuple([slots[slot] for slot in self._route.steps[index].inputs])
+
+        def finish(results: tuple[Any, ...] | None, error: BaseException | None) -> None:
+            try:
+                if error is None:
+                    self._end_step(index, results, slots, inner)
+            except BaseException as failure:  # noqa: BLE001  # told to whoever waits, as an error of the run
+                error = failure
+            if error is not None:
+                self._note_step(index, error)
+            end(error)
+
+        if index in self._starters:
+            start_stage(stage, values, inner, finish)
+            return
+        submit_run(self._compute, lambda: stage.run(values, inner), finish, device=stage.device)
+
     def _open_step(self, index: int, slots: Sequence[Any], context: RunContext) -> RunContext:
         """Returns the context of a stage's run within that of the whole."""
         states: Any = context.state
         profile = None if context.profile is None else context.profile.of_part(str(self.stages[index].device), index)
-        inner = RunContext(states[index], profile=profile, token=context.token, limits=context.limits)
-        if context.tensors and self.stages[index].takes_tensors:
-            inner.tensors = select_tensors(slots, self._route.steps[index])
-        return inner
+        takes_tensors = context.tensors and self.stages[index].takes_tensors
+        tensors = select_tensors(slots, self._route.steps[index]) if takes_tensors else None
+        return context.derive(states[index], profile=profile, outputs=None, tensors=tensors)
 
     def _end_step(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
         """Keeps the outputs of a stage, and moves them where they are needed elsewhere."""
@@ -281,6 +315,52 @@ class HeteroExecutable(Executable):
             stage.close()
 
 
+class StartingExecutable(HeteroExecutable):
+    """A split network of which some device starts runs by itself."""
+
+    def __init__(self, *arguments: Any, core: Core, **more: Any) -> None:
+        super().__init__(*arguments, core=core, **more)
+        lanes = dict.fromkeys(lane for index, lane in enumerate(self._schedule.lanes) if index not in self._starters)
+        if lanes:
+            # As many runs of each device that cannot start them as the streams of the whole let through.
+            workers = more["streams"] * len(lanes)
+            self._compute = core.create_executor(f"HETERO:{','.join(lanes)}-stages", workers=workers).submit
+
+    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        """Begins a run and returns; no thread waits for a device."""
+        slots = self._fill_slots(inputs, context)
+        release = _Readers(slots, self._route).release
+
+        def begin(index: int, end: End) -> None:
+            self._begin_stage(index, slots, context, partial(_end, partial(release, index), end))
+
+        def tell(error: BaseException | None) -> None:
+            if error is not None:
+                done(None, error)
+                return
+            try:
+                outputs = self._take_outputs(slots, context)
+            except BaseException as failure:  # noqa: BLE001  # told to whoever waits, as an error of the run
+                done(None, failure)
+                return
+            done(outputs, None)
+
+        StartedFlow(self._schedule, begin, context.token, tell).go_on()
+
+
+def assemble_stages(*arguments: Any, **more: Any) -> HeteroExecutable:
+    """Returns the stages as one executable, which starts runs where one of their devices does. Arguments: as HeteroExecutable's."""
+    loaded = arguments[3]
+    starts = any(stage.start is not None for stage, _ in loaded)
+    return (StartingExecutable if starts else HeteroExecutable)(*arguments, **more)
+
+
+def _end(release: Callable[[], None], end: End, error: BaseException | None) -> None:
+    if error is None:
+        release()
+    end(error)
+
+
 _HostType = tuple[np.dtype[Any], tuple[int | str | None, ...] | None]
 
 
@@ -325,3 +405,72 @@ def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | No
 
 def _shorten(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f", ... ({len(names)} in all)" if len(names) > 3 else "")
+
+
+def enter_tensors(
+    slots: list[Any],
+    route: Route,
+    names: Sequence[str],
+    stages: Sequence[ExecutableNetwork],
+    tensors: Mapping[int, DeviceTensor] | None,
+    profile: Profile | None,
+) -> None:
+    """Puts the tensors of a run into its slots, where the inputs of these names are already; `tensors` are those for outputs."""
+    for slot, name in zip(route.inputs, names, strict=True):
+        tensor = slots[slot]
+        if not isinstance(tensor, DeviceTensor):
+            continue
+        transfers = [transfer for transfer in route.first_transfers if transfer.source == slot]
+        for transfer in transfers:
+            if transfer.places[1] == tensor.place:
+                slots[transfer.target] = tensor.array
+        readers = [stage for step, stage in zip(route.steps, stages, strict=True) if slot in step.inputs]
+        is_read_on_host = slot in route.outputs or not all(stage.takes_tensors for stage in readers)
+        if is_read_on_host or any(slots[transfer.target] is None for transfer in transfers):
+            slots[slot] = read_tensor(tensor, profile, name, *(str(stage.device) for stage in readers))
+    for position, tensor in (tensors or {}).items():
+        slot = route.outputs[position]
+        # A value that a stage reads, too, has to be there for it.
+        if route.readers[slot] == 1 and slots[slot] is None:
+            slots[slot] = tensor
+
+
+def select_tensors(slots: Sequence[Any], step: StageRoute) -> dict[int, DeviceTensor]:
+    """Returns the tensors for the outputs of a stage that takes them, by position."""
+    return {position: slots[slot] for position, slot in enumerate(step.outputs) if isinstance(slots[slot], DeviceTensor)}
+
+
+def leave_tensors(
+    slots: Sequence[Any], outputs: Sequence[int], names: Sequence[str], tensors: Mapping[int, DeviceTensor], profile: Profile | None
+) -> tuple[Any, ...]:
+    """Returns the outputs of a run, those with a tensor in it."""
+    values = [slots[slot] for slot in outputs]
+    for position, tensor in tensors.items():
+        values[position] = fill_tensor(tensor, values[position], profile, names[position], "HETERO")
+    return tuple(values)
+
+
+def list_steps(plan: Plan, stages: Sequence[ExecutableNetwork], route: Route) -> tuple[ExecutedNode, ...]:
+    """Returns the steps in order of execution; a copy stands behind the stage that made the value, those of inputs stand first.
+
+    A stage that reads a copy reads it under the name of the copy, "b@CPU".
+    """
+    copies: dict[int, str] = {}
+    steps = list(_list_copies(route.first_transfers, (), copies))
+    for index, stage in enumerate(stages):
+        placed = plan.stages[index]
+        slots = zip(stage.all_inputs, route.steps[index].inputs, strict=True)
+        names = {spec.name: copies[slot] for spec, slot in slots if slot in copies}
+        nodes = place_executed(stage.list_executed(placed.nodes), placed.device, index)
+        steps += [replace(node, inputs=tuple(names.get(value, value) for value in node.inputs)) for node in nodes]
+        steps += _list_copies(route.steps[index].transfers, (index,), copies)
+    return tuple(steps)
+
+
+def _list_copies(transfers: Iterable[Transfer], path: tuple[int, ...], copies: dict[int, str]) -> Iterable[ExecutedNode]:
+    """Yields the copies as steps, and notes in `copies` the name of what lies in each slot."""
+    for transfer in transfers:
+        targets = ", ".join(transfer.readers)
+        copies[transfer.target] = f"{transfer.value}@{targets}"
+        name = f"{transfer.value} to {targets}"
+        yield ExecutedNode(name, "transfer", (), (transfer.value,), (copies[transfer.target],), device=transfer.origin, path=path)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -33,9 +32,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.plan import Plan
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_core.runtime.executed import list_executed
 from hetero_core.runtime.transfers import move_value
-from hetero_hetero.executable import HeteroExecutable
 
 logger = logging.getLogger(__name__)
 
@@ -98,29 +95,24 @@ class _State:
         return self.substitute
 
 
-Moved = Callable[[ExecutableNetwork, str], None]
-"""Is told once that a substitute has taken over from a device, and the reason."""
-
-
 class GuardedExecutable(Executable):
     """The executable of a stage, and behind it the substitute on other devices that takes over when it fails.
 
-    It stands in the stage in place of the device's own executable, and does not refer to the stage: so both are freed when nobody holds
-    the network any more.
+    The network of the stage runs within it, wrappers included.
     """
 
-    def __init__(self, stage: ExecutableNetwork, load: Callable[[], ExecutableNetwork], moved: Moved) -> None:
+    def __init__(self, stage: ExecutableNetwork, load: Callable[[], ExecutableNetwork], substitutes: Substitutes) -> None:
         """`load` returns the substitute, or raises a HeteroError that says why there is none."""
-        self._own = stage.executable
-        self._run_own = stage.run
-        self._device, self._where = str(stage.device), stage.where
-        self._to_host, self._from_host, self._submit = stage.to_host, stage.from_host, stage.submit
+        self._stage, self._own = stage, stage.executable
+        self._device = str(stage.device)
         self._load = load
-        self._moved = moved
+        self._substitutes = substitutes
         self._lock = threading.Lock()
         self._loaded: ExecutableNetwork | None = None
-        self._serving: ExecutableNetwork | None = None
-        self.inputs, self.outputs = self._own.inputs, self._own.outputs
+        self.serving: ExecutableNetwork | None = None
+        """The substitute, once it has taken over, and `reason`, the error of the stage's own device."""
+        self.reason = ""
+        self.inputs, self.outputs, self.takes_tensors = self._own.inputs, self._own.outputs, self._own.takes_tensors
         self.pipeline_depth, self.settable_keys = self._own.pipeline_depth, self._own.settable_keys
 
     def find_part(self, name: str) -> Any:
@@ -129,19 +121,19 @@ class GuardedExecutable(Executable):
 
     def create_state(self) -> _State:
         """Returns working memory; on the stage's own device as long as that serves."""
-        return _State(None if self._serving is not None else self._own.create_state())
+        return _State(None if self.serving is not None else self._own.create_state())
 
     def create_spare(self, state: object) -> _State:
         """Returns the second working memory of a request."""
         assert isinstance(state, _State), "a spare is made for a state of this executable"
-        return _State(None if self._serving is not None else self._own.create_spare(state.own), state)
+        return _State(None if self.serving is not None else self._own.create_spare(state.own), state)
 
     def run(self, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
         """Returns the outputs, in the memory of the stage's own device whichever device has computed them."""
-        if self._serving is not None:
-            return self._run_elsewhere(self._serving, inputs, context)
+        if self.serving is not None:
+            return self._run_elsewhere(self.serving, inputs, context)
         try:
-            return self._run_own(inputs, _with_state(context, _state_of(context).own))
+            return self._stage.run(inputs, context.derive(_state_of(context).own))
         except Exception as error:
             outputs = self._take_over(inputs, context, error)
             if outputs is None:
@@ -176,11 +168,12 @@ class GuardedExecutable(Executable):
     def _settle(self, substitute: ExecutableNetwork, reason: str) -> None:
         """Lets the substitute serve all later runs, now that it has done what the stage's own device could not."""
         with self._lock:
-            if self._serving is not None:
+            if self.serving is not None:
                 return
-            self._serving = substitute
-        logger.warning("%s failed in a run: %s; it runs on %s from now on", self._where, reason, substitute.device)
-        self._moved(substitute, reason)
+            self.serving, self.reason = substitute, reason
+        logger.warning("%s failed in a run: %s; it runs on %s from now on", self._stage.where, reason, substitute.device)
+        with self._substitutes.lock:
+            self._substitutes.failed.add(self._device)
 
     def _run_elsewhere(self, substitute: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
         """Returns the substitute's outputs for inputs in the memory of the stage's own device, in that memory."""
@@ -190,15 +183,15 @@ class GuardedExecutable(Executable):
 
         def bring_home(value: Any, spec: ValueSpec) -> Any:
             is_home = spec.memory == HOST or value is None
-            return value if is_home else move_value(value, self._to_host, profile, spec.name, own, (other,))
+            return value if is_home else move_value(value, self._stage.to_host, profile, spec.name, own, (other,))
 
         def bring_back(value: Any, spec: ValueSpec) -> Any:
             if spec.memory == HOST or value is None:
                 return value
-            return move_value(value, lambda array: self._from_host(array, spec), profile, spec.name, other, (own,))
+            return move_value(value, lambda array: self._stage.from_host(array, spec), profile, spec.name, other, (own,))
 
         values = tuple(map(bring_home, inputs, self.inputs))
-        outputs = run_child(substitute, values, _with_state(context, _state_of(context).of_substitute(substitute)))
+        outputs = run_child(substitute, values, context.derive(_state_of(context).of_substitute(substitute)))
         # Nobody waits for what a cancelled run returns.
         return outputs if context.token.is_set else tuple(map(bring_back, outputs, self.outputs))
 
@@ -208,22 +201,22 @@ class GuardedExecutable(Executable):
 
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of the device that serves."""
-        serving = self._serving
+        serving = self.serving
         if serving is None:
             return self._own.metrics()
         return {name: serving.get_metric(name) for name in ("EXECUTION_DEVICES", "REFERENCE_NODES")}
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...] | None:
         """The steps of the device that serves."""
-        return self._own.executed_nodes() if self._serving is None else list_executed(self._serving)
+        return self._own.executed_nodes() if self.serving is None else self.serving.list_executed()
 
     def close(self) -> None:
-        """Closes the substitute and the stage's own executable."""
+        """Closes the substitute and the stage."""
         with self._lock:
             loaded, self._loaded = self._loaded, None
         if loaded is not None:
             loaded.close()
-        self._own.close()
+        self._stage.close()
 
 
 class StartingGuard(GuardedExecutable):
@@ -231,8 +224,8 @@ class StartingGuard(GuardedExecutable):
 
     def start(self, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
         """Begins a run on the stage's own device; after a failure it is run again on a thread of the core."""
-        if self._serving is not None:
-            submit_run(self._submit, lambda: self.run(inputs, context), done, device=self._device)
+        if self.serving is not None:
+            submit_run(self._stage.submit, lambda: self.run(inputs, context), done, device=self._device)
             return
 
         def end(outputs: tuple[Array, ...] | None, error: BaseException | None) -> None:
@@ -248,34 +241,37 @@ class StartingGuard(GuardedExecutable):
                 return results
 
             # Loading takes its time: not on the thread of the device.
-            submit_run(self._submit, run_again, done, device=self._device)
+            submit_run(self._stage.submit, run_again, done, device=self._device)
 
         start = self._own.start
         assert start is not None, "only a device that starts runs has such a guard"
         try:
-            start(inputs, _with_state(context, _state_of(context).own), end)
+            start(inputs, context.derive(_state_of(context).own), end)
         except Exception as error:  # noqa: BLE001  # told, as an error of the run
             end(None, error)
 
 
-def guard_stages(executable: HeteroExecutable, substitutes: Substitutes) -> HeteroExecutable:
-    """Returns the executable, each stage of which now goes on elsewhere when its device fails in a run.
+Loaded = tuple[ExecutableNetwork, Network | None]
+"""A loaded stage with the network that it runs; None if it came from its device's own blob."""
+
+
+def guard_stages(plan: Plan, loaded: Sequence[Loaded], substitutes: Substitutes) -> list[Loaded]:
+    """Returns the stages so that each goes on elsewhere when its device fails in a run.
 
     A stage on HETERO itself is left as it is: the networks in it look after themselves.
     """
-    for index, (stage, part) in enumerate(executable.loaded_parts()):
+    guarded = []
+    for index, (stage, part) in enumerate(loaded):
         if str(stage.device) != substitutes.itself:
-            guard = GuardedExecutable if stage.executable.start is None else StartingGuard
-            guarded = guard(
-                stage, _find_load(executable.plan, index, stage, part, substitutes), _tell(executable, index, substitutes)
-            )
-            stage.executable, stage.run = guarded, guarded.run
-    return executable
+            guard = GuardedExecutable if stage.start is None else StartingGuard
+            stage = stage.surround(guard(stage, _find_load(plan, index, stage, part, substitutes), substitutes))
+        guarded.append((stage, part))
+    return guarded
 
 
-def is_guarded(executable: HeteroExecutable) -> bool:
-    """Says whether stages of the executable go on elsewhere, for which the networks of all parts are needed."""
-    return any(isinstance(stage.executable, GuardedExecutable) for stage in executable.stages)
+def find_guard(stage: ExecutableNetwork) -> GuardedExecutable | None:
+    """Returns the guard of a stage that goes on elsewhere; None for any other stage."""
+    return stage.executable if isinstance(stage.executable, GuardedExecutable) else None
 
 
 def _find_load(
@@ -295,21 +291,6 @@ def _find_load(
     return load
 
 
-def _tell(executable: HeteroExecutable, index: int, substitutes: Substitutes) -> Moved:
-    """Returns what writes into the executable that a stage has moved."""
-    reference = weakref.ref(executable)
-
-    def note_move(loaded: ExecutableNetwork, reason: str) -> None:
-        split = reference()
-        if split is None:
-            return
-        with substitutes.lock:
-            substitutes.failed.add(split.plan.stages[index].device)
-            split.replace_part(index, loaded, move_stage(split.plan, index, str(loaded.device), reason))
-
-    return note_move
-
-
 def move_stage(plan: Plan, index: int, device: str, reason: str) -> Plan:
     """Returns the plan with a stage on another device, and with the reason in the refusals of its nodes."""
     stage = plan.stages[index]
@@ -326,12 +307,6 @@ def _state_of(context: RunContext) -> _State:
     state = context.state
     assert isinstance(state, _State), "a run has the state that its executable made"
     return state
-
-
-def _with_state(context: RunContext, state: object) -> RunContext:
-    inner = RunContext(state, outputs=context.outputs, profile=context.profile, token=context.token, limits=context.limits)
-    inner.tensors = context.tensors
-    return inner
 
 
 def _describe(error: Exception) -> str:

@@ -54,7 +54,7 @@ def load_stages(
     loaded: dict[_Key, ExecutableNetwork] = {}
     try:
         while True:
-            stages = cut_stages(task.network, assignment)
+            stages = cut_stages(task, assignment)
             configs = _configure_stages(task, stages)
             keys = [_key_of(stage, config) for stage, config in zip(stages, configs, strict=True)]
             _close_all_but(loaded, keys)
@@ -104,7 +104,8 @@ def _load_missing(
         if key in loaded:
             continue
         try:
-            loaded[key] = task.core.load_network(stage.part, stage.device, {**task.config_of(stage.device), **configs[index]})
+            config = {**task.config_of(stage.device), **configs[index]}
+            loaded[key] = task.core.load_network(stage.part, stage.device, config, query=stage.query)
         except Exception as error:  # noqa: BLE001  # whatever a device raises is reported, or recorded where NEXT was asked for
             return FailedStage(index, len(stages), stage, _find_own_error(error))
     return None

@@ -28,11 +28,10 @@ from hetero_core.errors import BlobDamagedError
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
-from hetero_hetero.executable import HeteroExecutable
-from hetero_hetero.fallback import is_guarded
+from hetero_hetero.executable import HeteroExecutable, assemble_stages
+from hetero_hetero.fallback import Substitutes, find_guard, guard_stages
 from hetero_hetero.parts import hold_constants
 from hetero_hetero.shares import configure_stages
-from hetero_hetero.started import assemble_stages
 
 _CONSTANTS = "constants"
 _PART = "part"
@@ -44,16 +43,21 @@ def export_stages(executable: HeteroExecutable) -> Payload:
     stages = [export_part(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())]
     if executable.constants:
         sections |= add_prefix(_CONSTANTS, pack_network(hold_constants(executable.constants)))
-    if is_guarded(executable):
+    if any(find_guard(stage) is not None for stage in executable.stages):  # its network is needed to load it elsewhere
         sections |= _pack_parts(executable, stages)
     inputs, outputs = (tuple(ValueSpec(spec.name, spec.type) for spec in side) for side in (executable.inputs, executable.outputs))
     return pack_index(inputs, outputs, {"stages": stages, "plan": _plan_to_json(executable.plan)}, sections)
 
 
 def import_stages(
-    core: Core, payload: Payload, config: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]]
+    core: Core,
+    payload: Payload,
+    config: Mapping[str, Any],
+    configs: Mapping[str, Mapping[str, Any]],
+    substitutes: Substitutes | None,
 ) -> HeteroExecutable:
-    """Returns the split network of a payload, each part imported on its own device with its part of the threads.
+    """Returns the split network of a payload, each part imported on its own device with its part of the threads, and guarded
+    by `substitutes` if there are any.
 
     Where a part or what follows it fails, the parts that were imported are closed.
 
@@ -80,6 +84,8 @@ def import_stages(
         constant_sections = take_prefix(_CONSTANTS, sections)
         initializers = unpack_network(constant_sections).initializers if constant_sections else {}
         constants = {name: initializer.array for name, initializer in initializers.items()}
+        if substitutes is not None:
+            loaded = guard_stages(plan, loaded, substitutes)
         split = assemble_stages(
             inputs, outputs, plan, loaded, constants, core=core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
         )

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from hetero_core.errors import PluginError
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_core.runtime.device_tensor import name_place
 from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.inputs import name_place
 
 Copy = Callable[[Any], Any]
 
@@ -35,7 +36,7 @@ class Transfer:
     readers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StageRoute:
     """One stage: the slots that it reads and writes, the transfers that follow it, and the stages that must have run before."""
 
@@ -43,6 +44,11 @@ class StageRoute:
     outputs: tuple[int, ...]
     transfers: tuple[Transfer, ...]
     predecessors: tuple[int, ...]
+
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that the stage and its transfers read."""
+        return (*self.inputs, *(transfer.source for transfer in self.transfers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +180,3 @@ def _name_ends(
 def _find_predecessors(stage: ExecutableNetwork, slots: _Slots) -> tuple[int, ...]:
     makers = {slots.home[spec.name][1] for spec in stage.inputs}
     return tuple(sorted(maker for maker in makers if maker is not None))
-
-
-def find_dead_slots(route: Route) -> tuple[tuple[int, ...], ...]:
-    """Returns for each step the slots that nobody reads after it, where the steps run in order."""
-    left = list(route.readers)
-    for transfer in route.first_transfers:
-        left[transfer.source] -= 1
-    dead = []
-    for step in route.steps:
-        touched = (*step.inputs, *(transfer.source for transfer in step.transfers))
-        for slot in touched:
-            left[slot] -= 1
-        dead.append(tuple(dict.fromkeys(slot for slot in (*touched, *step.outputs) if left[slot] == 0)))
-    return tuple(dead)

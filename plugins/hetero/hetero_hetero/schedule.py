@@ -104,6 +104,7 @@ class Progress:
 
 
 End = Callable[[BaseException | None], None]
+Begin = Callable[[int, End], None]
 
 
 class Flow(Progress):
@@ -177,3 +178,42 @@ class Flow(Progress):
                 self._submit(self._work)
             except ClosedError:
                 return  # the caller's thread does it all
+
+
+class StartedFlow(Progress):
+    """One run of a schedule on nobody's thread. `begin_stage(index, end)` returns at once, and `end` is called once, from any thread."""
+
+    def __init__(self, schedule: Schedule, begin_stage: Begin, token: CancelToken, done: End) -> None:
+        super().__init__(schedule, token)
+        self._begin_stage = begin_stage
+        self._done = done
+        self._goer, self._is_done = 0, False
+
+    def go_on(self) -> None:
+        """Begins every stage that can run; calls `done` after the last one. The thread that noted the latest end does.
+
+        So ends do not nest that a device tells while its stage is begun, and whoever started the run is not kept by stages that end fast.
+        """
+        own = threading.get_ident()
+        with self._changed:
+            # After the last end the thread that noted it may be behind.
+            if self._goer == own or self._is_done:
+                return
+            self._goer = own
+        while True:
+            with self._changed:
+                if self._goer != own:
+                    return
+                index = self._take()
+                if index is None:
+                    self._goer, self._is_done = 0, self._has_ended()
+                    has_ended = self._is_done
+                    break
+            self._begin_stage(index, partial(self._end_stage, index))
+        if has_ended:
+            self._done(self._error)
+
+    def _end_stage(self, index: int, error: BaseException | None) -> None:
+        with self._changed:
+            self._finish(index, error)
+        self.go_on()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hetero_core.contract import freeze_mapping
+from hetero_core.contract import QueryResult, freeze_mapping
 from hetero_core.network.graph import Network
 from hetero_core.network.topology import predecessors_of_nodes
 from hetero_core.network.types import TensorType
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
+from hetero_hetero.affinity import SplitTask
 from hetero_hetero.assignment import Assignment
 from hetero_hetero.conflicts import explain_within
-from hetero_hetero.parts import cut_part
 from hetero_hetero.placement.choice import NO_DECISION, Decision
 
 _MOST_STEPS = 400_000
@@ -21,23 +21,25 @@ _MOST_STEPS = 400_000
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One subgraph as a network with typed borders, and the device that runs it."""
+    """One subgraph as a network with typed borders, the device that runs it, and the device's answer about it."""
 
     device: str
     part: Network
+    query: QueryResult | None = None
 
 
-def cut_stages(network: Network, assignment: Assignment) -> tuple[Stage, ...]:
+def cut_stages(task: SplitTask, assignment: Assignment) -> tuple[Stage, ...]:
     """Returns the stages in order of execution. Weights are shared with the network.
 
     Raises: InvalidNetworkError where a value at a border has no known element type.
     """
+    network = task.network
+    named = [tuple(network.nodes[index].name for index in subgraph.nodes) for subgraph in assignment.subgraphs]
     return tuple(
-        Stage(
-            str(subgraph.device),
-            cut_part(network, [network.nodes[index].name for index in subgraph.nodes], name=f"{network.name}/{position}"),
+        Stage(device, replace(task.cut(names), name=f"{network.name}/{position}"), assignment.confirmed.get((device, names)))
+        for position, (device, names) in enumerate(
+            (str(subgraph.device), names) for subgraph, names in zip(assignment.subgraphs, named, strict=True)
         )
-        for position, subgraph in enumerate(assignment.subgraphs)
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -88,29 +87,6 @@ def test_devices_that_hold_the_interpreter_s_lock_are_not_spread(core: Core) -> 
     loaded = load_branches(core, *devices)
     assert loaded.infer({"x": X})["y"].tolist() == [1, 0]
     assert threads == {threading.get_ident()}
-
-
-def test_requests_of_a_split_overlap(core: Core) -> None:
-    """Two requests meet in one stage, so neither waits for the other to end."""
-    barrier = threading.Barrier(2, timeout=900)
-    loaded = load_branches(core, Meeting(lambda node: barrier.wait()), Meeting(lambda node: None), NUM_STREAMS=2)
-    requests = [loaded.create_infer_request() for _ in range(2)]
-    for request in requests:
-        request.start_async({"x": X})
-    for request in requests:
-        assert request.wait(60)
-        assert request.get_tensor("y").tolist() == [1, 0]
-
-
-def test_more_requests_than_threads_end(core: Core) -> None:
-    loaded = load_branches(core, Meeting(lambda node: None), Meeting(lambda node: None))
-    requests = [loaded.create_infer_request() for _ in range(50)]
-    for index, request in enumerate(requests):
-        request.start_async({"x": X + index})
-    for index, request in enumerate(requests):
-        assert request.wait(60)
-        expected = np.maximum(X + index, 0)
-        np.testing.assert_array_equal(request.get_tensor("y"), expected)
 
 
 def test_error_in_one_branch_names_its_stage_and_ends_the_other(core: Core) -> None:
@@ -211,65 +187,6 @@ def test_flow_keeps_order_and_lanes_with_many_helpers() -> None:
         thread.join()
     assert faults == []
     assert done == set(range(60))
-
-
-def test_threads_share_a_split_without_mixing_values(core: Core) -> None:
-    loaded = load_branches(core, Meeting(lambda node: None), Meeting(lambda node: None))
-    wrong: list[tuple[int, int]] = []
-
-    def hammer(seed: int) -> None:
-        request = loaded.create_infer_request()
-        for turn in range(50):
-            value = np.full(2, seed * 100 + turn, np.float32)
-            if request.infer({"x": value})["y"].tolist() != value.tolist():
-                wrong.append((seed, turn))
-
-    threads = [threading.Thread(target=hammer, args=(seed,)) for seed in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
-def test_cancelled_and_failed_requests_leave_nothing_behind(core: Core) -> None:
-    fails = threading.Event()
-
-    def maybe_fail(node: Any) -> None:
-        if fails.is_set():
-            raise OverflowError("no room")
-
-    loaded = load_branches(core, Meeting(maybe_fail), Meeting(lambda node: None))
-    requests = [loaded.create_infer_request() for _ in range(4)]
-
-    def start_all() -> None:
-        for request in requests:
-            request.start_async({"x": X})
-
-    start_all()
-    for request in requests:
-        assert request.wait(60)
-    before = threading.active_count()
-    for _ in range(50):
-        start_all()
-        for request in requests:
-            request.cancel()
-    for request in requests:
-        with contextlib.suppress(RequestCancelledError):
-            request.wait(60)
-    fails.set()
-    for _ in range(50):
-        start_all()
-        for request in requests:
-            with pytest.raises(InferenceError, match="no room"):
-                request.wait(60)
-    fails.clear()
-    start_all()
-    for request in requests:
-        assert request.wait(60)
-        assert request.get_tensor("y").tolist() == [1, 0]
-    # Pools grow to their size and no further: 2 requests and 2 devices at 4 helpers at most.
-    assert threading.active_count() <= before + 8
 
 
 def test_requests_follow_one_another_through_the_devices_of_a_chain() -> None:

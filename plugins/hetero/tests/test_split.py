@@ -12,7 +12,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from hetero_core import Core, Network, QueryResult, hookimpl
+from hetero_core import Core, Executable, Network, QueryResult, hookimpl
 from hetero_core.contract import DeviceName
 from hetero_core.devices.query import query_by_transform
 from hetero_core.errors import (
@@ -23,11 +23,13 @@ from hetero_core.errors import (
     DeviceNotFoundError,
     InferenceError,
     InvalidNetworkError,
+    PluginError,
     UnsupportedNodesError,
 )
 from hetero_core.reports.dot import plan_to_dot
 from hetero_core.reports.fields import plan_to_json
 from hetero_core.reports.text import describe_plan
+from hetero_core.testing.plain_device import PlainDevice
 
 DIAMOND = """g (float[4] x) => (float[4] y) {
     n1 = Relu(x) n2 = Abs(n1) n3 = Neg(n2) n4 = Exp(n2) n5 = Add(n3, n4) n6 = Relu(n5) y = Abs(n6) }"""
@@ -72,6 +74,40 @@ def test_example_of_the_document_through_the_api(d0_d1: Core, read: Callable[...
     assert loaded.get_metric("HETERO_BOUNDARY_TENSORS") == 2
     assert loaded.get_metric("HETERO_BOUNDARY_BYTES") == 32
     np.testing.assert_allclose(loaded.infer({"x": X})["y"], compute_diamond(X), rtol=1e-6)
+
+
+def test_answer_about_a_part_travels_with_its_load(core: Core, read: Callable[..., Network]) -> None:
+    asked: list[str] = []
+
+    class Asked(PlainDevice):
+        def __init__(self, *operators: str) -> None:
+            self.operators = operators
+
+        @hookimpl
+        def query_network(self, device: DeviceName, network: Network) -> QueryResult:
+            asked.append(f"{device}:{' '.join(node.op_type for node in network.nodes)}")
+            return super().query_network(device, network)
+
+        @hookimpl
+        def load_network(self, device: DeviceName, network: Network, query: QueryResult | None) -> Executable:
+            assert query is not None
+            assert list(query.supported) == [node.name for node in network.nodes]
+            return self.make_executable(network)
+
+        def find_refusal(self, node: Any, network: Network) -> str | None:
+            return None if node.op_type in self.operators else "no kernel"
+
+    core.register_plugin("FIRST", Asked("Relu", "Abs"))
+    core.register_plugin("SECOND", Asked("Neg"))
+    loaded = core.load_network(read("g (float[4] x) => (float[4] y) { a = Abs(x) b = Relu(a) y = Neg(b) }"), "HETERO:FIRST,SECOND")
+    assert loaded.infer({"x": X})["y"].tolist() == (-np.abs(X)).tolist()
+    assert asked == ["FIRST:Abs Relu Neg", "SECOND:Neg", "FIRST:Abs Relu"]
+
+
+def test_answer_about_another_network_is_refused_by_a_load(core: Core, read: Callable[..., Network]) -> None:
+    query = core.query_network(read("g (float[4] x) => (float[4] y) { [one] y = Abs(x) }"), "CPU")
+    with pytest.raises(PluginError, match="names nodes that the network does not have: 'one'"):
+        core.load_network(read(DIAMOND), "CPU", query=query)
 
 
 def test_mutual_dependency_is_split(d0_d1: Core, read: Callable[..., Network]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +12,12 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_hetero.schedule import plan_schedule
-from hetero_hetero.started import StartedFlow
+from hetero_hetero.schedule import StartedFlow, plan_schedule
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.contract import CancelToken, DeviceName, Done, Payload
 from hetero_core.devices.query import query_by_transform
-from hetero_core.errors import ClosedError, InferenceError, PluginError, RequestCancelledError
+from hetero_core.errors import ClosedError, InferenceError, RequestCancelledError
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.types import ValueSpec
 from hetero_core.network.writer import pack_network, unpack_network
@@ -168,13 +166,6 @@ def test_two_stages_and_ten_requests_overlap_without_a_thread_of_the_core(core: 
     loaded.close()
 
 
-def test_sync_run_of_a_device_with_start_alone_waits_on_the_thread_of_the_caller(core: Core) -> None:
-    loaded = load(core, CHAIN, "AABB", AHEAD=Queue(), BEHIND=Queue())
-    before = list_core_threads()
-    assert loaded.infer({"x": np.array([1, -2], np.float32)})["y"].tolist() == [1, -2]
-    assert list_core_threads() == before
-
-
 def test_stage_that_computes_does_so_on_a_thread_of_the_core_and_not_in_the_queue(core: Core) -> None:
     names: list[str] = []
 
@@ -240,59 +231,6 @@ def test_error_of_a_stage_names_it_and_the_request_works_on(core: Core) -> None:
             assert request.get_tensor("y").tolist() == [turn, turn]
 
 
-def test_start_that_raises_ends_the_run(core: Core) -> None:
-    class Refusing(Queue):
-        def begin(self, work: Callable[[], None]) -> None:
-            raise OSError("the queue is full")
-
-    loaded = load(core, CHAIN, "AARR", AHEAD=Queue(), REFUSING=Refusing())
-    request = loaded.create_infer_request()
-    request.start_async({"x": np.zeros(2, np.float32)})
-    with pytest.raises(InferenceError, match="OSError: the queue is full; in stage 1 of 2 on REFUSING"):
-        request.wait(SECONDS)
-
-
-def test_error_that_is_no_exception_names_the_plugin(core: Core) -> None:
-    class Wordy(Queue):
-        def begin(self, work: Callable[[], None]) -> None:
-            raise AssertionError("not called")
-
-        @hookimpl
-        def load_network(self, device: DeviceName, network: Network) -> Executable:
-            executable = Started(self, network, f"{device.name.lower()}:0")
-            executable.start = lambda inputs, context, done: done(None, "went wrong")  # type: ignore[method-assign,assignment,arg-type,return-value]  # the fault
-            return executable
-
-    loaded = load(core, CHAIN, "AAWW", AHEAD=Queue(), WORDY=Wordy())
-    request = loaded.create_infer_request()
-    request.start_async({"x": np.zeros(2, np.float32)})
-    with pytest.raises(
-        PluginError, match=r"plugin WORDY .* called `done` with the error 'went wrong'; expected None or an exception"
-    ):
-        request.wait(SECONDS)
-
-
-def test_close_waits_for_requests_between_two_devices(core: Core) -> None:
-    loaded = load(core, CHAIN, "AABB", AHEAD=Queue(), BEHIND=Queue())
-    requests = start_all(loaded, 10)
-    loaded.close()
-    require_results(requests)
-
-
-def test_run_that_a_device_never_ends_is_ended_by_close(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Losing(Queue):
-        def begin(self, work: Callable[[], None]) -> None:
-            pass
-
-    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.1)
-    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.1)
-    loaded = load(core, CHAIN, "AALL", AHEAD=Queue(), LOSING=Losing())
-    (request,) = start_all(loaded, 1)
-    loaded.close()
-    with pytest.raises(ClosedError, match="had not ended a run"):
-        request.wait(SECONDS)
-
-
 @pytest.mark.parametrize("text", [CHAIN, BRANCHES])
 def test_sync_run_that_a_device_never_ends_is_ended_by_close(core: Core, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
@@ -301,8 +239,8 @@ def test_sync_run_that_a_device_never_ends_is_ended_by_close(core: Core, text: s
         def begin(self, work: Callable[[], None]) -> None:
             begun.set()
 
-    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.1)
-    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 0.1)
     loaded = load(core, text, "ALLA" if text is CHAIN else "AALA", AHEAD=Queue(), LOSING=Losing())
     with ThreadPoolExecutor(max_workers=1) as caller:
         run = caller.submit(loaded.infer, {"x": np.ones(2, np.float32)})
@@ -335,19 +273,6 @@ def test_runs_that_were_started_wait_for_no_garbage_collector(core: Core) -> Non
     finally:
         gc.enable()
     assert not [thing for thing in things if id(thing) not in earlier]
-
-
-def test_second_call_of_done_is_ignored_with_a_warning_that_names_the_plugin(core: Core, caplog: pytest.LogCaptureFixture) -> None:
-    class Repeating(Queue):
-        def begin(self, work: Callable[[], None]) -> None:
-            self.threads.submit(lambda: (work(), work()))
-
-    loaded = load(core, CHAIN, "RRBB", REPEATING=Repeating(), BEHIND=Queue())
-    with caplog.at_level(logging.WARNING, "hetero_core.runtime.run"):
-        require_results(start_all(loaded, 3))
-        loaded.close()
-    assert caplog.messages
-    assert all(text.startswith("plugin REPEATING (") and "called `done` a second time" in text for text in caplog.messages)
 
 
 def test_ends_within_start_do_not_nest(core: Core) -> None:

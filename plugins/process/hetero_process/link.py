@@ -22,7 +22,7 @@ from weakref import WeakSet
 from hetero_core.contract import CancelToken
 from hetero_core.errors import DeadlineExceededError, DeviceCrashedError
 from hetero_core.remote.succession import HostReplacedError
-from hetero_core.runtime.forks import call_in_child
+from hetero_core.runtime.executors import call_in_child
 from hetero_process.channel import CANCEL, CONTROL, LANE, NOTES, Channel, Message, open_block, open_lane
 
 GRACE = 1.0

@@ -79,9 +79,9 @@ class TorchDevice(DeviceHooks):
         return DTYPES - {"float64"} if self._places.find(device.id).type == "mps" else DTYPES
 
     @hookimpl
-    def load_network(self, device: DeviceName, network: Network) -> Executable:
+    def load_network(self, device: DeviceName, network: Network, query: QueryResult | None = None) -> Executable:
         """Writes the weights to the place and binds the functions."""
-        require_all_supported(device, network, self.query_network(device, network))
+        require_all_supported(device, network, self.query_network(device, network) if query is None else query)
         place = self._places.find(device.id)
         return TorchExecutable(
             network,

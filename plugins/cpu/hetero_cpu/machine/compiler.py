@@ -29,7 +29,7 @@ import importlib_metadata
 import hetero_core
 from hetero_core.blobs.store import STORE, name_entry, read_brought
 from hetero_core.devices.processors import grants_flag
-from hetero_core.runtime.forks import call_in_child
+from hetero_core.runtime.executors import call_in_child
 from hetero_cpu.machine.image import ImageError, load_image
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hetero_core.composing.threads import computes_on_host
+from hetero_core.composing.properties import computes_on_host
 from hetero_core.network.types import HOST
 from hetero_hetero.affinity import SplitTask
 from hetero_hetero.placement.makespan import UNUSABLE, CostTable, Estimator, TransferCost

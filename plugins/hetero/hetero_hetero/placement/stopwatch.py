@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from hetero_core.composing.readiness import is_ready, warm_up
-from hetero_core.contract import RunContext
 from hetero_core.core import Core
 from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Network
@@ -139,7 +138,7 @@ def _prepare_run(loaded: ExecutableNetwork, values: Mapping[str, Any]) -> Callab
     inputs = tuple(
         values[spec.name] if spec.memory == HOST else loaded.from_host(values[spec.name], spec) for spec in loaded.inputs
     )
-    context, outputs = RunContext(loaded.create_state()), loaded.outputs
+    context, outputs = loaded.open_context(loaded.create_state()), loaded.outputs
     run = loaded.run
     away = next((index for index, spec in enumerate(outputs) if spec.memory != HOST), None)
     if away is None:

@@ -1,0 +1,560 @@
+"""Inputs of a run, checked and converted: names, element types and shapes are checked here and nowhere else; and tensors that stay in
+the memory of a device.
+
+Arrays pass uncopied if they can; an array is copied only to make it contiguous or to bring its bytes into the machine's order. Numbers,
+lists, bytes and images have no element type of their own: they are converted if and only if their values stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.dtypes import FLOAT_DTYPES, INTEGER_DTYPES, dtype_of_numpy, numpy_dtype
+from hetero_core.errors import (
+    InputNameError,
+    InputShapeError,
+    InputTypeError,
+    enumerate_choices,
+    suggest,
+    word_missing,
+)
+from hetero_core.network.border import EMPTY_BORDER, LAYOUT_OF_RANK, Border, precision_of_dtype
+from hetero_core.network.types import HOST, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
+
+if TYPE_CHECKING:
+    from hetero_core.contract import RunContext
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+# DLPack's numbers of memories that a device may have; 12 is for devices that DLPack does not know.
+_MEMORIES = {2: "cuda", 10: "rocm", 12: "ext"}
+
+
+def order_inputs(
+    inputs: Mapping[str, Any],
+    specs: Sequence[ValueSpec],
+    *,
+    network: str,
+    border: Border = EMPTY_BORDER,
+    takes_tensors: bool = False,
+) -> tuple[Any, ...]:
+    """Returns the values in the order of the specs, each checked and as the device wants it; defaults for those that are left out.
+
+    Raises: InputNameError for unknown and missing names, InputTypeError, InputShapeError.
+    """
+    given = [spec for spec in specs if spec.name in inputs]
+    if len(given) != len(inputs):
+        names = [spec.name for spec in specs]
+        unknown = next(name for name in inputs if name not in names)
+        raise InputNameError(word_missing(f"network '{network}'", "input", unknown, names))
+    defaults = border.defaults
+    if len(given) != len(specs):
+        absent = (spec for spec in specs if spec.name not in inputs)
+        missing = [spec for spec in absent if not isinstance(spec.type, OptionalType) and spec.name not in defaults]
+        if missing:
+            raise InputNameError(f"network '{network}' misses the inputs " + "; ".join(str(spec) for spec in missing))
+    sizes: dict[str, tuple[int, str]] = {}
+    ordered = tuple(
+        [
+            defaults[spec.name].array
+            if spec.name not in inputs and spec.name in defaults
+            else convert_value(inputs.get(spec.name), spec, network=network, sizes=sizes, takes_tensors=takes_tensors)
+            for spec in specs
+        ]
+    )
+    if border.bounds:
+        _check_bounds(sizes, border.bounds)
+    return ordered
+
+
+def _check_bounds(sizes: Mapping[str, tuple[int, str]], bounds: Mapping[str, tuple[int, int]]) -> None:
+    for name, (size, where) in sizes.items():
+        lowest, highest = bounds.get(name, (size, size))
+        if not lowest <= size <= highest:
+            raise InputShapeError(f"{where}: '{name}' is {size}, and its bounds are {lowest} to {highest}")
+
+
+def convert_value(
+    value: Any,
+    spec: ValueSpec,
+    *,
+    network: str,
+    sizes: dict[str, tuple[int, str]] | None = None,
+    takes_tensors: bool = False,
+) -> Any:
+    """Returns one value checked against its spec. `sizes` collects the named dimensions, so that they agree between inputs.
+
+    An array that lies in the device's own memory already stays there; it is for the device to take it as it is. `takes_tensors` says that
+    the device takes tensors of any memory.
+    """
+    value_type = spec.type
+    if (
+        type(value) is np.ndarray
+        and type(value_type) is TensorType
+        and value.shape == value_type.shape
+        and value.flags.c_contiguous
+    ):
+        dtype = value_type.dtype
+        if dtype is not None and value.dtype is numpy_dtype(dtype):
+            return value  # as nearly every value; the rest is for errors and conversions
+    where = f"input '{spec.name}' of network '{network}'"
+    if isinstance(value, DeviceTensor):
+        tensor_type = spec.type
+        if not (takes_tensors and isinstance(tensor_type, TensorType)):
+            value.require_memory(spec, where)
+        assert isinstance(tensor_type, TensorType), "only tensors lie in the memory of a device"
+        return _check_in_place(value, tensor_type, where, {} if sizes is None else sizes)
+    if spec.memory != HOST and isinstance(spec.type, TensorType) and _find_memory(value) == spec.memory:
+        return _check_in_place(value, spec.type, where, {} if sizes is None else sizes)
+    return _convert(value, spec.type, where, {} if sizes is None else sizes)
+
+
+def _find_memory(value: Any) -> str | None:
+    """Returns the memory that an array lies in, by the name that devices give it; None for the host's, and if the array does not say."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
+        return None
+    kind, index = value.__dlpack_device__()
+    return f"{_MEMORIES[int(kind)]}:{index}" if int(kind) in _MEMORIES else None
+
+
+def _check_in_place(value: Any, value_type: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
+    """Returns an array of any library, checked by its own attributes: PyTorch writes "torch.float32" where NumPy has "float32"."""
+    dtype_name = str(value.dtype).rpartition(".")[2]
+    if value_type.dtype is not None and dtype_name != _spell(value_type.dtype):
+        raise InputTypeError(f"{where}: expected {value_type.dtype}, got {dtype_name}; convert it where it lies")
+    check_shape(tuple(value.shape), value_type, where, sizes)
+    return value
+
+
+def count_copied_bytes(inputs: Mapping[str, Any], ordered: Sequence[Any], specs: Sequence[ValueSpec]) -> int:
+    """Returns the bytes of tensors that the door had to copy, lists and other values without memory of their own included."""
+    copied = 0
+    for spec, value in zip(specs, ordered, strict=True):
+        source = inputs.get(spec.name)
+        if isinstance(value, np.ndarray) and source is not None and not _is_same_memory(source, value):
+            copied += value.nbytes
+    return copied
+
+
+def _is_same_memory(source: Any, array: np.ndarray[Any, Any]) -> bool:
+    if array.size == 0:
+        return True
+    if isinstance(source, bytes | bytearray | memoryview):
+        source = np.frombuffer(source, np.uint8)
+    source_array = source if isinstance(source, np.ndarray) else read_foreign(source)
+    return source_array is not None and np.may_share_memory(source_array, array)
+
+
+def _convert(value: Any, value_type: ValueType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
+    if isinstance(value_type, OptionalType):
+        return None if value is None else _convert(value, value_type.element, where, sizes)
+    if isinstance(value_type, SequenceType):
+        if not isinstance(value, list | tuple):
+            raise InputTypeError(f"{where}: expected a list for {value_type}, got {type(value).__name__}")
+        return [_convert(item, value_type.element, f"{where}, item {index}", {}) for index, item in enumerate(value)]
+    if isinstance(value_type, MapType):
+        if not isinstance(value, Mapping):
+            raise InputTypeError(f"{where}: expected a dict for {value_type}, got {type(value).__name__}")
+        return {_convert_key(key, value_type, where): _convert_entry(key, entry, value_type, where) for key, entry in value.items()}
+    return _convert_tensor(value, value_type, where, sizes)
+
+
+def _convert_key(key: Any, value_type: MapType, where: str) -> str | int:
+    """Returns a key as a Python text or integer."""
+    if isinstance(key, str) if value_type.key == "string" else isinstance(key, int | np.integer) and not isinstance(key, bool):
+        return str(key) if isinstance(key, str) else int(key)
+    raise InputTypeError(f"{where}: expected keys of {value_type.key} for {value_type}, got {key!r}")
+
+
+def _convert_entry(key: Any, value: Any, value_type: MapType, where: str) -> Any:
+    """Returns a number or text of a map as a Python one; any other value as it is converted elsewhere."""
+    where = f"{where}, key {key!r}"
+    dtype = value_type.value.dtype if isinstance(value_type.value, TensorType) else None
+    array = np.asarray(value, dtype=object) if isinstance(value, str) else np.asarray(value)
+    if dtype is None or array.shape != ():
+        return _convert(value, value_type.value, where, {})
+    kinds = {"string": "O", "bool": "b"}.get(dtype, "iuf" if "float" in dtype else "iu")
+    if array.dtype.kind not in kinds:
+        raise InputTypeError(f"{where}: expected one {dtype} for {value_type}, got {value!r}")
+    return array.item()
+
+
+def _convert_tensor(value: Any, value_type: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
+    array = _as_array(value, value_type, where)
+    array_dtype = dtype_of_numpy(array.dtype)
+    if value_type.dtype is not None and array_dtype != value_type.dtype:
+        raise InputTypeError(
+            f"{where}: expected {value_type.dtype}, got {array_dtype or array.dtype}; "
+            f"convert it with array.astype('{_spell(value_type.dtype)}')" + _suggest_precision(where, array_dtype)
+        )
+    check_shape(array.shape, value_type, where, sizes)
+    if array_dtype == "string" and array.dtype != object:
+        return array.astype(object)
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")) if array.ndim else array
+
+
+def _spell(dtype: str) -> str:
+    return numpy_dtype(dtype).name
+
+
+def _suggest_precision(where: str, dtype: str | None) -> str:
+    """Returns the call that would let the network take arrays of this type, where there is one."""
+    if dtype is None or dtype == "string" or not where.startswith("input '"):
+        return ""
+    name = where.removeprefix("input '").partition("'")[0]
+    return f", or let the network take it: network.with_inputs({{'{name}': InputInfo(precision='{precision_of_dtype(dtype)}')}})"
+
+
+def _as_array(value: Any, value_type: TensorType, where: str) -> np.ndarray[Any, Any]:
+    if isinstance(value, np.ndarray):
+        return value
+    untyped = convert_untyped(value, value_type, where)
+    if untyped is not None:
+        return untyped
+    try:
+        array = read_foreign(value)
+    except (RuntimeError, TypeError, BufferError, ValueError) as error:
+        raise InputTypeError(f"{where}: this {type(value).__name__} gives no array: {error}") from error
+    if array is None:
+        raise InputTypeError(
+            f"{where}: expected an array for {value_type}, got {type(value).__name__}; give anything with __array__ or __dlpack__, "
+            "numbers or lists of them"
+        )
+    return array
+
+
+def check_shape(shape: tuple[int, ...], value_type: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> None:
+    """Raises InputShapeError when a shape is not of the wanted type, or gives a named dimension a second size."""
+    if value_type.shape is None:
+        return
+    if len(shape) != len(value_type.shape):
+        raise InputShapeError(
+            f"{_word_shapes(shape, value_type, where)}: {len(shape)} dimensions instead of {len(value_type.shape)}"
+        )
+    for axis, (size, dimension) in enumerate(zip(shape, value_type.shape, strict=True)):
+        if isinstance(dimension, int) and size != dimension:
+            raise InputShapeError(
+                f"{_word_shapes(shape, value_type, where)}: axis {axis} has {size} instead of {dimension}"
+                + _suggest_shape(where, shape, value_type)
+            )
+        if isinstance(dimension, str):
+            first = sizes.setdefault(dimension, (size, where))
+            if first[0] != size:
+                raise InputShapeError(
+                    f"{_word_shapes(shape, value_type, where)}: '{dimension}' is {size} here and {first[0]} in {first[1]}"
+                )
+
+
+def _word_shapes(shape: tuple[int, ...], value_type: TensorType, where: str) -> str:
+    return f"{where}: expected shape {TensorType(None, value_type.shape)}, got {list(shape)}".replace("unknown[", "[")
+
+
+def fits_shape(shape: tuple[int, ...], declared: Sequence[int | str | None]) -> bool:
+    """Says whether a shape has the wanted rank, and the wanted size for each fixed dimension."""
+    if shape == declared:
+        return True
+    if len(shape) != len(declared):
+        return False
+    for size, dimension in zip(shape, declared, strict=True):  # noqa: SIM110  # a generator takes twice as long, and this is every output
+        if size != dimension and isinstance(dimension, int):
+            return False
+    return True
+
+
+def _suggest_shape(where: str, shape: tuple[int, ...], value_type: TensorType) -> str:
+    """Returns the call that would let the network take images of this size, or in this order of axes; an empty text for others."""
+    expected = value_type.shape or ()
+    rank = len(shape)
+    if rank not in (3, 4) or not where.startswith("input '"):
+        return ""
+    name = where.removeprefix("input '").partition("'")[0]
+    layout = LAYOUT_OF_RANK[rank]
+    last = "NHWC" if rank == 4 else "HWC"
+    channels = expected[layout.index("C")]
+    described = []
+    if isinstance(channels, int) and channels in (1, 3, 4) and shape[layout.index("C")] != channels == shape[-1]:
+        described.append(f"layout='{last}'")
+        layout = last
+    sizes = {letter: size for letter, size in zip(layout, shape, strict=True) if letter in "HW"}
+    model = dict(zip(LAYOUT_OF_RANK[rank], expected, strict=True))
+    if any(isinstance(model[letter], int) and model[letter] != size for letter, size in sizes.items()):
+        described += [f"shape={tuple(shape)}", "resize='bilinear'"]
+    return f"; network.with_inputs({{'{name}': InputInfo({', '.join(described)})}}) would take it" if described else ""
+
+
+def find_spec(name: str, inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpec], *, network: str) -> tuple[ValueSpec, bool]:
+    """Returns the input or output of a name, and whether it is an input. Raises: InputNameError with all names."""
+    for specs, is_input in ((inputs, True), (outputs, False)):
+        for spec in specs:
+            if spec.name == name:
+                return spec, is_input
+    names = [spec.name for spec in (*inputs, *outputs)]
+    raise InputNameError(
+        f"network '{network}' has no input or output '{name}'{suggest(str(name), names) or ';'} it has {enumerate_choices(names)}"
+    )
+
+
+def name_inputs(inputs: Any, specs: Sequence[ValueSpec], *, network: str) -> Mapping[str, Any]:
+    """Returns input name -> value. A list or tuple has one value for each input; anything else that is no mapping is the only input's.
+
+    Raises: InputNameError for a number of values that the network does not take, a position that it does not have, and a name given twice.
+    """
+    if isinstance(inputs, Mapping) and int not in map(type, inputs):
+        return inputs
+    names = [spec.name for spec in specs]
+    if isinstance(inputs, Mapping):
+        return _name_keys(inputs, names, network)
+    values = inputs if isinstance(inputs, list | tuple) else (inputs,)
+    if len(values) != len(names):
+        advice = "; a single input that is a list goes by its name, or as an array" if len(names) == 1 else ""
+        raise InputNameError(
+            f"network '{network}' got {len(values)} values by position; its inputs are {', '.join(names) or 'none'}, in this order{advice}"
+        )
+    return dict(zip(names, values, strict=True))
+
+
+def _name_keys(inputs: Mapping[Any, Any], names: list[str], network: str) -> dict[str, Any]:
+    """Returns the mapping with names in place of positions."""
+    named: dict[str, Any] = {}
+    for key, value in inputs.items():
+        if type(key) is int and not 0 <= key < len(names):
+            raise InputNameError(f"network '{network}' has no input at position {key}; it has {len(names)}, counted from 0")
+        name = names[key] if type(key) is int else key
+        if name in named:
+            raise InputNameError(f"network '{network}': input '{name}' is given twice, by name and by position")
+        named[name] = value
+    return named
+
+
+def read_foreign(value: Any) -> np.ndarray[Any, Any] | None:
+    """Returns the array of another library's object, sharing its memory if NumPy can; None if it offers none.
+
+    Raises: whatever the library raises, such as RuntimeError for a tensor that records gradients.
+    """
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        return np.asarray(value)
+    return np.from_dlpack(value) if hasattr(value, "__dlpack__") else None
+
+
+def convert_untyped(value: Any, value_type: TensorType, where: str) -> np.ndarray[Any, Any] | None:
+    """Returns a number, a list, bytes or an image as an array of the wanted element type; None for anything else.
+
+    Raises: InputTypeError and InputShapeError if a value would not be kept.
+    """
+    if isinstance(value, bytes | bytearray | memoryview) and value_type.dtype == "uint8":
+        return _read_bytes(value, value_type, where)
+    if type(value).__module__.startswith("PIL."):
+        return _read_image(value, where)
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if isinstance(value, str | bool | int | float) and value_type.shape in ((), None):
+        return _convert_numbers(value, value_type, where)
+    return _convert_numbers(value, value_type, where) if isinstance(value, list | tuple) else None
+
+
+def _read_bytes(value: bytes | bytearray | memoryview, value_type: TensorType, where: str) -> np.ndarray[Any, Any]:
+    """Returns the bytes as uint8 in the wanted shape, of which one size may be open; no copy."""
+    flat = np.frombuffer(value, np.uint8)
+    shape = (flat.size,) if value_type.shape is None else tuple(size if isinstance(size, int) else -1 for size in value_type.shape)
+    try:
+        return flat.reshape(shape)
+    except ValueError as error:
+        raise InputShapeError(
+            f"{where}: {flat.size} bytes cannot become {value_type}; give an array of that shape, or as many bytes as it has elements"
+        ) from error
+
+
+def _read_image(value: Any, where: str) -> np.ndarray[Any, Any]:
+    """Returns the pixels (height, width, channels), 8 bits each."""
+    mode = getattr(value, "mode", None)
+    if mode not in ("L", "RGB", "RGBA", "I;16", "I", "F"):
+        raise InputTypeError(
+            f"{where}: an image of mode '{mode}' has no pixels of its own as an array; convert it with image.convert('RGB')"
+        )
+    return np.asarray(value)
+
+
+def _convert_numbers(value: Any, value_type: TensorType, where: str) -> np.ndarray[Any, Any]:
+    try:
+        numbers = np.asarray(value)
+    except ValueError as error:
+        raise InputShapeError(f"{where}: the lists are of different lengths: {error}") from error
+    if value_type.dtype is None or value_type.dtype == "string" or numbers.size == 0:
+        return numbers if value_type.dtype in (None, "string") else numbers.astype(numpy_dtype(value_type.dtype))
+    dtype = numpy_dtype(value_type.dtype)
+    if numbers.dtype == dtype:
+        return numbers
+    kinds = "b" if value_type.dtype == "bool" else "biu" if value_type.dtype in INTEGER_DTYPES else "biuf"
+    if numbers.dtype.kind not in kinds or value_type.dtype not in FLOAT_DTYPES | INTEGER_DTYPES:
+        raise InputTypeError(
+            f"{where}: expected {value_type.dtype}, got numbers of type {_name_numbers(numbers)}; {_advise(value_type.dtype)}"
+        )
+    # An overflow is found in the result, without a warning.
+    with np.errstate(all="ignore"):
+        converted = numbers.astype(dtype)
+        lost = _find_lost(numbers, converted, is_float=value_type.dtype in FLOAT_DTYPES)
+    if lost.any():
+        first = numbers.reshape(-1)[int(np.argmax(lost))]
+        raise InputTypeError(
+            f"{where}: expected {value_type.dtype}, got the number {first}, which it does not have; {_advise(value_type.dtype)}"
+        )
+    return converted
+
+
+def _find_lost(numbers: np.ndarray[Any, Any], converted: np.ndarray[Any, Any], *, is_float: bool) -> np.ndarray[Any, Any]:
+    """Returns which numbers are not kept: integers that change, and decimals that become infinite."""
+    flat, results = numbers.reshape(-1), converted.reshape(-1)
+    lost: np.ndarray[Any, Any]
+    if numbers.dtype.kind == "f":
+        lost = np.isfinite(flat) & ~np.isfinite(results.astype(np.float64))
+    elif is_float:
+        lost = np.array([float(result) != int(number) for result, number in zip(results.astype(np.float64), flat, strict=True)])
+    else:
+        lost = np.array([int(result) != int(number) for result, number in zip(results, flat, strict=True)])
+    return lost
+
+
+def _name_numbers(numbers: np.ndarray[Any, Any]) -> str:
+    names = {"f": "float", "i": "int", "u": "int", "b": "bool", "O": "object", "U": "str", "S": "bytes"}
+    return names.get(numbers.dtype.kind, str(numbers.dtype))
+
+
+def _advise(dtype: str) -> str:
+    return f"say what is meant with np.array(values).astype('{numpy_dtype(dtype).name}')"
+
+
+class DeviceTensor:
+    """A tensor in the memory of a device. `array` is the device's own array; that of an output is valid until the next run of its
+    request.
+
+    `place` identifies the memory across plugins, because two plugins may use one name for memories that do not understand each other's
+    arrays.
+    """
+
+    def __init__(self, network: ExecutableNetwork, spec: ValueSpec) -> None:
+        assert spec.dtype is not None, "only tensors lie in the memory of a device"
+        self.memory = spec.memory
+        self.place = name_place(network, spec)
+        self.device = str(network.device)
+        self.dtype = numpy_dtype(spec.dtype)
+        self.array: Any = None
+        # Whether the array was made by `put`: that of a run may be a constant of the network.
+        self._is_own = False
+        self._spec = spec
+        self._to_host, self._from_host = network.to_host, network.from_host
+
+    @classmethod
+    def create(cls, network: ExecutableNetwork, name: str, value: Any = None) -> DeviceTensor:
+        """Returns a tensor for an input or output of a loaded network, with `value` written to it. On a device composed of devices, it
+        lies in the memory of the part that reads or makes the value.
+
+        Raises: InputNameError for a name that the network does not have, and for a value in the host's memory; errors of `write`.
+        """
+        part = network
+        while (inner := part.executable.find_part(name)) is not None:
+            part = inner
+        spec, _ = find_spec(name, part.all_inputs, part.all_outputs, network=network.name)
+        if spec.memory == HOST or not isinstance(spec.type, TensorType) or spec.dtype is None:
+            raise InputNameError(
+                f"'{name}' of {network.where} lies in the host's memory; give arrays of NumPy, which are shared and not copied"
+            )
+        tensor = cls(part, spec)
+        if value is not None:
+            tensor.write(value)
+        return tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the last value that `write` or a run put here."""
+        return tuple(self._require().shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the elements in bytes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def write(self, value: Any) -> None:
+        """Copies a value of the host to the device, into the array of an earlier `write` if the device can fill it.
+
+        Raises: InputTypeError, InputShapeError.
+        """
+        host = ValueSpec(self._spec.name, self._spec.type, HOST)
+        self.put(convert_value(value, host, network="its tensor"))
+
+    def put(self, array: np.ndarray[Any, Any]) -> Any:
+        """Copies an array of its element type to the device; returns the device's array."""
+        target = self.array if self._is_own and self.shape == array.shape else None
+        self.array, self._is_own = self._from_host(array, self._spec, target), True
+        return self.array
+
+    def keep(self, array: Any) -> None:
+        """Stores an array that a run has made in this tensor's memory; copies nothing."""
+        self.array, self._is_own = array, False
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """Returns a copy on the host. Raises: InputNameError before anything was written."""
+        array: np.ndarray[Any, Any] = self._to_host(self._require())
+        return array
+
+    def _require(self) -> Any:
+        if self.array is None:
+            raise InputNameError(f"the tensor for '{self._spec.name}' has no value yet; write one, or set it as output and run")
+        return self.array
+
+    def require_memory(self, spec: ValueSpec, where: str) -> DeviceTensor:
+        """Returns this tensor, after a check that it lies in the memory of this spec. Raises: InputTypeError."""
+        if spec.memory != self.memory:
+            raise InputTypeError(f"{where}: expected an array in {spec.memory}, got a tensor in {self.memory}; give tensor.read()")
+        return self
+
+
+def name_place(network: ExecutableNetwork, spec: ValueSpec) -> str:
+    """Returns the memory of a value as all plugins know it."""
+    return spec.memory if spec.memory == HOST else f"{network.provenance.distribution}/{spec.memory}"
+
+
+def check_preset(value: Any, spec: ValueSpec, *, network: str, takes_tensors: bool) -> Any:
+    """Returns the array or tensor that an output is to be written to. Raises: InputNameError, InputTypeError, InputShapeError."""
+    where = f"output '{spec.name}' of network '{network}'"
+    if isinstance(value, DeviceTensor):
+        return value if takes_tensors and spec.dtype is not None else value.require_memory(spec, where)
+    if not (isinstance(value, np.ndarray) and value.flags.writeable and value.flags.c_contiguous):
+        raise InputNameError(f"{where}: expected a writable C-contiguous NumPy array to fill")
+    convert_value(value, spec, network=network)
+    return value
+
+
+class OrderedPresets:
+    """The presets of a request by position: the caller's arrays, for the device, and the tensors, whose values stay in its memory."""
+
+    def __init__(self, presets: Mapping[str, Any], outputs: Sequence[ValueSpec]) -> None:
+        ordered = [presets.get(spec.name) for spec in outputs]
+        self._tensors = {index: value for index, value in enumerate(ordered) if isinstance(value, DeviceTensor)}
+        arrays = [None if index in self._tensors else value for index, value in enumerate(ordered)]
+        self._arrays = arrays if any(value is not None for value in arrays) else []
+        self._clash = next(
+            (
+                f"outputs '{outputs[other].name}' and '{outputs[index].name}' would be written to the same memory, and one of them lost; "
+                "set an array or tensor of its own for each"
+                for index, value in enumerate(ordered)
+                for other in range(index)
+                if _share_memory(value, ordered[other])
+            ),
+            None,
+        )
+
+    def enter(self, context: RunContext) -> None:
+        """Puts the presets into the context of a run. Raises: InputNameError if two of them share memory."""
+        if self._clash is not None:
+            raise InputNameError(self._clash)
+        if self._arrays:
+            context.outputs = self._arrays.copy()
+        if self._tensors:
+            context.tensors = self._tensors
+
+
+def _share_memory(value: Any, other: Any) -> bool:
+    is_in_memory = isinstance(value, np.ndarray) and isinstance(other, np.ndarray)
+    return np.may_share_memory(value, other) if is_in_memory else value is other and value is not None
