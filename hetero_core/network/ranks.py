@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import add, sub
 
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.contrib_shapes import TypedNode
+from hetero_core.network.contrib_types import TypedNode
 from hetero_core.network.graph import Node
 from hetero_core.network.types import LARGEST_RANK, TensorType, ValueType, rank_of
 
