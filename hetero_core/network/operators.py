@@ -1,6 +1,6 @@
 """The table of ONNX's operators: for each one, the sizes of its outputs and their element types, by ONNX's text.
 
-A rule of sizes is a function of the sizes of the inputs. A size is an integer, a `NamedSize`, or a symbol of a device: any object with
+A rule of sizes is a function of the sizes of the inputs. A size is an integer, an `OpenSize`, or a symbol of a device: any object with
 integer arithmetic and comparisons. So one rule serves the types of a network at read, a network for one set of sizes, and a plan for a
 class of sizes. A rule checks what is known as a plain number, and raises `UnknownError` if it cannot tell a shape, or if onnx may see an
 error in the node; then onnx is asked, or the sizes of an example hold. Imports nothing heavy.
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import count, zip_longest
 from math import floor, prod
 from typing import Any, NoReturn
 
-from hetero_core.dtypes import dtype_of_onnx
+from hetero_core.dtypes import dtype_of_numpy, dtype_of_onnx
 from hetero_core.network.graph import Node
 
 Shape = tuple[Any, ...]
@@ -25,52 +25,99 @@ class UnknownError(Exception):
     """A rule cannot tell the shape or the element type of a result."""
 
 
+class OpenAxesError(UnknownError):
+    """The axes that a node lists are not known; its argument is how many there are."""
+
+
 REFUSALS = (UnknownError, ArithmeticError, IndexError, KeyError, TypeError, ValueError)
 """The exceptions of a rule for a node of which it cannot tell, or that contradicts itself."""
 
 
-class NamedSize:
-    """A size of which only the name is known: a product of names and a number. It can be copied, multiplied and divided exactly."""
+class OpenSize:
+    """A size that no number is known of: a product of names and a number, exact as long as it is only copied, multiplied and divided.
+
+    What any other arithmetic makes of it is a size with a new name of its own; an order raises UnknownError.
+    """
 
     __slots__ = ("factor", "names")
 
-    def __init__(self, names: tuple[str, ...], factor: int = 1) -> None:
+    def __init__(self, *names: str, factor: int = 1) -> None:
         self.names, self.factor = names, factor
 
+    @property
+    def name(self) -> str | None:
+        """The name of a size that is one name of the model's; None for any other."""
+        is_name = self.factor == 1 and len(self.names) == 1 and not self.names[0].startswith(_NAMELESS)
+        return self.names[0] if is_name else None
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NamedSize) and (self.names, self.factor) == (other.names, other.factor)
+        if isinstance(other, OpenSize):
+            if (self.names, self.factor) == (other.names, other.factor):
+                return True
+        elif isinstance(other, int) and other < 0:
+            return False
+        raise UnknownError(self.names)
 
     def __hash__(self) -> int:
         return hash((self.names, self.factor))
 
     def __mul__(self, other: Any) -> Any:
-        if isinstance(other, NamedSize):
-            return NamedSize(tuple(sorted(self.names + other.names)), self.factor * other.factor)
-        return NamedSize(self.names, self.factor * other) if other else 0
+        if isinstance(other, OpenSize):
+            return OpenSize(*sorted(self.names + other.names), factor=self.factor * other.factor)
+        return OpenSize(*self.names, factor=self.factor * int(other)) if other else 0
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
-        names, divisor = list(self.names), other.factor if isinstance(other, NamedSize) else other
-        for name in other.names if isinstance(other, NamedSize) else ():
+        names, (removed, divisor) = (
+            list(self.names),
+            (other.names, other.factor) if isinstance(other, OpenSize) else ((), int(other)),
+        )
+        for name in removed:
             if name not in names:
-                raise UnknownError(name)
+                return open_size()
             names.remove(name)
         if self.factor % divisor:
-            raise UnknownError(names)
-        return NamedSize(tuple(names), self.factor // divisor) if names else self.factor // divisor
+            return open_size()
+        return OpenSize(*names, factor=self.factor // divisor) if names else self.factor // divisor
 
     def __add__(self, other: Any) -> Any:
-        if type(other) is int and other == 0:
-            return self
-        raise UnknownError(self.names)
+        return self if not isinstance(other, OpenSize) and other == 0 else open_size()
 
     __radd__ = __add__
+    __sub__ = __add__
+
+    def _lose(self, *_: Any) -> OpenSize:
+        return open_size()
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise UnknownError(self.names)
 
-    __sub__ = __rsub__ = __neg__ = __rfloordiv__ = __mod__ = __rmod__ = __lt__ = __le__ = __gt__ = __ge__ = __index__ = _refuse
+    __rsub__ = __neg__ = __abs__ = __rfloordiv__ = __mod__ = __rmod__ = _lose
+    __lt__ = __le__ = __gt__ = __ge__ = __index__ = __int__ = __bool__ = _refuse
+
+
+_NAMELESS = "\0"
+_numbers = count()
+
+
+def open_size(dimension: str | None = None) -> OpenSize:
+    """Returns the size of a dimension that is no number."""
+    return OpenSize(f"{_NAMELESS}{next(_numbers)}" if dimension is None else dimension)
+
+
+def is_unknown(size: Any) -> bool:
+    """Says whether a size is an `OpenSize`."""
+    return type(size) is OpenSize
+
+
+def _is_same(size: Any, other: Any) -> bool:
+    """Says whether two open sizes are one."""
+    return is_unknown(size) and is_unknown(other) and (size.names, size.factor) == (other.names, other.factor)
+
+
+def _open_sizes(count: int) -> Shape:
+    return tuple(open_size() for _ in range(count))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,12 +182,16 @@ class SizedNode:
         listed = self.numbers(index, "axes")
         if listed is None:
             return None
+        if any(map(is_unknown, listed)):
+            raise OpenAxesError(len(listed))
         axes = [self._place(int(axis), rank) for axis in listed]
         require(len(set(axes)) == len(axes))
         return axes
 
     def _place(self, axis: int, rank: int) -> int:
-        require((0 if self.node.since_version < 11 else -rank) <= axis < rank)
+        # Squeeze and Unsqueeze of version 1 have no negative axes, which engines take all the same.
+        counts_back = self.node.since_version >= 11 or self.node.op_type in ("Squeeze", "Unsqueeze")
+        require((-rank if counts_back else 0) <= axis < rank)
         return axis % rank
 
 
@@ -179,10 +230,13 @@ def require(condition: bool) -> None:
 
 
 def may_agree(size: Any, other: Any) -> bool:
-    """Says whether two sizes may be equal: numbers and names if they are, symbols of a device always."""
-    if type(size) is NamedSize or type(other) is NamedSize:
-        return size == other
+    """Says whether two sizes may be equal: two numbers if they are, any others always."""
     return type(size) is not int or type(other) is not int or size == other
+
+
+def _is(size: Any, number: int) -> bool:
+    """Says whether a size is known to be a number."""
+    return type(size) is not OpenSize and size == number
 
 
 def _is_number_below(size: Any, limit: int) -> bool:
@@ -198,14 +252,30 @@ def broadcast_sizes(*shapes: Shape) -> Shape:
     for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
         size: Any = 1
         for other in sizes:
-            if other is size or other == 1:
+            if other is size:
                 continue
-            if size == 1:
+            if type(other) is OpenSize or type(size) is OpenSize:
+                size = other if _is(size, 1) else size if _is(other, 1) else _meet(size, other)
+            elif other == 1:
+                continue
+            elif size == 1:
                 size = other
             elif other != size:
                 raise ValueError("shapes that do not broadcast")
         result.append(size)
     return tuple(reversed(result))
+
+
+def _prefer_known(size: Any, other: Any) -> Any:
+    """Returns that one of two equal sizes of which more is known."""
+    return other if is_unknown(size) and (not is_unknown(other) or size.name is None) else size
+
+
+def _meet(size: Any, other: Any) -> Any:
+    """Returns what is known of two sizes that are the same in each run."""
+    if type(size) is not OpenSize or type(other) is not OpenSize:
+        return other if type(size) is OpenSize else size
+    return size if _is_same(size, other) else open_size()
 
 
 # Element by element.
@@ -314,9 +384,24 @@ def _slide(node: SizedNode, sizes: Shape, kernel: Sequence[Any]) -> Shape:
     require(not any(_is_number_below(size, 1) for size in (*sizes, *kernel)) and not any(pad < 0 for pad in pads or ()))
     require(("auto_pad" not in node.node.attributes or not any(pads or ())) and len(pads or sizes * 2) == 2 * len(sizes))
     require(auto_pad in ("NOTSET", "VALID") or pads is None)
-    return count_windows(
-        sizes, tuple(kernel), auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations, ceil_mode=node.get("ceil_mode", 0)
+    open_axes = [is_unknown(size) or is_unknown(length) for size, length in zip(sizes, kernel, strict=True)]
+    counts = count_windows(
+        tuple(_LONG if is_open else size for size, is_open in zip(sizes, open_axes, strict=True)),
+        tuple(1 if is_unknown(length) else length for length in kernel),
+        auto_pad=auto_pad,
+        pads=pads,
+        strides=strides,
+        dilations=dilations,
+        ceil_mode=node.get("ceil_mode", 0),
     )[1]
+    return tuple(
+        count if not is_open else size if count == _LONG and length == 1 else open_size()
+        for size, length, count, is_open in zip(sizes, kernel, counts, open_axes, strict=True)
+    )
+
+
+_LONG = 1 << 30
+"""The size that stands for one that is open."""
 
 
 def count_windows(
@@ -377,7 +462,7 @@ def _convolve_transposed(node: SizedNode) -> Sequence[Shape]:
     shape, weight = node.shape(0), node.shape(1)
     axes, group = len(shape) - 2, int(node.get("group", 1))
     require(axes >= 1 and len(weight) == len(shape) and may_agree(weight[0], shape[1]))
-    require(node.get("auto_pad", "NOTSET") == "NOTSET" and "output_shape" not in node.node.attributes)
+    auto_pad, listed = node.get("auto_pad", "NOTSET"), node.get("output_shape")
     kernel, pads = node.get("kernel_shape") or weight[2:], node.get("pads") or (0,) * (2 * axes)
     strides, dilations, more = (
         node.get(name) or (default,) * axes for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
@@ -386,10 +471,20 @@ def _convolve_transposed(node: SizedNode) -> Sequence[Shape]:
     require(len(kernel) == len(strides) == len(dilations) == len(more) == axes)
     require(min(*strides, *dilations, group) >= 1 and min(*pads, *more) >= 0)
     require(not any(_is_number_below(size, 1) for size in shape) and (type(shape[1]) is not int or shape[1] % group == 0))
-    sizes = [
-        (size - 1) * strides[axis] + more[axis] + (kernel[axis] - 1) * dilations[axis] + 1 - pads[axis] - pads[axis + axes]
-        for axis, size in enumerate(shape[2:])
-    ]
+    if listed is not None:
+        require(len(listed) == axes)
+        return [(shape[0], weight[1] * group, *listed)]
+    extents = [(length - 1) * dilation + 1 for length, dilation in zip(kernel, dilations, strict=True)]
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        # Stride times as many elements as are read, if the windows reach them.
+        gaps = [max(stride - extent - further, 0) for stride, extent, further in zip(strides, extents, more, strict=True)]
+        sizes = [size * strides[axis] - gaps[axis] for axis, size in enumerate(shape[2:])]
+    else:
+        pads = (0,) * (2 * axes) if auto_pad == "VALID" else pads
+        sizes = [
+            (size - 1) * strides[axis] + more[axis] + extents[axis] - pads[axis] - pads[axis + axes]
+            for axis, size in enumerate(shape[2:])
+        ]
     return [(shape[0], weight[1] * group, *sizes)]
 
 
@@ -427,6 +522,8 @@ def _scale(size: Any, scale: float) -> Any:
     """Returns a size times a scale; of a size that is no number only if the scale or its inverse is a whole number that float32 holds."""
     if type(size) is int:
         return floor(scale * size)
+    if is_unknown(size):
+        return size if scale == 1 else open_size()
     if scale >= 1 and scale == int(scale):
         return size * int(scale)
     if scale > 0 and 1 / scale == int(1 / scale) and int(1 / scale) & (int(1 / scale) - 1) == 0:
@@ -448,12 +545,15 @@ def _concatenate(node: SizedNode) -> Sequence[Shape]:
     for shape in shapes[1:]:
         require(len(shape) == len(first))
         require(all(place == axis or may_agree(*sizes) for place, sizes in enumerate(zip(first, shape, strict=True))))
+        first = tuple(map(_prefer_known, first, shape))
     return [(*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])]
 
 
 def _split(node: SizedNode) -> Sequence[Shape]:
     shape, count = node.shape(), len(node.node.outputs)
     axis, parts = node.axis(len(shape), 0), node.numbers(1, "split")
+    if parts is not None and len(parts) != count and any(map(is_unknown, parts)):
+        parts = list(_open_sizes(count))
     if parts is None:
         require(node.get("num_outputs", count) == count and (type(shape[axis]) is not int or shape[axis] % count == 0))
         size = -(-shape[axis] // count)
@@ -483,20 +583,24 @@ def _reshape(node: SizedNode) -> Sequence[Shape]:
     shape, target = node.shape(), node.require_numbers(1)
     allows_zero = bool(node.get("allowzero", 0))
     require(not any(_is_number_below(size, -1) for size in target))
-    sizes = [shape[axis] if not allows_zero and size == 0 else size for axis, size in enumerate(target)]
-    holes = [axis for axis, size in enumerate(sizes) if size == -1]
+    sizes = [shape[axis] if not allows_zero and _is(size, 0) else size for axis, size in enumerate(target)]
+    holes = [axis for axis, size in enumerate(sizes) if _is(size, -1)]
     if holes:
-        require(len(holes) == 1 and not (allows_zero and 0 in target))
+        require(len(holes) == 1 and not (allows_zero and any(_is(size, 0) for size in target)))
         sizes[holes[0]] = prod(shape) // prod(size for axis, size in enumerate(sizes) if axis != holes[0])
-    require(prod(sizes) == prod(shape))
+    elements, whole = prod(sizes), prod(shape)
+    require(is_unknown(elements) or is_unknown(whole) or elements == whole)
     return [tuple(sizes)]
 
 
 def _squeeze(node: SizedNode) -> Sequence[Shape]:
     shape = node.shape()
-    axes = node.axes(1, len(shape))
+    try:
+        axes = node.axes(1, len(shape))
+    except OpenAxesError as error:
+        return [_open_sizes(len(shape) - error.args[0])]
     if axes is None:
-        require(not any(type(size) is NamedSize for size in shape))
+        require(not any(map(is_unknown, shape)))
         return [tuple(size for size in shape if size != 1)]
     # Of axes that are not in order older versions of the rule in onnx drop some.
     require(axes == sorted(axes) and all(may_agree(shape[axis], 1) for axis in axes))
@@ -506,19 +610,24 @@ def _squeeze(node: SizedNode) -> Sequence[Shape]:
 def _unsqueeze(node: SizedNode) -> Sequence[Shape]:
     shape = node.shape()
     rank = len(shape) + len(node.require_numbers(1, "axes"))
-    axes, sizes = node.axes(1, rank) or (), iter(shape)
+    try:
+        axes, sizes = node.axes(1, rank) or (), iter(shape)
+    except OpenAxesError:
+        return [_open_sizes(rank)]
     return [tuple(1 if axis in axes else next(sizes) for axis in range(rank))]
 
 
 def _reduce(node: SizedNode) -> Sequence[Shape]:
     shape = node.shape()
-    axes = node.axes(1, len(shape))
+    keeps = bool(node.get("keepdims", 1))
+    try:
+        axes = node.axes(1, len(shape))
+    except OpenAxesError as error:
+        return [_open_sizes(len(shape) - (0 if keeps else error.args[0]))]
     if not axes:
-        require(axes is None)
         if node.get("noop_with_empty_axes", 0):
             return [shape]
         axes = list(range(len(shape)))
-    keeps = bool(node.get("keepdims", 1))
     return [tuple(1 if axis in axes else size for axis, size in enumerate(shape) if keeps or axis not in axes)]
 
 
@@ -541,8 +650,16 @@ def _gather_slices(node: SizedNode) -> Sequence[Shape]:
 
 def _slice(node: SizedNode) -> Sequence[Shape]:
     sizes = list(node.shape())
+    if any(map(is_unknown, (*(node.numbers(3) or ()), *(node.numbers(4) or ())))):
+        return [_open_sizes(len(sizes))]
     for axis, start, end, step in read_slices(node, len(sizes)):
         size = sizes[axis]
+        if any(map(is_unknown, (start, end, size))):
+            is_whole = (
+                _is(start, 0) and step == 1 and ((type(end) is int and end >= _LONG) or (is_unknown(end) and _is_same(end, size)))
+            )
+            sizes[axis] = size if is_whole else open_size()
+            continue
         require(step > 0 or (not (_is_number_below(start, -size) if type(size) is int else False) and size != 0))
         begin, stop = clip_slice(start, end, size, step)
         count = -((begin - stop) // step) if step > 0 else -((stop - begin) // -step)
@@ -624,6 +741,8 @@ def _count_elements(node: SizedNode) -> Sequence[Shape]:
 
 def _range(node: SizedNode) -> Sequence[Shape]:
     begin, end, step = (node.number(index) for index in range(3))
+    if any(map(is_unknown, (begin, end, step))):
+        return [(end if _is(begin, 0) and _is(step, 1) else open_size(),)]
     require(not any(type(number) is float for number in (begin, end, step)))
     step = int(step)
     count = -((begin - end) // step) if step > 0 else -((end - begin) // -step)
@@ -639,7 +758,9 @@ def _fill(node: SizedNode) -> Sequence[Shape]:
 
 def _recur(node: SizedNode) -> Sequence[Shape]:
     shape, recurrence = node.shape(), node.shape(2)
-    directions, hidden = recurrence[0], recurrence[-1]
+    stacked, _, hidden = recurrence
+    directions = 2 if node.get("direction") == "bidirectional" else 1
+    require(may_agree(stacked, directions) and may_agree(node.get("hidden_size", hidden), hidden))
     if node.get("layout", 0):
         batch, steps, _ = shape
         whole, last = (batch, steps, directions, hidden), (batch, directions, hidden)
@@ -662,20 +783,25 @@ def _attend(node: SizedNode) -> Sequence[Shape]:
 # Element types.
 
 
+def _single(dtypes: DTypes) -> str | None:
+    """Returns the element type that all have whose type is known."""
+    known = {dtype for dtype in dtypes if dtype is not None}
+    require(len(known) <= 1)
+    return next(iter(known), None)
+
+
 def _first(node: Node, dtypes: DTypes) -> str | None:
     return dtypes[0]
 
 
 def _alike(node: Node, dtypes: DTypes) -> str | None:
     """All inputs have the type of the output."""
-    require(all(dtype == dtypes[0] for dtype in dtypes))
-    return dtypes[0]
+    return _single(dtypes)
 
 
 def _paired(node: Node, dtypes: DTypes) -> str | None:
     """The first two inputs have the type of the output."""
-    require(dtypes[0] == dtypes[1])
-    return dtypes[0]
+    return _single(dtypes[:2])
 
 
 def _compared(node: Node, dtypes: DTypes) -> str | None:
@@ -684,13 +810,36 @@ def _compared(node: Node, dtypes: DTypes) -> str | None:
 
 
 def _selected(node: Node, dtypes: DTypes) -> str | None:
-    require(dtypes[1] == dtypes[2])
-    return dtypes[1]
+    return _single(dtypes[1:])
 
 
 def _cast(node: Node, dtypes: DTypes) -> str | None:
     number = node.attributes.get("to")
     return dtype_of_onnx(number) if isinstance(number, int) else None
+
+
+def _like(*positions: int) -> TypeRule:
+    """Each output has the element type of one of these inputs."""
+    return lambda node, dtypes: tuple(dtypes[position] for position in positions)
+
+
+def _read_stated(node: Node, attribute: str, default: str | None) -> str | None:
+    """Returns the element type that an attribute states."""
+    number = node.attributes.get(attribute)
+    return dtype_of_onnx(number) if isinstance(number, int) and number else default
+
+
+def _quantized(node: Node, dtypes: DTypes) -> str | None:
+    return dtypes[2] if len(dtypes) > 2 and node.inputs[2] else _read_stated(node, "output_dtype", "uint8")
+
+
+def _dequantized(node: Node, dtypes: DTypes) -> str | None:
+    return "float32" if node.since_version < 19 else _read_stated(node, "output_dtype", dtypes[1])
+
+
+def _filled(node: Node, dtypes: DTypes) -> str | None:
+    value = node.attributes.get("value")
+    return "float32" if value is None else dtype_of_numpy(value.dtype)
 
 
 def _with_second(dtype: str) -> TypeRule:
@@ -717,56 +866,65 @@ _KEPT_SINCE = {
     24: "Swish",
 }
 """The operators whose output has the type of their first input, by the version from which they do."""
-_KEPT_SIZES = """BitwiseNot CastLike CumSum DequantizeLinear EyeLike GroupNormalization Hardmax IsInf IsNaN LRN LpNormalization
-MeanVarianceNormalization Not QuantizeLinear ReverseSequence ScatterElements ScatterND Shrink Trilu"""
-"""The operators whose output has the shape of their first input."""
+_KEPT_TYPES = """BitwiseNot CumSum GroupNormalization Hardmax LRN LpNormalization MeanVarianceNormalization ReverseSequence
+ScatterElements ScatterND Shrink Trilu"""
+"""Those of all versions."""
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+
+KEPT_RANKS = frozenset({"Pad", "Slice", "Split", "Tile"})
+"""The operators whose output has the rank of their first input whatever the others are."""
 
 OPERATORS: Mapping[str, Operator] = {
     **{name: Operator(since, _keep, _first) for since, names in _KEPT_SINCE.items() for name in names.split()},
-    **dict.fromkeys(_KEPT_SIZES.split(), Operator(1, _keep)),
+    **dict.fromkeys(_KEPT_TYPES.split(), Operator(1, _keep, _first)),
+    **dict.fromkeys(("IsInf", "IsNaN", "Not"), Operator(1, _keep, _always("bool"))),
+    "CastLike": Operator(15, _keep, _like(1)),
+    "DequantizeLinear": Operator(10, _keep, _dequantized),
+    "EyeLike": Operator(9, _keep, lambda node, dtypes: _read_stated(node, "dtype", dtypes[0])),
+    "QuantizeLinear": Operator(10, _keep, _quantized),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), Operator(7, _broadcast, _alike)),
     **dict.fromkeys(("Max", "Min", "Sum", "Mean"), Operator(8, _broadcast, _alike)),
     **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), Operator(7, _broadcast, _compared)),
     **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), Operator(12, _broadcast, _compared)),
-    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), Operator(10, _broadcast)),
+    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), Operator(10, _broadcast, _alike)),
     **dict.fromkeys(("Softmax", "LogSoftmax"), Operator(1, _keep_along(-1), _first)),
     **{f"Reduce{name}": Operator(1, _reduce, _first) for name in _REDUCTIONS},
     **dict.fromkeys(("ArgMax", "ArgMin"), Operator(1, _find_extreme, _always("int64"))),
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), Operator(7, _recur)),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), Operator(7, _recur, _first)),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), Operator(1, _pool_all, _first)),
-    "Attention": Operator(23, _attend),
+    "Attention": Operator(23, _attend, _like(0, 1, 2)),
     "AveragePool": Operator(1, _pool, _first),
     "BatchNormalization": Operator(9, _normalize_channels, _first),
     "Cast": Operator(6, _keep, _cast),
     "Concat": Operator(4, _concatenate, _alike),
-    "ConstantOfShape": Operator(9, _fill),
+    "ConstantOfShape": Operator(9, _fill, _filled),
     "Conv": Operator(1, _convolve(), _first),
-    "ConvInteger": Operator(10, _convolve()),
+    "ConvInteger": Operator(10, _convolve(), _always("int32")),
     "ConvTranspose": Operator(1, _convolve_transposed, _first),
     "DepthToSpace": Operator(1, _move_depth, _first),
     "Dropout": Operator(7, _drop_out, _with_second("bool")),
-    "DynamicQuantizeLinear": Operator(11, _quantize),
+    "DynamicQuantizeLinear": Operator(11, _quantize, lambda node, dtypes: ("uint8", "float32", "uint8")),
     "Expand": Operator(8, _expand, _first),
     "Flatten": Operator(1, _flatten, _first),
     "Gather": Operator(1, _gather, _first),
-    "GatherElements": Operator(11, _take_indices),
-    "GatherND": Operator(11, _gather_slices),
+    "GatherElements": Operator(11, _take_indices, _first),
+    "GatherND": Operator(11, _gather_slices, _first),
     "Gemm": Operator(7, _gemm, _paired),
-    "GridSample": Operator(16, _sample_grid),
+    "GridSample": Operator(16, _sample_grid, _first),
     "InstanceNormalization": Operator(6, _normalize_channels, _first),
+    "LpPool": Operator(2, _pool, _first),
     "LayerNormalization": Operator(17, _normalize_layer, _first),
     "MatMul": Operator(1, _multiply(), _paired),
-    "MatMulInteger": Operator(10, _multiply()),
+    "MatMulInteger": Operator(10, _multiply(), _always("int32")),
     "MaxPool": Operator(1, _pool, _with_second("int64")),
-    "OneHot": Operator(9, _mark_ones),
+    "OneHot": Operator(9, _mark_ones, _like(2)),
     "PRelu": Operator(7, _keep, _first),
     "Pad": Operator(2, _pad, _first),
     "Pow": Operator(7, _broadcast, _first),
-    "QLinearConv": Operator(10, _convolve(0, 3)),
-    "QLinearMatMul": Operator(10, _multiply(0, 3)),
+    "QLinearConv": Operator(10, _convolve(0, 3), _like(7)),
+    "QLinearMatMul": Operator(10, _multiply(0, 3), _like(7)),
     "RMSNormalization": Operator(23, _normalize_root, _first),
-    "Range": Operator(11, _range),
+    "Range": Operator(11, _range, _first),
     "Reshape": Operator(5, _reshape, _first),
     "Resize": Operator(11, _resize, _first),
     "SimplifiedLayerNormalization": Operator(0, _keep),
@@ -777,10 +935,10 @@ OPERATORS: Mapping[str, Operator] = {
     "Split": Operator(2, _split, _first),
     "Squeeze": Operator(1, _squeeze, _first),
     "Tile": Operator(6, _tile, _first),
-    "TopK": Operator(10, _search),
+    "TopK": Operator(10, _search, _with_second("int64")),
     "Transpose": Operator(1, _transpose, _first),
     "Unsqueeze": Operator(1, _unsqueeze, _first),
-    "Upsample": Operator(9, _resize),
+    "Upsample": Operator(9, _resize, _first),
     "Where": Operator(9, _broadcast, _selected),
 }
 """The operators of ONNX's own domain that have a rule."""

@@ -84,6 +84,8 @@ def draw_attributes(draw: random.Random, schema: Any) -> dict[str, Any]:
     if schema.name.endswith("Pool"):
         # A window that lies in pads alone is no window of a pooling that rounds up.
         values["pads"] = [min(pad, size - 1) for pad, size in zip(values["pads"], values["kernel_shape"] * 2, strict=True)]
+    if schema.since_version < 11:
+        values |= {"axis": abs(values["axis"]), "axes": [abs(axis) for axis in values["axes"]]}
     chosen = {name for name, each in schema.attributes.items() if each.required or draw.random() < 0.5}
     return {name: value for name, value in values.items() if name in chosen}
 

@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 from hetero_core.limits import FOLDED_FLOOR
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.inference import infer_node, infer_types, rebuild_graph, says_no_more
+from hetero_core.network.inference import infer_fixed_node, infer_types, rebuild_graph
 from hetero_core.network.initializers import Initializer
+from hetero_core.network.merging import merge_types
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_core.transforms.constants import Evaluate, drop_unread, fold_constants, fold_node
 from hetero_cpu.planning.signature import Signature
@@ -57,9 +58,11 @@ def specialize_plainly(network: Network, inputs: Sequence[ValueSpec], evaluate: 
             constants.update(folded)
             types.update((value, constant.type) for value, constant in folded.items())
             continue
-        inferred = infer_node(node, types, constants)
+        inferred = infer_fixed_node(node, types, constants)
         if inferred is None or not all(
-            says_no_more(network.types[name], value_type) for name, value_type in inferred.items() if name in network.types
+            merge_types(network.types[name], value_type) == value_type
+            for name, value_type in inferred.items()
+            if name in network.types
         ):
             return None
         types.update(inferred)
