@@ -65,24 +65,16 @@ def _infer_bytes(node: Node, input_types: tuple[TensorType | None, ...]) -> int:
     return sum(_count_bytes(value_type) for value_type in outputs.values())
 
 
-def _infer_outputs(node: Node, input_types: tuple[TensorType | None, ...]) -> dict[str, ValueType | None]:
-    import onnx  # heavy, as is what uses it
+def _infer_outputs(node: Node, input_types: tuple[TensorType | None, ...]) -> dict[str, ValueType]:
+    from hetero_core.network.onnx_types import infer_alone  # imports onnx
 
-    from hetero_core.network.type_protos import read_type, write_type
-    from hetero_core.network.writer import node_to_proto
-
+    # Each input by a name of its own: a value that is read twice would have one type only.
+    names = tuple(f"input{index}" if name else "" for index, name in enumerate(node.inputs))
+    types = {name: value_type for name, value_type in zip(names, input_types, strict=False) if name and value_type is not None}
     try:
-        schema = onnx.defs.get_schema(node.op_type, node.since_version, node.domain)
-        # Each input by a name of its own: a value that is read twice would have one type only.
-        names = tuple(f"input{index}" if name else "" for index, name in enumerate(node.inputs))
-        protos = {name: onnx.TypeProto() for name in names if name}
-        for name, value_type in zip(names, input_types, strict=False):
-            if name and value_type is not None:
-                write_type(value_type, protos[name])
-        outputs = onnx.shape_inference.infer_node_outputs(schema, node_to_proto(replace(node, inputs=names)), protos)
+        return infer_alone(replace(node, inputs=names), types, {})
     except Exception:  # noqa: BLE001  # compiled code of onnx, whose exceptions are of any type
         return {}  # inputs that do not fit together
-    return {name: read_type(proto, name) for name, proto in outputs.items()}
 
 
 def _count_bytes(value_type: ValueType | None) -> int:

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from hetero_core.kernels.precision import Array, Namespace
+from hetero_core.network.operators import count_windows
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 SLIDING: Mapping[str, Any] = {"auto_pad": "NOTSET", "dilations": None, "pads": None, "strides": None}
@@ -83,50 +84,11 @@ def lay_windows(
     dilations: tuple[int, ...] | None = None,
     ceil_mode: int = 0,
 ) -> Windows:
-    """Returns the windows of a convolution or a pooling, with ONNX's defaults filled in.
-
-    SAME pads make ceil(size / stride) outputs, the odd element goes to the end (UPPER) or the begin (LOWER). With `ceil_mode` a
-    last window may hang over the padded end, but none starts there; it may be the only one.
-
-    Raises: ValueError when no window fits. Source: ONNX Conv-22, MaxPool-22.
-    """
+    """Returns the windows of a convolution or a pooling, with ONNX's defaults filled in. Raises: as `operators.count_windows`."""
     rank = len(sizes)
-    strides = strides or (1,) * rank
-    dilations = dilations or (1,) * rank
-    if min((*kernel, *strides, *dilations), default=1) < 1:
-        raise ValueError(f"a window of {kernel} with strides {strides} and dilations {dilations}: each has to be at least 1")
-    extents = tuple((size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True))
-    resolved = resolve_pads(sizes, extents, strides, auto_pad, pads)
-    outputs = []
-    for size, extent, stride, (begin, end) in zip(sizes, extents, strides, resolved, strict=True):
-        room = size + begin + end - extent
-        count = (-(-room // stride) if ceil_mode else room // stride) + 1
-        if count < 1:
-            raise ValueError(f"a window of {extent} does not fit an axis of {size} padded by {begin} and {end}")
-        if ceil_mode and (count - 1) * stride >= size + begin:
-            count -= 1
-        outputs.append(count)
-    return Windows(sizes, kernel, strides, dilations, resolved, tuple(outputs))
-
-
-def resolve_pads(
-    sizes: tuple[int, ...], extents: tuple[int, ...], strides: tuple[int, ...], auto_pad: str, pads: tuple[int, ...] | None
-) -> tuple[tuple[int, int], ...]:
-    """Returns (begin, end) for each spatial axis."""
-    rank = len(sizes)
-    if auto_pad == "NOTSET":
-        flat = pads or (0,) * (2 * rank)
-        if len(flat) != 2 * rank:
-            raise ValueError(f"pads {list(flat)} of a window over {rank} axes: expected {2 * rank} of them")
-        return tuple((flat[axis], flat[axis + rank]) for axis in range(rank))
-    if auto_pad == "VALID":
-        return ((0, 0),) * rank
-    resolved = []
-    for size, extent, stride in zip(sizes, extents, strides, strict=True):
-        total = max((-(-size // stride) - 1) * stride + extent - size, 0)
-        small, large = total // 2, total - total // 2
-        resolved.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
-    return tuple(resolved)
+    geometry = {"strides": strides or (1,) * rank, "dilations": dilations or (1,) * rank}
+    resolved, outputs = count_windows(sizes, kernel, auto_pad=auto_pad, pads=pads, ceil_mode=ceil_mode, **geometry)
+    return Windows(sizes, kernel, geometry["strides"], geometry["dilations"], resolved, outputs)
 
 
 def count_slid(x: Array, kernel: tuple[int, ...], channels: int, **attributes: Any) -> int:

@@ -1,54 +1,87 @@
 """Types of all values: what the model declares and what follows from it, merged.
 
-Networks whose operators are common and whose sizes are known need neither onnx nor the file that asks it (`shapes`).
+Each node is asked in order: by the rule of its operator (`operators`, `contrib_types`), by the author of a custom one, or, without a
+rule or if the rule cannot tell, by onnx, which sees this node alone (`onnx_types`). So onnx is not imported for a network whose operators
+have rules. What is known of the elements of shapes is followed, with sizes that have only a name. Nothing that is known is ever lost.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
+from hetero_core.errors import ExtensionError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
-from hetero_core.network.graph import Graph, Network, Node
-from hetero_core.network.growth import bound_type_bytes
-from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, state_hints, without_hints
-from hetero_core.network.plain_types import infer_plainly
-from hetero_core.network.types import ValueType
+from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
+from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, state_hints, without_hints, word_source
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.known_values import compute_elements, computes_shapes
+from hetero_core.network.merging import merge_types, unite_types
+from hetero_core.network.operators import KEPT_RANKS, OPERATORS, REFUSALS, OpenSize, Shape, SizedNode, open_size
+from hetero_core.network.soundness import check_ranks
+from hetero_core.network.types import LARGEST_RANK, Dimension, MapType, TensorType, ValueType, has_known_element, shape_of, sizes_of
+
+LARGEST_SIZE = 1 << 40
+"""A size above it is left to onnx, whose sizes have 64 bits."""
+LARGEST_READ_CONSTANT = 1024
+"""Bytes up to which inference reads a constant's values: shapes, axes and the like are small."""
+_MOST_ROUNDS = 8
+_UNKNOWN = TensorType(None)
 
 CustomTypes = Callable[[Node, tuple[ValueType | None, ...]], Sequence[ValueType] | None]
 """Takes a node that onnx does not know and the types of its inputs (None: unknown or absent); returns those of its outputs."""
+Read = Callable[[str], Sequence[Any] | None]
+Types = Mapping[str, ValueType]
+Constants = Mapping[str, Initializer]
 
 
 def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = None, budget: ReadBudget | None = None) -> Network:
     """Returns the network with all types completed as far as they can be inferred, bodies included.
 
-    Nodes are shared with `network`, except those whose bodies learnt a type. Cost: linear, some 20 us per node, 3 where onnx need not be
-    asked (`plain_types`). `budget` is what the reading of the network has left; None for a network that was read before.
+    Nodes are shared with `network`, except those whose bodies learnt a type. Cost: linear, some 8 us per node, 100 if onnx is asked.
+    `budget` is what the reading of the network has left; None for a network that was read before.
 
     Raises: InvalidNetworkError when a type in `network.types` contradicts what its producer gives; ExtensionError when
     `infer_custom_types` returns more types than the node has outputs; ReadLimitError.
     """
     if budget is not None:
-        budget.require_memory(bound_type_bytes(network), "its types, each at most as large as the largest that is declared,")
+        budget.require_memory(_bound_type_bytes(network), "its types, each at most as large as the largest that is declared,")
     # What bodies declare, and hints, are no proof of anything outside: they are put back afterwards.
-    inferred = _infer(forget_body_shapes(without_hints(network)), infer_custom_types, budget)
+    start = forget_body_shapes(without_hints(network))
+    inferred = _Inference(infer_custom_types, budget).infer(start)
     restored = restore_body_shapes(inferred, network)
     return state_hints(restored, network.declarations) if network.declarations.are_stated else restored
 
 
-def _infer(network: Network, infer_custom_types: CustomTypes | None, budget: ReadBudget | None) -> Network:
-    plain = infer_plainly(network)
-    if plain is None:
-        from hetero_core.network.shapes import infer_with_onnx  # imports onnx, and the rules of ONNX Runtime's operators
-
-        return infer_with_onnx(network, infer_custom_types, budget)
-    typed = rebuild_graph(network, network.nodes, network.types if plain == network.types else plain)
-    assert isinstance(typed, Network)
-    return typed
+def find_contradictions(network: Network) -> Mapping[str, str]:
+    """Returns what onnx objects to, by the names of nodes; only nodes are asked about whose rule cannot tell."""
+    inference = _Inference(None, None)
+    inference.infer(forget_body_shapes(without_hints(network)))
+    return inference.objections
 
 
-def rebuild_graph(graph: Graph, nodes: tuple[Node, ...], types: Mapping[str, ValueType]) -> Graph:
+def _bound_type_bytes(graph: Graph) -> int:
+    """Returns about how many bytes the types of all values may take, where each is as large as the largest that is known."""
+    largest = values = 0
+    for each in iterate_graphs(graph):
+        values += sum(len(node.outputs) for node in each.nodes)
+        largest = max(largest, max(map(_measure, each.types.values()), default=0))
+    return values * largest
+
+
+def _measure(value_type: ValueType) -> int:
+    if isinstance(value_type, MapType):
+        return _measure(value_type.value)
+    if not isinstance(value_type, TensorType):
+        return _measure(value_type.element)
+    # 40 bytes: what a dimension takes in a message, in its bytes and in a tuple.
+    return 64 + sum(40 + (len(size) if isinstance(size, str) else 0) for size in value_type.shape or ())
+
+
+def rebuild_graph(graph: Graph, nodes: tuple[Node, ...], types: Types) -> Graph:
     """Returns the graph with these nodes and types, and with the types of its border brought up to date."""
     if types is graph.types and all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
         return graph
@@ -61,3 +94,267 @@ def rebuild_graph(graph: Graph, nodes: tuple[Node, ...], types: Mapping[str, Val
         nodes=nodes,
         types=MappingProxyType(dict(types)),
     )
+
+
+@dataclass(slots=True, eq=False)
+class _Inference:
+    """One inference over one network; `objections` are what onnx says against nodes, by name."""
+
+    custom_types: CustomTypes | None
+    budget: ReadBudget | None
+    learnt: bool = False
+    objections: dict[str, str] = field(default_factory=dict)
+
+    def infer(self, network: Network) -> Network:
+        """Returns the network with its types. A body tells the node that has it of types, and the node tells the body: in rounds."""
+        for graph in iterate_graphs(network):
+            check_ranks(graph)
+        has_bodies = any(node.bodies for node in network.nodes)
+        for _ in range(_MOST_ROUNDS):
+            self.learnt = False
+            swept = self._sweep(network, {}, {}, {})
+            assert isinstance(swept, Network)
+            network = swept
+            if not has_bodies or not self.learnt:
+                break
+        return network
+
+    def _sweep(self, graph: Graph, outer: Types, constants: Constants, elements: Mapping[str, Any]) -> Graph:
+        """Returns the graph with the types of its values; the others are those around it."""
+        types = dict(graph.types)
+        state = _Scope(
+            ChainMap(types, dict(outer)), ChainMap(dict(graph.initializers), dict(constants)), ChainMap({}, dict(elements))
+        )
+        nodes: list[Node] = []
+        learnt = False
+        for node in graph.nodes:
+            if self.budget is not None:
+                self.budget.check_time(f"node {node.label}", steps=16)
+            bodies = node.bodies
+            if bodies:
+                node = node.with_bodies(
+                    {key: self._sweep(body, state.types, state.constants, state.elements) for key, body in bodies.items()}
+                )
+            node, inferred = self._infer_node(node, state)
+            nodes.append(node)
+            inferred.update(state.follow(node, inferred))
+            for name, value_type in inferred.items():
+                learnt |= merge_into(graph, types, name, value_type)
+        self.learnt |= learnt
+        return rebuild_graph(graph, tuple(nodes), types if learnt else graph.types)
+
+    def _infer_node(self, node: Node, state: _Scope) -> tuple[Node, dict[str, ValueType]]:
+        """Returns the node, its bodies perhaps with more types, and the types of its outputs that could be learnt."""
+        input_types = [state.find_type(value) if value else None for value in node.inputs]
+        if node.since_version == 0:
+            inferred = self._ask_author(node, input_types)
+            if not inferred:
+                from hetero_core.network.contrib_types import infer_contrib  # many rules, of which most networks need none
+
+                inferred = infer_contrib(node, input_types)
+            return node, inferred
+        if node.op_type == "If" and not node.domain and node.since_version < 11:
+            # As of opset 10 onnx takes the branches' types for two descriptions of one type.
+            return node, _unite_branches(node)
+        types = None if node.domain else apply_rule(node, input_types, state.read)
+        if node.bodies or (types is None and not all(_is_complete(state.types.get(value)) for value in node.writes)):
+            from hetero_core.network.onnx_types import ask_onnx, infer_by_signature  # imports onnx
+
+            node, types = ask_onnx(node, state.types, state.constants, state.elements, self.objections)
+            if node.op_type in KEPT_RANKS and not node.domain and isinstance(input_types[0], TensorType):
+                shape = input_types[0].shape
+                ranked = TensorType(None, None if shape is None else (None,) * len(shape))
+                types = {value: merge_types(types.get(value, ranked), ranked) or types[value] for value in node.writes}
+            if not all(has_known_element(types.get(value, state.types.get(value))) for value in node.writes):
+                for value, signed in infer_by_signature(node, input_types).items():
+                    types[value] = merge_types(types.get(value, signed), signed) or signed
+        for value_type in (types or {}).values():
+            if isinstance(value_type, TensorType) and value_type.shape is not None and len(value_type.shape) > LARGEST_RANK:
+                raise InvalidNetworkError(
+                    f"node {node.label} makes an array of {len(value_type.shape)} dimensions; an array has at most {LARGEST_RANK}. "
+                    "Correct the shapes, or export the model again."
+                )
+        return node, types or {}
+
+    def _ask_author(self, node: Node, input_types: Sequence[ValueType | None]) -> dict[str, ValueType]:
+        if self.custom_types is None:
+            return {}
+        answer = self.custom_types(node, tuple(input_types))
+        if answer is None:
+            return {}
+        if len(answer) > len(node.outputs):
+            raise ExtensionError(
+                f"infer_types of the operator of node {node.label} gave {len(answer)} types; the node has {len(node.outputs)} "
+                "outputs. Return one type for each output."
+            )
+        return {value: answer[index] for index, value in enumerate(node.outputs[: len(answer)]) if value}
+
+
+@dataclass(slots=True, eq=False)
+class _Scope:
+    """All that is known at a place of a graph: types, constants, and the elements of values that follow from shapes, as arrays."""
+
+    types: ChainMap[str, ValueType]
+    constants: Constants
+    elements: ChainMap[str, Any]
+
+    def find_type(self, value: str) -> ValueType | None:
+        """Returns the type of a value."""
+        constant = self.constants.get(value)
+        return self.types.get(value) if constant is None else constant.type
+
+    def read(self, value: str) -> Sequence[Any] | None:
+        """Returns the elements of a small value of numbers, open ones if only their number is known."""
+        array = self.elements.get(value)
+        if array is None:
+            constant = self.constants.get(value)
+            if constant is not None:
+                return read_numbers(self.constants, value)
+            value_type = self.types.get(value)
+            sizes = sizes_of(value_type)
+            if sizes is None or len(sizes) > 1 or (sizes and sizes[0] > LARGEST_RANK):
+                return None
+            return [open_size() for _ in range(sizes[0] if sizes else 1)]
+        numbers: list[Any] = array.reshape(-1).tolist()
+        return numbers
+
+    def follow(self, node: Node, inferred: Types) -> dict[str, ValueType]:
+        """Notes the elements of what a node computes from shapes; returns the type of its output if it tells more than `inferred`."""
+        if not computes_shapes(node):
+            return {}
+        arrays = tuple(self._find_elements(value, node) if value else None for value in node.inputs)
+        if any(value and array is None for value, array in zip(node.inputs, arrays, strict=True)) or not any(node.inputs):
+            return {}
+        array = compute_elements(node, arrays)
+        if array is None:
+            return {}
+        (output,) = node.outputs
+        self.elements[output] = array
+        known = inferred.get(output, self.types.get(output))
+        dtype = known.dtype if isinstance(known, TensorType) and known.dtype is not None else str(array.dtype)
+        return {output: TensorType("int64" if dtype == "object" else dtype, tuple(array.shape))}
+
+    def _find_elements(self, value: str, node: Node) -> Any:
+        """Returns the elements that a node reads of an input; of Shape and Size, the sizes. None if they are not known."""
+        if node.op_type in ("Shape", "Size"):
+            shape = shape_of(self.find_type(value))
+            return None if shape is None else _array_of_sizes(_name_sizes(shape))
+        constant = self.constants.get(value)
+        if constant is None:
+            return self.elements.get(value)
+        is_small = constant.nbytes <= LARGEST_READ_CONSTANT and constant.dtype in ("int32", "int64", "bool")
+        return constant.array if is_small else None
+
+
+def _array_of_sizes(sizes: Shape) -> Any:
+    import numpy as np  # only networks that compute with shapes need it
+
+    return np.array(sizes, np.int64 if all(type(size) is int for size in sizes) else object)
+
+
+def merge_into(graph: Graph, types: dict[str, ValueType], name: str, inferred: ValueType) -> bool:
+    """Merges one type into `types`; says whether something new came with it."""
+    known = types.get(name)
+    if known is inferred:
+        return False
+    merged = inferred if known is None else merge_types(known, inferred)
+    if merged is None:
+        raise InvalidNetworkError(
+            f"value '{name}' of '{graph.name}' is declared as {known}, but {word_source(graph, name)} gives {inferred}; "
+            "correct the declaration or remove it."
+        )
+    if merged == known:
+        return False
+    types[name] = merged
+    return True
+
+
+def _unite_branches(node: Node) -> dict[str, ValueType]:
+    """Returns the types of the outputs of an `If`, as far as both branches state them."""
+    branches = [[body.types.get(spec.name, spec.type) for spec in body.outputs] for body in node.bodies.values()]
+    if len(branches) != 2:
+        return {}
+    united = (unite_types(first, second) for first, second in zip(*branches, strict=False))
+    return {name: value_type for name, value_type in zip(node.outputs, united, strict=False) if name}
+
+
+def _is_complete(value_type: ValueType | None) -> bool:
+    """Says whether a type leaves nothing to learn."""
+    return (
+        isinstance(value_type, TensorType)
+        and value_type.dtype is not None
+        and value_type.shape is not None
+        and None not in value_type.shape
+    )
+
+
+def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) -> dict[str, ValueType] | None:
+    """Returns the types that the rule of an operator of ONNX gives; None without a rule, or if it cannot tell."""
+    operator = OPERATORS.get(node.op_type)
+    if operator is None or operator.dtypes is None or node.since_version < operator.since:
+        return None
+    shapes: list[Shape | None] = []
+    dtypes: list[str | None] = []
+    for value_type in input_types:
+        tensor_type = value_type if isinstance(value_type, TensorType) else _UNKNOWN
+        shapes.append(None if tensor_type.shape is None else _name_sizes(tensor_type.shape))
+        dtypes.append(tensor_type.dtype)
+    try:
+        inferred = operator.sizes(SizedNode(node, shapes, read))
+        output_dtypes = operator.dtypes(node, dtypes)
+    except REFUSALS:
+        return None
+    outputs: dict[str, ValueType] = {}
+    for index, value in enumerate(node.outputs):
+        if index >= len(inferred):
+            return None
+        if not value:
+            continue
+        dtype = output_dtypes[index] if isinstance(output_dtypes, tuple) else output_dtypes
+        if inferred[index] is shapes[0] and dtype == dtypes[0] is not None:
+            # Values that share a type are compared by it at once.
+            outputs[value] = input_types[0]  # type: ignore[assignment]  # it is no None, as its element type is known
+            continue
+        shape = _plain_shape(inferred[index])
+        if dtype is None or shape is None:
+            return None
+        outputs[value] = TensorType(dtype, shape)
+    return outputs
+
+
+def infer_fixed_node(node: Node, types: Types, constants: Constants) -> dict[str, ValueType] | None:
+    """Returns what `apply_rule` does for a node between values of known types; None also if a size of an output is open."""
+    inputs = [constants[value].type if value in constants else types.get(value) for value in node.inputs]
+    outputs = None if node.domain else apply_rule(node, inputs, lambda value: read_numbers(constants, value))
+    return None if outputs is None or not all(map(_is_complete, outputs.values())) else outputs
+
+
+def _name_sizes(shape: tuple[Dimension, ...]) -> Shape:
+    for size in shape:
+        if type(size) is not int:
+            return tuple(size if isinstance(size, int) else open_size(size) for size in shape)
+    return shape
+
+
+def _plain_shape(sizes: Sequence[Any]) -> tuple[Dimension, ...] | None:
+    """Returns inferred sizes as a shape; None if some size is none that an array has."""
+    shape: list[Dimension] = []
+    for size in sizes:
+        if type(size) is OpenSize:
+            shape.append(size.name)
+        elif type(size) is int and 0 <= size < LARGEST_SIZE:
+            shape.append(size)
+        else:
+            return None
+    return tuple(shape)
+
+
+def read_numbers(constants: Constants, value: str) -> Sequence[Any] | None:
+    """Returns the elements of a small constant of numbers."""
+    constant = constants.get(value)
+    if constant is None or constant.dtype not in ("int32", "int64", "float32") or len(constant.shape) > 1:
+        return None
+    if constant.shape and constant.shape[0] > LARGEST_RANK:
+        return None
+    numbers: list[Any] = constant.array.reshape(-1).tolist()
+    return numbers

@@ -15,6 +15,7 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.network.graph import Node
 from hetero_core.network.initializers import Initializer
+from hetero_core.network.operators import UnknownError, is_unknown
 from hetero_core.network.types import ValueType, sizes_of
 
 LARGEST_VALUE = 1024
@@ -32,15 +33,32 @@ def compute_known_value(node: Node, types: Mapping[str, ValueType], constants: M
     # Where all inputs are absent there is nothing to compute from, whatever the operator.
     if inputs is None or all(array is None for array in inputs):
         return {}
-    try:
-        array = compute(node, inputs)
-    except (ArithmeticError, IndexError, MemoryError, OverflowError, TypeError, ValueError):
-        # The node cannot be computed at all; who runs it says so, and in which run.
-        return {}
-    if array is None or array.nbytes > LARGEST_VALUE:
-        return {}
+    array = compute_elements(node, inputs)
     # Arithmetic gives scalars, which are no arrays, and cuts give views with steps.
-    return {node.outputs[0]: Initializer.of_array(np.array(array, order="C"))}
+    return {} if array is None else {node.outputs[0]: Initializer.of_array(array)}
+
+
+def computes_shapes(node: Node) -> bool:
+    """Says whether a node is of an operator whose elements are followed."""
+    return node.op_type in _OPERATORS and not node.domain and len(node.outputs) == 1
+
+
+def compute_elements(node: Node, inputs: Arrays) -> Any:
+    """Returns the output of a node for arrays of integers, or of objects: sizes with names, or symbols; None if it is not known.
+
+    Of Shape and Size, the input is the shape.
+    """
+    try:
+        array = np.array(_OPERATORS[node.op_type](node, inputs), order="C")
+    except (UnknownError, ArithmeticError, AttributeError, IndexError, MemoryError, TypeError, ValueError):
+        # The node cannot be computed at all; who runs it says so, and in which run.
+        return None
+    if array.nbytes > LARGEST_VALUE or (array.ndim == 0 and array.item() is None):
+        return None
+    if array.dtype != object:
+        return array
+    kinds = {type(element) for element in array.reshape(-1).tolist()}
+    return array.astype(np.int64) if kinds <= {int} else array.astype(bool) if kinds <= {bool} else array
 
 
 def _read_shape(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> Arrays | None:
@@ -67,11 +85,16 @@ def _is_counting(dtype: str) -> bool:
 def _cast(node: Node, inputs: Arrays) -> Any:
     number = node.attributes.get("to")
     dtype = dtype_of_onnx(number) if isinstance(number, int | str) else None
+    if inputs[0].dtype == object:
+        return inputs[0] if dtype in ("int32", "int64") else None
     return inputs[0].astype(numpy_dtype(dtype)) if dtype is not None and _is_counting(dtype) else None
 
 
 def _divide(node: Node, inputs: Arrays) -> Any:
     dividend, divisor = inputs
+    if dividend.dtype == object or divisor.dtype == object:
+        elements = (*dividend.reshape(-1).tolist(), *divisor.reshape(-1).tolist())
+        return dividend // divisor if all(is_unknown(element) or element >= 0 for element in elements) else None
     if not divisor.all():
         return None
     # The standard cuts fractions off; NumPy's quotient of integers is rounded down.
@@ -135,7 +158,7 @@ _OPERATORS: Mapping[str, Callable[[Node, Arrays], Any]] = {
     "ConstantOfShape": _fill,
     "Div": _divide,
     "Equal": lambda node, inputs: inputs[0] == inputs[1],
-    "Gather": lambda node, inputs: np.take(inputs[0], inputs[1], node.attributes.get("axis", 0)),
+    "Gather": lambda node, inputs: np.take(inputs[0], inputs[1].astype(np.int64), node.attributes.get("axis", 0)),
     "Greater": lambda node, inputs: inputs[0] > inputs[1],
     "Identity": lambda node, inputs: inputs[0],
     "Less": lambda node, inputs: inputs[0] < inputs[1],
@@ -145,7 +168,7 @@ _OPERATORS: Mapping[str, Callable[[Node, Arrays], Any]] = {
     "Reshape": _reshape,
     # start and end are Shape-15's; before, the whole shape is returned.
     "Shape": lambda node, inputs: inputs[0][node.attributes.get("start", 0) : node.attributes.get("end")],
-    "Size": lambda node, inputs: np.array(inputs[0].prod(), np.int64),
+    "Size": lambda node, inputs: np.array(inputs[0].prod(), inputs[0].dtype),
     "Slice": _slice,
     "Squeeze": lambda node, inputs: inputs[0].squeeze(_read_axes(node, inputs)),
     "Sub": lambda node, inputs: inputs[0] - inputs[1],

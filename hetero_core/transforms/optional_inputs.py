@@ -15,9 +15,8 @@ import numpy as np
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import drop_hints, forget_shapes
-from hetero_core.network.inference import infer_types
+from hetero_core.network.inference import LARGEST_READ_CONSTANT, infer_types
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.shapes import LARGEST_READ_CONSTANT
 from hetero_core.network.types import ValueSpec
 
 

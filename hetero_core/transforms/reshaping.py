@@ -6,21 +6,17 @@ onnx's own inference lets some such nodes pass (a convolution of other channels,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
-from hetero_core.network.border import EMPTY_BORDER, Border
-from hetero_core.network.encoding import GraphWriter, write_model
+from hetero_core.network.border import Border
 from hetero_core.network.graph import Graph, Network, Node, iterate_nodes
-from hetero_core.network.growth import find_growth
 from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes
-from hetero_core.network.inference import infer_types
+from hetero_core.network.inference import find_contradictions, infer_types
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.notes import no_notes
-from hetero_core.network.shapes import SkeletonWeights
 from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType
 from hetero_core.transforms.windows import find_misfit
 
@@ -248,13 +244,10 @@ def _restore_in_graph(graph: Graph, before: Graph) -> Graph:
 
 def _find_failure(before: Network, reshaped: Network) -> str | None:
     """Returns what onnx says in its strict mode about the network, unless it said the same before, or what the windows say."""
-    problem = _ask_strictly(reshaped)
-    if problem is not None and _ask_strictly(before) is None:
-        match = re.search(r"node name: (.*?)\)(?:: )?(.*)", problem, re.DOTALL)
-        node = None if match is None else reshaped.index_of_node.get(match[1])
-        if match is not None and node is not None:
-            return f"node {reshaped.nodes[node].label}: {_shorten(match[2])}"
-        return _shorten(problem)
+    known = find_contradictions(before)
+    for name, problem in find_contradictions(reshaped).items():
+        if name not in known and name in reshaped.index_of_node:
+            return f"node {reshaped.node(name).label}: {_shorten(problem)}"
     for node_ in reshaped.nodes:
         misfit = find_misfit(node_, reshaped)
         if misfit is not None and find_misfit(node_, before) is None:
@@ -263,27 +256,5 @@ def _find_failure(before: Network, reshaped: Network) -> str | None:
 
 
 def _shorten(text: str) -> str:
-    return " ".join(text.split()).removeprefix("[ShapeInferenceError] ").rstrip(".")
-
-
-def _ask_strictly(network: Network) -> str | None:
-    """Returns what onnx says in its strict mode; nothing of a network whose types may grow without bound."""
-    import onnx.shape_inference  # heavy
-
-    growth = find_growth(network)
-    if growth.of_ranks:
-        return None
-    states_nothing: Callable[[ValueType], bool] = lambda _: False  # noqa: E731  # one word for an argument
-    model = write_model(
-        replace(network, border=EMPTY_BORDER), GraphWriter(SkeletonWeights(), states_nothing, notes_of_node=no_notes)
-    )
-    from hetero_core.network.type_protos import write_spec
-
-    for spec, info in zip(network.inputs, model.graph.input, strict=True):
-        if not info.HasField("type"):
-            write_spec(spec, info)
-    try:
-        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=not growth.of_shapes)
-    except Exception as error:  # noqa: BLE001  # compiled code of onnx, whose exceptions are of any type
-        return str(error)
-    return None
+    text = re.sub(r".*\(op_type:[^)]*\):?", "", " ".join(text.split()).removeprefix("[ShapeInferenceError] "))
+    return text.strip().rstrip(".")

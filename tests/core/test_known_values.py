@@ -153,4 +153,4 @@ def test_rank_that_no_array_has_is_refused(nodes: str) -> None:
 
 def test_lengths_of_a_split_come_with_the_run_and_its_ranks_do_not() -> None:
     network = read_network(parse("g (float[2,6] x, int64[2] parts) => (a, b) { a, b = Split <axis = 1> (x, parts) }"))
-    assert {network.type_of(name) for name in "ab"} == {TensorType("float32", (None, None))}
+    assert {network.type_of(name) for name in "ab"} == {TensorType("float32", (2, None))}

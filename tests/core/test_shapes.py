@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import onnx
 import onnx.parser
-import onnx.shape_inference
 import pytest
 
 from hetero_core.errors import ExtensionError, InvalidNetworkError, NetworkDeclarationWarning
@@ -183,19 +182,6 @@ def test_author_who_contradicts_the_declaration_is_believed() -> None:
     with pytest.warns(NetworkDeclarationWarning, match=message):
         network = read("g (float[2] x) => (float[3] y) { [t] y = com.acme.Twist(x) }", custom=double_last)
     assert network.outputs[0].type == f32(4)
-
-
-def test_failing_inference_of_the_whole_leaves_the_nodes_to_be_inferred_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    infer = onnx.shape_inference.infer_shapes
-
-    def fail_on_shrink(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
-        if any(node.op_type == "Shrink" for node in model.graph.node):
-            raise onnx.shape_inference.InferenceError("Shrink cannot be inferred")
-        return infer(model, **options)
-
-    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fail_on_shrink)
-    network = read("g (float[2] x) => (float[2] z) { a = Relu(x) z = Shrink(a) y = Neg(z) }")
-    assert network.types == {"x": f32(2), "a": f32(2), "z": f32(2), "y": TensorType("float32")}
 
 
 def test_network_with_new_nodes_gets_their_types_and_keeps_its_nodes() -> None:

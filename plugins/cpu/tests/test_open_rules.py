@@ -1,7 +1,8 @@
-"""Rules of shapes on symbols give, for other sizes than the example's, what onnx infers for these."""
+"""Rules of sizes on symbols give what they give on integers, and, for other sizes than the example's, what onnx infers for these."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,16 @@ import onnx
 import onnx.helper
 import onnx.shape_inference
 import pytest
-from hetero_cpu.open.further_rules import FURTHER_RULES
-from hetero_cpu.open.rules import infer_shapes
-from hetero_cpu.open.sizes import Scope, is_open, terms_of
+from hetero_cpu.open.sizes import Scope, is_open, terms_of, value_of
 from hetero_cpu.open.terms import evaluate
+from hetero_tests.drawn_nodes import draw_model, list_versions
 from onnx import TensorProto
 
+from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Node
+from hetero_core.network.operators import OPERATORS, REFUSALS, SizedNode, infer_sizes
+from hetero_core.network.reader import assemble_network
+from hetero_core.network.weights import WeightFiles
 
 FLOAT, INT8, UINT8, INT64 = TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT64
 Input = tuple[int, tuple[Any, ...]]
@@ -67,27 +71,6 @@ _EXAMPLE = {"a": 2, "b": 8, "c": 10}
 _OTHERS = ({"a": 5, "b": 12, "c": 6}, {"a": 3, "b": 30, "c": 44}, {"a": 7, "b": 7, "c": 9})
 
 
-def test_each_further_rule_has_a_case() -> None:
-    assert {name.split()[0] for name in _CASES} >= set(FURTHER_RULES)
-
-
-class _Values:
-    """Shapes with symbols, and constants."""
-
-    def __init__(self, shapes: dict[str, tuple[Any, ...]], constants: dict[str, Any]) -> None:
-        self._shapes, self._constants = shapes, constants
-
-    def read(self, value: str) -> Any:
-        constant = self._constants.get(value)
-        return None if constant is None else np.asarray(constant, object)
-
-    def read_scales(self, value: str) -> list[float]:
-        raise AssertionError("no rule here asks for scales")
-
-    def find_shape(self, value: str) -> tuple[Any, ...]:
-        return self._shapes[value] if value in self._shapes else self._constants[value].shape
-
-
 def _ask_onnx(op_type: str, sizes: dict[str, int], case: tuple[list[Input], dict[str, Any], dict[str, Any], int]) -> list[Any]:
     inputs, constants, attributes, count = case
     names, outputs = [f"i{place}" for place in range(len(inputs))], [f"o{place}" for place in range(count)]
@@ -115,12 +98,40 @@ def test_a_rule_on_symbols_gives_what_onnx_infers(name: str) -> None:
     scope = Scope()
     symbols = {size: scope.open_size(size, value) for size, value in _EXAMPLE.items()}
     shapes = {f"i{place}": tuple(symbols.get(size, size) for size in shape) for place, (_, shape) in enumerate(inputs)}
-    values = _Values(shapes, constants)
     outputs = tuple(f"o{place}" for place in range(count))
     node = Node("one", op_type, (*shapes, *constants), outputs, opset=24, since_version=24, attributes=attributes)
-    results = infer_shapes(node, values)
-    assert len(results) == count
+    known = [shapes[value] if value in shapes else constants[value].shape for value in node.inputs]
+    numbers = {value: array.reshape(-1).tolist() for value, array in constants.items()}
+    results = infer_sizes(SizedNode(node, known, numbers.get))[:count]
     for sizes in (_EXAMPLE, *_OTHERS):
         atoms = scope.evaluate_atoms({place: sizes[size] for place, size in enumerate(symbols)})
         ours = [tuple(evaluate(terms_of(size), atoms) if is_open(size) else size for size in shape) for shape in results]
         assert ours == _ask_onnx(op_type, sizes, case), sizes
+
+
+@pytest.mark.parametrize(("op_type", "since"), dict(list_versions(OPERATORS)).items())
+def test_drawn_node_has_the_same_sizes_as_symbols(op_type: str, since: int) -> None:
+    draw = random.Random(f"{op_type} {since}")
+    answered = 0
+    for _ in range(60):
+        try:
+            network = assemble_network(draw_model(draw, op_type, since), WeightFiles(None), "drawn")
+        except HeteroError:
+            continue  # the schema has no such node
+        (node,), constants = network.nodes, network.initializers
+        numbers = {name: constant.array.reshape(-1).tolist() for name, constant in constants.items()}
+        shapes = {spec.name: tuple(3 if isinstance(size, str) else size for size in spec.shape) for spec in network.inputs}
+        known = [constants[value].shape if value in constants else shapes.get(value) for value in node.inputs]
+        scope = Scope()
+        opened = [
+            None if own is None else tuple(scope.open_size(str(size), size) for size in own) if value in shapes else own
+            for value, own in zip(node.inputs, known, strict=True)
+        ]
+        try:
+            plain = infer_sizes(SizedNode(node, known, numbers.get))
+            symbolic = infer_sizes(SizedNode(node, opened, numbers.get))
+        except REFUSALS:
+            continue
+        answered += 1
+        assert [[value_of(size) for size in shape] for shape in symbolic] == [list(shape) for shape in plain]
+    assert answered or OPERATORS[op_type].dtypes is None

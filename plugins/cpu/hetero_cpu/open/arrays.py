@@ -163,7 +163,7 @@ class OpenArray:
                 step = 1 if part.step is None else int(part.step)
                 if step < 1:
                     raise NotOpenError("a slice that goes backwards")
-                from hetero_cpu.open.rules import clip_slice  # as below
+                from hetero_core.network.operators import clip_slice  # as below
 
                 begin, end = clip_slice(
                     0 if part.start is None else part.start, size if part.stop is None else part.stop, size, step
@@ -294,7 +294,7 @@ def broadcast(array: Any, shape: Sequence[Any]) -> Any:
 def broadcast_shapes(*shapes: Sequence[Any]) -> tuple[Any, ...]:
     """Returns the shape to which shapes broadcast. Raises: ValueError."""
     if any(is_open(size) for shape in shapes for size in shape):
-        from hetero_cpu.open.rules import broadcast_sizes  # plans of fixed sizes need no rules
+        from hetero_core.network.operators import broadcast_sizes  # plans of fixed sizes need no rules
 
         return broadcast_sizes(*(tuple(shape) for shape in shapes))
     return np.broadcast_shapes(*(tuple(shape) for shape in shapes))

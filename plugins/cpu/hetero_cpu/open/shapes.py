@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from hetero_core.network.graph import Network, Node
+from hetero_core.network.operators import REFUSALS, Shape, SizedNode, UnknownError, infer_sizes, read_part, read_slices
 from hetero_core.network.types import TensorType
-from hetero_cpu.open.rules import Shape, UnknownError, infer_shapes, read_axis, read_part, read_slices
 from hetero_cpu.open.sizes import Scope, is_open, value_of
 from hetero_cpu.open.terms import NotOpenError
 
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 _MOST_ELEMENTS = 64
 _INTEGERS = ("int32", "int64")
+_WITH_INDICES = ("Dropout", "MaxPool")
+"""Operators whose second output follows from all sizes of the first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,13 +54,21 @@ class OpenShapes:
             return None
         return constant.array.astype(object)
 
-    def read_scales(self, value: str) -> Sequence[float]:
-        """Returns the elements of a constant of floats. Raises: UnknownError."""
+    def read_numbers(self, value: str) -> Sequence[Any] | None:
+        """Returns the numbers of a small integer value, or of a constant of floats; None for another one."""
+        elements = self.read(value)
+        if elements is not None:
+            return list(elements.reshape(-1).tolist())
         constant = self.network.initializers.get(value)
-        if constant is None or constant.dtype != "float32":
-            raise UnknownError(value)
-        scales: list[float] = constant.array.reshape(-1).tolist()
-        return scales
+        if constant is None or constant.dtype != "float32" or prod(constant.shape) > _MOST_ELEMENTS:
+            return None
+        return list(constant.array.reshape(-1).tolist())
+
+    def view(self, node: Node) -> SizedNode:
+        """Returns a node as rules of sizes ask for it."""
+        constants, shapes = self.network.initializers, self.shapes
+        known = [constants[value].shape if value in constants else shapes.get(value) for value in node.inputs]
+        return SizedNode(node, known, self.read_numbers)
 
     def find_shape(self, value: str) -> Shape:
         """Returns the shape of a value. Raises: UnknownError."""
@@ -79,10 +89,10 @@ def infer_open_shapes(network: Network, inputs: Mapping[str, Shape], example: Ne
     for node in network.nodes:
         is_derived = bool(node.writes) and not node.bodies and _follows_from_shapes(node, open_shapes)
         try:
-            if node.domain or node.bodies:
+            if node.bodies or (len(node.writes) > 1 and node.op_type in _WITH_INDICES):
                 raise UnknownError(node.op_type)
-            shapes: Sequence[Shape | None] = infer_shapes(node, open_shapes)
-        except (UnknownError, IndexError, TypeError, ValueError, KeyError):
+            shapes: Sequence[Shape | None] = infer_sizes(open_shapes.view(node))
+        except REFUSALS:
             shapes = _pin_node(node, open_shapes, example)
         for value, shape in zip(node.outputs, shapes, strict=False):
             if value and shape is not None:
@@ -183,7 +193,7 @@ def _compute(node: Node, open_shapes: OpenShapes) -> None:
         return
     try:
         elements = _evaluate(node, open_shapes)
-    except (UnknownError, IndexError, TypeError, ValueError, KeyError, ArithmeticError):
+    except REFUSALS:
         return
     if elements is not None:
         filled = np.empty(shape, object)
@@ -206,7 +216,7 @@ def _evaluate(node: Node, open_shapes: OpenShapes) -> Any:
         case "Cast":
             return known[0] if node.attributes.get("to") in (6, 7) else None
         case "Gather":
-            return np.take(known[0], known[1].astype(np.int64), axis=read_axis(node, known[0].ndim))
+            return np.take(known[0], known[1].astype(np.int64), axis=open_shapes.view(node).axis(known[0].ndim, 0))
         case "Transpose":
             return np.transpose(known[0], node.attributes.get("perm"))
         case "ConstantOfShape":
@@ -226,7 +236,7 @@ def _evaluate(node: Node, open_shapes: OpenShapes) -> Any:
             return np.concatenate(known, axis=int(node.attributes.get("axis", 0)))
         case "Slice":
             cut = [slice(None)] * known[0].ndim
-            for axis, start, end, step in read_slices(node, open_shapes, known[0].ndim):
+            for axis, start, end, step in read_slices(open_shapes.view(node), known[0].ndim):
                 cut[axis] = slice(int(start), int(end), step)
             return known[0][tuple(cut)]
         case "Add" | "Sub" | "Mul":

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 from hetero_core.limits import FOLDED_FLOOR
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.inference import infer_types
-from hetero_core.network.types import TensorType
-from hetero_core.transforms.constants import Evaluate, fold_constants
+from hetero_core.network.inference import infer_fixed_node, infer_types, rebuild_graph
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.merging import merge_types
+from hetero_core.network.types import TensorType, ValueSpec, ValueType
+from hetero_core.transforms.constants import Evaluate, drop_unread, fold_constants, fold_node
 from hetero_cpu.planning.signature import Signature
 
 _MOST_ROUNDS = 4
@@ -26,13 +29,47 @@ def specialize_network(network: Network, signature: Signature, evaluate: Evaluat
     if all(new is old for new, old in zip(inputs, network.inputs, strict=True)):
         # Its types are those of these shapes already.
         return _fold_shapes(network, evaluate)
-    from hetero_cpu.planning.plain_specialization import specialize_plainly  # networks of fixed sizes need none of it
-
-    plain = specialize_plainly(network, inputs, evaluate, is_kept=is_turned_for_products, room=FOLDED_FLOOR)
+    plain = specialize_plainly(network, inputs, evaluate)
     if plain is not None:
         return plain
     types = {**network.types, **{spec.name: spec.type for spec in inputs}}
     return _fold_shapes(infer_types(replace(network, inputs=tuple(inputs), types=MappingProxyType(types))), evaluate)
+
+
+def specialize_plainly(network: Network, inputs: Sequence[ValueSpec], evaluate: Evaluate) -> Network | None:
+    """Returns the network with these inputs in one sweep, node by node, without onnx; None if one node has no rule of types.
+
+    onnx's inference takes a network as a message, many times if shapes are computed in the network. All errors are onnx's to find.
+    Cost: linear, some 5 us for each node and what the computed ones take.
+    """
+    room = FOLDED_FLOOR
+    constants: dict[str, Initializer] = dict(network.initializers)
+    types: dict[str, ValueType] = {spec.name: spec.type for spec in inputs}
+    types.update((name, constant.type) for name, constant in constants.items())
+    nodes: list[Node] = []
+    for node in network.nodes:
+        folded = (
+            None
+            if is_turned_for_products(node, network)
+            else fold_node(node, network, constants, evaluate, type_of=types.get, room=room)
+        )
+        if folded is not None:
+            room -= sum(constant.nbytes for constant in folded.values())
+            constants.update(folded)
+            types.update((value, constant.type) for value, constant in folded.items())
+            continue
+        inferred = infer_fixed_node(node, types, constants)
+        if inferred is None or not all(
+            merge_types(network.types[name], value_type) == value_type
+            for name, value_type in inferred.items()
+            if name in network.types
+        ):
+            return None
+        types.update(inferred)
+        nodes.append(node)
+    sized = rebuild_graph(replace(network, inputs=tuple(inputs)), tuple(nodes), types)
+    assert isinstance(sized, Network)
+    return drop_unread(replace(sized, initializers=MappingProxyType(constants)))
 
 
 def _fold_shapes(network: Network, evaluate: Evaluate) -> Network:

@@ -1,0 +1,194 @@
+"""Types of the outputs of one node by onnx: its inference of the node alone, and the types that a signature states. Imports onnx."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import onnx
+import onnx.defs
+import onnx.shape_inference
+
+from hetero_core.dtypes import dtype_of_onnx, onnx_of_dtype
+from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
+from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.inference import LARGEST_READ_CONSTANT, merge_into, rebuild_graph
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.notes import no_notes
+from hetero_core.network.tensors import write_tensor
+from hetero_core.network.type_protos import read_type, write_spec, write_type
+from hetero_core.network.types import TensorType, ValueSpec, ValueType
+from hetero_core.network.writer import node_to_proto
+
+logger = logging.getLogger(__name__)
+
+
+class _SkeletonWeights:
+    """Constants as inference needs them: values of small ones, of others only type and shape."""
+
+    def write(self, name: str, initializer: Initializer, proto: onnx.TensorProto) -> None:
+        """Fills `proto`; a large constant becomes an external one without a file."""
+        if initializer.nbytes <= LARGEST_READ_CONSTANT and initializer.dtype != "string":
+            write_tensor(initializer.array, proto, name=name)
+            return
+        proto.name, proto.data_type, proto.data_location = name, onnx_of_dtype(initializer.dtype), proto.EXTERNAL
+        proto.dims.extend(initializer.shape)
+
+
+def ask_onnx(
+    node: Node,
+    types: Mapping[str, ValueType],
+    constants: Mapping[str, Initializer],
+    elements: Mapping[str, Any],
+    objections: dict[str, str],
+) -> tuple[Node, dict[str, ValueType]]:
+    """Returns the node, its bodies perhaps with more types, and the types of its outputs; notes an error of onnx in `objections`."""
+    known = {value: constants[value] for value in node.reads if value in constants}
+    for value in node.reads:
+        array = elements.get(value)
+        if array is not None and array.dtype != object and value not in known:
+            known[value] = Initializer.of_array(array)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, node.since_version, node.domain)
+        if node.bodies or not schema.has_type_and_shape_inference_function:
+            return _ask_about_model(node, types, known)
+        return node, infer_alone(node, {**types_of(node, types), **{name: each.type for name, each in known.items()}}, known)
+    except Exception as error:  # noqa: BLE001  # compiled code of onnx, whose exceptions are of any type
+        logger.info("onnx cannot infer the types of node %s: %s", node.label, error)
+        objections[node.name] = str(error)
+        return node, {}
+
+
+def types_of(node: Node, types: Mapping[str, ValueType]) -> dict[str, ValueType]:
+    """Returns the types of the inputs of a node that are known."""
+    return {value: types[value] for value in node.inputs if value in types}
+
+
+def infer_alone(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> dict[str, ValueType]:
+    """Returns what onnx infers for a node without bodies. Raises: exceptions of onnx."""
+    if node.op_type == "STFT" and "onesided" not in node.attributes:
+        # onnx's inference takes it for 0 if the node does not state it; ONNX says 1.
+        node = replace(node, attributes={**node.attributes, "onesided": 1})
+    schema = onnx.defs.get_schema(node.op_type, node.since_version, node.domain)
+    protos, tensors = {}, {}
+    for value in node.inputs:
+        if not value:
+            continue
+        protos[value] = onnx.TypeProto()
+        if value in types:
+            write_type(types[value], protos[value])
+        constant = constants.get(value)
+        if constant is not None and constant.nbytes <= LARGEST_READ_CONSTANT and constant.dtype != "string":
+            tensors[value] = onnx.TensorProto()
+            write_tensor(constant.array, tensors[value], name=value)
+    opsets = [onnx.helper.make_opsetid(node.domain, node.opset)]
+    protos = {name: proto for name, proto in protos.items() if proto.WhichOneof("value")}
+    outputs = onnx.shape_inference.infer_node_outputs(schema, node_to_proto(node), protos, tensors, opset_imports=opsets)
+    read = {name: read_type(proto, f"value '{name}'") for name, proto in outputs.items() if name}
+    return {name: value_type for name, value_type in read.items() if value_type is not None}
+
+
+def _ask_about_model(
+    node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]
+) -> tuple[Node, dict[str, ValueType]]:
+    """Returns what onnx infers for a model of a node alone, and its bodies; of an operator that is a function, for its nodes."""
+    reads = [value for value in node.reads if value not in constants]
+    single = Network(
+        node.name,
+        tuple(ValueSpec(value, types.get(value, TensorType(None))) for value in reads),
+        tuple(ValueSpec(value, TensorType(None)) for value in node.writes),
+        (node,),
+        dict(constants),
+        opsets=opsets_of_nodes([node]),
+    )
+    model = write_model(single, GraphWriter(_SkeletonWeights(), lambda _: True, notes_of_node=no_notes))
+    for spec, info in zip(single.inputs, model.graph.input, strict=True):
+        if not info.HasField("type"):
+            write_spec(spec, info)
+    model.ir_version = onnx.IR_VERSION
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    outputs = read_types(inferred)
+    return _absorb_bodies(node, inferred.node[0]), {value: outputs[value] for value in node.writes if value in outputs}
+
+
+def read_types(proto: onnx.GraphProto) -> dict[str, ValueType]:
+    """Returns the types that a graph states."""
+    read = {info.name: read_type(info.type, f"value '{info.name}'") for info in (*proto.value_info, *proto.input, *proto.output)}
+    return {name: value_type for name, value_type in read.items() if value_type is not None}
+
+
+def _absorb_bodies(node: Node, proto: onnx.NodeProto) -> Node:
+    bodies = node.bodies
+    if not bodies or proto.op_type != node.op_type:
+        return node
+    protos = {attribute.name: attribute.g for attribute in proto.attribute}
+    return node.with_bodies({key: _absorb(body, protos[key]) for key, body in bodies.items()})
+
+
+def _absorb(graph: Graph, proto: onnx.GraphProto) -> Graph:
+    """Returns a body with the types in `proto`, which was written from it, merged into its own."""
+    types = dict(graph.types)
+    learnt = False
+    for name, value_type in read_types(proto).items():
+        learnt |= merge_into(graph, types, name, value_type)
+    nodes = tuple(_absorb_bodies(node, each) for node, each in zip(graph.nodes, proto.node, strict=True))
+    return rebuild_graph(graph, nodes, types if learnt else graph.types)
+
+
+# Signatures.
+
+
+# Spellings of onnx.defs that differ from the names of element types.
+_SPELLINGS = {"float": "float32", "double": "float64"}
+
+
+def infer_by_signature(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, ValueType]:
+    """Returns output -> tensor type, with the element type alone, for the outputs whose signature decides it."""
+    output_types: dict[str, ValueType] = {}
+    sources = _read_signature(node.op_type, node.since_version, node.domain)
+    if (node.op_type, node.domain, node.since_version) == ("Cast", "", 1):
+        sources = (dtype_of_onnx(str(node.attributes.get("to"))),)
+    elif node.op_type == "Split" and not node.domain:
+        sources *= len(node.outputs)
+    for value, source in zip(node.outputs, sources, strict=False):
+        if not value or source is None:
+            continue
+        if isinstance(source, str):
+            output_types[value] = TensorType(source)
+            continue
+        for position in source:
+            read = input_types[position] if position < len(input_types) else None
+            if isinstance(read, TensorType) and read.dtype is not None:
+                output_types[value] = TensorType(read.dtype)
+                break
+    return output_types
+
+
+@cache
+def _read_signature(op_type: str, since_version: int, domain: str) -> tuple[str | tuple[int, ...] | None, ...]:
+    """Returns for each output its element type, or the inputs that have the same one, or None; nothing for a mixed variadic one."""
+    schema = onnx.defs.get_schema(op_type, since_version, domain)
+    allowed = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    inputs = [parameter.type_str for parameter in schema.inputs if parameter.option != variadic or parameter.is_homogeneous]
+    sources: list[str | tuple[int, ...] | None] = []
+    for output in schema.outputs:
+        if output.option == variadic and not output.is_homogeneous:
+            break
+        types = allowed.get(output.type_str, [output.type_str])
+        if len(types) == 1:
+            sources.append(_dtype_of(types[0]))
+        else:
+            sources.append(tuple(index for index, name in enumerate(inputs) if name == output.type_str) or None)
+    return tuple(sources)
+
+
+def _dtype_of(text: str) -> str | None:
+    """Returns the element type of "tensor(float)", None for what is no tensor."""
+    if not text.startswith("tensor("):
+        return None
+    name = text.removeprefix("tensor(").removesuffix(")")
+    return _SPELLINGS.get(name, name)

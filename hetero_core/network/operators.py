@@ -1,0 +1,944 @@
+"""The table of ONNX's operators: for each one, the sizes of its outputs and their element types, by ONNX's text.
+
+A rule of sizes is a function of the sizes of the inputs. A size is an integer, an `OpenSize`, or a symbol of a device: any object with
+integer arithmetic and comparisons. So one rule serves the types of a network at read, a network for one set of sizes, and a plan for a
+class of sizes. A rule checks what is known as a plain number, and raises `UnknownError` if it cannot tell a shape, or if onnx may see an
+error in the node; then onnx is asked, or the sizes of an example hold. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, zip_longest
+from math import floor, prod
+from typing import Any, NoReturn
+
+from hetero_core.dtypes import dtype_of_numpy, dtype_of_onnx
+from hetero_core.network.graph import Node
+
+Shape = tuple[Any, ...]
+DTypes = Sequence[str | None]
+
+
+class UnknownError(Exception):
+    """A rule cannot tell the shape or the element type of a result."""
+
+
+class OpenAxesError(UnknownError):
+    """The axes that a node lists are not known; its argument is how many there are."""
+
+
+REFUSALS = (UnknownError, ArithmeticError, IndexError, KeyError, TypeError, ValueError)
+"""The exceptions of a rule for a node of which it cannot tell, or that contradicts itself."""
+
+
+class OpenSize:
+    """A size that no number is known of: a product of names and a number, exact as long as it is only copied, multiplied and divided.
+
+    What any other arithmetic makes of it is a size with a new name of its own; an order raises UnknownError.
+    """
+
+    __slots__ = ("factor", "names")
+
+    def __init__(self, *names: str, factor: int = 1) -> None:
+        self.names, self.factor = names, factor
+
+    @property
+    def name(self) -> str | None:
+        """The name of a size that is one name of the model's; None for any other."""
+        is_name = self.factor == 1 and len(self.names) == 1 and not self.names[0].startswith(_NAMELESS)
+        return self.names[0] if is_name else None
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, OpenSize):
+            if (self.names, self.factor) == (other.names, other.factor):
+                return True
+        elif isinstance(other, int) and other < 0:
+            return False
+        raise UnknownError(self.names)
+
+    def __hash__(self) -> int:
+        return hash((self.names, self.factor))
+
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, OpenSize):
+            return OpenSize(*sorted(self.names + other.names), factor=self.factor * other.factor)
+        return OpenSize(*self.names, factor=self.factor * int(other)) if other else 0
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        names, (removed, divisor) = (
+            list(self.names),
+            (other.names, other.factor) if isinstance(other, OpenSize) else ((), int(other)),
+        )
+        for name in removed:
+            if name not in names:
+                return open_size()
+            names.remove(name)
+        if self.factor % divisor:
+            return open_size()
+        return OpenSize(*names, factor=self.factor // divisor) if names else self.factor // divisor
+
+    def __add__(self, other: Any) -> Any:
+        return self if not isinstance(other, OpenSize) and other == 0 else open_size()
+
+    __radd__ = __add__
+    __sub__ = __add__
+
+    def _lose(self, *_: Any) -> OpenSize:
+        return open_size()
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise UnknownError(self.names)
+
+    __rsub__ = __neg__ = __abs__ = __rfloordiv__ = __mod__ = __rmod__ = _lose
+    __lt__ = __le__ = __gt__ = __ge__ = __index__ = __int__ = __bool__ = _refuse
+
+
+_NAMELESS = "\0"
+_numbers = count()
+
+
+def open_size(dimension: str | None = None) -> OpenSize:
+    """Returns the size of a dimension that is no number."""
+    return OpenSize(f"{_NAMELESS}{next(_numbers)}" if dimension is None else dimension)
+
+
+def is_unknown(size: Any) -> bool:
+    """Says whether a size is an `OpenSize`."""
+    return type(size) is OpenSize
+
+
+def _is_same(size: Any, other: Any) -> bool:
+    """Says whether two open sizes are one."""
+    return is_unknown(size) and is_unknown(other) and (size.names, size.factor) == (other.names, other.factor)
+
+
+def _open_sizes(count: int) -> Shape:
+    return tuple(open_size() for _ in range(count))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SizedNode:
+    """A node with the shapes of its inputs (None: absent or unknown), as rules ask for them.
+
+    `read` returns the elements of a value by name, in order, if it holds a few known numbers, else None.
+    """
+
+    node: Node
+    shapes: Sequence[Shape | None]
+    read: Callable[[str], Sequence[Any] | None]
+
+    def shape(self, index: int = 0) -> Shape:
+        """Returns the shape of an input. Raises: UnknownError."""
+        shape = self.shapes[index]
+        if shape is None:
+            raise UnknownError(self.node.op_type)
+        return shape
+
+    def has(self, index: int) -> bool:
+        """Says whether an optional input is present."""
+        return index < len(self.node.inputs) and bool(self.node.inputs[index])
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns an attribute."""
+        return self.node.attributes.get(name, default)
+
+    def numbers(self, index: int, attribute: str = "") -> list[Any] | None:
+        """Returns the integers of an attribute or of an input of one axis; None if both are absent. Raises: UnknownError."""
+        if attribute and attribute in self.node.attributes:
+            return list(self.node.attributes[attribute])
+        if not self.has(index):
+            return None
+        elements, shape = self.read(self.node.inputs[index]), self.shapes[index]
+        if elements is None or (shape is not None and len(shape) != 1):
+            raise UnknownError(self.node.op_type)
+        return list(elements)
+
+    def require_numbers(self, index: int, attribute: str = "") -> list[Any]:
+        """Returns what `numbers` does. Raises: UnknownError, also if they are absent."""
+        numbers = self.numbers(index, attribute)
+        if numbers is None:
+            raise UnknownError(self.node.op_type)
+        return numbers
+
+    def number(self, index: int) -> Any:
+        """Returns the only element of an input. Raises: UnknownError."""
+        elements = self.read(self.node.inputs[index])
+        if elements is None or len(elements) != 1:
+            raise UnknownError(self.node.op_type)
+        return elements[0]
+
+    def axis(self, rank: int, default: int | None = None) -> int:
+        """Returns the attribute `axis`, counted from the front. Raises: UnknownError."""
+        axis = self.get("axis", default)
+        require(isinstance(axis, int))
+        return self._place(axis, rank)
+
+    def axes(self, index: int, rank: int) -> list[int] | None:
+        """Returns the axes that an input or the attribute `axes` lists, counted from the front; None if it is absent."""
+        listed = self.numbers(index, "axes")
+        if listed is None:
+            return None
+        if any(map(is_unknown, listed)):
+            raise OpenAxesError(len(listed))
+        axes = [self._place(int(axis), rank) for axis in listed]
+        require(len(set(axes)) == len(axes))
+        return axes
+
+    def _place(self, axis: int, rank: int) -> int:
+        # Squeeze and Unsqueeze of version 1 have no negative axes, which engines take all the same.
+        counts_back = self.node.since_version >= 11 or self.node.op_type in ("Squeeze", "Unsqueeze")
+        require((-rank if counts_back else 0) <= axis < rank)
+        return axis % rank
+
+
+Rule = Callable[[SizedNode], Sequence[Shape]]
+"""Returns the shapes of the outputs."""
+TypeRule = Callable[[Node, DTypes], str | tuple[str | None, ...] | None]
+"""Returns the element type of all outputs, or one for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """All that is known of the results of an operator; it holds from version `since` on.
+
+    `dtypes` is None if onnx is asked for the types of a network with the operator.
+    """
+
+    since: int
+    sizes: Rule
+    dtypes: TypeRule | None = None
+
+
+def infer_sizes(node: SizedNode) -> Sequence[Shape]:
+    """Returns the shapes of the outputs of a node. Raises: those of `REFUSALS`."""
+    operator = None if node.node.domain else OPERATORS.get(node.node.op_type)
+    if operator is None or node.node.since_version < operator.since:
+        raise UnknownError(node.node.op_type)
+    shapes = operator.sizes(node)
+    require(not any(node.node.outputs[len(shapes) :]))
+    return shapes
+
+
+def require(condition: bool) -> None:
+    """Raises UnknownError unless the condition holds."""
+    if not condition:
+        raise UnknownError
+
+
+def may_agree(size: Any, other: Any) -> bool:
+    """Says whether two sizes may be equal: two numbers if they are, any others always."""
+    return type(size) is not int or type(other) is not int or size == other
+
+
+def _is(size: Any, number: int) -> bool:
+    """Says whether a size is known to be a number."""
+    return type(size) is not OpenSize and size == number
+
+
+def _is_number_below(size: Any, limit: int) -> bool:
+    return type(size) is int and size < limit
+
+
+def broadcast_sizes(*shapes: Shape) -> Shape:
+    """Returns the shape to which shapes broadcast. Raises: ValueError."""
+    first = shapes[0]
+    if all(shape is first for shape in shapes):
+        return first
+    result: list[Any] = []
+    for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
+        size: Any = 1
+        for other in sizes:
+            if other is size:
+                continue
+            if type(other) is OpenSize or type(size) is OpenSize:
+                size = other if _is(size, 1) else size if _is(other, 1) else _meet(size, other)
+            elif other == 1:
+                continue
+            elif size == 1:
+                size = other
+            elif other != size:
+                raise ValueError("shapes that do not broadcast")
+        result.append(size)
+    return tuple(reversed(result))
+
+
+def _prefer_known(size: Any, other: Any) -> Any:
+    """Returns that one of two equal sizes of which more is known."""
+    return other if is_unknown(size) and (not is_unknown(other) or size.name is None) else size
+
+
+def _meet(size: Any, other: Any) -> Any:
+    """Returns what is known of two sizes that are the same in each run."""
+    if type(size) is not OpenSize or type(other) is not OpenSize:
+        return other if type(size) is OpenSize else size
+    return size if _is_same(size, other) else open_size()
+
+
+# Element by element.
+
+
+def _keep(node: SizedNode) -> Sequence[Shape]:
+    return [node.shape()]
+
+
+def _keep_along(default: int) -> Rule:
+    def rule(node: SizedNode) -> Sequence[Shape]:
+        shape = node.shape()
+        node.axis(len(shape), default if node.node.since_version >= 13 else 1)
+        return [shape]
+
+    return rule
+
+
+def _normalize_layer(node: SizedNode) -> Sequence[Shape]:
+    shape = node.shape()
+    node.axis(len(shape), -1)
+    return [shape]
+
+
+def _normalize_root(node: SizedNode) -> Sequence[Shape]:
+    shape, weight = node.shape(), node.shape(1)
+    rest = shape[node.axis(len(shape), -1) :]
+    require(len(rest) == len(weight) and all(map(may_agree, rest, weight)))
+    return [shape]
+
+
+def _normalize_channels(node: SizedNode) -> Sequence[Shape]:
+    """BatchNormalization, InstanceNormalization: all further inputs have one number for each channel."""
+    shape, least = node.shape(), 2 if node.node.op_type == "BatchNormalization" else 3
+    others = [node.shape(index) for index in range(1, len(node.shapes))]
+    require(len(shape) >= least and not node.get("training_mode", 0))
+    require(all(len(other) == 1 and may_agree(other[0], shape[1]) for other in others))
+    return [shape]
+
+
+def _drop_out(node: SizedNode) -> Sequence[Shape]:
+    shape = node.shape()
+    require(all(not node.has(index) or node.shape(index) == () for index in range(1, len(node.shapes))))
+    require(len(node.node.outputs) == 1 or node.node.since_version >= 10)
+    return [shape, shape]
+
+
+def _broadcast(node: SizedNode) -> Sequence[Shape]:
+    return [broadcast_sizes(*(node.shape(index) for index in range(len(node.shapes))))]
+
+
+def _quantize(node: SizedNode) -> Sequence[Shape]:
+    return [node.shape(), (), ()]
+
+
+# Products and windows.
+
+
+def multiply_shapes(left: Shape, right: Shape) -> Shape:
+    """Returns the shape of a matrix product with NumPy's rules. Raises: UnknownError."""
+    require(bool(left and right))
+    rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else ()
+    require(may_agree(left[-1], right[-2] if len(right) > 1 else right[0]))
+    return (*broadcast_sizes(left[:-2], right[:-2]), *rows, *columns)
+
+
+def _multiply(first: int = 0, second: int = 1) -> Rule:
+    """Returns the rule of products whose matrices are these inputs."""
+    return lambda node: [multiply_shapes(node.shape(first), node.shape(second))]
+
+
+def _gemm(node: SizedNode) -> Sequence[Shape]:
+    left, right = node.shape(0), node.shape(1)
+    require(len(left) == len(right) == 2)
+    rows, inner = left[::-1] if node.get("transA", 0) else left
+    other, columns = right[::-1] if node.get("transB", 0) else right
+    require(may_agree(inner, other))
+    return [(rows, columns)]
+
+
+def _convolve(first: int = 0, second: int = 1) -> Rule:
+    """Returns the rule of convolutions whose image and filters are these inputs."""
+
+    def rule(node: SizedNode) -> Sequence[Shape]:
+        shape, weight = node.shape(first), node.shape(second)
+        require(len(shape) == len(weight) >= 3 and may_agree(shape[1], weight[1] * node.get("group", 1)))
+        kernel = node.get("kernel_shape") or weight[2:]
+        require(all(map(may_agree, kernel, weight[2:])))
+        return [(shape[0], weight[0], *_slide(node, shape[2:], kernel))]
+
+    return rule
+
+
+def _pool(node: SizedNode) -> Sequence[Shape]:
+    shape = node.shape()
+    require(len(shape) >= 3 and (len(node.node.outputs) == 1 or node.node.since_version >= 8))
+    # onnx has no dilations of AveragePool before version 19, and ignores them.
+    require(node.node.op_type != "AveragePool" or "dilations" not in node.node.attributes or node.node.since_version >= 19)
+    pooled = (*shape[:2], *_slide(node, shape[2:], node.node.attributes["kernel_shape"]))
+    return [pooled, pooled]
+
+
+def _slide(node: SizedNode, sizes: Shape, kernel: Sequence[Any]) -> Shape:
+    pads, strides, dilations = (node.get(name) for name in ("pads", "strides", "dilations"))
+    auto_pad = node.get("auto_pad", "NOTSET")
+    require(not any(_is_number_below(size, 1) for size in (*sizes, *kernel)) and not any(pad < 0 for pad in pads or ()))
+    require(("auto_pad" not in node.node.attributes or not any(pads or ())) and len(pads or sizes * 2) == 2 * len(sizes))
+    require(auto_pad in ("NOTSET", "VALID") or pads is None)
+    open_axes = [is_unknown(size) or is_unknown(length) for size, length in zip(sizes, kernel, strict=True)]
+    counts = count_windows(
+        tuple(_LONG if is_open else size for size, is_open in zip(sizes, open_axes, strict=True)),
+        tuple(1 if is_unknown(length) else length for length in kernel),
+        auto_pad=auto_pad,
+        pads=pads,
+        strides=strides,
+        dilations=dilations,
+        ceil_mode=node.get("ceil_mode", 0),
+    )[1]
+    return tuple(
+        count if not is_open else size if count == _LONG and length == 1 else open_size()
+        for size, length, count, is_open in zip(sizes, kernel, counts, open_axes, strict=True)
+    )
+
+
+_LONG = 1 << 30
+"""The size that stands for one that is open."""
+
+
+def count_windows(
+    sizes: Shape,
+    kernel: Shape,
+    *,
+    auto_pad: str = "NOTSET",
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    ceil_mode: int = 0,
+) -> tuple[tuple[tuple[Any, Any], ...], Shape]:
+    """Returns the pads (begin, end) of each axis, and how many windows of a convolution or a pooling there are along it.
+
+    SAME pads make ceil(size / stride) outputs, the odd element goes to the end (UPPER) or the begin (LOWER). With `ceil_mode` a
+    last window may hang over the padded end, but none starts there; it may be the only one.
+
+    Raises: ValueError when no window fits. Source: ONNX Conv-22, MaxPool-22.
+    """
+    rank = len(sizes)
+    strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
+    if min((*kernel, *strides, *dilations), default=1) < 1:
+        raise ValueError(f"a window of {kernel} with strides {strides} and dilations {dilations}: each has to be at least 1")
+    extents = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    resolved = _resolve_pads(sizes, extents, strides, auto_pad, pads)
+    counts = []
+    for size, extent, stride, (begin, end) in zip(sizes, extents, strides, resolved, strict=True):
+        room = size + begin + end - extent
+        count = (-(-room // stride) if ceil_mode else room // stride) + 1
+        if count < 1:
+            raise ValueError(f"a window of {extent} does not fit an axis of {size} padded by {begin} and {end}")
+        if ceil_mode and (count - 1) * stride >= size + begin:
+            count -= 1
+        counts.append(count)
+    return resolved, tuple(counts)
+
+
+def _resolve_pads(
+    sizes: Shape, extents: Sequence[Any], strides: Sequence[int], auto_pad: str, pads: Sequence[int] | None
+) -> tuple[tuple[Any, Any], ...]:
+    rank = len(sizes)
+    if auto_pad == "NOTSET":
+        flat = pads or (0,) * (2 * rank)
+        if len(flat) != 2 * rank:
+            raise ValueError(f"pads {list(flat)} of a window over {rank} axes: expected {2 * rank} of them")
+        return tuple((flat[axis], flat[axis + rank]) for axis in range(rank))
+    if auto_pad == "VALID":
+        return ((0, 0),) * rank
+    resolved = []
+    for size, extent, stride in zip(sizes, extents, strides, strict=True):
+        total = max((-(-size // stride) - 1) * stride + extent - size, 0)
+        small, large = total // 2, total - total // 2
+        resolved.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
+    return tuple(resolved)
+
+
+def _convolve_transposed(node: SizedNode) -> Sequence[Shape]:
+    shape, weight = node.shape(0), node.shape(1)
+    axes, group = len(shape) - 2, int(node.get("group", 1))
+    require(axes >= 1 and len(weight) == len(shape) and may_agree(weight[0], shape[1]))
+    auto_pad, listed = node.get("auto_pad", "NOTSET"), node.get("output_shape")
+    kernel, pads = node.get("kernel_shape") or weight[2:], node.get("pads") or (0,) * (2 * axes)
+    strides, dilations, more = (
+        node.get(name) or (default,) * axes for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+    )
+    require(all(map(may_agree, kernel, weight[2:])) and len(pads) == 2 * axes)
+    require(len(kernel) == len(strides) == len(dilations) == len(more) == axes)
+    require(min(*strides, *dilations, group) >= 1 and min(*pads, *more) >= 0)
+    require(not any(_is_number_below(size, 1) for size in shape) and (type(shape[1]) is not int or shape[1] % group == 0))
+    if listed is not None:
+        require(len(listed) == axes)
+        return [(shape[0], weight[1] * group, *listed)]
+    extents = [(length - 1) * dilation + 1 for length, dilation in zip(kernel, dilations, strict=True)]
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        # Stride times as many elements as are read, if the windows reach them.
+        gaps = [max(stride - extent - further, 0) for stride, extent, further in zip(strides, extents, more, strict=True)]
+        sizes = [size * strides[axis] - gaps[axis] for axis, size in enumerate(shape[2:])]
+    else:
+        pads = (0,) * (2 * axes) if auto_pad == "VALID" else pads
+        sizes = [
+            (size - 1) * strides[axis] + more[axis] + extents[axis] - pads[axis] - pads[axis + axes]
+            for axis, size in enumerate(shape[2:])
+        ]
+    return [(shape[0], weight[1] * group, *sizes)]
+
+
+def _pool_all(node: SizedNode) -> Sequence[Shape]:
+    shape = node.shape()
+    require(len(shape) >= 3)
+    return [(*shape[:2], *[1] * (len(shape) - 2))]
+
+
+def _move_depth(node: SizedNode) -> Sequence[Shape]:
+    batch, channels, height, width = node.shape()
+    side = int(node.node.attributes["blocksize"])
+    if node.node.op_type == "DepthToSpace":
+        require(side >= 1 and (type(channels) is not int or channels % (side * side) == 0))
+        return [(batch, channels // (side * side), height * side, width * side)]
+    require(side >= 1 and not any(type(size) is int and size % side for size in (height, width)))
+    return [(batch, channels * side * side, height // side, width // side)]
+
+
+def _resize(node: SizedNode) -> Sequence[Shape]:
+    shape = node.shape()
+    require("axes" not in node.node.attributes and node.get("keep_aspect_ratio_policy", "stretch") == "stretch")
+    place = 1 if node.node.op_type == "Upsample" else 2
+    if node.has(3):
+        require(not node.has(2) or node.shape(2) == (0,))
+        sizes = node.require_numbers(3)
+    else:
+        scales = node.require_numbers(place)
+        sizes = [_scale(size, float(scale)) for size, scale in zip(shape, scales, strict=True)]
+    require(len(sizes) == len(shape) > 0 and not any(_is_number_below(size, 1) for size in sizes))
+    return [tuple(sizes)]
+
+
+def _scale(size: Any, scale: float) -> Any:
+    """Returns a size times a scale; of a size that is no number only if the scale or its inverse is a whole number that float32 holds."""
+    if type(size) is int:
+        return floor(scale * size)
+    if is_unknown(size):
+        return size if scale == 1 else open_size()
+    if scale >= 1 and scale == int(scale):
+        return size * int(scale)
+    if scale > 0 and 1 / scale == int(1 / scale) and int(1 / scale) & (int(1 / scale) - 1) == 0:
+        return size // int(1 / scale)
+    raise UnknownError("Resize")
+
+
+def _sample_grid(node: SizedNode) -> Sequence[Shape]:
+    return [(*node.shape(0)[:2], *node.shape(1)[1:-1])]
+
+
+# Moving elements.
+
+
+def _concatenate(node: SizedNode) -> Sequence[Shape]:
+    shapes = [node.shape(index) for index in range(len(node.shapes))]
+    first = shapes[0]
+    axis = node.axis(len(first))
+    for shape in shapes[1:]:
+        require(len(shape) == len(first))
+        require(all(place == axis or may_agree(*sizes) for place, sizes in enumerate(zip(first, shape, strict=True))))
+        first = tuple(map(_prefer_known, first, shape))
+    return [(*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])]
+
+
+def _split(node: SizedNode) -> Sequence[Shape]:
+    shape, count = node.shape(), len(node.node.outputs)
+    axis, parts = node.axis(len(shape), 0), node.numbers(1, "split")
+    if parts is not None and len(parts) != count and any(map(is_unknown, parts)):
+        parts = list(_open_sizes(count))
+    if parts is None:
+        require(node.get("num_outputs", count) == count and (type(shape[axis]) is not int or shape[axis] % count == 0))
+        size = -(-shape[axis] // count)
+        parts = [size] * (count - 1)
+        parts.append(shape[axis] - size * (count - 1))
+    else:
+        require("num_outputs" not in node.node.attributes and len(parts) == count)
+        require(not any(_is_number_below(part, 0) for part in parts) and may_agree(sum(parts), shape[axis]))
+    return [(*shape[:axis], part, *shape[axis + 1 :]) for part in parts]
+
+
+def _flatten(node: SizedNode) -> Sequence[Shape]:
+    shape, axis = node.shape(), node.get("axis", 1)
+    require((0 if node.node.since_version < 11 else -len(shape)) <= axis <= len(shape))
+    axis += len(shape) if axis < 0 else 0
+    return [(prod(shape[:axis]), prod(shape[axis:]))]
+
+
+def _transpose(node: SizedNode) -> Sequence[Shape]:
+    shape = node.shape()
+    order = node.get("perm") or tuple(range(len(shape)))[::-1]
+    require(bool(shape) and sorted(order) == list(range(len(shape))))
+    return [tuple(shape[axis] for axis in order)]
+
+
+def _reshape(node: SizedNode) -> Sequence[Shape]:
+    shape, target = node.shape(), node.require_numbers(1)
+    allows_zero = bool(node.get("allowzero", 0))
+    require(not any(_is_number_below(size, -1) for size in target))
+    sizes = [shape[axis] if not allows_zero and _is(size, 0) else size for axis, size in enumerate(target)]
+    holes = [axis for axis, size in enumerate(sizes) if _is(size, -1)]
+    if holes:
+        require(len(holes) == 1 and not (allows_zero and any(_is(size, 0) for size in target)))
+        sizes[holes[0]] = prod(shape) // prod(size for axis, size in enumerate(sizes) if axis != holes[0])
+    elements, whole = prod(sizes), prod(shape)
+    require(is_unknown(elements) or is_unknown(whole) or elements == whole)
+    return [tuple(sizes)]
+
+
+def _squeeze(node: SizedNode) -> Sequence[Shape]:
+    shape = node.shape()
+    try:
+        axes = node.axes(1, len(shape))
+    except OpenAxesError as error:
+        return [_open_sizes(len(shape) - error.args[0])]
+    if axes is None:
+        require(not any(map(is_unknown, shape)))
+        return [tuple(size for size in shape if size != 1)]
+    # Of axes that are not in order older versions of the rule in onnx drop some.
+    require(axes == sorted(axes) and all(may_agree(shape[axis], 1) for axis in axes))
+    return [tuple(size for axis, size in enumerate(shape) if axis not in axes)]
+
+
+def _unsqueeze(node: SizedNode) -> Sequence[Shape]:
+    shape = node.shape()
+    rank = len(shape) + len(node.require_numbers(1, "axes"))
+    try:
+        axes, sizes = node.axes(1, rank) or (), iter(shape)
+    except OpenAxesError:
+        return [_open_sizes(rank)]
+    return [tuple(1 if axis in axes else next(sizes) for axis in range(rank))]
+
+
+def _reduce(node: SizedNode) -> Sequence[Shape]:
+    shape = node.shape()
+    keeps = bool(node.get("keepdims", 1))
+    try:
+        axes = node.axes(1, len(shape))
+    except OpenAxesError as error:
+        return [_open_sizes(len(shape) - (0 if keeps else error.args[0]))]
+    if not axes:
+        if node.get("noop_with_empty_axes", 0):
+            return [shape]
+        axes = list(range(len(shape)))
+    return [tuple(1 if axis in axes else size for axis, size in enumerate(shape) if keeps or axis not in axes)]
+
+
+def _find_extreme(node: SizedNode) -> Sequence[Shape]:
+    shape = node.shape()
+    axis = node.axis(len(shape), 0)
+    return [(*shape[:axis], *((1,) if node.get("keepdims", 1) else ()), *shape[axis + 1 :])]
+
+
+def _gather(node: SizedNode) -> Sequence[Shape]:
+    shape, indices = node.shape(0), node.shape(1)
+    axis = node.axis(len(shape), 0)
+    return [(*shape[:axis], *indices, *shape[axis + 1 :])]
+
+
+def _gather_slices(node: SizedNode) -> Sequence[Shape]:
+    shape, indices = node.shape(0), node.shape(1)
+    return [(*indices[:-1], *shape[int(node.get("batch_dims", 0)) + int(indices[-1]) :])]
+
+
+def _slice(node: SizedNode) -> Sequence[Shape]:
+    sizes = list(node.shape())
+    if any(map(is_unknown, (*(node.numbers(3) or ()), *(node.numbers(4) or ())))):
+        return [_open_sizes(len(sizes))]
+    for axis, start, end, step in read_slices(node, len(sizes)):
+        size = sizes[axis]
+        if any(map(is_unknown, (start, end, size))):
+            is_whole = (
+                _is(start, 0) and step == 1 and ((type(end) is int and end >= _LONG) or (is_unknown(end) and _is_same(end, size)))
+            )
+            sizes[axis] = size if is_whole else open_size()
+            continue
+        require(step > 0 or (not (_is_number_below(start, -size) if type(size) is int else False) and size != 0))
+        begin, stop = clip_slice(start, end, size, step)
+        count = -((begin - stop) // step) if step > 0 else -((stop - begin) // -step)
+        sizes[axis] = 0 if count < 0 else count
+    return [tuple(sizes)]
+
+
+def read_slices(node: SizedNode, rank: int) -> list[tuple[int, Any, Any, int]]:
+    """Returns the axis, begin, end and step of each slice. Raises: UnknownError."""
+    starts, ends = node.require_numbers(1), node.require_numbers(2)
+    axes, steps = node.numbers(3), node.numbers(4)
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else [int(step) for step in steps]
+    require(rank > 0 and all(-rank <= axis < rank for axis in axes) and len({axis % rank for axis in axes}) == len(axes))
+    require(0 not in steps)
+    return [(int(axis) % rank, start, end, step) for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)]
+
+
+def clip_slice(start: Any, end: Any, size: Any, step: int) -> tuple[Any, Any]:
+    """Returns where a slice begins and ends, as Python reads it."""
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    places = []
+    for place in (start, end):
+        place = place + size if place < 0 else place
+        places.append(low if place < low else high if place > high else place)
+    return places[0], places[1]
+
+
+def _expand(node: SizedNode) -> Sequence[Shape]:
+    target = node.require_numbers(1)
+    require(not any(_is_number_below(size, 1) for size in target))
+    return [broadcast_sizes(node.shape(), tuple(target))]
+
+
+def _tile(node: SizedNode) -> Sequence[Shape]:
+    shape, repeats = node.shape(), node.require_numbers(1)
+    require(not any(_is_number_below(times, 0) for times in repeats))
+    return [tuple(size * times for size, times in zip(shape, repeats, strict=True))]
+
+
+def _pad(node: SizedNode) -> Sequence[Shape]:
+    shape, pads = node.shape(), node.require_numbers(1, "pads")
+    require(not node.has(3) and len(pads) == 2 * len(shape) > 0)
+    return [tuple(pads[axis] + size + pads[axis + len(shape)] for axis, size in enumerate(shape))]
+
+
+def _take_indices(node: SizedNode) -> Sequence[Shape]:
+    return [node.shape(1)]
+
+
+def _search(node: SizedNode) -> Sequence[Shape]:
+    shape = node.shape()
+    axis = node.axis(len(shape), -1)
+    largest = (*shape[:axis], node.number(1), *shape[axis + 1 :])
+    return [largest, largest]
+
+
+def _mark_ones(node: SizedNode) -> Sequence[Shape]:
+    shape = node.shape()
+    axis = node.axis(len(shape) + 1, -1)
+    return [(*shape[:axis], node.number(1), *shape[axis:])]
+
+
+# Shapes, and what is made from them.
+
+
+def _describe_shape(node: SizedNode) -> Sequence[Shape]:
+    return [(len(node.shape()[read_part(node.node)]),)]
+
+
+def read_part(node: Node) -> slice:
+    """Returns which sizes `Shape` gives."""
+    return slice(int(node.attributes.get("start", 0)), node.attributes.get("end"))
+
+
+def _count_elements(node: SizedNode) -> Sequence[Shape]:
+    return [()]
+
+
+def _range(node: SizedNode) -> Sequence[Shape]:
+    begin, end, step = (node.number(index) for index in range(3))
+    if any(map(is_unknown, (begin, end, step))):
+        return [(end if _is(begin, 0) and _is(step, 1) else open_size(),)]
+    require(not any(type(number) is float for number in (begin, end, step)))
+    step = int(step)
+    count = -((begin - end) // step) if step > 0 else -((end - begin) // -step)
+    return [(count if count > 0 else 0,)]
+
+
+def _fill(node: SizedNode) -> Sequence[Shape]:
+    return [tuple(node.numbers(0) or ())]
+
+
+# Sequences of steps.
+
+
+def _recur(node: SizedNode) -> Sequence[Shape]:
+    shape, recurrence = node.shape(), node.shape(2)
+    stacked, _, hidden = recurrence
+    directions = 2 if node.get("direction") == "bidirectional" else 1
+    require(may_agree(stacked, directions) and may_agree(node.get("hidden_size", hidden), hidden))
+    if node.get("layout", 0):
+        batch, steps, _ = shape
+        whole, last = (batch, steps, directions, hidden), (batch, directions, hidden)
+    else:
+        steps, batch, _ = shape
+        whole, last = (steps, directions, batch, hidden), (directions, batch, hidden)
+    return [whole, last, last]
+
+
+def _attend(node: SizedNode) -> Sequence[Shape]:
+    q, k, v = (node.shape(index) for index in range(3))
+    require(len(q) == 4 and len(node.node.outputs) <= 3)
+    joined = []
+    for position, fresh in ((4, k), (5, v)):
+        past = node.shape(position) if node.has(position) else None
+        joined.append(fresh if past is None else (*fresh[:2], past[2] + fresh[2], fresh[3]))
+    return [(*q[:3], v[3]), *joined]
+
+
+# Element types.
+
+
+def _single(dtypes: DTypes) -> str | None:
+    """Returns the element type that all have whose type is known."""
+    known = {dtype for dtype in dtypes if dtype is not None}
+    require(len(known) <= 1)
+    return next(iter(known), None)
+
+
+def _first(node: Node, dtypes: DTypes) -> str | None:
+    return dtypes[0]
+
+
+def _alike(node: Node, dtypes: DTypes) -> str | None:
+    """All inputs have the type of the output."""
+    return _single(dtypes)
+
+
+def _paired(node: Node, dtypes: DTypes) -> str | None:
+    """The first two inputs have the type of the output."""
+    return _single(dtypes[:2])
+
+
+def _compared(node: Node, dtypes: DTypes) -> str | None:
+    _alike(node, dtypes)
+    return "bool"
+
+
+def _selected(node: Node, dtypes: DTypes) -> str | None:
+    return _single(dtypes[1:])
+
+
+def _cast(node: Node, dtypes: DTypes) -> str | None:
+    number = node.attributes.get("to")
+    return dtype_of_onnx(number) if isinstance(number, int) else None
+
+
+def _like(*positions: int) -> TypeRule:
+    """Each output has the element type of one of these inputs."""
+    return lambda node, dtypes: tuple(dtypes[position] for position in positions)
+
+
+def _read_stated(node: Node, attribute: str, default: str | None) -> str | None:
+    """Returns the element type that an attribute states."""
+    number = node.attributes.get(attribute)
+    return dtype_of_onnx(number) if isinstance(number, int) and number else default
+
+
+def _quantized(node: Node, dtypes: DTypes) -> str | None:
+    return dtypes[2] if len(dtypes) > 2 and node.inputs[2] else _read_stated(node, "output_dtype", "uint8")
+
+
+def _dequantized(node: Node, dtypes: DTypes) -> str | None:
+    return "float32" if node.since_version < 19 else _read_stated(node, "output_dtype", dtypes[1])
+
+
+def _filled(node: Node, dtypes: DTypes) -> str | None:
+    value = node.attributes.get("value")
+    return "float32" if value is None else dtype_of_numpy(value.dtype)
+
+
+def _with_second(dtype: str) -> TypeRule:
+    return lambda node, dtypes: (dtypes[0], dtype)
+
+
+def _always(dtype: str) -> TypeRule:
+    return lambda node, dtypes: dtype
+
+
+# The table.
+
+_KEPT_SINCE = {
+    1: "Identity Softplus Softsign",
+    6: "Abs Ceil Clip Elu Exp Floor HardSigmoid LeakyRelu Log Neg Reciprocal Relu Selu Sigmoid Sqrt Tanh",
+    7: "Acos Asin Atan Cos Sin Tan",
+    9: "Acosh Asinh Atanh Cosh Erf Sign Sinh",
+    10: "ThresholdedRelu",
+    11: "Round",
+    12: "Celu",
+    14: "HardSwish",
+    18: "Mish",
+    20: "Gelu",
+    24: "Swish",
+}
+"""The operators whose output has the type of their first input, by the version from which they do."""
+_KEPT_TYPES = """BitwiseNot CumSum GroupNormalization Hardmax LRN LpNormalization MeanVarianceNormalization ReverseSequence
+ScatterElements ScatterND Shrink Trilu"""
+"""Those of all versions."""
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+
+KEPT_RANKS = frozenset({"Pad", "Slice", "Split", "Tile"})
+"""The operators whose output has the rank of their first input whatever the others are."""
+
+OPERATORS: Mapping[str, Operator] = {
+    **{name: Operator(since, _keep, _first) for since, names in _KEPT_SINCE.items() for name in names.split()},
+    **dict.fromkeys(_KEPT_TYPES.split(), Operator(1, _keep, _first)),
+    **dict.fromkeys(("IsInf", "IsNaN", "Not"), Operator(1, _keep, _always("bool"))),
+    "CastLike": Operator(15, _keep, _like(1)),
+    "DequantizeLinear": Operator(10, _keep, _dequantized),
+    "EyeLike": Operator(9, _keep, lambda node, dtypes: _read_stated(node, "dtype", dtypes[0])),
+    "QuantizeLinear": Operator(10, _keep, _quantized),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), Operator(7, _broadcast, _alike)),
+    **dict.fromkeys(("Max", "Min", "Sum", "Mean"), Operator(8, _broadcast, _alike)),
+    **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), Operator(7, _broadcast, _compared)),
+    **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), Operator(12, _broadcast, _compared)),
+    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), Operator(10, _broadcast, _alike)),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), Operator(1, _keep_along(-1), _first)),
+    **{f"Reduce{name}": Operator(1, _reduce, _first) for name in _REDUCTIONS},
+    **dict.fromkeys(("ArgMax", "ArgMin"), Operator(1, _find_extreme, _always("int64"))),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), Operator(7, _recur, _first)),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), Operator(1, _pool_all, _first)),
+    "Attention": Operator(23, _attend, _like(0, 1, 2)),
+    "AveragePool": Operator(1, _pool, _first),
+    "BatchNormalization": Operator(9, _normalize_channels, _first),
+    "Cast": Operator(6, _keep, _cast),
+    "Concat": Operator(4, _concatenate, _alike),
+    "ConstantOfShape": Operator(9, _fill, _filled),
+    "Conv": Operator(1, _convolve(), _first),
+    "ConvInteger": Operator(10, _convolve(), _always("int32")),
+    "ConvTranspose": Operator(1, _convolve_transposed, _first),
+    "DepthToSpace": Operator(1, _move_depth, _first),
+    "Dropout": Operator(7, _drop_out, _with_second("bool")),
+    "DynamicQuantizeLinear": Operator(11, _quantize, lambda node, dtypes: ("uint8", "float32", "uint8")),
+    "Expand": Operator(8, _expand, _first),
+    "Flatten": Operator(1, _flatten, _first),
+    "Gather": Operator(1, _gather, _first),
+    "GatherElements": Operator(11, _take_indices, _first),
+    "GatherND": Operator(11, _gather_slices, _first),
+    "Gemm": Operator(7, _gemm, _paired),
+    "GridSample": Operator(16, _sample_grid, _first),
+    "InstanceNormalization": Operator(6, _normalize_channels, _first),
+    "LpPool": Operator(2, _pool, _first),
+    "LayerNormalization": Operator(17, _normalize_layer, _first),
+    "MatMul": Operator(1, _multiply(), _paired),
+    "MatMulInteger": Operator(10, _multiply(), _always("int32")),
+    "MaxPool": Operator(1, _pool, _with_second("int64")),
+    "OneHot": Operator(9, _mark_ones, _like(2)),
+    "PRelu": Operator(7, _keep, _first),
+    "Pad": Operator(2, _pad, _first),
+    "Pow": Operator(7, _broadcast, _first),
+    "QLinearConv": Operator(10, _convolve(0, 3), _like(7)),
+    "QLinearMatMul": Operator(10, _multiply(0, 3), _like(7)),
+    "RMSNormalization": Operator(23, _normalize_root, _first),
+    "Range": Operator(11, _range, _first),
+    "Reshape": Operator(5, _reshape, _first),
+    "Resize": Operator(11, _resize, _first),
+    "SimplifiedLayerNormalization": Operator(0, _keep),
+    "Shape": Operator(1, _describe_shape, _always("int64")),
+    "Size": Operator(1, _count_elements, _always("int64")),
+    "Slice": Operator(10, _slice, _first),
+    "SpaceToDepth": Operator(1, _move_depth, _first),
+    "Split": Operator(2, _split, _first),
+    "Squeeze": Operator(1, _squeeze, _first),
+    "Tile": Operator(6, _tile, _first),
+    "TopK": Operator(10, _search, _with_second("int64")),
+    "Transpose": Operator(1, _transpose, _first),
+    "Unsqueeze": Operator(1, _unsqueeze, _first),
+    "Upsample": Operator(9, _resize, _first),
+    "Where": Operator(9, _broadcast, _selected),
+}
+"""The operators of ONNX's own domain that have a rule."""
