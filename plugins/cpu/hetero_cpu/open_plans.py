@@ -14,7 +14,6 @@ from hetero_cpu.planning.signature import Signature
 
 if TYPE_CHECKING:
     from hetero_cpu.machine.compiler import Kernel
-    from hetero_cpu.open.plan import OpenPlan
     from hetero_cpu.planning.weights import PackedWeights
     from hetero_cpu.sources import NetworkSource
     from hetero_cpu.stored.stored_classes import StoredClasses
@@ -201,10 +200,3 @@ def warn_of_error(error: BaseException | None, network: str) -> None:
     """Logs that a network stays with the toolkit because of an error; an order that nobody wants any more is none."""
     if error is not None and not isinstance(error, OrderDroppedError):
         logger.warning("network '%s' goes on node by node: its kernels could not be compiled: %s", network, error)
-
-
-def make_plan_in_use(network: str, opened: OpenPlan, signature: Signature, *, checks_plan: bool) -> OpenPlanInUse:
-    """Returns a plan for runs, checked as a whole for these input shapes if `checks_plan`; `network` is a name."""
-    own = OpenPlanInUse(opened, network=network if checks_plan else "")
-    own.covers(signature)
-    return own
