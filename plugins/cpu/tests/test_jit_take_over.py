@@ -24,7 +24,7 @@ from hetero_cpu.machine.background import BackgroundCompiler
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.orders import OrderDroppedError
 from hetero_cpu.operators.winograd.transforms import build_matrices, transform_kernels
-from hetero_cpu.planning.weights import PackedWeights, turn_matrix
+from hetero_cpu.planning.weights import PackedWeights
 
 from hetero_core import Core
 
@@ -247,14 +247,6 @@ def test_errors_of_packing_come_out_of_all_workers() -> None:
         weights.pack_later((np.zeros(1),), (purpose,), lambda array: array.reshape(2))
     with pytest.raises(ValueError, match="cannot reshape array of size 1"):
         weights.pack_all(2)
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (31, 7), (32, 5), (65, 40), (3, 100)])
-def test_turned_matrix_is_the_transpose_in_c_order(shape: tuple[int, int]) -> None:
-    matrix = np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape)
-    turned = turn_matrix(matrix)
-    np.testing.assert_array_equal(turned, matrix.T)
-    assert turned.flags.c_contiguous
 
 
 @pytest.mark.parametrize("size", [2, 4])

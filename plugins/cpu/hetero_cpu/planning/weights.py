@@ -23,8 +23,6 @@ _LARGE_PAGES = 1 << 22
 _SHARED_BYTES = 1 << 24
 _LEAST_PLACED = 1 << 16
 _LINE = 64
-_BLOCK_ROWS = 32
-"""Of a matrix that is turned: so many rows are still near the processor when their next elements are read."""
 
 
 def pack_affine(scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float) -> Array:
@@ -32,14 +30,6 @@ def pack_affine(scale: Array, bias: Array, mean: Array, variance: Array, *, epsi
     factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
     shift = bias.astype(np.float64) - mean.astype(np.float64) * factor
     return np.stack([factor, shift]).astype(np.float32)
-
-
-def turn_matrix(w: Array) -> Array:
-    """Returns the transpose of a matrix in C order, copied in blocks: three times as fast as all at once where it is large."""
-    turned = np.empty(w.shape[::-1], w.dtype)
-    for begin in range(0, len(w), _BLOCK_ROWS):
-        turned[:, begin : begin + _BLOCK_ROWS] = w[begin : begin + _BLOCK_ROWS].T
-    return turned
 
 
 class WeightMemory:
