@@ -6,20 +6,14 @@ the processor, LLVM, and the code that plans. The functions that plan give the s
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import marshal
 import pickle
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from hetero_core.blobs.store import STORE, name_entry
-from hetero_core.network.graph import Graph, Network
-from hetero_core.network.initializers import Initializer
+from hetero_core.network.graph import Network
 from hetero_cpu.machine.compiler import COMPILER, describe_environment
 from hetero_cpu.machine.interpreter import list_interpreters
 from hetero_cpu.open.size_class import SizeClass
@@ -35,8 +29,6 @@ _MOST_PLANS = 16
 """Of one network."""
 _MOST_CONSTANTS = 1 << 30
 """Bytes of constants of a network whose plans are kept: to read more takes longer than to plan."""
-_LARGE_BYTES = 1 << 18
-"""Of a constant whose pages are given back to the system after it was digested."""
 
 
 class StoredClasses:
@@ -93,7 +85,13 @@ class StoredClasses:
         return self._pending
 
     def _read(self) -> list[WrittenPlan]:
-        self._name = self._name or name_entry(KIND, *_describe_network(self._network, self._workers))
+        if not self._name:
+            # A plan tells of its nodes. The fingerprint takes 33 ms for 60 MB of constants.
+            origins = [node.origins for node in self._network.nodes]
+            shaped_by = (describe_environment(), f"{self._workers}", self._network.fingerprint, repr(origins))
+            self._name = name_entry(KIND, *shaped_by)
+            for constant in self._network.initializers.values():
+                constant.drop_pages()
         content = STORE.read(self._name)
         return [] if content is None else pickle.loads(content)  # of the private store, where machine code is as well
 
@@ -103,53 +101,3 @@ class StoredClasses:
         constants = self._network.initializers
         find_memory = open_memories(written, constants, self._weights.serve(constants), self._workers)
         return OpenPlanInUse(read_plan(written, find_memory, self._network))
-
-
-def _describe_network(network: Network, workers: int) -> Iterator[str | bytes]:
-    """Yields what shapes the plans of a network. Cost: some microseconds for each node, 33 ms for 60 MB of constants."""
-    yield f"{describe_environment()} {workers}"
-    yield from _describe_graph(network)
-    # A plan tells of its nodes.
-    yield repr([(node.name, node.origins) for node in network.nodes])
-    digest = hashlib.sha256()
-    for constant in network.initializers.values():
-        _add_elements(digest, constant)
-    yield digest.digest()
-
-
-def _describe_graph(graph: Graph) -> Iterator[bytes]:
-    from hetero_cpu.planning.alike import AS_WRITTEN  # only a plan that is made here is named
-
-    yield repr([(spec.name, str(spec.type)) for spec in (*graph.inputs, *graph.outputs)]).encode()
-    yield repr([(name, constant.dtype, constant.shape) for name, constant in graph.initializers.items()]).encode()
-    described = [(node.op_type, node.domain, node.since_version, node.inputs, node.outputs) for node in graph.nodes]
-    yield marshal.dumps(described, AS_WRITTEN)
-    for index, node in enumerate(graph.nodes):
-        if node.attributes:
-            yield f"{index}".encode()
-            for key, value in node.attributes.items():
-                yield from _describe_attribute(key, value)
-
-
-def _describe_attribute(key: str, value: Any) -> Iterator[bytes]:
-    if isinstance(value, Graph):
-        yield key.encode()
-        yield from _describe_graph(value)
-        for constant in value.initializers.values():
-            yield repr(constant.array.tolist()).encode()
-    elif isinstance(value, np.ndarray):
-        yield f"{key} {value.dtype} {value.shape}".encode() + (
-            value.tobytes() if not value.dtype.hasobject else repr(value.tolist()).encode()
-        )
-    else:
-        yield repr((key, value)).encode()
-
-
-def _add_elements(digest: Any, constant: Initializer) -> None:
-    array = constant.array
-    if array.dtype.hasobject:
-        digest.update(repr(array.tolist()).encode())
-        return
-    digest.update(array.reshape(-1).view(np.uint8))
-    if array.nbytes > _LARGE_BYTES:
-        constant.drop_pages()
