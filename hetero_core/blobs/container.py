@@ -42,8 +42,6 @@ _FORMATS = (1, 2, FORMAT_VERSION)
 ALIGNMENT = 64
 _HEAD = struct.Struct("<8sIIQQ")
 _DIGEST_SIZE = 32
-_LARGEST_BUILT_IN = 1 << 18
-"""Bytes up to which the digest is computed without OpenSSL, which takes longer to load than to use."""
 
 
 def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
@@ -137,18 +135,10 @@ def _open_container(name: str, view: memoryview) -> tuple[BlobHeader, list[Secti
     if header_size > len(view) - _HEAD.size - _DIGEST_SIZE:
         raise BlobDamagedError(f"{name} is damaged: its header of {header_size} bytes does not fit into {len(view)} bytes")
     summed = len(view) - _DIGEST_SIZE if version == 1 else min(_align(_HEAD.size + header_size), len(view) - _DIGEST_SIZE)
-    if _digest(view[:summed]) != view[-_DIGEST_SIZE:]:
+    if sha256(view[:summed]).digest() != view[-_DIGEST_SIZE:]:
         raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
     header, rows, payload = _parse(name, view, version, header_size)
     return header, rows, payload, None if version == 1 else _align(_HEAD.size + header_size)
-
-
-def _digest(content: memoryview) -> bytes:
-    if len(content) <= _LARGEST_BUILT_IN:
-        return sha256(content).digest()
-    import hashlib  # OpenSSL, which is five times as fast
-
-    return hashlib.sha256(content).digest()
 
 
 def _check_sections(name: str, rows: Sequence[SectionEntry], digests: Mapping[str, bytes]) -> None:
