@@ -22,7 +22,6 @@ sections, and is used only where the user trusts it.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import json
 import mmap
@@ -59,7 +58,7 @@ def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
         position += len(piece)
         write_whole(stream, piece)
     assert position + _DIGEST_SIZE == total
-    write_whole(stream, hashlib.sha256(prefix).digest())
+    write_whole(stream, sha256(prefix).digest())
 
 
 def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Payload) -> tuple[bytes, int]:
@@ -120,7 +119,7 @@ def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
         raise BlobDamagedError(f"{name} is damaged: its header of {header_size} bytes does not fit into {len(view)} bytes")
     begin = _align(_HEAD.size + header_size)
     summed = len(view) - _DIGEST_SIZE if version == 1 else min(begin, len(view) - _DIGEST_SIZE)
-    if hashlib.sha256(view[:summed]).digest() != view[-_DIGEST_SIZE:]:
+    if sha256(view[:summed]).digest() != view[-_DIGEST_SIZE:]:
         raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
     header, rows, payload = _parse(name, view, version, header_size)
     if version == 1:
@@ -345,7 +344,7 @@ def digest_sections(sections: Mapping[str, memoryview]) -> dict[str, bytes]:
         for begin in range(0, section.nbytes, PIECE_BYTES)
     ]
     digests = _digest_pieces([piece for _, piece in pieces])
-    joined = {name: hashlib.sha256() for name in sections}
+    joined = {name: sha256() for name in sections}
     for (name, _), digest in zip(pieces, digests, strict=True):
         joined[name].update(digest)
     return {name: digest.digest() for name, digest in joined.items()}
@@ -358,7 +357,7 @@ def _digest_pieces(pieces: list[memoryview]) -> list[bytes]:
     def work() -> None:
         # One iterator of integers, whose next is one step of the interpreter: each piece goes to one thread.
         for index in indices:
-            digests[index] = hashlib.sha256(pieces[index]).digest()
+            digests[index] = sha256(pieces[index]).digest()
 
     helpers = []
     for _ in range(min(count_processors(), _MOST_THREADS, len(pieces) // _FEWEST_PIECES) - 1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -185,16 +184,3 @@ def test_graph_of_many_nodes_is_selected_by_levels(monkeypatch: pytest.MonkeyPat
     predecessors = [[node - 1] if node else [] for node in range(11)]
     assert set(run_selection(predecessors, "AB" * 5 + "A", "AB").procedure_of_node.values()) == {"LEVELS"}
     assert set(run_selection(predecessors, "A" * 11, "AB").procedure_of_node.values()) == {"LITERAL"}
-
-
-@pytest.mark.parametrize("was_enabled", [True, False])
-def test_selection_leaves_cycle_collection_as_it_was(was_enabled: bool) -> None:
-    before = gc.isenabled()
-    try:
-        (gc.enable if was_enabled else gc.disable)()
-        select_subgraphs([[], [0]], "AA", "A")
-        with pytest.raises(ValueError, match="form a cycle"):
-            select_subgraphs([[1], [0]], "AA", "A")
-        assert gc.isenabled() == was_enabled
-    finally:
-        (gc.enable if before else gc.disable)()

@@ -10,7 +10,6 @@ import logging
 import pickle
 import threading
 from dataclasses import replace
-from typing import Any
 
 from hetero_core.blobs.store import STORE, name_entry
 from hetero_core.network.graph import Network
