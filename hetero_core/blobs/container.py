@@ -30,6 +30,7 @@ import struct
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import IO, Any
 
 from hetero_core.contract import Payload

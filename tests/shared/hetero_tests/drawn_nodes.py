@@ -47,6 +47,7 @@ def draw_shapes(draw: random.Random, op_type: str, count: int, attributes: dict[
         return [image, weight, [4]][:count]
     base = draw_shape(draw)
     if op_type in ("MatMul", "Gemm"):
+        first: Any
         m, k, n = (draw.choice((2, 3, "N")) for _ in range(3))
         first, second = ([k, m] if attributes.get("transA") else [m, k]), ([n, k] if attributes.get("transB") else [k, n])
         batch = draw_shape(draw, 0, 2) if op_type == "MatMul" else []
@@ -120,6 +121,8 @@ def draw_model(draw: random.Random, op_type: str, since: int) -> onnx.ModelProto
 
 def _draw_constants(draw: random.Random, op_type: str, version: int) -> tuple[list[int], dict[str, Any], dict[str, Any], list[str]]:
     """Returns the shape of x, constants, attributes and the names of the inputs."""
+    attributes: dict[str, Any]
+    weight: Any
     shape = [draw.choice((0, 1, 1, 2, 3, 5)) for _ in range(draw.randint(0, 4))]
     if op_type == "Slice":
         count = draw.randint(0, 3)
