@@ -376,8 +376,9 @@ def kit(session: nox.Session) -> None:
     """
     install_workspace(session, [*COMPANIONS, with_extras("cupy", "test")])
     run = {**isolate(session), "WHOLE_KIT": "1"}
-    flow = ("tests/flow/test_conformance.py", "tests/flow/test_models.py")
-    tests = (*flow, "tests/core/test_generation.py", "tests/core/test_kernels_cases.py", "plugins/cupy/tests")
+    flow = ("tests/flow/test_conformance.py", "tests/flow/test_models.py", "tests/flow/test_halves.py")
+    core = ("tests/core/test_generation.py", "tests/core/test_kernels_cases.py", "tests/core/test_writer.py")
+    tests = (*flow, *core, "plugins/cupy/tests")
     session.run("pytest", "-n", "2", *tests, *session.posargs, env=run)
 
 
