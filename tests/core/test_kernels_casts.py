@@ -70,9 +70,13 @@ def test_cast_of_a_model_rounds(operator: str, opset: int) -> None:
 @pytest.mark.parametrize("name", ["bfloat16", *FLOAT8, "float4_e2m1fn"])
 def test_small_float_is_the_nearest_of_a_longer_number(name: str) -> None:
     values = list_values(name)
-    pairs = list(pairwise(values))
+    # Of bfloat16's 32,640 each 13th, which meets every exponent.
+    pairs = list(pairwise(values))[:: 13 if len(values) > 1000 else 1]
     ties = [(below + above) / 2 for below, above in pairs]
-    for share, expected in ((1 - Fraction(1, 2**40), values[:-1]), (1 + Fraction(1, 2**40), values[1:])):
+    for share, expected in (
+        (1 - Fraction(1, 2**40), [below for below, _ in pairs]),
+        (1 + Fraction(1, 2**40), [above for _, above in pairs]),
+    ):
         y = cast(np.array([float(tie * share) for tie in ties]), name).astype(np.float64)
         assert [Fraction(float(number)) for number in y] == expected
         y = cast(np.array([float(-tie * share) for tie in ties]), name).astype(np.float64)

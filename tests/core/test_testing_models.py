@@ -13,8 +13,8 @@ from hetero_core.testing import models
 from hetero_core.testing.compare import assert_same
 
 SMALL = ["if_model", "loop_model", "lstm_model", "dynamic_batch_model"]
-# Seconds each; vgg19 and the models with LRN take longer, or lack a second engine that is right.
-QUICK_LIGHT = ["densenet121", "resnet50", "shufflenet", "squeezenet"]
+# Seconds each; the evaluator takes longer for the others, and is wrong about LRN.
+QUICK_LIGHT = ["shufflenet", "squeezenet"]
 
 
 def run_onnxruntime(model, inputs):
@@ -34,15 +34,15 @@ def test_light_model_gives_distinct_sane_outputs_and_two_engines_agree(name):
     assert_same(ReferenceEvaluator(model).run(None, inputs), [output])
 
 
-@pytest.mark.parametrize("name", ["inception_v1", "inception_v2"])
-def test_light_model_with_lrn_or_many_branches_gives_distinct_outputs(name):
+@pytest.mark.parametrize("name", ["densenet121", "inception_v2", "resnet50"])
+def test_larger_light_model_gives_distinct_outputs(name):
     model = models.light_model(name)
     (output,) = run_onnxruntime(model, models.light_inputs(model))
     assert len(np.unique(output)) == output.size == 1000
     assert 0.1 < output.std() < np.abs(output).max() < 1000
 
 
-@pytest.mark.parametrize("name", ["densenet121", "inception_v1", "shufflenet", "squeezenet"])
+@pytest.mark.parametrize("name", ["inception_v1", "shufflenet"])
 def test_light_model_keeps_its_answer_in_the_form_of_the_file(name):
     old, new = models.light_model(name, None), models.light_model(name)
     assert (old.ir_version, old.opset_import[0].version) == (3, 9)
@@ -54,7 +54,7 @@ def test_light_model_keeps_its_answer_in_the_form_of_the_file(name):
 
 @pytest.mark.parametrize("opset", [None, 21])
 def test_light_model_is_valid_and_holds_no_constant_weights(opset):
-    model = models.light_model("densenet121", opset)
+    model = models.light_model("shufflenet", opset)
     onnx.checker.check_model(model, full_check=True)
     assert not [node.name for node in model.graph.node if node.op_type in ("ConstantOfShape", "Softmax")]
     for initializer in model.graph.initializer:

@@ -5,29 +5,244 @@ Each is valid as a file, most are valid as a network. Those with weights outside
 
 from __future__ import annotations
 
-import hostile_bodies  # noqa: F401  # adds its makers
-import hostile_constants
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
 import numpy as np
 import onnx
-from hostile_builders import (
-    FLOAT,
-    INT64,
-    MAKERS,
-    Maker,
-    add_to_input,
-    hostile,
-    make_chain,
-    make_input,
-    make_model,
-    make_sparse,
-    pack,
-)
+import onnx.numpy_helper
 from onnx import helper
+
+FLOAT, INT64, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
+LOCAL = "local"
+OPSETS = (("", 21), (LOCAL, 1), ("ai.onnx.ml", 3))
+Maker = Callable[[], bytes]
+
+
+MAKERS: list[Maker] = []
+
+
+def hostile(maker: Maker) -> Maker:
+    """Adds a maker to the list."""
+    MAKERS.append(maker)
+    return maker
+
+
+def make_model(
+    nodes: list[onnx.NodeProto],
+    output: str,
+    inputs: list[onnx.ValueInfoProto] | None = None,
+    *,
+    constants: dict[str, Any] | None = None,
+    functions: list[onnx.FunctionProto] | None = None,
+) -> onnx.ModelProto:
+    """Returns a model with one output; without `inputs` it has the input `x` of one float."""
+    initializers = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]
+    listed = [make_input("x", FLOAT, 1)] if inputs is None else inputs
+    graph = helper.make_graph(nodes, "hostile", listed, [helper.make_empty_tensor_value_info(output)], initializers)
+    opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS]
+    return helper.make_model(graph, opset_imports=opsets, functions=functions or [], ir_version=10)
+
+
+def make_input(name: str, element: int, *shape: int | str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, element, list(shape))
+
+
+def make_chain(op_type: str, length: int, reads: int = 1, **attributes: Any) -> list[onnx.NodeProto]:
+    """Returns nodes from the value v0 to the value v<length>, each of which reads its predecessor `reads` times."""
+    return [helper.make_node(op_type, [f"v{i}"] * reads, [f"v{i + 1}"], **attributes) for i in range(length)]
+
+
+def make_function(name: str, nodes: list[onnx.NodeProto], source: str, result: str) -> onnx.FunctionProto:
+    opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS]
+    return helper.make_function(LOCAL, name, [source], [result], nodes, opsets)
+
+
+def add_to_input(nodes: list[onnx.NodeProto], value: str, constants: dict[str, Any]) -> bytes:
+    """Returns a model that adds a value made of constants alone to its input."""
+    return pack(make_model([*nodes, helper.make_node("Add", ["x", value], ["y"])], "y", constants=constants))
+
+
+def pack(model: onnx.ModelProto) -> bytes:
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def make_sparse(name: str, size: int) -> onnx.SparseTensorProto:
+    values = helper.make_tensor(name, FLOAT, [1], [1.0])
+    return helper.make_sparse_tensor(values, helper.make_tensor(f"{name} index", INT64, [1], [5]), [size])
+
+
+def make_loop(trips: int, body: list[onnx.NodeProto], start: str, result: str, *, scanned: str = "") -> onnx.NodeProto:
+    """Returns a Loop whose body turns the value s into the value t."""
+    outputs = ["d", "t", *([scanned] if scanned else [])]
+    inputs = [make_input("i", INT64), make_input("c", BOOL), helper.make_tensor_value_info("s", FLOAT, None)]
+    nodes = [helper.make_node("Identity", ["c"], ["d"]), *body]
+    graph = helper.make_graph(nodes, "b", inputs, [helper.make_empty_tensor_value_info(name) for name in outputs])
+    return helper.make_node("Loop", ["trips", "", start], [result, *([f"{result} all"] if scanned else [])], body=graph)
+
+
+Constants = dict[str, Any]
+
+
+def grow(op_type: str, constants: Constants, **attributes: Any) -> bytes:
+    """Returns a model that adds what a node makes of constants to its input."""
+    return add_to_input([helper.make_node(op_type, list(constants), ["e"], **attributes)], "e", constants)
+
+
+def fill(op_type: str, shapes: list[list[int]], **attributes: Any) -> bytes:
+    """Returns a model of one node over constants that are filled by ConstantOfShape."""
+    nodes = [helper.make_node("ConstantOfShape", [f"s{index}"], [f"c{index}"]) for index in range(len(shapes))]
+    nodes.append(helper.make_node(op_type, [f"c{index}" for index in range(len(shapes))], ["e"], **attributes))
+    nodes.append(helper.make_node("ReduceMax", ["e"], ["m"], keepdims=0))
+    return add_to_input(nodes, "m", {f"s{index}": np.array(shape) for index, shape in enumerate(shapes)})
+
+
+def ones(*shape: int) -> Any:
+    return np.ones(shape, np.float32)
+
+
+_MAKERS: dict[str, Callable[[], bytes]] = {
+    "expand": lambda: grow("Expand", {"c": ones(1), "s": np.array([1 << 40])}),
+    "expand_to_three_gigabytes": lambda: grow("Expand", {"c": ones(1), "s": np.array([800_000_000])}),
+    "tile": lambda: grow("Tile", {"c": ones(8), "r": np.array([1 << 31])}),
+    "pad": lambda: grow("Pad", {"c": ones(8), "p": np.array([1 << 33, 1 << 33])}),
+    "fill": lambda: grow("ConstantOfShape", {"s": np.array([1 << 20, 1 << 20])}),
+    "range": lambda: grow("Range", {"a": np.float32(0), "b": np.float32(1e12), "c": np.float32(1)}),
+    "outer_product": lambda: grow("MatMul", {"a": ones(100_000, 1), "b": ones(1, 100_000)}),
+    "broadcast": lambda: grow("Add", {"a": ones(100_000, 1), "b": ones(100_000)}),
+    "one_hot": lambda: grow("OneHot", {"i": np.arange(9), "d": np.array([1 << 36]), "v": np.array([0, 1], np.float32)}),
+    "upsample": lambda: grow("Resize", {"c": ones(1, 1, 9, 9), "r": ones(0), "s": np.float32([1, 1, 1e5, 1e5])}),
+    "eye": lambda: grow("EyeLike", {"c": ones(0, 1 << 40)}),
+    "window": lambda: grow("HannWindow", {"n": np.array(1 << 40)}),
+    "mel_weights": lambda: grow(
+        "MelWeightMatrix",
+        {"n": np.array(1 << 25), "d": np.array(1 << 30), "r": np.array(8192), "l": np.float32(0), "h": np.float32(4096)},
+    ),
+    "random": lambda: grow("RandomNormal", {}, shape=[1 << 20, 1 << 20]),
+    "outer_einsum": lambda: grow("Einsum", {"a": ones(100_000), "b": ones(100_000)}, equation="i,j->ij"),
+    "gather": lambda: grow("Gather", {"a": ones(1, 90_000), "i": np.zeros(70_000, np.int64)}),
+    "fold_back": lambda: grow("Col2Im", {"c": ones(1, 1, 1), "s": np.array([1 << 20, 1 << 20]), "b": np.array([1, 1])}),
+    "unpool": lambda: grow(
+        "MaxUnpool",
+        {"c": ones(1, 1, 1, 1), "i": np.zeros((1, 1, 1, 1), np.int64), "s": np.array([1, 1, 1 << 20, 1 << 20])},
+        kernel_shape=[1, 1],
+    ),
+    "transposed_convolution": lambda: grow("ConvTranspose", {"c": ones(1, 1, 9, 9), "w": ones(1, 1, 1, 1)}, strides=[100_000] * 2),
+    "affine_grid": lambda: grow("AffineGrid", {"t": ones(1, 2, 3), "s": np.array([1, 1, 1 << 18, 1 << 18])}),
+    "fourier": lambda: grow("DFT", {"c": ones(1, 8, 1), "n": np.array(1 << 38), "a": np.array(1)}),
+    "maximum_of_a_wide_window": lambda: grow("MaxPool", {"c": ones(1, 1, 9, 9)}, kernel_shape=[1 << 20] * 2, pads=[1 << 19] * 4),
+    "mean_of_wide_windows": lambda: fill("AveragePool", [[1, 1, 2000, 2000]], kernel_shape=[1001, 1001], pads=[500] * 4),
+    "wide_convolution": lambda: fill("Conv", [[1, 1, 2000, 2000], [1, 1, 1001, 1001]], pads=[500] * 4),
+    "wide_transposed_convolution": lambda: fill("ConvTranspose", [[1, 1, 1000, 1000], [1, 1, 1000, 1000]]),
+    "sum_of_three_axes": lambda: fill("Einsum", [[20_000], [20_000], [20_000]], equation="i,j,k->"),
+    "product": lambda: fill("MatMul", [[2000, 4000], [4000, 2000]]),
+}
+
+
+@cache
+def add_makers() -> None:
+    """Adds the makers to the list, each named `constant_...`."""
+    for name, make in _MAKERS.items():
+        maker: Any = partial(make)
+        maker.__name__ = f"constant_{name}"
+        hostile(maker)
+
+
+@hostile
+def functions_of_ten_calls_nine_deep() -> bytes:
+    functions = [make_function("f0", make_chain("Neg", 10), "v0", "v10")]
+    functions += [make_function(f"f{i}", make_chain(f"f{i - 1}", 10, domain=LOCAL), "v0", "v10") for i in range(1, 9)]
+    return pack(make_model([helper.make_node("f8", ["x"], ["y"], domain=LOCAL)], "y", functions=functions))
+
+
+@hostile
+def functions_within_branches() -> bytes:
+    functions = [make_function("f0", make_chain("Neg", 4), "v0", "v4")]
+    for level in range(1, 12):
+        call = helper.make_node(f"f{level - 1}", ["v0"], ["w"], domain=LOCAL)
+        body = helper.make_graph([call], "b", [], [helper.make_empty_tensor_value_info("w")])
+        nodes = [
+            helper.make_node("Constant", [], ["c"], value=helper.make_tensor("c", BOOL, [], [True])),
+            helper.make_node("If", ["c"], ["r"], then_branch=body, else_branch=body),
+        ]
+        functions.append(make_function(f"f{level}", nodes, "v0", "r"))
+    chain = make_chain("f11", 100, domain=LOCAL)
+    return pack(make_model(chain, "v100", [make_input("v0", FLOAT, 1)], functions=functions))
+
+
+@hostile
+def function_that_calls_itself() -> bytes:
+    functions = [make_function("f", make_chain("f", 1, domain=LOCAL), "v0", "v1")]
+    return pack(make_model(make_chain("f", 1, domain=LOCAL), "v1", [make_input("v0", FLOAT, 1)], functions=functions))
+
+
+@hostile
+def function_with_a_sparse_constant() -> bytes:
+    sparse = make_sparse("c", 1 << 24)
+    nodes = [helper.make_node("Constant", [], ["c"], sparse_value=sparse), helper.make_node("Add", ["a", "c"], ["b"])]
+    functions = [make_function("f", nodes, "a", "b")]
+    return pack(make_model(make_chain("f", 1000, domain=LOCAL), "v1000", [make_input("v0", FLOAT, 1)], functions=functions))
+
+
+@hostile
+def loop_of_constants_without_end() -> bytes:
+    loop = make_loop(1 << 62, [helper.make_node("Neg", ["s"], ["t"])], "k", "r")
+    return add_to_input([loop], "r", {"trips": np.array(1 << 62), "k": np.ones(1, np.float32)})
+
+
+@hostile
+def loop_that_doubles_a_constant() -> bytes:
+    loop = make_loop(40, [helper.make_node("Concat", ["s", "s"], ["t"], axis=0)], "k", "r")
+    return add_to_input([loop], "r", {"trips": np.array(40), "k": np.ones(100, np.float32)})
+
+
+@hostile
+def loop_that_stacks_constants() -> bytes:
+    loop = make_loop(1 << 40, [helper.make_node("Neg", ["s"], ["t"]), helper.make_node("Abs", ["s"], ["u"])], "k", "r", scanned="u")
+    return add_to_input(
+        [loop, helper.make_node("ReduceSum", ["r all"], ["q"], keepdims=0)],
+        "q",
+        {"trips": np.array(1 << 40), "k": np.ones(100, np.float32)},
+    )
+
+
+@hostile
+def scan_over_a_long_constant() -> bytes:
+    inputs = [helper.make_tensor_value_info(name, FLOAT, None) for name in ("s", "e")]
+    nodes = [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Expand", ["t", "n"], ["u"])]
+    body = helper.make_graph(nodes, "b", inputs, [helper.make_empty_tensor_value_info(name) for name in ("t", "u")])
+    scan = helper.make_node("Scan", ["k", "l"], ["r", "q"], body=body, num_scan_inputs=1)
+    constants = {"k": np.ones(1, np.float32), "l": np.ones((100_000, 1), np.float32), "n": np.array([100_000])}
+    return add_to_input([scan, helper.make_node("ReduceMax", ["q"], ["m"], keepdims=0)], "m", constants)
+
+
+def nest(depth: int, width: int) -> bytes:
+    """Returns a model with branches within branches; each level has `width` of them."""
+    nodes = [helper.make_node("Neg", ["x"], [f"a{depth}"])]
+    outputs = [helper.make_empty_tensor_value_info(f"a{depth}")]
+    graph = helper.make_graph(nodes, "b", [], outputs)
+    for level in range(depth - 1, -1, -1):
+        nodes = [helper.make_node("If", ["c"], [f"w{level} {i}"], then_branch=graph, else_branch=graph) for i in range(width)]
+        nodes.append(helper.make_node("Sum", [f"w{level} {i}" for i in range(width)], [f"a{level}"]))
+        graph = helper.make_graph(nodes, "b", [], [helper.make_empty_tensor_value_info(f"a{level}")])
+    return pack(make_model(list(graph.node), "a0", [make_input("x", FLOAT, 1), make_input("c", BOOL)]))
+
+
+@hostile
+def branches_six_deep() -> bytes:
+    return nest(6, 2)
+
+
+@hostile
+def branches_thirteen_deep() -> bytes:
+    return nest(13, 1)
 
 
 def list_models() -> dict[str, Maker]:
     """Returns the maker of each model."""
-    hostile_constants.add_makers()
+    add_makers()
     return {maker.__name__: maker for maker in MAKERS}
 
 
