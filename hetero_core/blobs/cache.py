@@ -504,7 +504,10 @@ class FileLock:
 
 
 def _note_holder(descriptor: int) -> None:
-    """Writes this process's id into a lock, in the place of an older id; a file with any other content belongs to somebody and is left as it is."""
+    """Writes this process's id into a lock, in the place of an older id.
+
+    A file with any other content belongs to somebody and is left as it is.
+    """
     # A disk may be too full for the name of the holder, and is not for the lock.
     with suppress(OSError):
         before = os.read(descriptor, 100)
