@@ -90,9 +90,9 @@ class NetworkCache:
         make: Callable[[], Loaded],
         pack: Callable[[Loaded], tuple[BlobHeader, Payload]],
     ) -> Loaded:
-        """Returns what `take` makes of the entry, or where there is none what `make` returns, having stored what `pack` gives of it.
+        """Returns the network that `take` makes of the entry. On a miss calls `make`, stores the result as `pack` gives it, and returns it.
 
-        Of several processes and threads that load one network one makes it, and the others wait for its entry.
+        Of several processes and threads that load a network the first makes it, and the others wait for its entry.
 
         Raises: what `make` raises.
         """
@@ -223,7 +223,7 @@ class NetworkCache:
 
 
 def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[BlobHeader, Payload], Loaded]) -> Loaded | None:
-    """Returns what is made of an entry, None where there is none. Raises: _UnusableEntryError."""
+    """Returns the loaded network of an entry; None if there is no entry. Raises: _UnusableEntryError."""
     path = folder.path / f"{key}.blob"
     try:
         descriptor = folder.open_entry(path.name)
@@ -324,7 +324,7 @@ class CacheFolder:
         os.replace(self._name(name), self._name(new_name), src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def remove(self, name: str) -> None:
-        """Removes a file where there is one. Raises: OSError."""
+        """Removes a file, if it is there. Raises: OSError."""
         with suppress(FileNotFoundError):
             os.unlink(self._name(name), dir_fd=self.descriptor)
 
@@ -504,7 +504,10 @@ class FileLock:
 
 
 def _note_holder(descriptor: int) -> None:
-    """Writes this process's id into a lock, over an older one at most: what holds anything else is somebody's file."""
+    """Writes this process's id into a lock, in the place of an older id.
+
+    A file with any other content belongs to somebody and is left as it is.
+    """
     # A disk may be too full for the name of the holder, and is not for the lock.
     with suppress(OSError):
         before = os.read(descriptor, 100)

@@ -225,7 +225,7 @@ def find_code(payload: Payload) -> tuple[str, ...]:
 
 
 def _peek(section: Any) -> Payload | None:
-    """Returns the sections of a container within a section; None for what is none, or damaged, and so can never be imported."""
+    """Returns the sections of a container within a section; None if it is no container, or a damaged one."""
     view = memoryview(section).cast("B")
     if len(view) < _HEAD.size + _DIGEST_SIZE or bytes(view[: len(MAGIC)]) != MAGIC:
         return None
@@ -356,7 +356,7 @@ def _digest_pieces(pieces: list[memoryview]) -> list[bytes]:
     indices = iter(range(len(pieces)))
 
     def work() -> None:
-        # One iterator of integers, whose next is one step of the interpreter: each piece goes to one thread.
+        # The next integer of an iterator is a single step of the interpreter, so each piece goes to a single thread.
         for index in indices:
             digests[index] = sha256(pieces[index]).digest()
 
