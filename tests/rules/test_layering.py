@@ -31,7 +31,6 @@ LAYERS = (
     "errors",
     "late_imports",
     "dtypes",
-    "records",
     "cyclic_garbage",
     "hashing",
     "files",
