@@ -8,7 +8,7 @@ have rules. What is known of the elements of shapes is followed, with sizes that
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -122,9 +122,11 @@ class _Inference:
     def _sweep(self, graph: Graph, outer: Types, constants: Constants, elements: Mapping[str, Any]) -> Graph:
         """Returns the graph with the types of its values; the others are those around it."""
         types = dict(graph.types)
-        state = _Scope(
-            ChainMap(types, dict(outer)), ChainMap(dict(graph.initializers), dict(constants)), ChainMap({}, dict(elements))
-        )
+        state = _Scope(types, graph.initializers, {})
+        if outer:
+            state = _Scope(
+                ChainMap(types, dict(outer)), ChainMap(dict(graph.initializers), dict(constants)), ChainMap({}, dict(elements))
+            )
         nodes: list[Node] = []
         learnt = False
         for node in graph.nodes:
@@ -194,9 +196,9 @@ class _Inference:
 class _Scope:
     """All that is known at a place of a graph: types, constants, and the elements of values that follow from shapes, as arrays."""
 
-    types: ChainMap[str, ValueType]
+    types: Types
     constants: Constants
-    elements: ChainMap[str, Any]
+    elements: MutableMapping[str, Any]
 
     def find_type(self, value: str) -> ValueType | None:
         """Returns the type of a value."""

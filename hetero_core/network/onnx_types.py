@@ -13,7 +13,7 @@ import onnx.defs
 import onnx.shape_inference
 
 from hetero_core.dtypes import dtype_of_onnx, onnx_of_dtype
-from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
+from hetero_core.network.encoding import GraphWriter, InlineWeights, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.inference import LARGEST_READ_CONSTANT, merge_into, rebuild_graph
 from hetero_core.network.initializers import Initializer
@@ -21,7 +21,6 @@ from hetero_core.network.notes import no_notes
 from hetero_core.network.tensors import write_tensor
 from hetero_core.network.type_protos import read_type, write_spec, write_type
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
-from hetero_core.network.writer import node_to_proto
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +84,10 @@ def infer_alone(node: Node, types: Mapping[str, ValueType], constants: Mapping[s
             tensors[value] = onnx.TensorProto()
             write_tensor(constant.array, tensors[value], name=value)
     opsets = [onnx.helper.make_opsetid(node.domain, node.opset)]
+    node_proto = onnx.NodeProto()
+    GraphWriter(InlineWeights(), lambda _: True, notes_of_node=no_notes).write_node(node, node_proto, {node.domain: node.opset})
     protos = {name: proto for name, proto in protos.items() if proto.WhichOneof("value")}
-    outputs = onnx.shape_inference.infer_node_outputs(schema, node_to_proto(node), protos, tensors, opset_imports=opsets)
+    outputs = onnx.shape_inference.infer_node_outputs(schema, node_proto, protos, tensors, opset_imports=opsets)
     read = {name: read_type(proto, f"value '{name}'") for name, proto in outputs.items() if name}
     return {name: value_type for name, value_type in read.items() if value_type is not None}
 

@@ -51,7 +51,8 @@ def draw_shapes(draw: random.Random, op_type: str, count: int, attributes: dict[
         m, k, n = (draw.choice((2, 3, "N")) for _ in range(3))
         first, second = ([k, m] if attributes.get("transA") else [m, k]), ([n, k] if attributes.get("transB") else [k, n])
         batch = draw_shape(draw, 0, 2) if op_type == "MatMul" else []
-        return [draw.choice(([*batch, *first], [k])) if op_type == "MatMul" else first, second, [1]][:count]
+        left: list[Any] = draw.choice(([*batch, *first], [k])) if op_type == "MatMul" else first
+        return [left, second, [1]][:count]
     if op_type == "BatchNormalization":
         base = [*draw_shape(draw, 1, 1), draw.choice((2, 3)), *draw_shape(draw)]
         return [base, *[[base[1]]] * (count - 1)]
@@ -121,9 +122,9 @@ def draw_model(draw: random.Random, op_type: str, since: int) -> onnx.ModelProto
 
 def _draw_constants(draw: random.Random, op_type: str, version: int) -> tuple[list[int], dict[str, Any], dict[str, Any], list[str]]:
     """Returns the shape of x, constants, attributes and the names of the inputs."""
-    attributes: dict[str, Any]
     weight: Any
     shape = [draw.choice((0, 1, 1, 2, 3, 5)) for _ in range(draw.randint(0, 4))]
+    attributes: dict[str, Any]
     if op_type == "Slice":
         count = draw.randint(0, 3)
         ends = [draw.choice((-9, -6, -3, -1, 0, 1, 2, 4, 2**62)) for _ in range(count)]
@@ -165,9 +166,10 @@ def _draw_constants(draw: random.Random, op_type: str, version: int) -> tuple[li
         if draw.random() < 0.5:
             attributes["pads"] = [draw.randint(0, 2) for _ in range(2 * axes)]
         if draw.random() < 0.2:
-            attributes |= draw.choice(({"auto_pad": "SAME_UPPER"}, {"output_shape": [9] * axes}))
-        weight = np.ones([shape[1] if draw.random() < 0.9 else 3, 3, *kernel], np.float32)
-        return shape, {"w": weight}, {**attributes, "group": group}, ["x", "w"]
+            name, value = draw.choice((("auto_pad", "SAME_UPPER"), ("output_shape", [9] * axes)))
+            attributes[name] = value
+        weights = np.ones([shape[1] if draw.random() < 0.9 else 3, 3, *kernel], np.float32)
+        return shape, {"w": weights}, {**attributes, "group": group}, ["x", "w"]
     if op_type.endswith(("ToSpace", "ToDepth")):
         return (
             [1, draw.choice((4, 8, 9)), 2, draw.choice((3, 4))][: draw.choice((4, 4, 4, 3))],
