@@ -86,7 +86,9 @@ class CpuExecutable(TellingExecutable):
         self._only_plan: PlanInUse | None = None
         if source.plan is not None:
             self._add_plan(source.plan, None)
-        elif signature is not None and kernels != NUMPY:
+        elif kernels == NUMPY:
+            self._open_program()
+        elif signature is not None:
             self._find_plan(signature)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -292,8 +294,9 @@ class CpuExecutable(TellingExecutable):
                 plan = self._plans.setdefault(signature, plan)
                 while len(self._plans) > MOST_PLANS:
                     self._plans.popitem(last=False)
+            self._program = None
             if self._is_static:
-                self._only_plan, self._program = plan, None
+                self._only_plan = plan
         return plan
 
     def _order(self, signature: Signature) -> None:

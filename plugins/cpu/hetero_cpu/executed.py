@@ -14,6 +14,7 @@ from hetero_cpu.planning.plan import ExecutionPlan, Foreign, PlannedStep, count_
 if TYPE_CHECKING:
     from collections import OrderedDict
 
+    from hetero_core.kernels.execution import Program
     from hetero_core.network.graph import Network
     from hetero_cpu.open_plans import OpenPlans
     from hetero_cpu.planning.plans_in_use import PlanInUse
@@ -30,6 +31,7 @@ class TellingExecutable(Executable):
 
     source: NetworkSource
     _only_plan: PlanInUse | None
+    _program: Program | None
     _plans: OrderedDict[Signature, PlanInUse]
     _open_plans: OpenPlans
     _plan_count: int
@@ -46,7 +48,7 @@ class TellingExecutable(Executable):
             "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
             "CPU_WEIGHT_BYTES": lambda: self.native_weights.nbytes + sum(memory.nbytes for memory in self.source.packed),
             "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(
-                self._list_plans(), self.source.constants, packed=self.source.packed
+                self._list_plans(), (*self.source.constants, *self._list_toolkit_constants()), packed=self.source.packed
             ),
             "CPU_KERNELS_READY": lambda: not self._is_ordered,
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
@@ -66,6 +68,10 @@ class TellingExecutable(Executable):
         """True if a run without limits may call NumPy's BLAS, and also where it depends on the shapes of the inputs."""
         in_use = self._only_plan
         return in_use is None or in_use.needs_check or in_use.is_refuted or in_use.plan.calls_blas
+
+    def _list_toolkit_constants(self) -> list[Any]:
+        program = self._program
+        return [] if program is None else [value for value in program.values if hasattr(value, "__array_interface__")]
 
     def _list_plans(self) -> list[ExecutionPlan]:
         return [in_use.plan for in_use in (*self._plans.copy().values(), *self._open_plans.plans)]
