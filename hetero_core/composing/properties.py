@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.contract import DeviceName
 from hetero_core.core import Core
 from hetero_core.devices.config import LIMIT_KEYS, LOG_KEY, STANDARD_KEYS, STRICT_KEY, convert_config
-from hetero_core.devices.host_memory import TOTAL_MEMORY, read_host_memory
 from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.devices.processors import TOTAL_MEMORY, read_host_memory
 from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, PRIORITY_KEY, REQUESTS_KEY, STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import ConfigKeyError, ConfigValueError, DeviceUnavailableError, enumerate_choices, suggest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, check, require, require_equal
 from hetero_core.conformance.samples import make_sample
-from hetero_core.devices.host_memory import FREE_MEMORY, TOTAL_MEMORY
+from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY
 from hetero_core.errors import HeteroError
 
 LASTING = ("DEVICE_TYPE", "DEVICE_UUID", "DEVICE_ARCHITECTURE", "MAX_BATCH_SIZE", TOTAL_MEMORY)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, freeze_mapping
-from hetero_core.devices.host_memory import FREE_MEMORY, TOTAL_MEMORY
-from hetero_core.devices.processors import count_processors
+from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY, count_processors
 from hetero_core.errors import MetricNotFoundError, PluginError, word_missing
 
 DEVICE_TYPES = ("integrated", "discrete")

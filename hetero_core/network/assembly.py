@@ -5,42 +5,241 @@ One `GraphReader` reads one model. Imports onnx only inside functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import AffinityError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
 from hetero_core.network.affinity import AFFINITY_KEY, PLAIN_AFFINITY_KEY
-from hetero_core.network.arity import check_arity
-from hetero_core.network.attributes import GRAPH, SPARSE_TENSOR, TENSOR, read_attribute
-from hetero_core.network.declarations import Contradictory, IgnoredPins
-from hetero_core.network.draft import Draft
-from hetero_core.network.functions import FunctionLibrary, bind_call, check_recursion, key_of_function
+from hetero_core.network.attributes import GRAPH, KIND_NAMES, LISTS, SPARSE_TENSOR, TENSOR, kind_of_value, read_attribute
+from hetero_core.network.declarations import Contradiction, Contradictory, IgnoredPins, RepeatedConstant
 from hetero_core.network.graph import EMPTY, Graph, Node
-from hetero_core.network.initializers import initializer_of_attribute
+from hetero_core.network.hints import drop_shape
+from hetero_core.network.initializers import Initializer, initializer_of_attribute
 from hetero_core.network.notes import ORIGINAL_NAME_KEY, read_opset_note, read_origins_note
-from hetero_core.network.opsets import read_opsets, since_version
+from hetero_core.network.opsets import find_schema, read_opsets, since_version
 from hetero_core.network.scopes import (
     OPSET_DOMAIN,
+    FunctionKey,
     NodeScope,
     NodeText,
+    make_unique,
     name_nodes,
     names_of_values,
     normal_domain,
     read_text,
 )
-from hetero_core.network.soundness import check_everything_is_produced, check_text
+from hetero_core.network.soundness import check_everything_is_produced, check_single_assignment, check_text
 from hetero_core.network.splitting import NO_RAW_DATA, RawData
-from hetero_core.network.tensors import read_sparse_tensor, read_tensor
-from hetero_core.network.topology import find_free_values
-from hetero_core.network.type_protos import read_type
-from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.network.tensors import read_sparse_tensor, read_tensor, read_type
+from hetero_core.network.topology import find_free_values, sort_topologically
+from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types
 from hetero_core.network.weights import WeightSource
 
 if TYPE_CHECKING:
     import onnx
+
+
+class FunctionLibrary:
+    """The functions of one model by what a call names: domain, name and overload."""
+
+    def __init__(self, model: onnx.ModelProto, budget: ReadBudget) -> None:
+        self._functions = {key_of_function(function): function for function in model.functions}
+        self._budget = budget
+        self._sizes: dict[FunctionKey, tuple[int, int]] = {}
+
+    def find(self, domain: str, op_type: str, proto: onnx.NodeProto) -> onnx.FunctionProto | None:
+        """Returns the function that a node calls; None where it is an operator."""
+        return self._functions.get((domain, op_type, proto.overload)) if self._functions else None
+
+    def __bool__(self) -> bool:
+        """Says whether there is any function."""
+        return bool(self._functions)
+
+    def take_room(self, function: onnx.FunctionProto, path: str, owner: str, scope: NodeScope) -> None:
+        """Takes what a call is expanded to off the budget: nodes, and the bytes of names and attributes."""
+        key = key_of_function(function)
+        is_repeated = key in self._sizes
+        if not is_repeated:
+            self._sizes[key] = function.ByteSize(), len(function.node) + sum(map(count_inner_nodes, function.node))
+        nbytes, nodes = self._sizes[key]
+        self._budget.check_depth(scope.depth + 1, owner)
+        if key[0] == OPSET_DOMAIN:
+            return
+        self._budget.take_nodes(nodes, owner)
+        # A node has a name of its own and one for each value that it makes, most often one. Of attributes the first call makes no more
+        # than there are in the file.
+        self._budget.take_memory((nbytes if is_repeated else 0) + 2 * nodes * len(path), owner)
+
+
+def key_of_function(function: onnx.FunctionProto) -> FunctionKey:
+    """Returns what a call names: domain, name and overload."""
+    return normal_domain(function.domain), function.name, function.overload
+
+
+def check_recursion(key: FunctionKey, scope: NodeScope, owner: str) -> None:
+    """Raises InvalidNetworkError for a function that is called while it is expanded."""
+    if key in scope.calls:
+        walk = " -> ".join(f"{domain}:{op_type}" for domain, op_type, _ in (*scope.calls, key))
+        raise InvalidNetworkError(
+            f"{owner} is a call of a function by itself: {walk}. ONNX functions do not recurse. Use Loop, or write the calls out."
+        )
+
+
+def count_inner_nodes(proto: onnx.NodeProto) -> int:
+    """Returns how many nodes stand in the bodies of a node, at any depth."""
+    return sum(
+        len(attribute.g.node) + sum(map(count_inner_nodes, attribute.g.node))
+        for attribute in proto.attribute
+        if attribute.type == GRAPH
+    )
+
+
+def bind_call(
+    proto: onnx.NodeProto, function: onnx.FunctionProto, scope: NodeScope, owner: str
+) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Returns the values of a call, formal name -> actual name, and the outputs (formal, actual) that need a copy.
+
+    A copy is needed where a function returns one of its inputs, or one value twice.
+
+    Raises: InvalidNetworkError when the call passes more than the function takes.
+    """
+    for kind, passed, formal in (("inputs", proto.input, function.input), ("outputs", proto.output, function.output)):
+        if len(passed) > len(formal):
+            raise InvalidNetworkError(
+                f"{owner} has {len(passed)} {kind}; its function '{function.name}' takes {len(formal)}. Correct the call."
+            )
+    values = dict.fromkeys(function.input, "")
+    values.update(zip(function.input, (scope.value(name) for name in proto.input), strict=False))
+    copies: list[tuple[str, str]] = []
+    for formal, actual in zip(function.output, (scope.value(name) for name in proto.output), strict=False):
+        if actual and formal in values:
+            copies.append((formal, actual))
+        elif actual:
+            values[formal] = actual
+    return values, copies
+
+
+def compare_constants(name: str, earlier: Initializer, later: Initializer) -> tuple[RepeatedConstant, ...]:
+    """Returns what is to be said of two constants of one name, of which the later one counts: that their values differ, or nothing.
+
+    Raises: InvalidNetworkError where their types differ, as ONNX Runtime 1.32 does.
+    """
+    if earlier.type != later.type:
+        raise InvalidNetworkError(
+            f"the constant '{name}' is there twice, as {earlier.type} and as {later.type}; expected one type. Remove one of them."
+        )
+    return (RepeatedConstant(name),) if earlier.digest != later.digest else ()
+
+
+def name_repeated_outputs(
+    outputs: Sequence[ValueSpec], names: Collection[str]
+) -> tuple[tuple[ValueSpec, ...], tuple[tuple[str, str], ...]]:
+    """Returns the outputs with a name of its own for each place, and the pairs (value, new name) that a copy has to be made for.
+
+    `names` are those of all values. The first place of a value keeps its name; the output at position 2 that repeats `y` is `y_2`.
+    """
+    used = {*names, *(spec.name for spec in outputs)}
+    copies: list[tuple[str, str]] = []
+
+    def rename() -> Iterator[ValueSpec]:
+        seen: set[str] = set()
+        for position, spec in enumerate(outputs):
+            if spec.name not in seen:
+                seen.add(spec.name)
+                yield spec
+                continue
+            name = make_unique(f"{spec.name}_{position}", used)
+            used.add(name)
+            copies.append((spec.name, name))
+            yield ValueSpec(name, spec.type)
+
+    return tuple(rename()), tuple(copies)
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """The parts of one graph. `contradictions` are those of the whole model; `root_opset` is its version of ONNX's own domain."""
+
+    contradictions: list[Contradictory]
+    root_opset: int
+    nodes: list[Node] = field(default_factory=list)
+    initializers: dict[str, Initializer] = field(default_factory=dict)
+    types: dict[str, ValueType] = field(default_factory=dict)
+    pins: dict[str, str] = field(default_factory=dict)
+    node_names: set[str] = field(default_factory=set)
+
+    def add_initializer(self, name: str, initializer: Initializer) -> None:
+        """Adds a constant, in place of an earlier one of its name. Raises: InvalidNetworkError for one of no name or another type."""
+        check_text(name)
+        if not name:
+            raise InvalidNetworkError("a constant has no name; name every initializer.")
+        if name in self.initializers:
+            self.contradictions += compare_constants(name, self.initializers[name], initializer)
+        self.initializers[name] = initializer
+
+    def add_types(self, protos: Iterable[onnx.ValueInfoProto], scope: NodeScope) -> None:
+        """Adds the types that a file declares."""
+        for proto in protos:
+            value_type = read_type(proto.type, f"value '{proto.name}'")
+            if value_type is not None:
+                self.types[scope.value(proto.name)] = value_type
+
+    def add_node(self, node: Node, pin: str | None) -> None:
+        """Adds a node, with the device that it is pinned to."""
+        self.nodes.append(node)
+        if pin is not None:
+            self.pins[node.name] = pin
+
+    def add_copy(self, source: str, target: str, scope: NodeScope) -> None:
+        """Adds an Identity that gives a value a second name."""
+        name = make_unique(f"{scope.path}Identity_{len(self.nodes)}", self.node_names)
+        self.node_names.add(name)
+        opset = scope.opsets.get("", self.root_opset)
+        version = since_version("Identity", "", opset)
+        self.add_node(Node(name, "Identity", (source,), (target,), opset=opset, since_version=version), scope.pin)
+
+    def copy_repeated_outputs(
+        self, outputs: tuple[ValueSpec, ...], scope: NodeScope, names: Iterable[str]
+    ) -> tuple[ValueSpec, ...]:
+        """Returns the outputs of the graph with a value of its own for each place; `names` are those of all values of the file."""
+        renamed, copies = name_repeated_outputs(outputs, {*names, *(value for node in self.nodes for value in node.outputs)})
+        for source, target in copies:
+            self.add_copy(source, target, scope)
+        self.types.update({spec.name: spec.type for spec in renamed if spec.name not in self.types})
+        return renamed
+
+    def finish(self, name: str, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...]) -> Graph:
+        """Returns the graph. Raises: InvalidNetworkError for a graph with a circle, or a value that is produced twice."""
+        for constant, initializer in self.initializers.items():
+            self._add_constant_type(constant, initializer, graph=name)
+        # An output that is a constant has its type, whatever the file leaves open.
+        outputs = tuple(ValueSpec(spec.name, self.types[spec.name]) if spec.name in self.initializers else spec for spec in outputs)
+        present = {spec.name for spec in (*inputs, *outputs)}.union(self.initializers, *(node.outputs for node in self.nodes))
+        check_text(name)
+        graph = Graph(
+            name,
+            inputs,
+            outputs,
+            sort_topologically(self.nodes),
+            MappingProxyType(self.initializers),
+            # Files may keep types of values that an optimizer removed.
+            MappingProxyType({value: value_type for value, value_type in self.types.items() if value in present}),
+        )
+        check_single_assignment(graph)
+        return graph
+
+    def _add_constant_type(self, name: str, initializer: Initializer, *, graph: str) -> None:
+        declared = self.types.get(name)
+        if declared is not None and merge_types(declared, initializer.type) is None:
+            if merge_types(drop_shape(declared), initializer.type) is None:
+                raise InvalidNetworkError(
+                    f"constant '{name}' is declared as {declared}, but holds {initializer.type}; correct the declaration or remove it."
+                )
+            self.contradictions.append(Contradiction(name, graph, declared, initializer.type, "the constant itself"))
+        self.types[name] = initializer.type
 
 
 class GraphReader:
@@ -287,3 +486,50 @@ def _without_absent_ends(node: Node) -> Node:
     while inputs and not inputs[-1]:
         inputs = inputs[:-1]
     return replace(node, inputs=inputs)
+
+
+def check_arity(node: Node) -> None:
+    """Refuses a node that its operator's schema does not allow.
+
+    Raises: InvalidNetworkError that says what is there and what is expected.
+    """
+    if not node.since_version:
+        return
+    demands = find_schema(node.op_type, node.since_version, node.domain)
+    _check_count(node, "inputs", node.inputs, demands.inputs)
+    _check_count(node, "outputs", node.outputs, demands.outputs)
+    if "" in node.inputs:
+        for position, value in enumerate(node.inputs):
+            # What comes after the formal inputs belongs to the last one, which is variadic.
+            if not value and demands.needed[min(position, len(demands.needed) - 1)]:
+                raise InvalidNetworkError(f"node {node.label} lacks its input {position}, which its operator needs. Connect it.")
+    for name, value in node.attributes.items():
+        kind, expected = kind_of_value(value), demands.kinds.get(name)
+        # An empty list does not say of what.
+        if expected is not None and kind != expected and (kind or expected not in LISTS):
+            raise InvalidNetworkError(
+                f"attribute '{name}' of node {node.label} is {KIND_NAMES.get(kind, 'an empty list')}; its operator takes "
+                f"{KIND_NAMES.get(expected, 'another kind')}. Correct it, or export the model again."
+            )
+    for name in demands.required:
+        if name not in node.attributes:
+            raise InvalidNetworkError(f"node {node.label} lacks the attribute '{name}', which its operator needs. Give it a value.")
+
+
+def _check_count(node: Node, what: str, values: Sequence[str], limits: tuple[int, int]) -> None:
+    least, most = limits
+    if not least <= len(values) <= most:
+        raise InvalidNetworkError(
+            f"node {node.label} has {len(values)} {what}; its operator has {_word_range(least, most)}. "
+            "Correct the node, or export the model again."
+        )
+
+
+def _word_range(least: int, most: int) -> str:
+    if least == most:
+        return str(least)
+    return f"{least} or more" if most >= _UNBOUNDED else f"{least} to {most}"
+
+
+_UNBOUNDED = 2**31 - 1
+"""The number that onnx states as the most inputs of a variadic operator."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.tensors import decode_text, read_tensor, write_tensor
-from hetero_core.network.type_protos import read_type, write_type
+from hetero_core.network.tensors import decode_text, read_tensor, read_type, write_tensor, write_type
 from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType
 from hetero_core.network.weights import WeightSource
 

@@ -18,8 +18,7 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.notes import OPSET_KEY, no_notes
 from hetero_core.network.opsets import since_version
 from hetero_core.network.scopes import OPSET_DOMAIN
-from hetero_core.network.tensors import write_tensor
-from hetero_core.network.type_protos import write_type
+from hetero_core.network.tensors import write_tensor, write_type
 from hetero_core.network.types import ValueSpec, ValueType
 
 if TYPE_CHECKING:

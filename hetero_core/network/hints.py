@@ -14,8 +14,7 @@ from types import MappingProxyType
 from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
 from hetero_core.network.declarations import NO_DECLARATIONS, Contradiction, Contradictory, Declarations, Hint
 from hetero_core.network.graph import Graph, Network, Node
-from hetero_core.network.merging import merge_types
-from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType
+from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType, merge_types
 
 
 def forget_shapes(network: Network) -> Network:

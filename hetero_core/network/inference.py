@@ -19,10 +19,20 @@ from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, state_hints, without_hints, word_source
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_elements, computes_shapes
-from hetero_core.network.merging import merge_types, unite_types
 from hetero_core.network.operators import KEPT_RANKS, OPERATORS, REFUSALS, OpenSize, Shape, SizedNode, open_size
 from hetero_core.network.soundness import check_ranks
-from hetero_core.network.types import LARGEST_RANK, Dimension, MapType, TensorType, ValueType, has_known_element, shape_of, sizes_of
+from hetero_core.network.types import (
+    LARGEST_RANK,
+    Dimension,
+    MapType,
+    TensorType,
+    ValueType,
+    has_known_element,
+    merge_types,
+    shape_of,
+    sizes_of,
+    unite_types,
+)
 
 LARGEST_SIZE = 1 << 40
 """A size above it is left to onnx, whose sizes have 64 bits."""

@@ -18,8 +18,7 @@ from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.inference import LARGEST_READ_CONSTANT, merge_into, rebuild_graph
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.notes import no_notes
-from hetero_core.network.tensors import write_tensor
-from hetero_core.network.type_protos import read_type, write_spec, write_type
+from hetero_core.network.tensors import read_type, write_spec, write_tensor, write_type
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 
 logger = logging.getLogger(__name__)

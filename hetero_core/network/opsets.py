@@ -2,16 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.schemas import find_latest_opsets, find_since_version
 from hetero_core.network.scopes import normal_domain
 from hetero_core.network.soundness import check_text
 
 if TYPE_CHECKING:
     import onnx
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The demands of an operator on its nodes, from one version on.
+
+    `inputs` and `outputs` are the least and the most of them; `needed` says of each formal input whether it may not be absent; `kinds`
+    are those of the attributes (`attributes.KIND_NAMES`), `required` the attributes without a default.
+    """
+
+    since_version: int
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    needed: tuple[bool, ...]
+    kinds: Mapping[str, int]
+    required: tuple[str, ...]
+
+
+def find_since_version(op_type: str, domain: str, opset: int) -> int:
+    """Returns the version of an operator that an opset means, 0 if onnx has no schema for it."""
+    import onnx.defs  # heavy
+
+    if not onnx.defs.has(op_type, max_inclusive_version=opset, domain=domain):
+        return 0
+    return int(onnx.defs.get_schema(op_type, opset, domain).since_version)
+
+
+@cache
+def find_schema(op_type: str, since_version: int, domain: str) -> Schema:
+    """Returns the schema of an operator that has one of this version."""
+    import onnx.defs  # heavy
+
+    schema = onnx.defs.get_schema(op_type, since_version, domain)
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    attributes = schema.attributes
+    return Schema(
+        int(schema.since_version),
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        tuple(formal.option != optional for formal in schema.inputs),
+        MappingProxyType({name: int(attribute.type.value) for name, attribute in attributes.items()}),
+        tuple(sorted(name for name, attribute in attributes.items() if attribute.required)),
+    )
+
+
+def find_latest_opsets() -> Mapping[str, int]:
+    """Returns the latest opset of each domain that the installed onnx knows."""
+    from onnx.onnx_cpp2py_export.defs import schema_version_map  # heavy
+
+    return {domain: latest for domain, (_, latest) in schema_version_map().items()}
+
 
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 """The domain of ONNX Runtime's operators on blocks of channels."""

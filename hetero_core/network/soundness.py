@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from hetero_core.errors import InvalidNetworkError, NetworkReadError
 from hetero_core.network.border import Border
 from hetero_core.network.graph import Graph, Node
-from hetero_core.network.merging import merge_types
 from hetero_core.network.topology import find_free_values
-from hetero_core.network.types import LARGEST_RANK, TensorType, ValueSpec
+from hetero_core.network.types import LARGEST_RANK, TensorType, ValueSpec, merge_types
 
 
 def check_text(*texts: object) -> None:

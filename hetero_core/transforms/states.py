@@ -13,8 +13,7 @@ from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, 
 from hetero_core.network.border import State
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.merging import merge_types
-from hetero_core.network.types import TensorType, ValueSpec, fixed_sizes
+from hetero_core.network.types import TensorType, ValueSpec, fixed_sizes, merge_types
 
 
 def tie_states(network: Network, ties: Mapping[str, str], initial: Mapping[str, Any]) -> Network:

@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.arity import check_arity
+from hetero_core.network.assembly import check_arity
 from hetero_core.network.graph import Node
 from hetero_core.network.reader import read_network
 

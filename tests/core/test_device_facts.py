@@ -14,7 +14,7 @@ from hetero_template.device import TemplateDevice
 from hetero_tests.fake_runtime import FakeRuntime
 
 from hetero_core import Core, Network, hookimpl
-from hetero_core.devices.host_memory import describe_host_memory, read_host_memory
+from hetero_core.devices.processors import describe_host_memory, read_host_memory
 from hetero_core.errors import DeviceNameError, MetricNotFoundError, PluginError
 
 NEGATE = '<ir_version: 8, opset_import: ["": 17]> negate (float[4] x) => (float[4] y) { [one] a = Neg (x) [two] y = Relu (a) }'

@@ -19,11 +19,10 @@ from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import HeteroError, NetworkDeclarationWarning
 from hetero_core.network.hints import without_hints
 from hetero_core.network.inference import apply_rule, read_numbers
-from hetero_core.network.merging import merge_types
 from hetero_core.network.operators import OPERATORS
 from hetero_core.network.reader import assemble_network, read_network
-from hetero_core.network.type_protos import read_type
-from hetero_core.network.types import TensorType
+from hetero_core.network.tensors import read_type
+from hetero_core.network.types import TensorType, merge_types
 from hetero_core.network.weights import WeightFiles
 from hetero_core.testing.backend_cases import iterate_backend_cases
 

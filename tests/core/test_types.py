@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_core.network.merging import merge_types
 from hetero_core.network.types import (
     MapType,
     OptionalType,
@@ -11,6 +10,7 @@ from hetero_core.network.types import (
     ValueSpec,
     ValueType,
     has_known_element,
+    merge_types,
     type_of_json,
 )
 

@@ -37,7 +37,6 @@ LAYERS = (
     "network.initializers",
     "network.border",
     "network.declarations",
-    "network.fingerprint",
     "network.graph",
     "network",
     "transforms",

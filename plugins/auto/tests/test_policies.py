@@ -11,8 +11,7 @@ import pytest
 from hetero_auto.members import Member, RoundRobin, choose_soonest
 
 from hetero_core import Core, Network
-from hetero_core.devices.host_memory import read_host_memory
-from hetero_core.devices.processors import count_processors
+from hetero_core.devices.processors import count_processors, read_host_memory
 
 LIMIT = 60
 Feed = Callable[[float], dict[str, Any]]

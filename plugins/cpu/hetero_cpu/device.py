@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
-from hetero_core.devices.host_memory import WEIGHTS_ONCE_KEY, describe_host_memory
+from hetero_core.devices.processors import WEIGHTS_ONCE_KEY, describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.hookspecs import hookimpl

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
-from hetero_core.devices.host_memory import FREE_MEMORY, TOTAL_MEMORY
+from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY
 from hetero_core.devices.query import answer_query, require_all_supported
 from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable
-from hetero_core.devices.host_memory import describe_host_memory
+from hetero_core.devices.processors import describe_host_memory
 from hetero_core.engines.device import EngineDevice
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node

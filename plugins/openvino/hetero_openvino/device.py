@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable
-from hetero_core.devices.host_memory import describe_host_memory
+from hetero_core.devices.processors import describe_host_memory
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.engines.device import EngineDevice
 from hetero_core.errors import LoadError

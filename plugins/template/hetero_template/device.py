@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.contract import ConfigKey, DeviceHooks, DeviceName, Done, Executable, Extension, Payload, QueryResult, RunContext
-from hetero_core.devices.host_memory import describe_host_memory
+from hetero_core.devices.processors import describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.errors import DeviceUnavailableError, InferenceError
 from hetero_core.executed import ExecutedNode

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hetero_core.contract import DeviceHooks, DeviceName, Executable, Extension, Payload, QueryResult
-from hetero_core.devices.host_memory import FREE_MEMORY, TOTAL_MEMORY, describe_host_memory
+from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY, describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network

@@ -10,8 +10,7 @@ from hetero_core.limits import FOLDED_FLOOR
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import infer_fixed_node, infer_types, rebuild_graph
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.merging import merge_types
-from hetero_core.network.types import TensorType, ValueSpec, ValueType
+from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types
 from hetero_core.transforms.constants import Evaluate, drop_unread, fold_constants, fold_node
 from hetero_cpu.planning.signature import Signature
 

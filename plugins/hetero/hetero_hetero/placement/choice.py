@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_core.contract import freeze_mapping
-from hetero_core.devices.host_memory import WEIGHTS_ONCE_KEY
+from hetero_core.devices.processors import WEIGHTS_ONCE_KEY
 from hetero_core.devices.threads import STREAMS_KEY
 from hetero_core.errors import ConfigValueError
 from hetero_core.plan import HeldMemory, Placement

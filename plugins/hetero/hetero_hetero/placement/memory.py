@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from math import prod
 
 from hetero_core.core import Core
-from hetero_core.devices.host_memory import TOTAL_MEMORY
 from hetero_core.devices.names import parse_device_name
+from hetero_core.devices.processors import TOTAL_MEMORY
 from hetero_core.errors import ConfigValueError, DeviceMemoryError, InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType
