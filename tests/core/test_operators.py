@@ -31,7 +31,6 @@ VERSIONS = list_versions({name: operator for name, operator in OPERATORS.items()
 DRAWS = 60
 
 
-
 def infer_by_onnx(model: onnx.ModelProto) -> Any:
     graph = onnx.shape_inference.infer_shapes(model).graph
     return {output.name: read_type(output.type, "output") for output in graph.output}

@@ -23,7 +23,17 @@ WITH_CONSTANTS = (
 )
 """The operators whose further inputs are drawn as constants that fit."""
 UNDRAWN = (
-    *("ConstantOfShape", "DynamicQuantizeLinear", "GRU", "GroupNormalization", "LRN", "LSTM", "OneHot", "QLinearConv", "QLinearMatMul"),
+    *(
+        "ConstantOfShape",
+        "DynamicQuantizeLinear",
+        "GRU",
+        "GroupNormalization",
+        "LRN",
+        "LSTM",
+        "OneHot",
+        "QLinearConv",
+        "QLinearMatMul",
+    ),
     *("RNN", "Range", "TopK", "Upsample"),
 )
 """Operators that demand more than the draws know."""
