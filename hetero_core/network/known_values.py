@@ -110,7 +110,7 @@ def _slice(node: Node, inputs: Arrays) -> Any:
     if starts is None or ends is None:
         return None
     steps = inputs[4].tolist() if len(inputs) > 4 and inputs[4] is not None else [1] * len(starts)
-    if any(step <= 0 for step in steps):
+    if 0 in steps:
         return None
     cut = [slice(None)] * inputs[0].ndim
     for axis, start, end, step in zip(range(len(starts)) if axes is None else axes, starts, ends, steps, strict=True):
@@ -139,6 +139,11 @@ def _fill(node: Node, inputs: Arrays) -> Any:
     return np.full(sizes, value.reshape(())[()], value.dtype)
 
 
+def _expand(node: Node, inputs: Arrays) -> Any:
+    sizes = [int(size) for size in inputs[1].tolist()]
+    return np.broadcast_to(inputs[0], np.broadcast_shapes(inputs[0].shape, sizes)) if prod(sizes) <= LARGEST_VALUE else None
+
+
 def _count(node: Node, inputs: Arrays) -> Any:
     start, limit, step = (int(array.reshape(())) for array in inputs)
     return np.arange(start, limit, step).astype(inputs[0].dtype) if abs(limit - start) <= LARGEST_VALUE * abs(step) else None
@@ -157,6 +162,7 @@ _OPERATORS: Mapping[str, Callable[[Node, Arrays], Any]] = {
     "Concat": lambda node, inputs: np.concatenate(inputs, node.attributes.get("axis", 1)),
     "ConstantOfShape": _fill,
     "Div": _divide,
+    "Expand": _expand,
     "Equal": lambda node, inputs: inputs[0] == inputs[1],
     "Gather": lambda node, inputs: np.take(inputs[0], inputs[1].astype(np.int64), node.attributes.get("axis", 0)),
     "Greater": lambda node, inputs: inputs[0] > inputs[1],
@@ -172,6 +178,7 @@ _OPERATORS: Mapping[str, Callable[[Node, Arrays], Any]] = {
     "Slice": _slice,
     "Squeeze": lambda node, inputs: inputs[0].squeeze(_read_axes(node, inputs)),
     "Sub": lambda node, inputs: inputs[0] - inputs[1],
+    "Transpose": lambda node, inputs: np.transpose(inputs[0], node.attributes.get("perm")),
     "Unsqueeze": _unsqueeze,
     "Where": lambda node, inputs: np.where(*inputs),
 }

@@ -13,7 +13,7 @@ import onnx.parser
 import onnx.printer
 import onnx.shape_inference
 import pytest
-from hetero_tests.drawn_nodes import draw_model, list_versions
+from hetero_tests.drawn_nodes import UNDRAWN, draw_model, list_versions
 
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import HeteroError, NetworkDeclarationWarning
@@ -28,8 +28,6 @@ from hetero_core.testing.backend_cases import iterate_backend_cases
 
 VERSIONS = list_versions({name: operator for name, operator in OPERATORS.items() if operator.dtypes is not None})
 DRAWS = 60
-UNDRAWN = ("ConstantOfShape", "DynamicQuantizeLinear", "GroupNormalization", "LRN", "OneHot", "Range", "TopK", "Upsample")
-"""Operators whose schemas demand more than the draws know; the node cases have them."""
 
 
 def infer_by_onnx(model: onnx.ModelProto) -> Any:

@@ -12,7 +12,7 @@ import onnx.shape_inference
 import pytest
 from hetero_cpu.open.sizes import Scope, is_open, terms_of, value_of
 from hetero_cpu.open.terms import evaluate
-from hetero_tests.drawn_nodes import draw_model, list_versions
+from hetero_tests.drawn_nodes import UNDRAWN, draw_model, list_versions
 from onnx import TensorProto
 
 from hetero_core.errors import HeteroError
@@ -134,4 +134,4 @@ def test_drawn_node_has_the_same_sizes_as_symbols(op_type: str, since: int) -> N
             continue
         answered += 1
         assert [[value_of(size) for size in shape] for shape in symbolic] == [list(shape) for shape in plain]
-    assert answered or OPERATORS[op_type].dtypes is None
+    assert answered or op_type in UNDRAWN

@@ -22,6 +22,21 @@ WITH_CONSTANTS = (
     *("SpaceToDepth", "Split", "Tile"),
 )
 """The operators whose further inputs are drawn as constants that fit."""
+UNDRAWN = (
+    *(
+        "ConstantOfShape",
+        "DynamicQuantizeLinear",
+        "GRU",
+        "GroupNormalization",
+        "LRN",
+        "LSTM",
+        "OneHot",
+        "QLinearConv",
+        "QLinearMatMul",
+    ),
+    *("RNN", "Range", "TopK", "Upsample"),
+)
+"""Operators that demand more than the draws know."""
 WINDOWS = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 
 

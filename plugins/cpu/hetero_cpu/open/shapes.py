@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.operators import REFUSALS, Shape, SizedNode, UnknownError, infer_sizes, read_part, read_slices
+from hetero_core.network.known_values import compute_elements, computes_shapes
+from hetero_core.network.operators import REFUSALS, Shape, SizedNode, UnknownError, infer_sizes
 from hetero_core.network.types import TensorType
 from hetero_cpu.open.sizes import Scope, is_open, value_of
 from hetero_cpu.open.terms import NotOpenError
@@ -26,6 +27,10 @@ logger = logging.getLogger(__name__)
 
 _MOST_ELEMENTS = 64
 _INTEGERS = ("int32", "int64")
+_REARRANGING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators that keep the elements of their first input in order."""
+_COMPARING = ("Greater", "Less", "Range")
+"""Operators whose result would hold for few sizes: it is computed when a plan is bound."""
 _WITH_INDICES = ("Dropout", "MaxPool")
 """Operators whose second output follows from all sizes of the first."""
 
@@ -202,47 +207,11 @@ def _compute(node: Node, open_shapes: OpenShapes) -> None:
 
 
 def _evaluate(node: Node, open_shapes: OpenShapes) -> Any:
-    if node.op_type == "Shape":
-        return list(open_shapes.find_shape(node.inputs[0])[read_part(node)])
-    if node.op_type == "Size":
-        return [prod(open_shapes.find_shape(node.inputs[0]))]
-    reads = [open_shapes.read(value) if value else None for value in node.inputs]
-    known = [elements for elements in reads if elements is not None]
-    if len(known) != len(reads):
+    if node.op_type in ("Shape", "Size"):
+        return compute_elements(node, (np.array(open_shapes.find_shape(node.inputs[0]), object),))
+    reads = tuple(open_shapes.read(value) if value else None for value in node.inputs)
+    if any(elements is None for elements in reads):
         return None
-    match node.op_type:
-        case "Identity" | "Squeeze" | "Unsqueeze" | "Reshape" | "Flatten":
-            return known[0]
-        case "Cast":
-            return known[0] if node.attributes.get("to") in (6, 7) else None
-        case "Gather":
-            return np.take(known[0], known[1].astype(np.int64), axis=open_shapes.view(node).axis(known[0].ndim, 0))
-        case "Transpose":
-            return np.transpose(known[0], node.attributes.get("perm"))
-        case "ConstantOfShape":
-            value = node.attributes.get("value")
-            if value is None or value.dtype not in (np.int32, np.int64):
-                return None
-            return np.full([int(size) for size in known[0]], int(value.reshape(-1)[0]), object)
-        case "Expand":
-            return np.broadcast_to(known[0], np.broadcast_shapes(known[0].shape, [int(size) for size in known[1]]))
-        case "Neg":
-            return -known[0]
-        case "Equal":
-            return np.equal(known[0], known[1])
-        case "Where":
-            return np.where(known[0].astype(bool), known[1], known[2])
-        case "Concat":
-            return np.concatenate(known, axis=int(node.attributes.get("axis", 0)))
-        case "Slice":
-            cut = [slice(None)] * known[0].ndim
-            for axis, start, end, step in read_slices(open_shapes.view(node), known[0].ndim):
-                cut[axis] = slice(int(start), int(end), step)
-            return known[0][tuple(cut)]
-        case "Add" | "Sub" | "Mul":
-            return {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}[node.op_type](known[0], known[1])
-        case "Div":
-            # Of numbers that are not negative: ONNX rounds towards zero.
-            if all(number >= 0 for elements in known for number in elements.reshape(-1)):
-                return known[0] // known[1]
-    return None
+    if node.op_type in _REARRANGING:
+        return reads[0]
+    return compute_elements(node, reads) if computes_shapes(node) and node.op_type not in _COMPARING else None
