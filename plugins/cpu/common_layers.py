@@ -209,7 +209,6 @@ def list_texts(level: str) -> dict[str, str]:
     from hetero_cpu.passes import transform_network
     from hetero_cpu.planning.later import build_plan, join, specialize
     from hetero_cpu.planning.weights import PackedWeights
-    from hetero_cpu.providers import JIT
 
     from hetero_core.network.reader import read_network
 
@@ -220,10 +219,19 @@ def list_texts(level: str) -> dict[str, str]:
             signature = tuple(example[spec.name] for spec in network.inputs)
             special = specialize(network, signature)
             # More workers get the same kernels.
-            opened = make_open_plan(network, signature, special, weights=weights, extensions={}, workers=1)
-            fixed = build_plan(join(special), weights, {}, provider=JIT, workers=1)
+            opened = _finish(make_open_plan(network, signature, special, weights=weights, extensions={}, workers=1))
+            fixed = build_plan(join(special), weights, {}, workers=1)
             kernels |= dict.fromkeys([*(opened.plan.kernels if opened else ()), *fixed.kernels])
     return {kernel.name: kernel.emit(kernel.name, compiler.find_width()).take_text() for kernel in kernels}
+
+
+def _finish(planning: Any) -> Any:
+    """Returns the result of a generator, whose kernels are not compiled here."""
+    while True:
+        try:
+            next(planning)
+        except StopIteration as stop:
+            return stop.value
 
 
 def main() -> int:

@@ -37,7 +37,7 @@ from hetero_cpu.planning.later import build_plan, join, specialize
 from hetero_cpu.planning.weights import PackedWeights
 network = transform_network(read_network(light_model("resnet50")))
 special = specialize(network, tuple(spec.shape for spec in network.inputs))
-plan = build_plan(join(special), PackedWeights(), {}, provider="JIT", workers=2)
+plan = build_plan(join(special), PackedWeights(), {}, workers=2)
 print(len(plan.kernels), [kernel.name for kernel in plan.kernels if kernel.name not in brought])
 """
 

@@ -12,7 +12,6 @@ import onnx
 import onnx.parser
 import pytest
 from hetero_cpu.open.cache_memory import CacheMemory, extend_cache, open_cache
-from hetero_cpu.operators.attention.kernel import AttentionShape, make_attention
 from hetero_tests.open_models import make_decoder
 
 from hetero_core import Core, ExecutableNetwork, RunContext
@@ -291,16 +290,3 @@ def test_memory_grows_behind_its_newest_view_alone() -> None:
     assert extend_cache(longer, 165) is None, "there is room for 64 more, no others"
     assert extend_cache(longer, 164) is not None
     assert extend_cache(longer, 102) is None
-
-
-@pytest.mark.parametrize("is_far", [False, True])
-def test_a_call_that_appends_in_place_states_what_it_writes(is_far: bool) -> None:
-    kernel = make_attention(AttentionShape(1, True, 1, 1, 1, False, "", appends=True, is_far=is_far))
-    numbers = dict.fromkeys(kernel.parameters, 0) | {
-        "heads": 2, "units": 2, "blocks": 1, "units_of_chunk": 1, "value_size": 1, "k": 1000, "k_head": 100, "v": 2000, "v_head": 100,
-        "past_k_bytes": 40, "past_v_bytes": 40, "new_k_rows": 1, "new_k_row_bytes": 4, "new_v_rows": 1, "new_v_row_bytes": 4,
-    }  # fmt: skip
-    assert kernel.writes is not None
-    spans = kernel.writes(numbers, 16)
-    caches = sorted((int(begin), int(nbytes)) for begin, nbytes in zip(spans.begins, spans.nbytes, strict=True) if begin >= 1000)
-    assert caches == [(1040, 4), (1140, 4), (2040, 4), (2140, 4)]
