@@ -20,7 +20,7 @@ from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, s
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_elements, computes_shapes
 from hetero_core.network.operators import KEPT_RANKS, OPERATORS, REFUSALS, OpenSize, Shape, SizedNode, open_size
-from hetero_core.network.soundness import check_ranks
+from hetero_core.network.soundness import INPUT_THAT_GIVES_RANK, check_ranks
 from hetero_core.network.types import (
     LARGEST_RANK,
     Dimension,
@@ -170,6 +170,8 @@ class _Inference:
             return node, _unite_branches(node)
         types = None if node.domain else apply_rule(node, input_types, state.read)
         if node.bodies or (types is None and not all(_is_complete(state.types.get(value)) for value in node.writes)):
+            if not node.domain:
+                _require_rank(node, input_types)
             from hetero_core.network.onnx_types import ask_onnx, infer_by_signature  # imports onnx
 
             node, types = ask_onnx(node, state.types, state.constants, state.elements, self.objections)
@@ -177,15 +179,15 @@ class _Inference:
                 shape = input_types[0].shape
                 ranked = TensorType(None, None if shape is None else (None,) * len(shape))
                 types = {value: merge_types(types.get(value, ranked), ranked) or types[value] for value in node.writes}
+            for value, dtype in _apply_type_rule(node, input_types).items():
+                typed = TensorType(dtype)
+                types[value] = merge_types(types.get(value, typed), typed) or types[value]
             if not all(has_known_element(types.get(value, state.types.get(value))) for value in node.writes):
                 for value, signed in infer_by_signature(node, input_types).items():
                     types[value] = merge_types(types.get(value, signed), signed) or signed
         for value_type in (types or {}).values():
-            if isinstance(value_type, TensorType) and value_type.shape is not None and len(value_type.shape) > LARGEST_RANK:
-                raise InvalidNetworkError(
-                    f"node {node.label} makes an array of {len(value_type.shape)} dimensions; an array has at most {LARGEST_RANK}. "
-                    "Correct the shapes, or export the model again."
-                )
+            if isinstance(value_type, TensorType) and value_type.shape is not None:
+                _check_rank(node, len(value_type.shape))
         return node, types or {}
 
     def _ask_author(self, node: Node, input_types: Sequence[ValueType | None]) -> dict[str, ValueType]:
@@ -332,6 +334,36 @@ def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) 
             return None
         outputs[value] = TensorType(dtype, shape)
     return outputs
+
+
+def _apply_type_rule(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, str]:
+    """Returns the element types that the rule of an operator tells of its outputs."""
+    operator = None if node.domain else OPERATORS.get(node.op_type)
+    if operator is None or operator.dtypes is None or node.since_version < operator.since:
+        return {}
+    known = [value_type.dtype if isinstance(value_type, TensorType) else None for value_type in input_types]
+    try:
+        dtypes = operator.dtypes(node, known)
+    except REFUSALS:
+        return {}
+    each = dtypes if isinstance(dtypes, tuple) else (dtypes,) * len(node.outputs)
+    return {value: dtype for value, dtype in zip(node.outputs, each, strict=False) if value and dtype is not None}
+
+
+def _require_rank(node: Node, input_types: Sequence[ValueType | None]) -> None:
+    """Refuses a node whose input that holds a shape is longer than any shape, before onnx makes the dimensions."""
+    index = INPUT_THAT_GIVES_RANK.get(node.op_type, len(input_types))
+    shape = shape_of(input_types[index]) if index < len(input_types) else None
+    if shape and isinstance(shape[0], int):
+        _check_rank(node, shape[0])
+
+
+def _check_rank(node: Node, rank: int) -> None:
+    if rank > LARGEST_RANK:
+        raise InvalidNetworkError(
+            f"node {node.label} makes an array of {rank} dimensions; an array has at most {LARGEST_RANK}. "
+            "Correct the shapes, or export the model again."
+        )
 
 
 def infer_fixed_node(node: Node, types: Types, constants: Constants) -> dict[str, ValueType] | None:

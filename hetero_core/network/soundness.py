@@ -29,7 +29,7 @@ def _refuse_bytes(texts: Sequence[object]) -> None:
 
 
 # onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
-_INPUT_THAT_GIVES_RANK = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
+INPUT_THAT_GIVES_RANK = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
 """The inputs whose number of elements is the rank of the output."""
 _LEAST_AXIS = {"axis": -LARGEST_RANK, "batch_dims": 0}
 """The attributes that name an axis, or count axes from the first one on."""
@@ -44,7 +44,7 @@ def check_ranks(graph: Graph) -> None:
     for node in graph.nodes:
         if node.attributes and not node.domain:
             _check_counts(node)
-        index = _INPUT_THAT_GIVES_RANK.get(node.op_type, len(node.inputs))
+        index = INPUT_THAT_GIVES_RANK.get(node.op_type, len(node.inputs))
         input_type = None if node.domain or index >= len(node.inputs) else graph.types.get(node.inputs[index])
         if (
             isinstance(input_type, TensorType)
