@@ -135,7 +135,7 @@ class NetworkCache:
 
     @contextmanager
     def _hold_lock(self, folder: CacheFolder, key: str) -> Iterator[bool]:
-        """Gives True where this load alone may write the entry, False where the cache cannot be used for it."""
+        """Gives True if this load alone may write the entry, False if the cache cannot be used for it."""
         lock = FileLock(folder.path / f"{key}.lock", folder=folder.descriptor, owners=folder.owners)
         try:
             is_held = lock.acquire(
@@ -446,7 +446,7 @@ class FileLock:
     def acquire(self, timeout: float, *, on_wait: Callable[[str], None]) -> bool:
         """Says whether the lock is held now; False after `timeout` seconds. `on_wait` is told the holder, once, before waiting.
 
-        Raises: OSError where the file cannot be made or locked.
+        Raises: OSError if the file cannot be made or locked.
         """
         deadline, pause, has_waited = time.monotonic() + timeout, _FIRST_PAUSE, False
         while True:

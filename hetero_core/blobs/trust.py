@@ -23,7 +23,7 @@ def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Itera
 
     Without trust the payload comes without the code that its plugin can do without, which a warning in the log says.
 
-    Raises: UntrustedBlobError where there is code in the blob, or in a container within it, and no trust.
+    Raises: UntrustedBlobError if there is code in the blob, or in a container within it, and no trust.
     """
     if not trust and not _is_trusted.get():
         code = find_code(payload)

@@ -26,7 +26,7 @@ _OF_THE_PLACE = ("DEVICE_ID", *THREAD_KEYS)
 """Keys that say where and with how much of a machine a part runs, which no blob does."""
 
 Loaded = tuple[ExecutableNetwork, Network | None]
-"""A loaded part with the network that it runs; None where it came from its device's own blob."""
+"""A loaded part with the network that it runs; None if it came from its device's own blob."""
 
 
 T = TypeVar("T")

@@ -72,7 +72,7 @@ class OperatorTypes:
         return bool(self._extensions or self._entry_points)
 
     def infer(self, node: Node, input_types: tuple[ValueType | None, ...]) -> Sequence[ValueType] | None:
-        """Returns the types of a node's outputs; None where nobody knows the operator.
+        """Returns the types of a node's outputs; None if nobody knows the operator.
 
         Raises: PluginError for a package whose function cannot be imported or fails; what an extension raises.
         """

@@ -24,7 +24,7 @@ def count_processors() -> int:
 
 
 def read_processor_flags(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> tuple[str, ...]:
-    """Returns what the first processor can do, in the kernel's words; nothing where the system does not say."""
+    """Returns what the first processor can do, in the kernel's words; nothing if the system does not say."""
     lines = _read_lines(cpuinfo)
     return next((tuple(line.partition(":")[2].split()) for line in lines if line.startswith(("flags", "Features"))), ())
 
@@ -53,7 +53,7 @@ def _read_quota() -> float | None:
 
 
 def find_quota(root: str | os.PathLike[str]) -> float | None:
-    """Returns the processors' worth of time that the control groups of this process allow, None where they set no limit.
+    """Returns the processors' worth of time that the control groups of this process allow, None if they set no limit.
 
     The smallest of the group's own limit and those of the groups around it; `root` is the folder of the file system. What cannot be
     read counts as no limit.
@@ -140,7 +140,7 @@ def describe_host_memory(root: str | os.PathLike[str] = "/") -> Mapping[str, Cal
 
 
 def read_host_memory(root: str | os.PathLike[str] = "/") -> tuple[int, int] | None:
-    """Returns all bytes and those that are free, both within the limit of the control group; None where the platform does not tell.
+    """Returns all bytes and those that are free, both within the limit of the control group; None if the platform does not tell.
 
     Free is what can be had without swapping, caches of files included; `root` is the folder of the file system.
     """

@@ -185,7 +185,7 @@ def _check_wrapper(wrapper: Any, blame: str) -> None:
 
 
 def check_api(plugin: Any, provenance: Provenance) -> None:
-    """Raises PluginError where a plugin states that it requires another version of the contract."""
+    """Raises PluginError if a plugin states that it requires another version of the contract."""
     required = getattr(plugin, "requires_api", None)
     if required is None:
         return
@@ -197,7 +197,7 @@ def check_api(plugin: Any, provenance: Provenance) -> None:
 
 
 def manage_plugin(plugin: Any, blame: Provenance | str, *, cure: str = "") -> pluggy.PluginManager:
-    """Returns a manager that holds this plugin alone. Raises: PluginError where its hooks do not fit the contract."""
+    """Returns a manager that holds this plugin alone. Raises: PluginError if its hooks do not fit the contract."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     check_hooks(plugin, blame)
@@ -508,7 +508,7 @@ def isolate_device(
 
     Values that are set for the device go with the call, since PROCESS does not know them.
 
-    Raises: ConfigValueError; DeviceNotFoundError where the plugin PROCESS is not installed.
+    Raises: ConfigValueError; DeviceNotFoundError if the plugin PROCESS is not installed.
     """
     require_mapping({} if config is None else config, f"device {device}")
     call = {_fold(name): value for name, value in (config or {}).items()}

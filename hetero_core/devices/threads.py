@@ -98,7 +98,7 @@ def multiply_streams(config: Mapping[str, Any], *, device: str, where: str = "")
 
     `where` is what messages name in place of the device: "network 'net' on CPU".
 
-    Raises: ConfigValueError where one of the two is no number of 1 or more, or the number of streams follows from the threads.
+    Raises: ConfigValueError if one of the two is no number of 1 or more, or the number of streams follows from the threads.
     """
     own = f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
     owner = where or f"device {device}"

@@ -181,7 +181,7 @@ def is_watched() -> bool:
 def find_deadline() -> float | None:
     """Returns the earliest end of the budgets that this thread works in, on the clock of `time.monotonic`.
 
-    Raises: DeadlineExceededError where the thread was set aside, so that it stops at the next call of the core.
+    Raises: DeadlineExceededError if the thread was set aside, so that it stops at the next call of the core.
     """
     deadline: float | None = None
     watch = _current.get()

@@ -57,7 +57,7 @@ def check_gpu(driver: str | None, fault: str | None) -> list[Finding]:
 
 
 def read_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """Returns the first line that the kernel's driver says of itself; None where there is none."""
+    """Returns the first line that the kernel's driver says of itself; None if it says nothing."""
     try:
         return version.read_text(encoding="utf-8", errors="replace").splitlines()[0]
     except (OSError, IndexError):

@@ -71,7 +71,7 @@ def check_blas(blas: Iterable[Mapping[str, object]], flags: Iterable[str], envir
 
 
 def read_blas() -> list[Mapping[str, object]]:
-    """Returns what threadpoolctl says about BLAS; nothing where it is not installed."""
+    """Returns what threadpoolctl says about BLAS; nothing if it is not installed."""
     try:
         from threadpoolctl import threadpool_info  # type: ignore[import-untyped]  # optional; it has no stubs
     except ImportError:

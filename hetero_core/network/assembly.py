@@ -51,7 +51,7 @@ class FunctionLibrary:
         self._sizes: dict[FunctionKey, tuple[int, int]] = {}
 
     def find(self, domain: str, op_type: str, proto: onnx.NodeProto) -> onnx.FunctionProto | None:
-        """Returns the function that a node calls; None where it is an operator."""
+        """Returns the function that a node calls; None if it is an operator."""
         return self._functions.get((domain, op_type, proto.overload)) if self._functions else None
 
     def __bool__(self) -> bool:
@@ -125,7 +125,7 @@ def bind_call(
 def compare_constants(name: str, earlier: Initializer, later: Initializer) -> tuple[RepeatedConstant, ...]:
     """Returns what is to be said of two constants of one name, of which the later one counts: that their values differ, or nothing.
 
-    Raises: InvalidNetworkError where their types differ, as ONNX Runtime 1.32 does.
+    Raises: InvalidNetworkError if their types differ, as ONNX Runtime 1.32 does.
     """
     if earlier.type != later.type:
         raise InvalidNetworkError(

@@ -64,11 +64,11 @@ class TypedNode:
         return value_type.dtype if isinstance(value_type, TensorType) else None
 
     def shape(self, index: int) -> Shape:
-        """Returns the shape of an input; None where its rank is not known."""
+        """Returns the shape of an input; None if its rank is not known."""
         return shape_of(self.type(index))
 
     def size(self, index: int, axis: int) -> Size:
-        """Returns one size of an input; None where it is not known."""
+        """Returns one size of an input; None if it is not known."""
         return size_at(self.shape(index), axis)
 
     def shape_with_last(self, index: int, *sizes: Size) -> Shape:
@@ -96,18 +96,18 @@ class TypedNode:
         return value if isinstance(value, int) else default
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """Returns an attribute that holds integers, None where it is absent."""
+        """Returns an attribute that holds integers, None if it is absent."""
         value: Any = self.node.attributes.get(name)
         return value if isinstance(value, tuple) else None
 
 
 Types = tuple[ValueType | None, ...]
 Rule = Callable[[TypedNode], ValueType | Types | None]
-"""Returns the type of the only output, or one for each; None where nothing is known."""
+"""Returns the type of the only output, or one for each; None if nothing is known."""
 
 
 def size_at(shape: Shape, axis: int) -> Size:
-    """Returns one size of a shape, None where it is unknown."""
+    """Returns one size of a shape, None if it is unknown."""
     return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
 
 

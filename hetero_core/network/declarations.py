@@ -103,7 +103,7 @@ NO_DECLARATIONS = Declarations()
 
 
 def pack_hints(declarations: Declarations, values: Collection[str]) -> bytes:
-    """Returns the hints about these values that a run may contradict, as the bytes of a section of a blob; none where there are none."""
+    """Returns the hints about these values that a run may contradict, as the bytes of a section of a blob; empty if there are none."""
     hints = [declarations.hints[value] for value in values if value in declarations.hints]
     rows = [[hint.value, hint.declared.dtype, hint.declared.shape, hint.source] for hint in hints if hint.may_fail]
     if not rows:

@@ -146,7 +146,7 @@ class Graph:
         return frozenset(spec.name for spec in self.outputs)
 
     def type_of(self, value: str) -> ValueType | None:
-        """Returns what is known of a value's type, None where nothing is."""
+        """Returns what is known of a value's type, None if nothing is."""
         return self.types.get(value)
 
 

@@ -25,7 +25,7 @@ Arrays = tuple[Any, ...]
 
 
 def compute_known_value(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> dict[str, Initializer]:
-    """Returns the output of a node by name where it follows from constants and known shapes; nothing where it does not."""
+    """Returns the output of a node by name where it follows from constants and known shapes; nothing if it does not."""
     compute = None if node.domain or len(node.outputs) != 1 else _OPERATORS.get(node.op_type)
     if compute is None:
         return {}

@@ -45,7 +45,7 @@ def read_origins_note(metadata: Mapping[str, str], owner: str) -> tuple[str, ...
 
 
 def read_opset_note(metadata: Mapping[str, str], owner: str) -> int:
-    """Returns the opset that a packed network notes for a node, 0 where it notes none."""
+    """Returns the opset that a packed network notes for a node, 0 if it notes none."""
     text = metadata.get(OPSET_KEY, "0")
     if not text.isdecimal() or len(text) > 9:
         raise InvalidNetworkError(f"{owner} has '{OPSET_KEY}' = '{text[:40]}'; expected an opset version. Remove this metadata.")

@@ -73,7 +73,7 @@ _LARGEST_VERSION = 2**31 - 1
 
 
 def since_version(op_type: str, domain: str, opset: int) -> int:
-    """Returns the version of an operator that an opset means, 0 where onnx has no schema for it."""
+    """Returns the version of an operator that an opset means, 0 if onnx has no schema for it."""
     return find_since_version(op_type, domain, opset) if 1 <= opset <= _LARGEST_VERSION else 0
 
 

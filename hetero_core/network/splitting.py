@@ -93,7 +93,7 @@ class ByteSource(Protocol):
 
     @property
     def size(self) -> int:
-        """The number of bytes as far as it is known; 0 where only `read_all` tells."""
+        """The number of bytes as far as it is known; 0 if only `read_all` tells."""
 
     def read(self, begin: int, end: int) -> bytes:
         """Returns the bytes from `begin` to `end`, fewer where there are no more."""

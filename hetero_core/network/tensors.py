@@ -216,7 +216,7 @@ def _read_positions(proto: onnx.SparseTensorProto, weights: WeightSource, shape:
 
 
 def read_type(proto: onnx.TypeProto, owner: str) -> ValueType | None:
-    """Returns the type that a proto states, None where it states none. `owner` begins the message of an error.
+    """Returns the type that a proto states, None if it states none. `owner` begins the message of an error.
 
     Raises: InvalidNetworkError for sparse tensors, opaque types and element types that are not known.
     """

@@ -13,7 +13,7 @@ from typing import Any
 from hetero_core.dtypes import DTYPES, bits_of_dtype
 
 Dimension = int | str | None
-"""A size, the name of a size that is known at run time, or None where nothing is known."""
+"""A size, the name of a size that is known at run time, or None if nothing is known."""
 
 HOST = "host"
 
@@ -34,7 +34,7 @@ class TensorType:
 
     @property
     def nbytes(self) -> int | None:
-        """The bytes of such an array; None where a dimension is open or the elements are strings."""
+        """The bytes of such an array; None if a dimension is open or the elements are strings."""
         sizes, bits = fixed_sizes(self.shape), None if self.dtype is None else bits_of_dtype(self.dtype)
         # Small types travel unpacked, one element a byte.
         return None if sizes is None or bits is None else prod(sizes) * max(bits // 8, 1)
@@ -184,7 +184,7 @@ class TypeNumbers:
 
 
 def merge_types(first: ValueType, second: ValueType) -> ValueType | None:
-    """Returns the type that says all that both say; None where they contradict. Of two names of a size the first stays."""
+    """Returns the type that says all that both say; None if they contradict. Of two names of a size the first stays."""
     if first == second:
         return first
     if isinstance(first, TensorType) and isinstance(second, TensorType):

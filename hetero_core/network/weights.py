@@ -39,7 +39,7 @@ class WeightSource(Protocol):
 
 
 class WeightFiles:
-    """The external weights of a model in a folder; None where the model was given without one."""
+    """The external weights of a model in a folder; None if the model was given without one."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = folder

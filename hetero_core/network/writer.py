@@ -166,7 +166,7 @@ class NamedWeights:
 
 @dataclass(slots=True, eq=False)
 class OutsideWeights:
-    """Constants stored outside of the model, one after the other, each once however often it is used."""
+    """Constants stored outside of the model, in order, each once however often it is used."""
 
     location: str
     size: int = 0

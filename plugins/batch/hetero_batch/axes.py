@@ -1,6 +1,6 @@
 """The batch axis of every value of a network, from its inputs on; and the nodes that mix images, which cannot be batched.
 
-A value has the axis on which the images of a batch lie, None where it is the same for all of them, or SIZE where it is made from the
+A value has the axis on which the images of a batch lie, None if it is the same for all of them, or SIZE where it is made from the
 size of the batch: it may say a shape, but not enter the numbers. What a node does with the axis is in `rules`.
 """
 

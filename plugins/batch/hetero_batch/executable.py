@@ -92,7 +92,7 @@ class BatchExecutable(Executable):
 
 
 def _describe(inputs: Sequence[Any], axes: Sequence[int | None]) -> tuple[int, Hashable | None]:
-    """Returns how many images a request has, and what it has in common with those of its batch; None where it must run alone."""
+    """Returns how many images a request has, and what it has in common with those of its batch; None if it must run alone."""
     rows: int | None = None
     key: list[Hashable] = []
     for value, axis in zip(inputs, axes, strict=True):

@@ -162,7 +162,7 @@ class Gatherer:
         threading.Thread(target=_watch_time, args=(weakref.ref(self),), name=f"hetero-{self._title} timeout", daemon=True).start()
 
     def wait_for_expiry(self) -> bool:
-        """Waits until a group expires, or something changes; False where the thread that watches is to end."""
+        """Waits until a group expires, or something changes; False if the thread that watches is to end."""
         with self._changed:
             first = min((group.expires for group in self._groups.values()), default=None)
             is_full = self._running >= self.slots

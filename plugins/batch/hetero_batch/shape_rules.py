@@ -6,7 +6,7 @@ from hetero_batch.views import SIZE, Axis, NodeView, shape_with_size_at, size_pl
 
 
 def describe_shape(view: NodeView) -> Axis:
-    """Shape, Size: a shape with the size of the batch at its place, or None where that is cut off."""
+    """Shape, Size: a shape with the size of the batch at its place, or None if that is cut off."""
     axis, rank = view.axis(0), len(view.shape(0))
     if not isinstance(axis, int) or view.node.op_type == "Size":
         return SIZE

@@ -67,7 +67,7 @@ class NodeView:
         return known.shape
 
     def constant(self, index: int, attribute: str = "") -> list[int] | None:
-        """Returns the integers of an input that is a constant, or of an attribute; None where there is neither."""
+        """Returns the integers of an input that is a constant, or of an attribute; None if there is neither."""
         if attribute and attribute in self.node.attributes:
             value = self.node.attributes[attribute]
             return [int(number) for number in value] if isinstance(value, tuple | list) else [int(value)]
@@ -91,7 +91,7 @@ class NodeView:
         return axis
 
     def listed_axes(self, index: int) -> list[int] | None:
-        """Returns the axes that an input or the attribute `axes` lists, from 0 on; None where it lists none that are known."""
+        """Returns the axes that an input or the attribute `axes` lists, from 0 on; None if it lists none that are known."""
         listed = self.constant(index, "axes")
         rank = len(self.shape(0))
         return None if listed is None else [position % rank for position in listed]

@@ -47,7 +47,7 @@ def describe_machine_code() -> str:
 
 
 def find_code_folder() -> str:
-    """Returns the name of the private folder in which machine code is kept; empty where none is made."""
+    """Returns the name of the private folder in which machine code is kept; empty if none is made."""
     if _find_obstacle() is not None:
         return ""
     from hetero_core.blobs.store import FOLDER

@@ -65,7 +65,7 @@ class OpenPlans:
                 self.add(opened)
 
     def find_stored(self, signature: Signature) -> OpenPlanInUse | None:
-        """Returns the plan of an earlier process for a class that input shapes belong to; None where there is none."""
+        """Returns the plan of an earlier process for a class that input shapes belong to; None if no such plan is stored."""
         stored = self._read_stored()
         return None if stored is None else stored.find(signature)
 

@@ -54,7 +54,7 @@ class Channel:
         """Waits so many milliseconds; something true when there is something to receive, or the other end is closed."""
 
     def send(self, number: int, kind: int, text: bytes = b"", files: Sequence[int] = ()) -> None:
-        """Sends a message. Raises: OSError where nobody is at the other end."""
+        """Sends a message. Raises: OSError if nobody is at the other end."""
         if len(text) > _LARGEST_TEXT:
             with open_block(text) as block:
                 self._send_files((*files, block.fileno()))

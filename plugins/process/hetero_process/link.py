@@ -104,7 +104,7 @@ class ProcessLink:
         """Sends a request and returns its answer. `what` is the request in messages; nobody waits for the answer after `end_of_wait`,
         on the clock of `time.monotonic`.
 
-        Raises: DeviceCrashedError where the child is gone; DeadlineExceededError where it had to be ended for this request.
+        Raises: DeviceCrashedError if the child is gone; DeadlineExceededError if it had to be ended for this request.
         """
         try:
             lane = self._free.pop()
@@ -132,7 +132,7 @@ class ProcessLink:
         return answer
 
     def _open_lane(self) -> _Lane:
-        """Returns a further lane: there are as many as there have been requests at once. Raises: OSError where no socket can be had."""
+        """Returns a further lane: there are as many as there have been requests at once. Raises: OSError if no socket can be had."""
         channel, ends = open_lane()
         try:
             with self._lock:
@@ -156,7 +156,7 @@ class ProcessLink:
                 self._free.pop().channel.close()
 
     def _await(self, lane: _Lane, what: str, token: CancelToken | None, limit: float | None) -> Message | None:
-        """Returns the answer, None where the child is gone. Raises: OSError where its end is."""
+        """Returns the answer, None if the child is gone. Raises: OSError if its end is."""
         is_told = False
         while True:
             if lane.channel.wait(_POLL):

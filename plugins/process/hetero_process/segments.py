@@ -44,7 +44,7 @@ class Writer:
         self._count = 0
 
     def place(self, values: Sequence[Any]) -> tuple[bytes, int | None, tuple[int, ...]]:
-        """Copies values into the block. Returns what to tell the reader, empty where all lies as before; a new block's descriptor, which is
+        """Copies values into the block. Returns what to tell the reader, empty if all lies as before; a new block's descriptor, which is
         to be sent and closed; and the descriptors of blocks of the caller's, which are to be sent behind it.
 
         An array that lies in the block already, as a preset output, is not copied, nor is one that lies in a shared block of the caller's.
@@ -69,7 +69,7 @@ class Writer:
         return dump_value((places, own is not None, list(files), gone)), own, tuple(files.values())
 
     def _borrow(self, values: Sequence[Any]) -> tuple[list[int], dict[int, int]]:
-        """Returns of each value the number of its block, 0 where it lies in no shared one; and the descriptors of blocks that the reader
+        """Returns of each value the number of its block, 0 if it lies in no shared one; and the descriptors of blocks that the reader
         does not have yet, by number."""
         number_of_block = {id(block): number for number, held in self._mapped.items() if (block := held()) is not None}
         numbers: list[int] = []

@@ -32,7 +32,7 @@ def __getattr__(name: str) -> Any:
 def create_device(core: Core, name: str) -> object:
     """Returns the device, connected to a cluster; starts none.
 
-    Raises: DeviceUnavailableError where Ray is not installed or no cluster is there.
+    Raises: DeviceUnavailableError if Ray is not installed or no cluster is there.
     """
     from hetero_ray.nodes import connect_cluster  # imports Ray
 

@@ -123,7 +123,7 @@ def pack_values(values: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
 def unpack_values(places: Sequence[Any], refs: Sequence[Any], node: str = "") -> tuple[Any, ...]:
     """Returns the values that `pack_values` packed. `node` is where they were made, for those of which the message does not say it.
 
-    Raises: InferenceError where the two do not belong together.
+    Raises: InferenceError if the two do not belong together.
     """
     if sum(len(place) > 1 for place in places) != len(refs):
         raise InferenceError(f"a message speaks of {places!r:.100} and has {len(refs)} references beside it")

@@ -77,7 +77,7 @@ class RayLink:
     ) -> tuple[Any, list[Any]]:
         """Returns the answer to a request and its references. `what` and `end_of_wait` are as for a child process.
 
-        Raises: the device's error; DeviceCrashedError where the actor is gone; DeadlineExceededError where it had to be ended.
+        Raises: the device's error; DeviceCrashedError if the actor is gone; DeadlineExceededError if it had to be ended.
         """
         number = next(self._numbers)
         try:

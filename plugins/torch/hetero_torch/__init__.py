@@ -10,7 +10,7 @@ kind = "engine"
 
 @hookimpl
 def create_device(name: str) -> object:
-    """Returns the device. Raises: DeviceUnavailableError where PyTorch is not installed or does not work, with the cure."""
+    """Returns the device. Raises: DeviceUnavailableError if PyTorch is not installed or does not work, with the cure."""
     from hetero_torch.installation import open_torch  # imports PyTorch
 
     places = open_torch()

@@ -47,7 +47,7 @@ class TorchExecutable(Executable):
         self._constant_memory = find_constant_memory(self._program)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs by position. Raises: DeviceMemoryError where the place has no room."""
+        """Returns the outputs by position. Raises: DeviceMemoryError if the place has no room."""
         with torch.inference_mode():
             values = tuple(
                 to_tensor(value, self._place) if enters else value for value, enters in zip(inputs, self._is_entered, strict=True)

@@ -21,7 +21,7 @@ def fold_numbers(network: Network) -> Network:
 
 
 def _evaluate_small(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Returns the outputs of a node on host arrays, None where it is large, has no kernel or fails: the run will say why."""
+    """Returns the outputs of a node on host arrays, None if it is large, has no kernel or fails: the run will say why."""
     kernel = find_kernel(node)
     is_large = any(np.asarray(array).nbytes > _LARGEST for name, array in zip(node.inputs, inputs, strict=True) if name)
     return None if kernel is None or kernel.count_bytes is not None or is_large else evaluate_node(node, inputs)

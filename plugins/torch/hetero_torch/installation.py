@@ -69,7 +69,7 @@ def open_torch() -> TorchProcessors:
 
 
 def _find_fault(torch: Any, place: Any) -> str | None:
-    """Returns why PyTorch cannot compute on a device, None where it can: one tiny sum, not a count of drivers."""
+    """Returns why PyTorch cannot compute on a device, None if it can: one tiny sum, not a count of drivers."""
     try:
         total = float(torch.ones(2, device=place).add(1).sum())
     except (RuntimeError, AssertionError, NotImplementedError) as error:

@@ -80,7 +80,7 @@ def read_table() -> Mapping[tuple[str, int], Operator]:
 
 
 def find_operator(node: Node) -> Operator | None:
-    """Returns the operator of a node, None where there is no function for it or the toolkit's kernel runs."""
+    """Returns the operator of a node, None if there is no function for it or the toolkit's kernel runs."""
     if node.domain:
         return None
     table = read_table()
@@ -150,13 +150,13 @@ def _refuse_operator(node: Node, types: Types, dtypes: Dtypes) -> str | None:
 
 
 def dtype_of(types: Types, index: int) -> str | None:
-    """Returns the element type of an input, None where there is none."""
+    """Returns the element type of an input, None if the input is absent."""
     value_type = types[index] if index < len(types) else None
     return value_type.dtype if isinstance(value_type, TensorType) else None
 
 
 def rank_of(types: Types, index: int) -> int | None:
-    """Returns the rank of an input, None where it is not known."""
+    """Returns the rank of an input, None if it is not known."""
     value_type = types[index] if index < len(types) else None
     return None if not isinstance(value_type, TensorType) or value_type.shape is None else len(value_type.shape)
 

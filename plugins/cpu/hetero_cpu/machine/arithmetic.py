@@ -33,7 +33,7 @@ class Activation:
 
 
 def emit_activations(code: Code, activations: tuple[Activation, ...], x: Floats) -> Floats:
-    """Returns the functions one after the other."""
+    """Returns the functions in order."""
     for activation in activations:
         x = EMITTERS[activation.operator](code, x, *activation.numbers)
     return x
@@ -59,7 +59,7 @@ def _sigmoid(code: Code, x: Floats) -> Floats:
 
 
 def _swish(code: Code, x: Floats, alpha: float = 1.0) -> Floats:
-    """x / (1 + e**(-alpha x)), 0 where alpha x is below -88.7; error 2 for alpha 1."""
+    """x / (1 + e**(-alpha x)), 0 if alpha x is below -88.7; error 2 for alpha 1."""
     return x / (1.0 + emit_exponential(code, x * -alpha))
 
 

@@ -65,7 +65,7 @@ class Kernel:
 
 @cache
 def find_width() -> int:
-    """Returns the elements of the processor's float32 vectors: 16 with AVX-512, 8 with AVX2; 0 where no kernels are made."""
+    """Returns the elements of the processor's float32 vectors: 16 with AVX-512, 8 with AVX2; 0 if no kernels are made."""
     if (
         platform.machine().lower() not in ("x86_64", "amd64")
         or not sys.platform.startswith("linux")

@@ -50,7 +50,7 @@ class _Symbol:
 def load_image(image: bytes, name: str) -> int:
     """Returns the address of the function `name` of an object file, mapped for the life of the process.
 
-    The file is whole: the store compares its digest. Raises: ImageError; OSError where the system gives no executable memory.
+    The file is whole: the store compares its digest. Raises: ImageError; OSError if the system gives no executable memory.
     """
     sections = _read_sections(image)
     places, code_begin, end = _place_sections(sections)
@@ -161,7 +161,7 @@ def _open_library() -> Any:
 
 
 def give_back_memory() -> None:
-    """Gives memory that the C library holds free back to the system; takes some milliseconds, does nothing where it cannot."""
+    """Gives memory that the C library holds free back to the system; takes some milliseconds, does nothing if it cannot."""
     trim = getattr(_open_library(), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""Machine code that runs calls of kernels one after the other: alone, with a team's help, and the life of one who helps.
+"""Machine code that runs calls of kernels in order: alone, with a team's help, and the life of one who helps.
 
 A program is a table with one row of COLUMNS for each call. A team is a block of memory, its places named below. The caller alone moves
 from call to call; for one with several chunks it publishes kernel, numbers and chunks, and then the ticket: the number of the call in the

@@ -37,7 +37,7 @@ class NativeProgram:
             begin += numbers.itemsize * len(call.numbers)
         self._calls = len(calls)
         self.numbers = numbers
-        """The numbers of all calls, one after the other: a change counts from the next run on."""
+        """The numbers of all calls, in order: a change counts from the next run on."""
         self._rows = table
         self._keep = (table, *(array for call in calls for array in call.keep))
         self._table = address_of(table)

@@ -39,7 +39,7 @@ class Rows:
 
 
 def find_fastest(y: Array) -> int | None:
-    """Returns the axis along which the elements of an array lie side by side; None where there is none."""
+    """Returns the axis along which the elements of an array lie side by side; None if no axis has them so."""
     axes = [axis for axis in range(y.ndim) if y.shape[axis] > 1]
     fastest = min(axes, key=lambda axis: (y.strides[axis], -axis), default=None)
     return fastest if fastest is None or y.strides[fastest] == y.itemsize else None

@@ -64,7 +64,7 @@ class TeamPool:
 
     @contextmanager
     def lease(self) -> Iterator[Team | None]:
-        """Yields a team for the caller alone; None where all are in use, or the pool is closed: the caller works alone."""
+        """Yields a team for the caller alone; None if all are in use, or the pool is closed: the caller works alone."""
         try:
             team = self._slots.pop()
         except IndexError:

@@ -27,7 +27,7 @@ _DEFINITION = re.compile(r"^(define .*\)) \{", re.MULTILINE)
 def translate(text: str, level: str = "") -> bytes:
     """Returns the object file of a module, for the processor at hand or, with `level` such as "x86-64-v4", for all that have this level.
 
-    Not safe for threads. Raises: RuntimeError where LLVM refuses the module.
+    Not safe for threads. Raises: RuntimeError if LLVM refuses the module.
     """
     target = _open_target(level)
     image: bytes = target.emit_object(optimize(text, level))
@@ -79,12 +79,12 @@ def write_message(stream: IO[bytes], content: bytes, kind: bytes = b"") -> None:
 
 
 def read_message(stream: IO[bytes]) -> bytes:
-    """Returns the bytes of one message. Raises: EOFError where the other side has ended."""
+    """Returns the bytes of one message. Raises: EOFError if the other side has ended."""
     return _read_exactly(stream, int.from_bytes(_read_exactly(stream, _COUNT_BYTES), "little"))
 
 
 def read_answer(stream: IO[bytes]) -> bytes:
-    """Returns what was made. Raises: EOFError where the other side has ended; RuntimeError with the error that it tells."""
+    """Returns what was made. Raises: EOFError if the other side has ended; RuntimeError with the error that it tells."""
     kind, content = _read_exactly(stream, 1), read_message(stream)
     if kind != _MADE:
         raise RuntimeError(content.decode())

@@ -51,7 +51,7 @@ class Translator:
     def translate(self, text: str, name: str) -> bytes:
         """Returns the object file of a module; `name` is that of its kernel.
 
-        Raises: RuntimeError where LLVM refuses the module, or ends over it.
+        Raises: RuntimeError if LLVM refuses the module, or ends over it.
         """
         with self._lock:
             if not self._is_alone:

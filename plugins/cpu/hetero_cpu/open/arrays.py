@@ -195,7 +195,7 @@ class OpenArray:
 
 
 def _find_strides(array: OpenArray, sizes: Sequence[Any]) -> list[Any] | None:
-    """Returns the strides of the same elements in another shape, None where they do not lie so: as NumPy does without a copy."""
+    """Returns the strides of the same elements in another shape, None if they do not lie so: as NumPy does without a copy."""
     old = [(size, stride) for size, stride in zip(array.shape, array.strides, strict=True) if size != 1]
     strides: list[Any] = [0] * len(sizes)
     if any(size == 0 for size in array.shape):

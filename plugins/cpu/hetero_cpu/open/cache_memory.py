@@ -26,7 +26,7 @@ class CacheMemory(np.ndarray[Any, Any]):
     lock: Lock
 
     def claim(self, begin: int, end: int, capacity: int) -> bool:
-        """Says whether the caller may write from `begin` to `end`: True where the newest view ends at `begin`, which is then `end`."""
+        """Says whether the caller may write from `begin` to `end`: True if the newest view ends at `begin`, which is then `end`."""
         with self.lock:
             if self.length != begin or end > capacity:
                 return False
@@ -48,7 +48,7 @@ def open_cache(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def extend_cache(cache: Array, length: int) -> Array | None:
-    """Returns the view of a longer cache in the same memory, whose end the caller has to write; None where it cannot grow there."""
+    """Returns the view of a longer cache in the same memory, whose end the caller has to write; None if it cannot grow there."""
     whole = cache.base
     memory = getattr(whole, "base", None)
     if type(memory) is not CacheMemory or type(whole) is not np.ndarray or cache.strides != whole.strides:

@@ -128,7 +128,7 @@ def write_tuple(parts: Iterable[str]) -> str:
 
 
 def write_derivation(derivation: Derivation) -> Callable[[Sequence[int]], Products | None]:
-    """Returns a function from sizes to the products of atoms; to None where there is none or it would be too large."""
+    """Returns a function from sizes to the products of atoms; to None if there is no such product or it would be too large."""
     lines = []
     for number, atom in sorted(derivation.atoms.items()):
         parts = [_write(part) for part in atom.parts]

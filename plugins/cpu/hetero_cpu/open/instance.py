@@ -77,7 +77,7 @@ class OpenInstance:
         self._appended = self._find_appended(appended)
 
     def _find_appended(self, outputs: Collection[str]) -> AppendedCaches | None:
-        """Returns the caches among outputs that only the next run reads; None where there are none."""
+        """Returns the caches among outputs that only the next run reads; None if there are no such caches."""
         if not outputs or self._program is None:
             return None
         from hetero_cpu.open.appending import AppendedCaches, list_appending  # machine code of attention

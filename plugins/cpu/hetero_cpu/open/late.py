@@ -1,4 +1,4 @@
-"""Late constants by a function that is written when the plan is read: NumPy's calls one after the other, without the toolkit's walk.
+"""Late constants by a function that is written when the plan is read: NumPy's calls in order, without the toolkit's walk.
 
 Within a run of a decoder nine nodes take 145 us by the toolkit and a third of that so. Only nodes of a few operators are written, as
 the toolkit computes them; where one is of another operator, and where a call raises, the toolkit runs all of them.
@@ -30,7 +30,7 @@ _COMPARISONS = {
 
 
 def write_late(program: Program) -> Compute | None:
-    """Returns a function of the inputs that returns the outputs as `program.run` does; None where a node is of another operator."""
+    """Returns a function of the inputs that returns the outputs as `program.run` does; None if a node is of another operator."""
     ranks = {}
     for slot, spec in zip(program.input_slots, program.inputs, strict=True):
         if not isinstance(spec.type, TensorType) or spec.type.shape is None:
@@ -76,7 +76,7 @@ def add_toolkit(written: Compute | None, program: Program) -> Compute:
 
 
 def _write_step(step: Step, ranks: Mapping[int, int], names: Mapping[str, Any], integers: set[str]) -> tuple[str, int] | None:
-    """Returns what a node computes, and the number of axes of the result; None where it is not one of those that are known."""
+    """Returns what a node computes, and the number of axes of the result; None if it is not one of those that are known."""
     node, operands = step.node, [f"v{slot}" for slot in step.sources]
     own = [ranks[slot] for slot in step.sources]
     constants = [names.get(operand) for operand in operands]

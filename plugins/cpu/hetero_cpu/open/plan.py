@@ -131,7 +131,7 @@ class OpenPlan:
     ) -> None:
         """`inputs`: those of the network, without late constants. Of `calls` only the kernels, the counts of numbers and what they keep
         are read. `steps` have marks for arrays and numbers. `tables`: what makes each, and of how many numbers. `constants`: those that
-        are touched by name. `origin`: what the plan was made of; None where it was stored.
+        are touched by name. `origin`: what the plan was made of; None if it was stored.
         """
         self.plan, self.sizes, self.numbers, self.late = plan, sizes, numbers, late
         self.calls, self.steps, self.constants, self.origin = tuple(calls), tuple(steps), constants, origin
@@ -157,7 +157,7 @@ class OpenPlan:
         self._compute_late = None if late.program is None else add_toolkit(written, late.program)
         index_of_element = {name: index for index, name in enumerate(late.elements)}
         self._late_reads = [index_of_element[name] for name in late.reads]
-        # Of each late constant where its elements are; None where it is computed.
+        # Of each late constant where its elements are; None if it is computed.
         self._late_elements = [index_of_element.get(name) for name in late.names]
 
     def list_numbers(self, products: Products) -> tuple[Array, Array]:
@@ -171,7 +171,7 @@ class OpenPlan:
         return self._open_numbers.evaluate((*products, *begins))
 
     def bind_chunks(self, products: Products) -> Array | None:
-        """Returns the chunks of the calls in `chunk_rows` for a set of sizes; None where there are none."""
+        """Returns the chunks of the calls in `chunk_rows` for a set of sizes; None if no chunk depends on them."""
         return None if self._open_chunks is None else self._open_chunks.evaluate(products)
 
     def measure_arena(self, products: Products) -> int:

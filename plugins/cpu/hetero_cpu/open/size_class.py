@@ -57,7 +57,7 @@ class SizeClass:
         return all(low == high for low, high in self._limits)
 
     def match(self, signature: Signature) -> Products | None:
-        """Returns the products of atoms for a set of input shapes; None where it is not of the class."""
+        """Returns the products of atoms for a set of input shapes; None if it is not of the class."""
         try:
             return self._known[signature]
         except KeyError:

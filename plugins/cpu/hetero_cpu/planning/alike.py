@@ -47,7 +47,7 @@ class AlikeGroups:
     def _describe(self, site: Site) -> tuple[tuple[Any, ...], tuple[str, ...]] | None:
         """Returns all that a step function sees of a site but names, and these in the order in which the group has them.
 
-        None where values that the group reads share memory, and for attributes that are no plain values.
+        None if values that the group reads share memory, and for attributes that are no plain values.
         """
         places: dict[str, int] = {}
         described: list[Any] = [site.readers, None if site.output_halo is NO_HALO else site.output_halo]

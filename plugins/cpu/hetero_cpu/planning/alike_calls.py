@@ -28,7 +28,7 @@ class _Pattern:
 
 
 class AlikeCalls:
-    """The calls of the recipes of one instance, whose steps run one after the other."""
+    """The calls of the recipes of one instance, whose steps run in order."""
 
     __slots__ = ("_bound", "_patterns")
 
@@ -68,7 +68,7 @@ def _repeat(pattern: _Pattern, arrays: list[Array], begins: list[int]) -> Native
 
 
 def _find_patterns(calls: Sequence[Call | NativeCall], arrays: list[Array]) -> tuple[_Pattern, ...] | None:
-    """Returns the calls as patterns; None where one is a function, or an address is in two of the arrays, which begin apart."""
+    """Returns the calls as patterns; None if one is a function, or an address is in two of the arrays, which begin apart."""
     bounds = [byte_bounds(array) for array in arrays]
     begins = [array.__array_interface__["data"][0] for array in arrays]
     patterns: list[_Pattern] = []

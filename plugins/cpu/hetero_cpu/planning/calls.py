@@ -43,7 +43,7 @@ class CurrentRun:
         return self.token.is_set
 
     def stop_before(self, node: Node) -> None:
-        """Raises RequestCancelledError where the caller has given up."""
+        """Raises RequestCancelledError if the caller has given up."""
         if self.token.is_set:
             raise RequestCancelledError(f"cancelled before node {node.label}")
 

@@ -37,7 +37,7 @@ class HaloTable:
         return self._found[value]
 
     def _join(self, value: str) -> Halo | None:
-        """Returns the halo that covers what all readers want, None where one wants none at all."""
+        """Returns the halo that covers what all readers want, None if one wants none at all."""
         network, value_type = self._network, self._types.get(value)
         if (
             value_type is None

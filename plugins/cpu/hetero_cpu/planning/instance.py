@@ -48,7 +48,7 @@ class Instance:
         steps = tuple([self._bind(step, plan, native, bind) for step in plan.steps])
         self._program = _make_program(native)
         self._calls = StepCalls(steps, current, self._program)
-        # The array of each input and output; None where it has no place in the arena.
+        # The array of each input and output; None if it has no place in the arena.
         self._inputs = tuple((value, self._arrays.get(value)) for value in plan.inputs)
         self._outputs = tuple((value, self._arrays.get(value)) for value in plan.outputs)
         self._outside = OutsideArrays(plan, self._program, native, self._arrays) if plan.outside.roots else None

@@ -147,7 +147,7 @@ class ValuePlacer:
         return spans
 
     def _find_overwritten(self, group: Group, recipe: Recipe) -> str | None:
-        """Returns the value whose memory the output takes, None where the output gets its own."""
+        """Returns the value whose memory the output takes, None if the output gets its own."""
         (output,) = group.outputs[:1]
         output_type = self.types[output]
         for position in recipe.overwrites:

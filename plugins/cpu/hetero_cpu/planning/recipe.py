@@ -72,9 +72,9 @@ class Recipe:
     calls_functions: bool = False
     """True if `bind` returns functions beside calls of machine code: they keep the arrays that they were bound to."""
     reaches: tuple[Halo, ...] = ()
-    """Number of zeros around each image of `reads` that the step reads; empty where it reads none."""
+    """Number of zeros around each image of `reads` that the step reads; empty if it reads none."""
     parts: tuple[Cut, ...] = ()
-    """The parts of the output that the step writes; empty where it writes all of it."""
+    """The parts of the output that the step writes; empty if it writes all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Site:
     prototypes: Mapping[str, Array]
     weights: PackedWeights
     readers: tuple[str, ...] = ()
-    """The operators of the nodes that read the outputs; empty where an output leaves the network."""
+    """The operators of the nodes that read the outputs; empty if an output leaves the network."""
     halos: Mapping[str, Halo] = field(default_factory=dict)
     """The zeros around values that have some."""
     output_halo: Halo = NO_HALO
@@ -134,7 +134,7 @@ class Site:
         return all(value in self.prototypes and self.prototypes[value].dtype == np.float32 for value in values)
 
     def constant(self, position: int) -> Array | None:
-        """Returns the constant that the node reads at a position; None where there is none or it is computed."""
+        """Returns the constant that the node reads at a position; None if the input is absent or computed."""
         inputs = self.node.inputs
         return self.constants.get(inputs[position]) if position < len(inputs) and inputs[position] else None
 

@@ -138,7 +138,7 @@ class LaterArray:
 
     @property
     def constant(self) -> Initializer | None:
-        """The constant that the array is made of; None where it is made of several, or of an array that is none."""
+        """The constant that the array is made of; None if it is made of several, or of an array that is none."""
         sources = self._sources
         return sources[0] if len(sources) == 1 and isinstance(sources[0], Initializer) else None
 

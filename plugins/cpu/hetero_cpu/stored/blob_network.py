@@ -63,7 +63,7 @@ class BlobNetwork(NetworkSource):
 
 
 def find_blob_network(payload: Payload, workers: int, *, is_once: bool) -> BlobNetwork | None:
-    """Returns the network of a blob with the plan that is kept for so many threads; None where it has to be planned.
+    """Returns the network of a blob with the plan that is kept for so many threads; None if it has to be planned.
 
     With `is_once` a plan is not used if weights would then be held in several forms.
     """
@@ -100,7 +100,7 @@ def _has_weights_once(sections: Mapping[str, Any], index: Mapping[str, Any]) -> 
 
 
 def find_digests(payload: Payload) -> dict[str, bytes] | None:
-    """Returns what binds a plan to a payload; None where that has no packed weights, or is of a format without digests."""
+    """Returns what binds a plan to a payload; None if that has no packed weights, or is of a format without digests."""
     names = (INDEX, MODEL, WEIGHTS, PACKED)
     return {name: payload.digests[name] for name in names} if all(name in payload.digests for name in names) else None
 

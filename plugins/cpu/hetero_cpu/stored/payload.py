@@ -1,6 +1,6 @@
 """The content of an export: the network after its passes and, where machine code runs it, the weights as kernels read them.
 
-Of a network without machine code: the sections `model` and `weights` of `pack_network`. Else `packed` holds arrays one after the other
+Of a network without machine code: the sections `model` and `weights` of `pack_network`. Else `packed` holds arrays in order
 as they lie in memory, `weights` only those constants that are not to be had from there, and `index` says what is where. How the plan
 calls the kernels is no part of it: that steers machine code, and stays in the private store (stored/blob_network.py).
 """
@@ -176,7 +176,7 @@ class _Layout:
 
 
 class _Section:
-    """Arrays one after the other, each at a multiple of the alignment."""
+    """Arrays in order, each at a multiple of the alignment."""
 
     def __init__(self) -> None:
         self._arrays: list[tuple[int, Array]] = []
@@ -198,7 +198,7 @@ class _Section:
 
 
 def _find_rule(later: LaterArray) -> list[Any] | None:
-    """Returns how a constant comes out of its packed form: shape, whether it is turned, columns of a block. None where it does not."""
+    """Returns how a constant comes out of its packed form: shape, whether it is turned, columns of a block. None if it does not."""
     from hetero_cpu.operators.product.tiling import ColumnPacking
 
     constant, make = later.constant, later.make

@@ -111,7 +111,7 @@ def local_response_normalization(x: Tensor, *, alpha: float = 0.0001, beta: floa
 
 @operator("LpNormalization", dtypes=FLOATS, widens=True)
 def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    """Returns x divided by its norm along the axis, 0 where the norm is 0. Source: ONNX LpNormalization-22."""
+    """Returns x divided by its norm along the axis, 0 if the norm is 0. Source: ONNX LpNormalization-22."""
     norm = torch.sum(x.abs() if p == 1 else x * x, axis, keepdim=True)
     norm = norm if p == 1 else torch.sqrt(norm)
     return x / torch.where(norm == 0, torch.ones_like(norm), norm)

@@ -141,7 +141,7 @@ def _join_shapes(past: tuple[int, ...], fresh: tuple[int, ...]) -> tuple[int, ..
 
 
 def _find_split(site: Site) -> int | None:
-    """Returns the heads of packed inputs, 0 where heads are an axis, None where the step does not apply; caches go with the latter."""
+    """Returns the heads of packed inputs, 0 if heads are an axis, None if the step does not apply; caches go with the latter."""
     ranks = {len(site.shape(name)) for name in site.node.inputs[:3]}
     if site.has_input(4):
         return 0 if ranks == {4} else None

@@ -105,7 +105,7 @@ def _turn(matrix: Array, is_turned: bool) -> Array:
 
 
 def _find_turn(matrix: Array, *, rows: bool) -> bool | None:
-    """Says whether the columns of a matrix lie side by side rather than its rows; None where neither do. Rows of one element do."""
+    """Says whether the columns of a matrix lie side by side rather than its rows; None if neither do. Rows of one element do."""
     if not rows or matrix.strides[-1] == _FLOAT_BYTES:
         return False
     return True if matrix.shape[-2] == 1 or matrix.strides[-2] == _FLOAT_BYTES else None

@@ -53,7 +53,7 @@ class Convolution:
 
 
 def read_convolution(site: Site) -> Convolution | None:
-    """Returns what a Conv node says; None where it is not two-dimensional, not float32, or its weights are computed."""
+    """Returns what a Conv node says; None if it is not two-dimensional, not float32, or its weights are computed."""
     node, weight = site.node, site.constant(1)
     if (
         weight is None

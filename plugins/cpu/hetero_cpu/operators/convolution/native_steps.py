@@ -56,7 +56,7 @@ def is_pixels(site: Site, value: str) -> bool:
 
 
 def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
-    """Returns how the image is copied first, for Winograd's tiles of a size or, with 0, for windows; None where it is read as it lies."""
+    """Returns how the image is copied first, for Winograd's tiles of a size or, with 0, for windows; None if it is read as it lies."""
     site, source = convolution.site, convolution.source
     sizes = site.shape(source)[2:]
     halo = halo_of_tiles(convolution.windows, sizes, size) if size else reach_of_windows(convolution.windows, sizes)

@@ -34,7 +34,7 @@ _ALIKE = PLAIN | frozenset(_BINARY) - {"PRelu"}
 
 @dataclass(slots=True, eq=False)
 class ExpressionReader:
-    """Reads nodes one after the other: `operands` are values of the plan by name, or constants; `instructions` what is computed of them."""
+    """Reads nodes in order: `operands` are values of the plan by name, or constants; `instructions` what is computed of them."""
 
     constants: Mapping[str, Array]
     weights: PackedWeights
@@ -146,7 +146,7 @@ def join_chains(
 def _append(
     chain: _Chain, chains: list[_Chain | None], position_of_value: Mapping[str, int], graph: Graph, types: Mapping[str, TensorType]
 ) -> _Chain | None:
-    """Returns what `_join` does, for a chain that only one chain before it could join; None where there may be others.
+    """Returns what `_join` does, for a chain that only one chain before it could join; None if there may be others.
 
     Long chains consist of such nodes, each of which costs the same.
     """

@@ -32,7 +32,7 @@ _NUMBERS: Mapping[str, Mapping[str, float]] = {
 
 
 def read_activation(node: Node, constants: Mapping[str, Array]) -> Activation | None:
-    """Returns the function of its first input that a node is; None where it is none, or reads more that is computed."""
+    """Returns the function of its first input that a node is; None if it is none, or reads more that is computed."""
     if node.domain or any(name and name not in constants for name in node.inputs[1:]):
         return None
     reader = _READERS.get(node.op_type)

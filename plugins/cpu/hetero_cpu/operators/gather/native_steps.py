@@ -25,7 +25,7 @@ _CHUNK = 1 << 15
 def plan_native_gather(site: Site) -> Recipe | None:
     """Returns the recipe of slices along one axis; one constant index is a view, which `layout` makes. Source: ONNX Gather-13.
 
-    The run raises IndexError where an index is none of the axis.
+    The run raises IndexError if an index is none of the axis.
     """
     value, name = site.node.inputs
     x, indices = site.prototypes[value], site.prototypes[name]

@@ -36,7 +36,7 @@ class Copy:
 
 
 def plan_copy(y: Array, x: Array, *, workers: int) -> Copy | None:
-    """Returns the copy of x, broadcast, into y; None where neither has what a vector could read or write.
+    """Returns the copy of x, broadcast, into y; None if neither has what a vector could read or write.
 
     The arrays stand for those that are copied: only their shapes and strides count. Elements have four bytes.
     """
@@ -60,7 +60,7 @@ def plan_copy(y: Array, x: Array, *, workers: int) -> Copy | None:
 
 
 def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[str, Array], *, workers: int) -> Recipe | None:
-    """Returns the recipe that copies each source into its piece of y; None where one of them cannot be copied so."""
+    """Returns the recipe that copies each source into its piece of y; None if one of them cannot be copied so."""
     copies = [plan_copy(y[cut], array, workers=workers) for cut, array in zip(cuts, sources.values(), strict=True)]
     plans = [copy for copy in copies if copy is not None]
     # More axes than rows can have may come of it where the result becomes a piece itself.

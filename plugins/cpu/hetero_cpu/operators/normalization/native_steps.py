@@ -109,7 +109,7 @@ def _keep(array: Array) -> Array:
 def _plan_rows(
     site: Site, kernel: Kernel, own: tuple[int, ...], *, turn: Turn = _keep, axis: int, overwrites: bool
 ) -> Recipe | None:
-    """Returns the recipe of a kernel over rows along an axis of what the inputs are turned into; None where they do not lie so."""
+    """Returns the recipe of a kernel over rows along an axis of what the inputs are turned into; None if they do not lie so."""
     values = tuple(name for name in site.node.inputs if name)
     arrays = [turn(site.prototypes[value]) for value in values]
     x = arrays[0]

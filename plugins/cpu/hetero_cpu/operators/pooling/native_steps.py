@@ -67,7 +67,7 @@ def plan_average_pool(site: Site) -> Recipe | None:
 
 
 def _read_pooled(site: Site) -> ImageReading | None:
-    """Returns how the image is read; None where kernels cannot, or where a copy would have too few channels for its vectors.
+    """Returns how the image is read; None if kernels cannot, or where a copy would have too few channels for its vectors.
 
     A MaxPool of 320 x 320 pixels takes 1.1 ms in C order by NumPy and 13 as a copy with 3 channels; with 8 it takes 2.0 and 0.8.
     """

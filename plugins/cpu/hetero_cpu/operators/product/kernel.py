@@ -41,7 +41,7 @@ class ProductShape:
     activations: tuple[Activation, ...]
     prefetches: int = 0
     splits: bool = False
-    """Whether sums are made in pieces, one after the other for all pixels of a chunk: what a piece reads stays near, errors stay small."""
+    """Whether sums are made in pieces, in order for all pixels of a chunk: what a piece reads stays near, errors stay small."""
     streams: bool = False
     """Whether one tile is all that uses a block of weights."""
 

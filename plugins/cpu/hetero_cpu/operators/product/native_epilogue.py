@@ -22,7 +22,7 @@ class NativeEpilogue:
 
 
 def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> NativeEpilogue | None:
-    """Returns the epilogue of a product with `outputs` channels; None where it holds what the kernel does not compute."""
+    """Returns the epilogue of a product with `outputs` channels; None if it holds what the kernel does not compute."""
     added, activations = "", []
     shape = site.types[site.group.outputs[0]].shape
     for extra in site.group.epilogue:

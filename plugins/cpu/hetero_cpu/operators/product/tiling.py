@@ -235,7 +235,7 @@ class ColumnPacking:
         return self.tiling.vectors * self.tiling.width
 
     def __call__(self, weight: Array) -> Array:
-        """Returns the blocks of columns, one after the other."""
+        """Returns the blocks of columns, in order."""
         if weight.ndim == 4:
             return pack_columns(weight.transpose(2, 3, 1, 0).reshape(-1, len(weight)), self.tiling)
         return pack_columns(weight.T if self.is_turned else weight, self.tiling)

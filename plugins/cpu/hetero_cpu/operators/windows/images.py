@@ -35,7 +35,7 @@ class ImageReading:
 
 
 def read_image(x: Array, *, workers: int) -> ImageReading | None:
-    """Returns how an array like x, (batch, channels, height, width), is read; None where kernels can neither read nor copy it."""
+    """Returns how an array like x, (batch, channels, height, width), is read; None if kernels can neither read nor copy it."""
     if x.ndim != 4 or x.dtype != np.float32:
         return None
     batch, channels, height, width = x.shape

@@ -47,7 +47,7 @@ def _find_end(windows: Windows, axis: int) -> int:
 
 
 def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> WindowShape | None:
-    """Returns what is compiled for windows over images of so many channels; None where kernels do not take them.
+    """Returns what is compiled for windows over images of so many channels; None if kernels do not take them.
 
     `zeros`: those around the image that windows may read instead of neutral elements.
     """
