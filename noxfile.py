@@ -51,7 +51,7 @@ def find_heavy_extra(name: str) -> str | None:
 
 
 LIGHT = [name for name in PLUGINS if find_heavy_extra(name) is None]
-nox.options.sessions = ["lint", "types", "core", *(f"plugin({name})" for name in LIGHT), "flow", "docs"]
+nox.options.sessions = ["lint", "types", "core", *(f"plugin({name})" for name in LIGHT), "flow", "browser", "docs"]
 
 
 def with_extras(name: str, *asked: str) -> str:
@@ -157,6 +157,13 @@ def engines(session: nox.Session) -> None:
     """Compares devices with other engines, alone and in one network; some 1.5 GB of packages, minutes."""
     install_workspace(session, TESTED, "scikit-learn>=1.9,<2", TORCH)
     session.run("pytest", "tests/engines", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Runs the page of a plan in Chromium; Debian has it as chromium and chromium-driver."""
+    install_workspace(session, list(COMPANIONS), "selenium>=4.30,<5")
+    session.run("pytest", "tests/browser", *session.posargs, env=isolate(session))
 
 
 @nox.session
