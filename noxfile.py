@@ -3,6 +3,7 @@
 nox -s core                 the core's own tests
 nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE, CPU and HETERO beside it
 nox -s flow                 everything together: models, splits, command line, packaging
+nox -s browser              the page of a plan in Chromium; skipped if chromium and chromedriver are not installed
 nox -s lint types docs      style, types, and every code block of the docs
 
 Words after `--` go to pytest, or to the script that a session runs.
