@@ -3,6 +3,7 @@
 nox -s core                 the core's own tests
 nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE, CPU and HETERO beside it
 nox -s flow                 everything together: models, splits, command line, packaging
+nox -s browser              the page of a plan in Chromium; skipped if chromium and chromedriver are not installed
 nox -s lint types docs      style, types, and every code block of the docs
 
 Words after `--` go to pytest, or to the script that a session runs.
@@ -51,7 +52,7 @@ def find_heavy_extra(name: str) -> str | None:
 
 
 LIGHT = [name for name in PLUGINS if find_heavy_extra(name) is None]
-nox.options.sessions = ["lint", "types", "core", *(f"plugin({name})" for name in LIGHT), "flow", "docs"]
+nox.options.sessions = ["lint", "types", "core", *(f"plugin({name})" for name in LIGHT), "flow", "browser", "docs"]
 
 
 def with_extras(name: str, *asked: str) -> str:
@@ -157,6 +158,13 @@ def engines(session: nox.Session) -> None:
     """Compares devices with other engines, alone and in one network; some 1.5 GB of packages, minutes."""
     install_workspace(session, TESTED, "scikit-learn>=1.9,<2", TORCH)
     session.run("pytest", "tests/engines", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Runs the page of a plan in Chromium; Debian has it as chromium and chromium-driver."""
+    install_workspace(session, list(COMPANIONS), "selenium>=4.30,<5")
+    session.run("pytest", "tests/browser", *session.posargs, env=isolate(session))
 
 
 @nox.session

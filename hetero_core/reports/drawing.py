@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, quoteattr
 
 from hetero_core.plan import Boundary, Plan, PlanStage
 from hetero_core.reports.layout import Point, lay_out
@@ -21,21 +21,23 @@ from hetero_core.reports.text import count, describe_boundary
 
 @dataclass(frozen=True, slots=True)
 class Color:
-    """One device's colours: fill and line of its boxes."""
+    """One device's colours: fill and line of its boxes, on a light and on a dark background."""
 
     fill: str
     line: str
+    dark_fill: str
+    dark_line: str
 
 
 COLORS = (
-    Color("#cfe8f9", "#2a7fb8"),
-    Color("#fde6b8", "#b87a00"),
-    Color("#c5ebdc", "#00815d"),
-    Color("#f6d5e6", "#a8527e"),
-    Color("#f9d4bf", "#c04f00"),
-    Color("#faf3b0", "#8c8200"),
-    Color("#d3dbf3", "#3b5bb5"),
-    Color("#e0e0e0", "#6b6b6b"),
+    Color("#cfe8f9", "#2a7fb8", "#12374f", "#56b4e9"),
+    Color("#fde6b8", "#b87a00", "#4d3500", "#e69f00"),
+    Color("#c5ebdc", "#00815d", "#0b4030", "#2fc79b"),
+    Color("#f6d5e6", "#a8527e", "#4a2538", "#d98bb3"),
+    Color("#f9d4bf", "#c04f00", "#522404", "#f0793a"),
+    Color("#faf3b0", "#8c8200", "#413d06", "#e0d84a"),
+    Color("#d3dbf3", "#3b5bb5", "#1f2c56", "#8aa4ee"),
+    Color("#e0e0e0", "#6b6b6b", "#3a3a3a", "#a8a8a8"),
 )
 
 
@@ -146,7 +148,7 @@ class Drawing:
 
 
 def draw_plan(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> Drawing:
-    """Returns the drawing; the box of subgraph i links to `#subgraph-i`, its section in the page."""
+    """Returns the drawing; subgraph i is the group with the attribute data-subgraph="i"."""
     places = find_links(plan)
     sizes = [_size_stage(stage) for stage in plan.stages] + [_size_terminal(terminal) for terminal in places.terminals]
     layout = lay_out(sizes, [(link.source, link.target) for link in places.links])
@@ -179,6 +181,11 @@ def escape_text(text: str) -> str:
     return escape(_NOT_XML.sub("\ufffd", text))
 
 
+def quote_text(text: str) -> str:
+    """Returns a text as SVG and HTML may hold it in an attribute, with its quotes."""
+    return quoteattr(_NOT_XML.sub("\ufffd", text))
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     """The colour's index, the second line, and the time as a share of the longest."""
@@ -205,13 +212,13 @@ def _draw_stage(stage: PlanStage, corner: Point, size: tuple[float, float], look
     title = f"subgraph {stage.index} on {stage.device}, {look.detail}"
     bar = f'<rect class="time" x="{left + 6:.1f}" y="{top + height - 7:.1f}" width="{(width - 12) * look.share:.1f}" height="3" rx="1"/>'
     return (
-        f'<a class="subgraph device-{look.color}" href="#subgraph-{stage.index}">'
+        f'<g class="subgraph device-{look.color}" data-subgraph="{stage.index}" tabindex="0" role="button" aria-label={quote_text(title)}>'
         f"<title>{escape_text(title)}</title>"
         f'<rect class="box" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="6"/>'
         f'<text class="name" x="{centre}" y="{middle - 4:.1f}">'
         f"{escape_text(_shorten(f'{stage.index} · {stage.device}', width - 12))}</text>"
         f'<text class="detail" x="{centre}" y="{middle + 12:.1f}">{escape_text(look.detail)}</text>'
-        f"{bar if look.share else ''}</a>"
+        f"{bar if look.share else ''}</g>"
     )
 
 
@@ -234,7 +241,10 @@ def _shorten(text: str, width: float) -> str:
 
 def _draw_link(link: PlanLink, route: tuple[Point, ...]) -> str:
     title = "\n".join(describe_boundary(boundary) for boundary in link.boundaries)
-    return f'<g class="link"><title>{escape_text(title)}</title><path d="{_trace(route)}" marker-end="url(#arrow)"/></g>'
+    return (
+        f'<g class="link" data-source="{link.source}" data-target="{link.target}"><title>{escape_text(title)}</title>'
+        f'<path d="{_trace(route)}" marker-end="url(#arrow)"/></g>'
+    )
 
 
 def _trace(route: tuple[Point, ...]) -> str:
@@ -265,10 +275,21 @@ def read_asset(name: str) -> str:
 
 
 def style_drawing() -> str:
-    """Returns the style sheet of the elements."""
-    boxes = [f".device-{i} .box,.swatch.device-{i}{{fill:{c.fill};stroke:{c.line}}}" for i, c in enumerate(COLORS)]
-    times = [f".device-{i} .time{{fill:{c.line}}}" for i, c in enumerate(COLORS)]
-    return "\n".join([read_asset("drawing.css"), *boxes, *times])
+    """Returns the style sheet of the elements, for light and dark backgrounds."""
+    light = [f".device-{i} .box,.swatch.device-{i}{{fill:{c.fill};stroke:{c.line}}}" for i, c in enumerate(COLORS)]
+    light += [f".device-{i} .time{{fill:{c.line}}}" for i, c in enumerate(COLORS)]
+    dark = [f".device-{i} .box,.swatch.device-{i}{{fill:{c.dark_fill};stroke:{c.dark_line}}}" for i, c in enumerate(COLORS)]
+    dark += [f".device-{i} .time{{fill:{c.dark_line}}}" for i, c in enumerate(COLORS)]
+    return "\n".join(
+        [
+            read_asset("drawing.css").rstrip(),
+            *light,
+            "@media (prefers-color-scheme: dark){",
+            read_asset("drawing_dark.css").rstrip(),
+            *dark,
+            "}",
+        ]
+    )
 
 
 _HEAD = 40.0
@@ -276,7 +297,8 @@ _LINE = 20.0
 
 _BACKGROUND = """.ground{fill:#fff}
 .title{font-size:15px;font-weight:600;text-anchor:start}
-.key{font-size:12px;text-anchor:start}"""
+.key{font-size:12px;text-anchor:start}
+@media (prefers-color-scheme: dark){.ground{fill:#14171a}}"""
 
 
 def plan_to_svg(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:

@@ -1,25 +1,29 @@
 """HTML pages that need nothing else: a plan with its picture, the steps of an executed graph, and tables.
 
-A page has no program and asks for nothing over the network; its policy forbids both. Every text from a model is escaped here.
+A page asks for nothing over the network; its policy forbids it. The page of a plan has a program, plan.js: pan, zoom, choose a subgraph,
+search nodes. Every text from a model is escaped here, in the JSON that the program reads, too; the program makes text nodes only.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from string import Template
+from typing import Any
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.plan import Plan
-from hetero_core.reports.drawing import ARROW, describe_stage, draw_plan, escape_text, list_devices, read_asset, style_drawing
-from hetero_core.reports.text import count, describe_boundary, describe_conflict, describe_placement, describe_procedures
+from hetero_core.reports.drawing import ARROW, draw_plan, escape_text, list_devices, quote_text, read_asset, style_drawing
+from hetero_core.reports.text import count, describe_bytes, describe_conflict, describe_placement, describe_procedures
 
 _MOST_UNEXPLAINED = "the network is large: {} nodes next to a subgraph of their device were not looked at for conflicts"
 
 
-def format_page(title: str, body: str, *, style: str = "") -> str:
+def format_page(title: str, body: str) -> str:
     """Returns the page of a body that is HTML; the title is any text."""
-    style = f"{read_asset('page.css')}{style}"
-    return Template(read_asset("page.html")).substitute(TITLE=escape_text(title), STYLE=style, BODY=body)
+    return Template(read_asset("page.html")).substitute(TITLE=escape_text(title), STYLE=read_asset("page.css"), BODY=body)
 
 
 def _write_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -31,54 +35,71 @@ def _write_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def plan_to_html(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
-    """Returns the plan as an HTML document; `seconds_of_subgraph` may be empty or partial. A box of the picture links to its section."""
+    """Returns the plan as an HTML document; `seconds_of_subgraph` may be empty or partial."""
     drawing = draw_plan(plan, seconds_of_subgraph)
+    style = f"{read_asset('plan.css')}\n{style_drawing()}"
+    program = read_asset("plan.js")
+    policy = f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:"
     legend = "".join(
-        f'<li><svg width="14" height="14"><rect class="swatch device-{device.color}" x="1" y="1" width="12" height="12" rx="3"/></svg> '
-        f"{escape_text(device.text)}</li>"
+        f'<li><svg width="14" height="14" aria-hidden="true"><rect class="swatch device-{device.color}" x="1" y="1" width="12" height="12" '
+        f'rx="3"/></svg>{escape_text(device.text)}</li>'
         for device in list_devices(plan, seconds_of_subgraph)
     )
-    width, height = f"{drawing.width:.0f}", f"{drawing.height:.0f}"
-    refused = [name for name in plan.operator_of_node if name not in plan.device_of_node]
-    parts = [
-        f"<ul>{legend}</ul>",
-        *(f"<p>{escape_text(note)}</p>" for note in _list_notes(plan)),
-        f'<svg class="picture" width="{width}" height="{height}" viewBox="0 0 {width} {height}">{ARROW}{drawing.elements}</svg>',
-    ]
-    conflicts: dict[str, list[str]] = {}
-    for conflict in plan.conflicts:
-        conflicts.setdefault(conflict.node, []).append(describe_conflict(plan, conflict))
-    for stage in plan.stages:
-        heading = f"subgraph {stage.index} on {stage.device}: {describe_stage(plan, stage, seconds_of_subgraph.get(stage.index))}"
-        parts.append(f'<h2 id="subgraph-{stage.index}">{escape_text(heading)}</h2>')
-        parts.append(_write_nodes(plan, stage.nodes, conflicts))
-    if plan.boundaries:
-        parts += ["<h2>boundary values</h2>", *(f"<p>{escape_text(describe_boundary(entry))}</p>" for entry in plan.boundaries)]
-    if refused:
-        parts += ["<h2>nodes without a device</h2>", _write_nodes(plan, refused, conflicts)]
     title = f"{plan.network}: {count(plan.operator_of_node, 'node')}, {count(plan.stages, 'subgraph')}"
-    return format_page(title, "\n".join(parts), style=style_drawing())
+    return Template(read_asset("plan.html")).substitute(
+        POLICY=quote_text(policy),
+        TITLE=escape_text(title),
+        STYLE=style,
+        LEGEND=legend,
+        SIZE=f'data-width="{drawing.width:.0f}" data-height="{drawing.height:.0f}"',
+        DRAWING=f'{ARROW}<g id="scene">{drawing.elements}</g>',
+        PLAN=_escape_json(_list_fields(plan, seconds_of_subgraph)),
+        PROGRAM=program,
+    )
+
+
+def _hash(text: str) -> str:
+    """Returns the source of a policy that allows this inline text and no other."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _escape_json(fields: Mapping[str, Any]) -> str:
+    """Returns JSON that no HTML parser can leave: the characters of tags and entities are written as escapes."""
+    text = json.dumps(fields, separators=(",", ":"))  # ASCII: everything else is an escape, too
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> dict[str, Any]:
+    """Returns what the program of the page shows on demand."""
+    return {
+        "network": plan.network,
+        "priorities": list(plan.priorities),
+        "subgraphs": [
+            {
+                "device": stage.device,
+                "seconds": seconds_of_subgraph.get(stage.index),
+                "nodes": [[name, plan.operator_of_node[name]] for name in stage.nodes],
+                "outputs": list(stage.outputs),
+            }
+            for stage in plan.stages
+        ],
+        "boundaries": [
+            [entry.value, str(entry.type), describe_bytes(entry), entry.producer, list(entry.consumers)]
+            for entry in plan.boundaries
+        ],
+        "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
+        "refused": [name for name in plan.operator_of_node if name not in plan.device_of_node],
+        "pins": dict(plan.pins),
+        "conflicts": [[entry.node, describe_conflict(plan, entry)] for entry in plan.conflicts],
+        "note": " ".join(_list_notes(plan)),
+    }
 
 
 def _list_notes(plan: Plan) -> list[str]:
-    """Returns sentences about the plan as a whole."""
+    """Returns what is said of the plan as a whole."""
     notes = [] if plan.placement is None else [f"{describe_placement(plan.placement)}."]
     notes += [f"Subgraphs are {describe_procedures(plan)}."] if plan.procedures.keys() - {"LITERAL"} else []
     return [*notes, _MOST_UNEXPLAINED.format(plan.unexplained)] if plan.unexplained else notes
-
-
-def _write_nodes(plan: Plan, names: Iterable[str], conflicts: Mapping[str, Sequence[str]]) -> str:
-    rows = [
-        (
-            name,
-            plan.operator_of_node[name],
-            plan.pins.get(name, ""),
-            "; ".join(f"{device}: {reason}" for device, reason in plan.refusals.get(name, {}).items()),
-            "; ".join(conflicts.get(name, ())),
-        )
-        for name in names
-    ]
-    return _write_table(("node", "operator", "pin", "refused by", "kept out of another subgraph"), rows)
 
 
 _STEP_COLUMNS = ("#", "step", "operator", "device", "kernel", "stands for", "reads", "makes", "layouts", "microseconds#")

@@ -1,6 +1,7 @@
 """The times of runs as a Chrome trace, which Perfetto and chrome://tracing show: devices, nodes, transfers, requests side by side.
 
 A process for the requests, one for each device, one for the transfers; slices that overlap have tracks of their own.
+Arrows lead from the subgraph that makes a value, over its transfer if there is one, to those that read it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 from hetero_core.profile import NodeTime, Profile, StageTime
@@ -21,9 +22,11 @@ Event = dict[str, Any]
 """One event of the format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU."""
 
 _REQUESTS, _TRANSFERS = "requests", "transfers"
+_MOST_ARROWS = 1_000_000
+"""Limit for the arrows of one list of events, so that those of several lists have different numbers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Slice:
     """A span of time with a name, in nanoseconds. `thread` measured it, so that it ended when it was recorded; 0 if the device told it."""
 
@@ -115,19 +118,28 @@ def list_events(profiles: Sequence[Profile], *, title: str = "", first_process: 
     Times are microseconds since the zero of `time.perf_counter`, which processes of a machine share if it is the clock of the system.
     """
     blocks: dict[str, list[_Block]] = {_REQUESTS: []}
+    transfers_of_all: list[_Block] = []
+    arrows: list[tuple[_Slice, _Slice]] = []
     for index, profile in enumerate(profiles):
-        for block in (_draw_request(profile, index), *_draw_parts(profile, index)):
+        parts = _draw_parts(profile, index)
+        transfers = [(entry, _draw_transfer(entry, index)) for entry in profile.entries if entry.source]
+        for block in (_draw_request(profile, index), *(block for _, block in parts)):
             blocks.setdefault(block.process, []).append(block)
-    transfers = [
-        _draw_transfer(entry, index) for index, profile in enumerate(profiles) for entry in profile.entries if entry.source
-    ]
-    if transfers:
-        blocks[_TRANSFERS] = transfers
+        transfers_of_all += [block for _, block in transfers]
+        arrows += _find_arrows(parts, transfers)
+    if transfers_of_all:
+        blocks[_TRANSFERS] = transfers_of_all
     events: list[Event] = []
+    place_of_slice: dict[_Slice, tuple[int, int]] = {}
     for number, (name, own) in enumerate(blocks.items(), first_process):
         placed = _assign_tracks(own)
         events += _name_tracks(f"{title}{name}", number, name, max((track for _, track in placed), default=0) + 1)
         events += [_write_slice(part, number, track + 1) for part, track in placed]
+        place_of_slice |= {part: (number, track + 1) for part, track in placed}
+    for number, (source, target) in zip(count(first_process * _MOST_ARROWS), arrows, strict=False):
+        # An arrow belongs to the slice around it: it leaves in the last nanosecond, and arrives in the first.
+        events.append(_write_end("s", number, source.end - 1, *place_of_slice[source]))
+        events.append(_write_end("f", number, target.begin, *place_of_slice[target]) | {"bp": "e"})
     return events
 
 
@@ -154,6 +166,10 @@ def _write_slice(piece: _Slice, process: int, track: int) -> Event:
         "dur": (piece.end - piece.begin) / 1000,
         "args": dict(piece.arguments),
     }
+
+
+def _write_end(phase: str, number: int, moment: int, process: int, track: int) -> Event:
+    return {"ph": phase, "name": "value", "cat": "value", "id": number, "pid": process, "tid": track, "ts": moment / 1000}
 
 
 def _to_nanoseconds(seconds: float) -> int:
@@ -189,7 +205,7 @@ def _draw_request(profile: Profile, request: int) -> _Block:
     return _make_block(_REQUESTS, _make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
 
 
-def _draw_parts(profile: Profile, request: int) -> list[_Block]:
+def _draw_parts(profile: Profile, request: int) -> list[tuple[StageTime, _Block]]:
     """Returns a block for each subgraph with its nodes; a device that ran the whole network has a single block."""
     stages = list(profile.stages)
     known = {stage.path for stage in stages}
@@ -202,7 +218,7 @@ def _draw_parts(profile: Profile, request: int) -> list[_Block]:
         seconds = _find_end(profile) - profile.began
         stages.append(StageTime((), profile.device, profile.began, seconds, profile.thread, (), ()))
     entries_of_stage = _share_out(profile.entries, stages)
-    return [_draw_stage(stage, entries, request) for stage, entries in zip(stages, entries_of_stage, strict=True)]
+    return [(stage, _draw_stage(stage, entries, request)) for stage, entries in zip(stages, entries_of_stage, strict=True)]
 
 
 def _group_by_path(entries: Iterable[NodeTime]) -> dict[tuple[int, ...], list[NodeTime]]:
@@ -260,3 +276,28 @@ def _draw_transfer(entry: NodeTime, request: int) -> _Block:
         "targets": entry.targets,
     }
     return _make_block(_TRANSFERS, _make_slice(entry.node, "transfer", entry.begin, entry.begin + entry.seconds, arguments), [])
+
+
+def _find_arrows(
+    parts: Sequence[tuple[StageTime, _Block]], transfers: Sequence[tuple[NodeTime, _Block]]
+) -> list[tuple[_Slice, _Slice]]:
+    """Returns both ends of the way of each value among the subgraphs of a split network."""
+    makers = {(stage.path[:-1], value): block.frame for stage, block in parts if stage.path for value in stage.writes}
+    copies_of_value: dict[tuple[tuple[int, ...], str], list[tuple[NodeTime, _Slice]]] = {}
+    arrows = []
+    for entry, block in transfers:
+        # A transfer has the path of the subgraph that it follows; a transfer of an input has the path of the split network.
+        maker = makers.get((entry.path[:-1], entry.node)) if entry.path else None
+        if maker is not None and maker.end <= block.frame.begin:
+            arrows.append((maker, block.frame))
+            copies_of_value.setdefault((entry.path[:-1], entry.node), []).append((entry, block.frame))
+        else:
+            copies_of_value.setdefault((entry.path, entry.node), []).append((entry, block.frame))
+    for stage, block in parts:
+        for value in stage.reads if stage.path else ():
+            place = stage.path[:-1], value
+            copies = [copy for entry, copy in copies_of_value.get(place, ()) if stage.device in entry.targets]
+            source = copies[0] if copies else makers.get(place)
+            if source is not None and source.end <= block.frame.begin:
+                arrows.append((source, block.frame))
+    return arrows

@@ -1,4 +1,4 @@
-"""Traces of real runs, held against the rules of the format: what its viewers need to draw slices and tracks."""
+"""Traces of real runs, held against the rules of the format: what its viewers need to draw slices, tracks and arrows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_events(text: str) -> list[Event]:
     document = json.loads(text)
     assert set(document) == {"traceEvents", "displayTimeUnit"}
     events: list[Event] = document["traceEvents"]
-    assert {event["ph"] for event in events} <= {"M", "X"}
+    assert {event["ph"] for event in events} <= {"M", "X", "s", "f"}
     for event in events:
         for field in ("ts", "dur"):
             if field in event:
@@ -44,7 +44,8 @@ def check_events(text: str) -> list[Event]:
     assert all("ts" not in event for event in events if event["ph"] == "M")
     assert all(one["ts"] <= other["ts"] for one, other in pairwise(timed))
     check_names(events)
-    check_nesting(timed)
+    stack_of_track = check_nesting([event for event in timed if event["ph"] == "X"])
+    check_arrows([event for event in timed if event["ph"] in "sf"], stack_of_track)
     return events
 
 
@@ -59,7 +60,7 @@ def check_names(events: Sequence[Event]) -> None:
         assert ("thread_name", event["pid"], event["tid"]) in named
 
 
-def check_nesting(slices: Sequence[Event]) -> None:
+def check_nesting(slices: Sequence[Event]) -> dict[tuple[int, int], list[Event]]:
     """On one track a slice lies within another or apart from it."""
     tracks: dict[tuple[int, int], list[Event]] = {}
     for event in slices:
@@ -73,6 +74,39 @@ def check_nesting(slices: Sequence[Event]) -> None:
             if open_slices:
                 assert event["ts"] + event["dur"] <= open_slices[-1]["ts"] + open_slices[-1]["dur"], (event, open_slices[-1])
             open_slices.append(event)
+    return tracks
+
+
+def check_arrows(ends: Sequence[Event], tracks: Mapping[tuple[int, int], Sequence[Event]]) -> None:
+    """Each arrow has one start and one finish, in this order, and each of them lies inside a slice of its track."""
+    starts = {event["id"]: event for event in ends if event["ph"] == "s"}
+    finishes = {event["id"]: event for event in ends if event["ph"] == "f"}
+    assert len(starts) + len(finishes) == len(ends)
+    assert set(starts) == set(finishes)
+    for number, finish in finishes.items():
+        start = starts[number]
+        assert start["ts"] <= finish["ts"]
+        assert (start["name"], start["cat"], finish["bp"]) == (finish["name"], finish["cat"], "e")
+    for event in ends:
+        around = [one for one in tracks[event["pid"], event["tid"]] if one["ts"] <= event["ts"] < one["ts"] + one["dur"]]
+        assert around, event
+
+
+def list_arrows(events: Sequence[Event]) -> list[tuple[str, str]]:
+    """Returns for each arrow the outermost slices of a device or transfer at its two ends."""
+
+    def find(end: Event) -> str:
+        around = [
+            event
+            for event in events
+            if event["ph"] == "X"
+            and (event["pid"], event["tid"]) == (end["pid"], end["tid"])
+            and event["ts"] <= end["ts"] < event["ts"] + event["dur"]
+        ]
+        return str(min(around, key=lambda event: (event["ts"], -event["dur"]))["name"])
+
+    finish_of_arrow = {event["id"]: event for event in events if event["ph"] == "f"}
+    return sorted((find(event), find(finish_of_arrow[event["id"]])) for event in events if event["ph"] == "s")
 
 
 def list_slices(events: Sequence[Event], process: str) -> list[Event]:
@@ -157,6 +191,11 @@ def test_branches_on_two_devices_are_at_the_same_time_on_their_tracks(core: Core
     assert first["args"]["reads"] == ["a"]
     nodes = {one["name"]: one["args"]["operator"] for one in list_slices(events, "M1") if one["cat"] == "node"}
     assert nodes == {"Abs_1": "Abs-13", "Relu_3": "Relu-14"}
+    path_of = {one["args"]["device"]: one["name"] for one in (first, second)}
+    start, end = (one["name"] for one in list_slices(events, "CPU") if one["cat"] == "subgraph")
+    assert list_arrows(events) == sorted(
+        [(start, path_of["M1"]), (start, path_of["M2"]), (path_of["M1"], end), (path_of["M2"], end)]
+    )
 
 
 def test_requests_that_overlap_on_one_device_have_tracks_of_their_own(core: Core, read: Callable[..., Network]) -> None:
@@ -192,6 +231,7 @@ def test_several_requests_of_a_split_network_are_a_sound_trace(core: Core, read:
         for _ in range(20):
             queue.start_async({"x": X})
     events = check_events(profiles_to_trace(profiles))
+    assert len([event for event in events if event["ph"] == "s"]) == 80
     for process in ("M1", "M2"):
         stages = [one for one in list_slices(events, process) if one["cat"] == "subgraph"]
         assert sorted(one["args"]["request"] for one in stages) == list(range(20))
@@ -231,7 +271,7 @@ class FakeExecutable(Executable):
         return tuple(CARD.xp.maximum(value, 0) for value in inputs)
 
 
-def test_transfers_name_bytes_source_and_targets(core: Core, read: Callable[..., Network], fake: None) -> None:
+def test_arrows_lead_over_the_transfers(core: Core, read: Callable[..., Network], fake: None) -> None:
     text = "g (float[2] x) => (float[2] y) { a = Relu(x) b = Abs(a) y = Relu(b) }"
     request = core.load_network(read(text), "HETERO:FAKE,CPU", ON).create_infer_request()
     assert request.infer({"x": X})["y"].tolist() == [1, 0]
@@ -244,6 +284,16 @@ def test_transfers_name_bytes_source_and_targets(core: Core, read: Callable[...,
         ("b", 8, "CPU", ["FAKE"]),
         ("y", 8, "FAKE", ["host"]),
     ]
+    assert list_arrows(events) == sorted(
+        [
+            ("x", "subgraph 0"),
+            ("subgraph 0", "a"),
+            ("a", "subgraph 1"),
+            ("subgraph 1", "b"),
+            ("b", "subgraph 2"),
+            ("subgraph 2", "y"),
+        ]
+    )
 
 
 def test_split_inside_a_split_is_drawn_on_both_levels(core: Core, read: Callable[..., Network]) -> None:
@@ -257,6 +307,9 @@ def test_split_inside_a_split_is_drawn_on_both_levels(core: Core, read: Callable
     events = check_events(profiles_to_trace([request.profile]))
     assert [one["name"] for one in list_slices(events, "HETERO:TEMPLATE,CPU")] == ["subgraph 0", "subgraph 2"]
     assert [one["name"] for one in list_slices(events, "TEMPLATE") if one["cat"] == "subgraph"] == ["subgraph 0/0", "subgraph 2/0"]
+    # Values go over the transfers to and from the memory of TEMPLATE, inside the inner split as outside.
+    arrows = list_arrows(events)
+    assert {("subgraph 0/0", "a"), ("a", "subgraph 0/1"), ("subgraph 0", "subgraph 1"), ("subgraph 2/0", "y")} <= set(arrows)
 
 
 def test_device_that_runs_the_whole_network_has_one_slice_with_its_nodes(core: Core, read: Callable[..., Network]) -> None:
