@@ -176,7 +176,7 @@ def require_error(
 
 
 def require_same(actual: Any, expected: Any, what: str, *, rtol: float | None = None) -> None:
-    """Raises CheckFailed, with the place, if two results differ by more than `rtol`; None takes the tolerance of the element type."""
+    """Raises CheckFailed, with the place, if two results differ by more than `rtol`; None is the tolerance of the element type."""
     from hetero_core.testing.compare import describe_mismatch  # imports NumPy
 
     mismatch = describe_mismatch(actual, expected, rtol=rtol, name=what)

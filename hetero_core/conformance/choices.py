@@ -50,7 +50,7 @@ def _list_repeated_checks() -> tuple[Check, ...]:
 
 
 def check_choices(checks: tuple[Check, ...], context: CheckContext) -> None:
-    """Every check of a subject of the level `contract` passes under each declared choice of the device's keys except the default."""
+    """Every check of a subject of the level `contract` passes under each declared choice of the device's keys but the default."""
     choices = [choice for choice in iterate_choices(context) if is_usable(context, *choice)]
     if not choices:
         raise Skip("the device declares no key with choices that this machine has, besides the defaults")
@@ -103,7 +103,7 @@ def iterate_choices(context: CheckContext) -> Iterator[tuple[str, Any]]:
 
 
 def is_usable(context: CheckContext, name: str, choice: Any) -> bool:
-    """Says whether this machine supports a choice: a precision hint that the processor lacks is refused with the same text by each load."""
+    """Says whether this machine supports a choice: each load refuses a precision hint that the processor lacks, with one text."""
     sample = make_sample(context, "chain")
     try:
         context.load(sample.network, {name: choice}).close()

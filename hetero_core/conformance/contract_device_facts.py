@@ -14,7 +14,7 @@ LARGE_BATCH = 67
 
 @check("contract")
 def facts_stay_the_same(context: CheckContext) -> None:
-    """DEVICE_TYPE, DEVICE_UUID and the other identifying metrics have the same values when read again, after a load, and in another Core."""
+    """DEVICE_TYPE, DEVICE_UUID and other identifying metrics have the same values when read again, after a load, and in another Core."""
     names = [name for name in LASTING if name in context.get_metric("SUPPORTED_METRICS")]
     first = {name: context.get_metric(name) for name in names}
     context.load(make_sample(context, "chain").network)

@@ -118,7 +118,7 @@ def blobs_may_stand_anywhere_in_a_stream(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def descriptions_come_with_the_blob(context: CheckContext) -> None:
-    """`input_info` and `output_info` are the same after export and import: precision, shape, and the layout set by the program."""
+    """`input_info` and `output_info` are the same after export and import: precision, shape, and the program's layout."""
     for form, sample in make_samples(context, "dynamic", "pair").items():
         # Another name for the network's own axis order (NC by default), so that no transpose is needed.
         layouts = {spec.name: InputInfo(layout="WH", model_layout="WH") for spec in sample.network.inputs}
@@ -175,7 +175,7 @@ def another_process_imports_the_blob(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def configuration_comes_with_the_blob(context: CheckContext) -> None:
-    """An import has the configuration of the load; it accepts new values for run-time keys and refuses unknown keys."""
+    """An import has the configuration of the load; it accepts new values of run-time keys and refuses unknown keys."""
     sample = make_sample(context, "chain")
     blob = _export(context.load(sample.network, {"PERF_COUNT": True}))
     core, device = context.core, context.device
@@ -235,7 +235,7 @@ def blob_is_for_one_architecture(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def pickled_sections_are_marked_as_code(context: CheckContext) -> None:
-    """Unpickling can execute arbitrary functions, so a pickled section is marked as code and imported only with the user's consent."""
+    """Unpickling executes arbitrary functions, so a pickled section is marked as code and imported only by consent."""
     sample = make_sample(context, "chain")
     _, payload = read_blob(_export(context.load(sample.network)))
     for name, section in payload.sections.items():
@@ -270,7 +270,7 @@ def blob_of_another_network_is_refused(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def second_load_comes_from_the_cache(context: CheckContext) -> None:
-    """With CACHE_DIR the first load writes one cache entry and the second is a hit; without CACHE_DIR no entry is used; results are equal."""
+    """With CACHE_DIR the first load writes one cache entry and the second is a hit; without it there is no hit; results are equal."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair").items():
         inputs = sample.draw(context.seed)
         with _make_cache() as (folder, config):

@@ -1,4 +1,4 @@
-"""Meaning: cache keys hold all that defines an operator (domain, name, version, attributes), and of a network the constants, too."""
+"""Meaning: cache keys contain domain, name, version and attributes of each operator, and the constants of a network."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _require_each(context: CheckContext, cases: dict[str, tuple[Network, str, Co
 
 @check("contract")
 def older_version_of_an_operator_means_what_it_meant(context: CheckContext) -> None:
-    """A node of an older operator version is computed by that version: Softmax-11 over all axes from 1 on, attributes in place of inputs."""
+    """A node of an older operator version is computed by that version: Softmax-11 over all axes from 1 on, attributes for inputs."""
     cases = {}
     for operator, (opset, shape, nodes, compute) in OLDER.items():
         network = _read_opset(
@@ -122,7 +122,7 @@ def operator_of_another_domain_is_another_operator(context: CheckContext) -> Non
 
 @check("contract")
 def nodes_of_one_operator_keep_their_attributes(context: CheckContext) -> None:
-    """Two nodes of one operator each keep their own attributes: a kernel cache must not be keyed by the operator alone."""
+    """Two nodes of one operator keep their own attributes: a kernel cache must not be keyed by the operator alone."""
     cases = {}
     for operator, (shape, nodes, compute) in TWICE.items():
         network = _read_opset(context, 17, f"(float{shape} x) => (y) {{ {nodes} }}", name=operator)

@@ -1,4 +1,4 @@
-"""Device memory: tensors that lie in it, copies from and to the host, and names that distinguish the memories of several ids."""
+"""Device memory: tensors in it, copies from and to the host, and names that distinguish the memories of several ids."""
 
 from __future__ import annotations
 

@@ -71,9 +71,9 @@ def unknown_key_is_refused_everywhere(context: CheckContext) -> None:
 
 @check("contract")
 def keys_have_their_declared_defaults(context: CheckContext) -> None:
-    """Every key of SUPPORTED_CONFIG_KEYS can be read, has a text that explains it, and before it is set its default.
+    """Every key of SUPPORTED_CONFIG_KEYS can be read, has an explaining text, and has its default until it is set.
 
-    A key without a default may have a value all the same: that of the machine.
+    A key without a default may still have a value, which is that of the machine.
     """
     keys = context.core.config_keys(context.device)
     require_equal(list(context.get_metric("SUPPORTED_CONFIG_KEYS")), sorted(keys), "SUPPORTED_CONFIG_KEYS")
@@ -180,7 +180,7 @@ def loaded_network_takes_new_values_and_gives_them_back(context: CheckContext) -
 
 @check("contract")
 def none_takes_a_setting_back(context: CheckContext) -> None:
-    """None in `set_config` removes the device's setting of any key; the key then has its earlier value, also after a query."""
+    """None in `set_config` removes the device's setting of a key; the key then has its earlier value, also after a query."""
     core, device = context.core, context.device
     network, _ = make_mixed(context)
     for name, key in core.config_keys(device).items():
@@ -211,7 +211,7 @@ def setting_of_an_id_is_for_that_id(context: CheckContext) -> None:
 
 @check("contract", needs=["ids"])
 def id_of_a_call_is_the_id_in_use(context: CheckContext) -> None:
-    """Answer and network name the chosen id, whether it is in the device string, in DEVICE_ID of the call or in a DEVICE_ID set before."""
+    """Answer and network name the chosen id, which is given in the device string, as DEVICE_ID of the call or as DEVICE_ID set before."""
     core, name, device_id = context.core, context.facts.name, context.facts.ids[-1]
     network = make_sample(context, "chain").network
     if context.device != name:

@@ -39,7 +39,7 @@ def _share_network(context: CheckContext, form: str, sample: Sample) -> None:
 
 @check("concurrency")
 def threads_have_requests_of_their_own(context: CheckContext) -> None:
-    """Each of eight threads makes requests on a shared network and runs them synchronously and asynchronously: no thread sees foreign values."""
+    """Eight threads make requests of one network and run them synchronously and asynchronously: each gets its own results."""
     sample, loaded = load_sample(context, "fork")
 
     def run(index: int) -> None:

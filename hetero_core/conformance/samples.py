@@ -1,6 +1,6 @@
 """Samples: the smallest networks that a device takes, with formulas in float64 for their outputs.
 
-A device may take one operator only. So a sample is a form, filled with the first operator and element type that the device claims.
+A device may support a single operator. So a sample is a form, filled with the first operator and element type that the device claims.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Arrays = dict[str, Any]
 Formula = Callable[..., Any]
 
 UNARY: Mapping[str, Formula] = {
-    # First those of which two in a row are neither one of them nor none.
+    # Not idempotent and not self-inverse operators come first: applied twice, they differ from one application and from none.
     "Tanh": np.tanh,
     "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "Neg": np.negative,
@@ -45,7 +45,7 @@ UNKNOWN_OPERATOR = "com.acme.KnownToNobody"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A network as ONNX text with the places T (element type) and OP (operator), its inputs, and how its outputs follow."""
+    """A network as ONNX text with the placeholders T (element type) and OP (operator), its inputs, and the formula of its outputs."""
 
     text: str
     shapes: Mapping[str, tuple[int, ...]]
@@ -98,7 +98,7 @@ class DrawnInputs(dict[str, Any]):
         self.originals = {name: value.copy() for name, value in arrays.items()}
 
     def require_unwritten(self, what: str) -> None:
-        """Raises CheckFailed that says which input no longer holds what was drawn."""
+        """Raises CheckFailed, with the name of the input, if an input no longer has its drawn values."""
         for name, original in self.originals.items():
             require(
                 self[name].tobytes() == original.tobytes(), f"{what}: the device wrote to input '{name}', which is the caller's"
@@ -116,7 +116,7 @@ class Sample:
     rtol: float | None = None
 
     def draw(self, seed: int, **shapes: tuple[int, ...]) -> Arrays:
-        """Returns random inputs between -3 and 3; `shapes` replace those of the form."""
+        """Returns random inputs between -3 and 3; `shapes` replace the form's shapes."""
         generator = np.random.default_rng(seed)
         arrays = {
             name: np.asarray(generator.uniform(-3, 3, shapes.get(name, shape))).astype(self.dtype)
@@ -130,7 +130,7 @@ class Sample:
         return {name: np.asarray(value).astype(self.dtype) for name, value in self.form.compute(self.formula, wide).items()}
 
     def require_right(self, outputs: Mapping[str, Any], inputs: Arrays, what: str) -> None:
-        """Raises CheckFailed unless the outputs are those of the formula, by name and in order, and the inputs are as they were drawn."""
+        """Raises CheckFailed unless the outputs are those of the formula, by name and in order, and the inputs are unchanged."""
         if isinstance(inputs, DrawnInputs):
             inputs.require_unwritten(what)
         expected = self.expect(inputs)
