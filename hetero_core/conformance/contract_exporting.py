@@ -61,7 +61,7 @@ def _export(loaded: ExecutableNetwork) -> bytes:
 
 @check("export", needs=["export"])
 def imported_network_is_the_exported_one(context: CheckContext) -> None:
-    """Names, types, fingerprint and results are the same after export and import, in another Core; unknown input names are still refused."""
+    """Names, types, fingerprint and results are the same after export and import, in another Core; unknown inputs are still refused."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "constant", "through").items():
         loaded = context.load(sample.network)
         blob = _export(loaded)
@@ -190,7 +190,7 @@ def every_choice_comes_with_the_blob(context: CheckContext) -> None:
     """Under each choice that a key declares, an import computes the same results as the load: the choice is stored in the blob."""
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
-    # Composed devices have bool keys that write files, such as HETERO's for its plan.
+    # Bool keys of composed devices are skipped: some write files, such as HETERO's key for its plan.
     switches = (False, True) if "single" in context.facts.capabilities else ()
     for name, key in context.facts.keys.items():
         for choice in switches if key.type is bool else key.choices:

@@ -75,5 +75,5 @@ def _load(context: CheckContext, network: Network, result: QueryResult) -> Execu
 
 
 def _choose_partner(context: CheckContext) -> str:
-    """Returns CPU, which supports the most operators; another device if CPU is missing or is the device under test."""
+    """Returns CPU, which supports the most operators; the reference device if CPU is missing or is the device under test."""
     return "CPU" if "CPU" in context.core.device_names and context.facts.name != "CPU" else context.reference

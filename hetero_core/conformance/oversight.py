@@ -25,7 +25,7 @@ def count_reference_runs() -> Iterator[ReferenceRuns]:
     from onnx.reference.op_run import OpRun
 
     counted = ReferenceRuns()
-    # Groups of operators override `run`; only the outermost call is counted.
+    # Groups of operators override `run`, so every override is wrapped.
     original_runs = {owner: owner.run for owner in (ReferenceEvaluator, *_list_owners(OpRun))}
 
     def watch(run: Any) -> Any:

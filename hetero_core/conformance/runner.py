@@ -58,7 +58,7 @@ def make_target(
 ) -> Target:
     """Returns the target; a `plugin` is registered under the device's name in every Core that has no such device.
 
-    `config` is set for the device in every Core; composed devices do not take it.
+    `config` is set for the device in every Core; it is meant for single devices, not for composed ones.
 
     Raises: errors of a device that cannot be used at all; ConfigKeyError, ConfigValueError.
     """

@@ -109,7 +109,7 @@ def draw_input(random: np.random.Generator, value: DrawnValue, sizes: Mapping[st
 
 
 def start_image(b: GraphBuilder) -> None:
-    """Adds one to three images, often with equal height and width, at times with an open batch."""
+    """Adds one to three images, often of the same height and width, at times with an open batch."""
     batch: int | str = b.choose(1, 1, 1, 2, 3)
     if b.chance(0.15):
         b.sizes["N"] = b.integer(1, 3)

@@ -13,7 +13,7 @@ EDGES = (16_384, 55_000, 65_536, 75_000, 120_000, 131_072, 186_000, 205_000, 262
 
 
 def draw_image(b: GraphBuilder, batch: Size) -> tuple[Size, ...]:
-    """Returns the shape of an image; half of the time its size in bytes is just below or above an element of EDGES."""
+    """Returns the shape of an image; half of the time its size in bytes is close to an element of EDGES."""
     height = b.choose(*SIDES)
     width = height if b.chance(0.6) else b.choose(*SIDES)
     channels = b.choose(*CHANNELS)

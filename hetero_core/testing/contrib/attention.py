@@ -15,7 +15,7 @@ _MASKED = 4e-3
 
 
 def _draw_mask(rng: Generator, batch: int, queries: int, keys: int) -> Any:
-    """Returns no mask, or one of the forms that ONNX Runtime's CPU kernels take."""
+    """Returns None, or a mask in a form that ONNX Runtime's CPU kernels take."""
     kind = rng.integer(5)
     if kind == 0:
         return None
@@ -30,7 +30,7 @@ def _draw_mask(rng: Generator, batch: int, queries: int, keys: int) -> Any:
 
 
 def _draw_bias(rng: Generator, batch: int, heads: int, queries: int, keys: int, *, dtype: Any = np.float32) -> Any:
-    """Returns what is added to the scores, of its own for each batch and head or the same for all."""
+    """Returns the bias of the attention scores, either separate for each batch and head or shared."""
     return rng.floats(rng.choose((1, batch)), rng.choose((1, heads)), queries, keys, dtype=dtype)
 
 
