@@ -29,7 +29,7 @@ LEVELS: Mapping[str, str] = {
     "hetero": "parts of a split network, beside a reference device",
     "graphs": "random networks against a reference in float64, alone, imported and split",
 }
-"""The levels, in the order in which they run, with what they are about."""
+"""Level -> description, in the order in which the levels run."""
 
 CAPABILITIES: Mapping[str, str] = {
     "export": "the device does not export networks",
@@ -39,7 +39,7 @@ CAPABILITIES: Mapping[str, str] = {
     "single": "the device is made of a list of devices",
     "hetero": "there is no HETERO device, or no reference device beside the one under test",
 }
-"""Capability that a check may need -> the reason for a skip where a device does not have it."""
+"""Capability that a check may need -> the reason for a skip if a device does not have it."""
 
 
 class CheckFailed(AssertionError):

@@ -19,7 +19,7 @@ from hetero_core.errors import HeteroError
 
 OWN = "choices.loads_keep_their_own_choice"
 VISIBLE = 1e-5
-"""The least share of a result by which two choices have to differ, so that rounding in another order is none."""
+"""The least relative difference of two choices' results; it is above the rounding differences of another order."""
 
 SHORT_TYPES = {
     "bf16": "bfloat16",

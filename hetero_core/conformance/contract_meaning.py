@@ -42,7 +42,7 @@ OLDER: dict[str, tuple[int, str, str, Compute]] = {
         lambda x: np.interp(np.arange(8) / 2, np.arange(4), x[0, 0, 0]).reshape(1, 1, 1, 8),
     ),
 }
-"""Operator -> an opset in which it meant something else than today, the shape of its input, the network, and what that means."""
+"""Operator -> an opset in which it had another meaning, the shape of its input, the network, and the old meaning in words."""
 
 TWICE: dict[str, tuple[str, str, Compute]] = {
     "LeakyRelu": (
@@ -72,7 +72,7 @@ TWICE: dict[str, tuple[str, str, Compute]] = {
     ),
     "Elu": ("[2,3,4]", "a = Elu <alpha = 2.0> (x) b = Neg (a) y = Elu <alpha = 0.5> (b)", lambda x: _elu(-_elu(x, 2.0), 0.5)),
 }
-"""Operator -> shape of the input, a network with two nodes of it whose attributes differ, and what it computes."""
+"""Operator -> shape of the input, a network with two nodes of it with different attributes, and its formula."""
 
 CONSTANTS = {"Add": np.add, "Mul": np.multiply, "Sub": np.subtract}
 

@@ -26,7 +26,7 @@ END_SECONDS = 30.0
 BLOCK_SECONDS = 10.0
 """Seconds that a callback waits for `start_async` to return before the device counts as one that blocks."""
 FREE_SECONDS = 10.0
-"""Seconds within which threads of a device have to let go of what was closed and forgotten."""
+"""Seconds within which threads of a device have to drop their references to a closed network."""
 
 
 MOST_WARNINGS = 100_000

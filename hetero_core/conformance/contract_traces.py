@@ -23,7 +23,7 @@ ROWS = 1 << 17
 """Rows of two numbers: an input of a megabyte in float32."""
 RUNS = 40
 FIRST_ROUNDS, ROUNDS = 2, 4
-"""Rounds of runs that fill what earlier checks have freed, and all."""
+"""The first rounds of runs, which fill memory freed by earlier checks, and the number of all rounds."""
 LOADS, ALLOWED = 12, 6
 """Networks that are loaded and closed, and the threads or files that may be there afterwards: others of the process come and go."""
 SETTLE_SECONDS = 10.0

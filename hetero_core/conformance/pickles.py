@@ -39,7 +39,7 @@ _PACKERS: Mapping[str, tuple[bytes, Callable[[bytes], bytes]]] = {
     "lzma": (b"\xfd7zXZ", lzma.decompress),
     "zlib": (b"\x78", zlib.decompress),
 }
-"""Name of a packer -> the bytes that begin what it makes, and what unpacks them."""
+"""Name of a compression format -> its magic bytes and the function that decompresses it."""
 
 
 def _describe_archive(section: bytes) -> str:

@@ -40,7 +40,7 @@ WAIT_SECONDS = 120.0
 """Seconds that a run of four numbers may take before the device counts as hanging."""
 
 UNKNOWN_OPERATOR = "com.acme.KnownToNobody"
-"""An operator that no device has: what a network with it must be refused for."""
+"""An operator that no device has; networks with it must be refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def _cut(network: Network, names: Sequence[str], recorded: Mapping[str, Any] | N
 
 def _shorten(names: list[str], keeps: Callable[[Sequence[str]], bool], take: Callable[[list[str], int], list[str]]) -> list[str]:
     """Returns the shortest failing end of the list that bisection finds."""
-    low, high = 0, len(names)  # an end of `high` nodes fails, an end of `low` nodes passes
+    low, high = 0, len(names)  # an end of `high` nodes fails, an end of `low` nodes is not known to fail
     while high - low > 1:
         middle = (low + high) // 2
         if keeps(take(names, middle)):

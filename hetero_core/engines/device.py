@@ -1,7 +1,7 @@
 """The hooks of a device that wraps an engine: a query tries each node in the engine, and a load compiles exactly the nodes that a query
 takes.
 
-The network is stamped with opsets that the engine knows. Nodes with a known error are refused; the engine is asked about the remaining nodes.
+The network is stamped with opsets that the engine knows. Nodes with a known error are refused; the engine is asked about the rest.
 A blob holds the network and, if the engine can store it, its compiled form. The compiled form is code: an import uses it if the blob is
 trusted and engine and machine are those of the export; otherwise the import compiles the network.
 """

@@ -17,7 +17,7 @@ MOVING = frozenset(
         *("Transpose", "Trilu", "Unsqueeze", "Where"),
     }
 )
-"""Operators that move elements of their inputs and do not ask what they are."""
+"""Operators that move elements of their inputs without reading their values."""
 
 
 def dtype_of_input(node: Node, graph: Graph, index: int = 0) -> str | None:

@@ -17,7 +17,7 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueType
 
 Check = Callable[[Node, Graph], str | None]
-"""Returns what the engine gets wrong about a node, in words, or None."""
+"""Returns the engine's fault with a node, in words, or None."""
 Condition = Callable[[Node, Graph], bool]
 """Says whether the engine may be wrong about a node: True as well if types, sizes or constants that decide it are not known."""
 
@@ -66,9 +66,9 @@ def tabulate(rows: Iterable[KnownError]) -> Check:
 
 
 def find_error(node: Node, graph: Graph, check: Check, *, check_in_body: Check | None = None) -> str | None:
-    """Returns the reason that a check gives for a node, or for the first node in its bodies, which the text names; None if all are right.
+    """Returns the reason that a check gives for a node, or for the first node in its bodies, which the text names; else None.
 
-    `check_in_body` is asked in place of `check` about nodes in bodies. A body is shown with the types and constants that it captures.
+    `check_in_body` replaces `check` for nodes in bodies. A body is shown with the types and constants that it captures.
     """
     error = check(node, graph)
     if error is not None:
@@ -105,7 +105,7 @@ def refuse_unless(attribute: str, usual: object, reason: str) -> Check:
 
 
 def may_have_empty_axes(node: Node, graph: Graph) -> bool:
-    """Says whether the axes of a Squeeze may be an empty list: ONNX then removes no axis, ONNX Runtime and OpenVINO remove all axes of size 1."""
+    """Says whether the axes of a Squeeze may be an empty list: ONNX then removes no axis, but engines remove all of size 1."""
     if not has_input(node, 1):
         return len(node.attributes.get("axes", (0,))) == 0
     shape = find_shape(node, graph, 1)

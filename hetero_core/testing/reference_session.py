@@ -58,7 +58,7 @@ def engine_multiplies_exactly(weights: str = "int8") -> bool:
 
 
 def is_exact_reference(model: onnx.ModelProto) -> bool:
-    """Returns whether ONNX Runtime is an oracle for the model on this processor: the model has no product of bytes, or such products are exact."""
+    """Returns whether ONNX Runtime is an oracle for the model on this processor: any products of bytes are exact."""
     graphs = (model.graph, *model.functions)
     return not any(_multiplies_bytes(graph.node) for graph in graphs) or engine_multiplies_exactly()
 
