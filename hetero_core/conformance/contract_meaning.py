@@ -42,7 +42,7 @@ OLDER: dict[str, tuple[int, str, str, Compute]] = {
         lambda x: np.interp(np.arange(8) / 2, np.arange(4), x[0, 0, 0]).reshape(1, 1, 1, 8),
     ),
 }
-"""Operator -> an opset in which it had another meaning, the shape of its input, the network, and the old meaning in words."""
+"""Operator -> an opset in which it had another meaning, the shape of its input, the network, and the formula of that meaning."""
 
 TWICE: dict[str, tuple[str, str, Compute]] = {
     "LeakyRelu": (

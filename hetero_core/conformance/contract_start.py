@@ -37,7 +37,7 @@ MISFITS = {
     "Mul": (((2, 2), (3, 3)), 1),
     "MatMul": (((2, 3), (2, 3)), 2),
 }
-"""Operator of two inputs -> shapes that do not fit together, and what each element is for two of (2, 2) that hold ones."""
+"""Operator of two inputs -> shapes that do not fit together, and the value of each output element for two (2, 2) inputs of ones."""
 
 
 @contextmanager

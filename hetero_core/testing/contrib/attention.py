@@ -11,7 +11,7 @@ from hetero_core.testing.contrib.case import ContribCase, Draw
 from hetero_core.testing.contrib.drawing import Generator
 
 _MASKED = 4e-3
-"""A row all of whose keys are masked keeps 10,000 less than its scores: what is left of them has steps of a thousandth."""
+"""In a row with all keys masked, 10,000 is subtracted from each score, which leaves a resolution of about a thousandth."""
 
 
 def _draw_mask(rng: Generator, batch: int, queries: int, keys: int) -> Any:
