@@ -1,1 +1,1 @@
-"""The conformance kit for pytest: `pytest --pyargs hetero_core.conformance --hetero-device NAME`, or a class of one's own."""
+"""The conformance kit for pytest: `pytest --pyargs hetero_core.conformance --hetero-device NAME`, or a subclass in your tests."""

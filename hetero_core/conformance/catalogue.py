@@ -1,4 +1,4 @@
-"""The catalogue: every check of the kit in the order in which it runs, and the choice of some of them by level and name."""
+"""The catalogue: every check of the kit in the order in which they run, and their selection by level and name."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _MAKERS: Mapping[str, str] = {
 
 
 class UnknownCheckError(HeteroError, ValueError):
-    """A level or check was named that does not exist."""
+    """The named level or check does not exist."""
 
 
 @cache
 def list_checks(levels: tuple[str, ...] = (), *, cases: int | None = None) -> tuple[Check, ...]:
-    """Returns every check of these levels, of all where none is given. The first call for "operators" or "hetero" takes seconds.
+    """Returns the checks of these levels, of all levels by default. The first call for "operators" or "hetero" takes seconds.
 
-    `cases` is how many graphs the level "graphs" draws; None is as many as it does by itself.
+    `cases` is the number of graphs that the level "graphs" draws; None is its default.
 
     Raises: UnknownCheckError for a level that does not exist.
     """
@@ -60,7 +60,7 @@ def _make_checks(level: str, cases: int | None) -> tuple[Check, ...]:
 
 
 def choose_checks(levels: Sequence[str] = (), patterns: Sequence[str] = (), *, cases: int | None = None) -> tuple[Check, ...]:
-    """Returns the checks of these levels whose names match one of the patterns, all of them where none is given.
+    """Returns the checks of these levels whose names match a pattern; without patterns, all checks of the levels.
 
     `cases` is the number of graphs in the level "graphs".
 
@@ -75,7 +75,7 @@ def choose_checks(levels: Sequence[str] = (), patterns: Sequence[str] = (), *, c
 
 
 def _is_written(patterns: Sequence[str]) -> bool:
-    """Says whether the patterns name subjects of files alone, so that no case has to be made to find them."""
+    """Says whether all patterns name subjects of contract files, so that they can be matched without building any case."""
     subjects = {check.name.partition(".")[0] for check in STATIC_CHECKS} | {"choices"}
     return bool(patterns) and all(pattern.partition(".")[0] in subjects for pattern in patterns)
 
@@ -86,7 +86,7 @@ def _list_written(levels: Sequence[str]) -> tuple[Check, ...]:
 
 
 def require_known(pattern: str, checks: Sequence[Check]) -> None:
-    """Raises UnknownCheckError with the near names unless the pattern matches a check."""
+    """Raises UnknownCheckError, with similar names, unless the pattern matches a check."""
     names = [check.name for check in checks]
     if any(fnmatch.fnmatchcase(name, pattern) for name in names):
         return

@@ -1,6 +1,6 @@
 """Checks: plain functions with a name, a level and the capabilities that a device needs for them, and the errors by which they report.
 
-A check takes one CheckContext. It fails with CheckFailed, or any other error; it raises Skip where it does not apply. Checks are kept in
+A check takes one CheckContext. It fails with CheckFailed, or any other error; it raises Skip if it does not apply. Checks are kept in
 tuples at the end of the files that define them: there is no registry.
 """
 
@@ -29,7 +29,7 @@ LEVELS: Mapping[str, str] = {
     "hetero": "parts of a split network, beside a reference device",
     "graphs": "random networks against a reference in float64, alone, imported and split",
 }
-"""The levels, in the order in which they run, with what they are about."""
+"""Level -> description, in the order in which the levels run."""
 
 CAPABILITIES: Mapping[str, str] = {
     "export": "the device does not export networks",
@@ -39,7 +39,7 @@ CAPABILITIES: Mapping[str, str] = {
     "single": "the device is made of a list of devices",
     "hetero": "there is no HETERO device, or no reference device beside the one under test",
 }
-"""Capability that a check may need -> the reason for a skip where a device does not have it."""
+"""Capability that a check may need -> the reason for a skip if a device does not have it."""
 
 
 class CheckFailed(AssertionError):
@@ -73,8 +73,8 @@ class DeviceFacts:
 class CheckContext:
     """The arguments of a check: an open Core, the device string, facts about it, the seed, the reference device.
 
-    `make_core` opens one more Core that knows the same devices; whoever calls it closes it. In each Core the keys in `configured` are set.
-    `rtol` is the tolerance of floats under a configuration that asks for a shorter type; None is that of the element type.
+    `make_core` opens another Core with the same devices; the caller closes it. The keys in `configured` are set in every Core.
+    `rtol` is the tolerance of floats under a configuration that computes in a shorter type; None is the tolerance of the element type.
     """
 
     core: Core
@@ -120,7 +120,7 @@ class Check:
     shares_core: bool = False
 
     def __call__(self, context: CheckContext) -> object:
-        """Returns what the check found, for reports; most find nothing. Raises: CheckFailed, Skip, whatever the device raises."""
+        """Returns the finding for reports, None for most checks. Raises: CheckFailed, Skip, any error of the device."""
         return self.function(context)
 
     @property
@@ -149,7 +149,7 @@ def require(condition: object, message: str) -> None:
 
 
 def require_equal(actual: object, expected: object, what: str) -> None:
-    """Raises CheckFailed that says what was expected and found, unless the two are equal."""
+    """Raises CheckFailed, with the expected and the actual value, unless the two are equal."""
     if actual != expected:
         raise CheckFailed(f"{what}: expected {expected!r}, got {actual!r}")
 
@@ -159,7 +159,7 @@ def require_error(
 ) -> BaseException:
     """Returns the error of this kind that the action raises when it is called with these arguments.
 
-    Raises: CheckFailed where it raises none, or one of another kind.
+    Raises: CheckFailed if the action raises no error or an error of another class.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     expected_names = " or ".join(accepted.__name__ for accepted in kinds)
@@ -170,13 +170,13 @@ def require_error(
         return error
     except CheckFailed as failure:
         raise CheckFailed(f"{what}: {failure}") from failure
-    except Exception as error:  # a device may raise anything else, and that is what the check reports
+    except Exception as error:  # a device may raise any other error; the check reports it
         raise CheckFailed(f"{what}: expected {expected_names}, got {type(error).__name__}: {error}") from error
     raise CheckFailed(f"{what}: expected {expected_names}, got no error but {result!r:.200}")
 
 
 def require_same(actual: Any, expected: Any, what: str, *, rtol: float | None = None) -> None:
-    """Raises CheckFailed that says where two results differ by more than `rtol`, or than their element type allows where it is None."""
+    """Raises CheckFailed, with the place, if two results differ by more than `rtol`; None is the tolerance of the element type."""
     from hetero_core.testing.compare import describe_mismatch  # imports NumPy
 
     mismatch = describe_mismatch(actual, expected, rtol=rtol, name=what)

@@ -1,4 +1,4 @@
-"""Choices: the checks of the contract, repeated under each value that a configuration key of the device declares, subject by subject."""
+"""Choices: the contract checks, repeated per subject for each value that a configuration key of the device declares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hetero_core.errors import HeteroError
 
 OWN = "choices.loads_keep_their_own_choice"
 VISIBLE = 1e-5
-"""The least share of a result by which two choices have to differ, so that rounding in another order is none."""
+"""The least relative difference of two choices' results; it is above the rounding differences of another order."""
 
 SHORT_TYPES = {
     "bf16": "bfloat16",
@@ -38,7 +38,7 @@ EXECUTION_MODE_HINT=PERFORMANCE lets a device compute in the shortest type that 
 
 @cache
 def list_choice_checks() -> tuple[Check, ...]:
-    """Returns one check for each subject, and that of choices beside each other."""
+    """Returns one check for each subject, and the check of networks loaded under different choices at once."""
     return (*_list_repeated_checks(), Check(OWN, "choices", loads_keep_their_own_choice, needs=("single",)))
 
 
@@ -50,7 +50,7 @@ def _list_repeated_checks() -> tuple[Check, ...]:
 
 
 def check_choices(checks: tuple[Check, ...], context: CheckContext) -> None:
-    """Every check of a subject of the level `contract` holds under each choice, but the default, that the device's keys declare."""
+    """Every check of a subject of the level `contract` passes under each declared choice of the device's keys but the default."""
     choices = [choice for choice in iterate_choices(context) if is_usable(context, *choice)]
     if not choices:
         raise Skip("the device declares no key with choices that this machine has, besides the defaults")
@@ -60,7 +60,7 @@ def check_choices(checks: tuple[Check, ...], context: CheckContext) -> None:
 
 
 def loads_keep_their_own_choice(context: CheckContext) -> None:
-    """Networks that one Core loads under different choices each compute by their own, whichever was loaded first or last."""
+    """Networks that one Core loads under different choices each compute by their own choice, in any order of loading."""
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     compared_count = 0
@@ -71,7 +71,7 @@ def loads_keep_their_own_choice(context: CheckContext) -> None:
         alone = [_run_alone(context, sample, inputs, config) for config in configs]
         distance = float(np.max(np.abs(alone[0] - alone[1])))
         if not distance > VISIBLE * float(np.max(np.abs(alone[0]))):
-            continue  # a choice that these numbers do not show
+            continue  # this choice does not change these numbers
         compared_count += 1
         with context.make_core() as core:
             for first, second in ((0, 1), (1, 0)):
@@ -103,7 +103,7 @@ def iterate_choices(context: CheckContext) -> Iterator[tuple[str, Any]]:
 
 
 def is_usable(context: CheckContext, name: str, choice: Any) -> bool:
-    """Says whether this machine has a choice: a hint of a precision that its processor lacks is refused in the same words by each load."""
+    """Says whether this machine supports a choice: each load refuses a precision hint that the processor lacks, with one text."""
     sample = make_sample(context, "chain")
     try:
         context.load(sample.network, {name: choice}).close()
@@ -113,7 +113,7 @@ def is_usable(context: CheckContext, name: str, choice: Any) -> bool:
 
 
 def _find_problem(check: Check, context: CheckContext, name: str, choice: Any) -> str | None:
-    """Returns what is wrong with the device under a choice by this check, or None."""
+    """Returns the error of this check under a choice as text, None if it passes."""
     if any(need not in context.facts.capabilities for need in check.needs):
         return None
     make_core = partial(_make_core, context, name, choice)
@@ -124,7 +124,7 @@ def _find_problem(check: Check, context: CheckContext, name: str, choice: Any) -
             check(changed)
         except Skip:
             return None
-        except BaseException as error:  # noqa: BLE001  # a device may raise anything; it is what is wrong
+        except BaseException as error:  # noqa: BLE001  # a device may raise anything; the error is the result
             kind = "" if isinstance(error, CheckFailed) else f"{type(error).__name__}: "
             return f"under {name}={choice}, {check.name}: {kind}{error}"
     return None

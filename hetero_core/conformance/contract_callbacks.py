@@ -11,7 +11,7 @@ Called = list[BaseException | None]
 
 @check("contract")
 def callback_comes_once_after_each_asynchronous_run(context: CheckContext) -> None:
-    """The callback gets the request, with its outputs in place, and None; `wait` returns after it."""
+    """The callback is called with the request, whose outputs are set, and None as the error; `wait` returns after it."""
     sample, request = open_request(context, "chain")
     seen: list[tuple[InferRequest, BaseException | None, object]] = []
     request.set_callback(lambda caller, error: seen.append((caller, error, caller.get_tensor("y").copy())))
@@ -27,7 +27,7 @@ def callback_comes_once_after_each_asynchronous_run(context: CheckContext) -> No
 
 @check("contract")
 def callback_is_not_called_by_a_synchronous_run(context: CheckContext) -> None:
-    """`infer` never calls the callback; without one, or after it was taken away, nothing is called."""
+    """`infer` never calls the callback; a request without a callback, or whose callback was removed, calls nothing."""
     sample, request = open_request(context, "chain")
     seen: Called = []
     request.set_callback(lambda _, error: seen.append(error))
@@ -40,7 +40,7 @@ def callback_is_not_called_by_a_synchronous_run(context: CheckContext) -> None:
 
 @check("contract")
 def error_of_a_callback_reaches_wait(context: CheckContext) -> None:
-    """An error that a callback raises is raised again by `wait`, once; the next run is right."""
+    """An error that a callback raises is raised again by `wait`, once; the next run gives the right result."""
     sample, request = open_request(context, "chain")
     inputs = sample.draw(context.seed)
 

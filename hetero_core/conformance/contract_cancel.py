@@ -11,7 +11,7 @@ from hetero_core.errors import RequestCancelledError
 
 @check("contract")
 def cancel_of_an_idle_request_does_nothing(context: CheckContext) -> None:
-    """A request that was never started, or has ended, may be cancelled; its next run is right."""
+    """A request that was never started, or has ended, may be cancelled; its next run gives the right result."""
     sample, request = open_request(context, "chain")
     inputs = sample.draw(context.seed)
     for _ in range(3):
@@ -22,7 +22,7 @@ def cancel_of_an_idle_request_does_nothing(context: CheckContext) -> None:
 
 @check("contract")
 def cancelled_run_is_cancelled_or_done(context: CheckContext) -> None:
-    """A run that is cancelled ends with RequestCancelledError, or was done before and its result is right; then it runs again."""
+    """A cancelled run ends with RequestCancelledError or with the right result if it had finished; the request then runs again."""
     sample, request = open_request(context, "chain")
     for turn in range(30):
         inputs = sample.draw(context.seed + turn)
@@ -39,7 +39,7 @@ def cancelled_run_is_cancelled_or_done(context: CheckContext) -> None:
 
 @check("contract")
 def cancel_from_another_thread_ends_a_synchronous_run(context: CheckContext) -> None:
-    """While one thread cancels again and again, `infer` of another one is right or raises RequestCancelledError."""
+    """While one thread cancels repeatedly, `infer` in a second thread gives the right result or raises RequestCancelledError."""
     sample, request = open_request(context, "chain")
     is_over = threading.Event()
     broken: list[BaseException] = []
@@ -72,7 +72,7 @@ def cancel_from_another_thread_ends_a_synchronous_run(context: CheckContext) -> 
 
 @check("contract")
 def cancel_of_one_request_leaves_the_others(context: CheckContext) -> None:
-    """Of ten requests in flight every second one is cancelled; the others give their results."""
+    """Every second of ten requests in flight is cancelled; the remaining requests give their results."""
     sample, loaded = load_sample(context, "chain")
     requests = [loaded.create_infer_request() for _ in range(10)]
     drawn = [sample.draw(context.seed + index) for index in range(len(requests))]

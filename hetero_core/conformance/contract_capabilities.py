@@ -1,4 +1,4 @@
-"""Capabilities: what OPTIMIZATION_CAPABILITIES names the device does, and the other way round; AUTO chooses by these words."""
+"""Capabilities: OPTIMIZATION_CAPABILITIES names exactly the capabilities of the device; AUTO selects devices by these names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MODELS: Mapping[str, tuple[str, ...]] = {
 
 @check("contract")
 def named_precision_is_taken(context: CheckContext) -> None:
-    """Of each precision that OPTIMIZATION_CAPABILITIES names, the device takes a common operator."""
+    """The device takes a common operator in each precision that OPTIMIZATION_CAPABILITIES names."""
     core, device = context.core, context.device
     for capability in core.get_metric(device, "OPTIMIZATION_CAPABILITIES"):
         networks = [read_text(context, text, name=capability.lower()) for text in MODELS.get(capability, ())]
@@ -43,9 +43,9 @@ def named_precision_is_taken(context: CheckContext) -> None:
 
 @check("contract")
 def taken_precision_is_named(context: CheckContext) -> None:
-    """A precision of which the device takes every common operator is named in OPTIMIZATION_CAPABILITIES.
+    """OPTIMIZATION_CAPABILITIES names each precision in which the device takes every common operator.
 
-    FP16 is left out: engines name it only where the processor computes in it, and take it elsewhere as well.
+    FP16 is left out: engines name it only if the processor computes in it, but take it on every processor.
     """
     core, device = context.core, context.device
     named = core.get_metric(device, "OPTIMIZATION_CAPABILITIES")
@@ -59,7 +59,7 @@ def taken_precision_is_named(context: CheckContext) -> None:
 
 @check("contract")
 def export_is_named_where_it_works(context: CheckContext) -> None:
-    """EXPORT_IMPORT is named, and the cache has its keys, exactly where a loaded network can be exported."""
+    """EXPORT_IMPORT is named, and the cache has its keys, if and only if a loaded network can be exported."""
     core, device = context.core, context.device
     is_named = "EXPORT_IMPORT" in core.get_metric(device, "OPTIMIZATION_CAPABILITIES")
     require_equal(core.get_metric(device, "IMPORT_EXPORT_SUPPORT"), is_named, "IMPORT_EXPORT_SUPPORT, beside EXPORT_IMPORT")

@@ -1,4 +1,4 @@
-"""Facts that programs rely on: what identifies a device, the batch that it takes, its memory; true, and the same whenever they are read."""
+"""Facts that programs rely on: identity, batch limit and memory of a device are correct and do not change between reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGE_BATCH = 67
 
 @check("contract")
 def facts_stay_the_same(context: CheckContext) -> None:
-    """DEVICE_TYPE, DEVICE_UUID and what else identifies a device read the same again, after a load, and in another Core."""
+    """DEVICE_TYPE, DEVICE_UUID and other identifying metrics have the same values when read again, after a load, and in another Core."""
     names = [name for name in LASTING if name in context.get_metric("SUPPORTED_METRICS")]
     first = {name: context.get_metric(name) for name in names}
     context.load(make_sample(context, "chain").network)
@@ -26,7 +26,7 @@ def facts_stay_the_same(context: CheckContext) -> None:
 
 @check("contract", needs=["ids"])
 def ids_have_identifiers_of_their_own(context: CheckContext) -> None:
-    """DEVICE_UUID tells physical devices apart: each id has another one."""
+    """DEVICE_UUID tells physical devices apart: it is different for each id."""
     id_of_uuid: dict[str, str] = {}
     for device_id in context.facts.ids:
         uuid = context.core.get_metric(f"{context.facts.name}.{device_id}", "DEVICE_UUID")
@@ -48,7 +48,7 @@ def memory_that_is_free_is_part_of_all(context: CheckContext) -> None:
 
 @check("contract")
 def batches_up_to_the_limit_run(context: CheckContext) -> None:
-    """A run with as many images as MAX_BATCH_SIZE says is right, one with 67 where it says 0; one image more is right or an error."""
+    """A run with MAX_BATCH_SIZE images is right (67 images if it is 0); with one image more it is right or raises an error."""
     sample = make_sample(context, "dynamic")
     limit = context.get_metric("MAX_BATCH_SIZE")
     loaded = context.load(sample.network)

@@ -12,7 +12,7 @@ from hetero_core.errors import InferenceError, InputShapeError
 
 @check("contract")
 def sizes_may_change_between_runs(context: CheckContext) -> None:
-    """Bigger, smaller, one and none: each run has the shape of its own input."""
+    """After larger, smaller, single-row and empty inputs, the outputs of each run have the shape of its own input."""
     sample, loaded = load_sample(context, "dynamic")
     request = loaded.create_infer_request()
     for turn, size in enumerate((3, 8, 1, 0, 5, 3)):
@@ -46,7 +46,7 @@ def fixed_dimension_stays_fixed(context: CheckContext) -> None:
 
 @check("contract")
 def array_of_another_size_for_an_output_is_refused(context: CheckContext) -> None:
-    """An array set for an output that turns out too small or too large is an error of the run, and the request works on without it."""
+    """A run fails if the array set for an output is too small or too large; the request works again once the array is removed."""
     sample, loaded = load_sample(context, "dynamic")
     inputs = sample.draw(context.seed)
     for size in (2, 4):
@@ -59,7 +59,7 @@ def array_of_another_size_for_an_output_is_refused(context: CheckContext) -> Non
 
 @check("contract")
 def broadcasting_is_decided_in_each_run(context: CheckContext) -> None:
-    """Two open sizes are alike in one run and 1 beside 4 in the next: whether an input is repeated is not kept from the first run."""
+    """Two open sizes are equal in one run and 1 and 4 in the next: the broadcast of an input is decided anew in each run."""
     for operator, compute in (("Add", np.add), ("Sub", np.subtract), ("Mul", np.multiply)):
         network = read_text(context, f"(float[N,2] a, float[M,2] b) => (float[K,2] y) {{ y = {operator} (a, b) }}", name=operator)
         if context.query(network).refused:

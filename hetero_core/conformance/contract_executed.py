@@ -1,4 +1,4 @@
-"""The executed graph: what the device says that it runs in place of the nodes of the network."""
+"""The executed graph: the steps that the device reports to run in place of the network's nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hetero_core.executed import DOMAIN
 
 @check("contract")
 def executed_graph_stands_for_the_network(context: CheckContext) -> None:
-    """`get_runtime_model` is a network of steps: inputs and outputs are the network's, and each step names nodes that there are."""
+    """`get_runtime_model` is a network of steps: inputs and outputs are the network's, and each step names existing nodes."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair").items():
         loaded = context.load(sample.network)
         executed = loaded.get_runtime_model()
@@ -26,13 +26,13 @@ def executed_graph_stands_for_the_network(context: CheckContext) -> None:
             strangers = sorted(set(step.attributes.get("original_names", ())) - nodes)
             require(not strangers, f"{what}, step '{step.name}' stands for {strangers}, which are no nodes of the network")
         told = {name for step in executed.nodes for name in step.attributes.get("original_names", ())}
-        # A device that tells nothing is one step, which stands for no node.
+        # A device that reports no steps has a single step, which names no node.
         require(not told or told == nodes, f"{what} has steps for {sorted(told)} and none for {sorted(nodes - told)}")
 
 
 @check("contract")
 def executed_graph_has_the_times_of_a_run(context: CheckContext) -> None:
-    """With the profile of a run, steps that were measured have their times, which are those of the profile."""
+    """With the profile of a run, measured steps carry the times of that profile."""
     for form, sample in make_samples(context, "chain").items():
         loaded = context.load(sample.network, {"PERF_COUNT": True})
         request = loaded.create_infer_request()

@@ -1,4 +1,4 @@
-"""Exporting: a network that was exported and imported is the same network; whatever else is imported is an error. And the cache."""
+"""Exporting: an imported blob is the network that was exported, and invalid blobs are refused. Also the cache."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _export(loaded: ExecutableNetwork) -> bytes:
 
 @check("export", needs=["export"])
 def imported_network_is_the_exported_one(context: CheckContext) -> None:
-    """Names, types, fingerprint and results are the same after export and import, in another Core; wrong input names stay wrong."""
+    """Names, types, fingerprint and results are the same after export and import, in another Core; unknown inputs are still refused."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "constant", "through").items():
         loaded = context.load(sample.network)
         blob = _export(loaded)
@@ -94,7 +94,7 @@ def path_stream_and_bytes_hold_the_same(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def blobs_may_stand_anywhere_in_a_stream(context: CheckContext) -> None:
-    """Two blobs between other bytes of one stream are read one behind the other, each the network that was written there."""
+    """Two blobs between other bytes of one stream are read in order, each as the network that was written there."""
     samples = make_samples(context, "chain", "fork", "pair", "dynamic")
     head, tail = b"these bytes are somebody else's", b"and so are these"
     stream = io.BytesIO()
@@ -118,9 +118,9 @@ def blobs_may_stand_anywhere_in_a_stream(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def descriptions_come_with_the_blob(context: CheckContext) -> None:
-    """`input_info` and `output_info` are the same after export and import: precision, shape, and the layout that the program has given."""
+    """`input_info` and `output_info` are the same after export and import: precision, shape, and the program's layout."""
     for form, sample in make_samples(context, "dynamic", "pair").items():
-        # The network's own order of axes, which needs no node; by default it is called NC.
+        # Another name for the network's own axis order (NC by default), so that no transpose is needed.
         layouts = {spec.name: InputInfo(layout="WH", model_layout="WH") for spec in sample.network.inputs}
         network = edit(sample.network).with_inputs(layouts)
         loaded = context.load(network)
@@ -146,7 +146,7 @@ def requests_of_an_imported_network_work(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def another_process_imports_the_blob(context: CheckContext) -> None:
-    """A blob is whole: a new process, in which nothing was loaded, imports it and computes the same."""
+    """A blob is self-contained: a new process that has loaded nothing imports it and computes the same results."""
     form, sample = next(iter(make_samples(context, "constant", "chain").items()))
     inputs = sample.draw(context.seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -175,7 +175,7 @@ def another_process_imports_the_blob(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def configuration_comes_with_the_blob(context: CheckContext) -> None:
-    """An import has the configuration of the load; keys that only steer running may be given anew, unknown ones are refused."""
+    """An import has the configuration of the load; it accepts new values of run-time keys and refuses unknown keys."""
     sample = make_sample(context, "chain")
     blob = _export(context.load(sample.network, {"PERF_COUNT": True}))
     core, device = context.core, context.device
@@ -187,17 +187,17 @@ def configuration_comes_with_the_blob(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def every_choice_comes_with_the_blob(context: CheckContext) -> None:
-    """Under each choice that a key declares, an import computes what the load computed: the device has not forgotten the choice."""
+    """Under each choice that a key declares, an import computes the same results as the load: the choice is stored in the blob."""
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
-    # A device made of devices has switches that write files, as HETERO for its plan.
+    # Bool keys of composed devices are skipped: some write files, such as HETERO's key for its plan.
     switches = (False, True) if "single" in context.facts.capabilities else ()
     for name, key in context.facts.keys.items():
         for choice in switches if key.type is bool else key.choices:
             try:
                 loaded = context.load(sample.network, {name: choice})
             except HeteroError:
-                continue  # a choice that this machine or network does not have
+                continue  # this machine or network does not support the choice
             imported = context.import_blob(_export(loaded))
             require_equal(imported.get_config(name), loaded.get_config(name), f"{name} of the import")
             for output, value in loaded.infer(inputs).items():
@@ -206,8 +206,8 @@ def every_choice_comes_with_the_blob(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def blob_is_for_one_architecture(context: CheckContext) -> None:
-    """A blob names the id and the architecture of its device. Every id of that architecture imports it and computes the same; any other
-    architecture is a BlobMismatchError."""
+    """A blob names the id and the architecture of its device. Every id of that architecture imports it and computes the same results; for
+    any other architecture, the import raises BlobMismatchError."""
     sample = make_sample(context, "chain")
     loaded = context.load(sample.network)
     blob = _export(loaded)
@@ -235,7 +235,7 @@ def blob_is_for_one_architecture(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def pickled_sections_are_marked_as_code(context: CheckContext) -> None:
-    """A section that is a pickle executes what it names when it is read, so it is marked as code, and imported by consent alone."""
+    """Unpickling executes arbitrary functions, so a pickled section is marked as code and imported only by consent."""
     sample = make_sample(context, "chain")
     _, payload = read_blob(_export(context.load(sample.network)))
     for name, section in payload.sections.items():
@@ -245,7 +245,7 @@ def pickled_sections_are_marked_as_code(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def garbage_is_refused(context: CheckContext) -> None:
-    """Nothing, text, a blob that is cut off and one with a changed byte are BlobDamagedErrors, never a network."""
+    """Importing empty bytes, text, a truncated blob or a blob with a changed byte raises BlobDamagedError."""
     sample = make_sample(context, "chain")
     blob = _export(context.load(sample.network))
     damaged = {"nothing": b"", "a text": b"This is not a blob. " * 50, "zeros": bytes(4096)}
@@ -259,7 +259,7 @@ def garbage_is_refused(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def blob_of_another_network_is_refused(context: CheckContext) -> None:
-    """Where the network is given, a blob of another one is a BlobMismatchError."""
+    """An import with a network argument raises BlobMismatchError for the blob of another network."""
     samples = make_samples(context, "chain", "fork")
     chain = make_sample(context, "chain")
     blob = _export(context.load(chain.network))
@@ -270,7 +270,7 @@ def blob_of_another_network_is_refused(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def second_load_comes_from_the_cache(context: CheckContext) -> None:
-    """With CACHE_DIR the first load writes one entry, the second takes it; without it none is taken; results are the same."""
+    """With CACHE_DIR the first load writes one cache entry and the second is a hit; without it there is no hit; results are equal."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair").items():
         inputs = sample.draw(context.seed)
         with _make_cache() as (folder, config):
@@ -287,7 +287,7 @@ def second_load_comes_from_the_cache(context: CheckContext) -> None:
 
 @check("export", needs=["export"])
 def cache_is_made_once_by_many_threads(context: CheckContext) -> None:
-    """Eight threads that load one network with one CACHE_DIR leave one entry, and all of them have the right network."""
+    """Eight threads that load one network with one CACHE_DIR leave one cache entry, and each thread has the right network."""
     sample = make_sample(context, "chain")
 
     def load(index: int) -> None:
@@ -308,5 +308,5 @@ def _make_cache() -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 def _count_entries(folder: Path) -> int:
-    """Returns how many blobs lie below a cache folder; locks and what is being written are none."""
+    """Returns the number of blobs below a cache folder, without lock files and unfinished files."""
     return sum(1 for path in folder.rglob("*.blob") if path.is_file())

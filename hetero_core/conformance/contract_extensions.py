@@ -1,4 +1,4 @@
-"""Extensions: a custom operator is refused before it is given, and runs afterwards; for devices that take extensions."""
+"""Extensions: a custom operator is refused until its extension is added, then runs; for devices that take extensions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def extension_is_refused_before_and_runs_after(context: CheckContext) -> None:
 
 @check("contract", needs=["extensions"])
 def extension_is_for_its_core_alone(context: CheckContext) -> None:
-    """Another Core does not know an extension that was given to this one."""
+    """An extension added to one Core is unknown in another."""
     context.core.add_extension(_make_extension(lambda x, factor: x * np.float32(factor)), context.device)
     with context.make_core() as other:
         network = read_text(replace(context, core=other), TEXT)
@@ -62,7 +62,7 @@ def error_of_an_extension_names_it(context: CheckContext) -> None:
 
 @check("contract", needs=["extensions"])
 def incomplete_extension_is_refused(context: CheckContext) -> None:
-    """An extension without a function, and what is no extension, is an ExtensionError."""
+    """An extension without a function, or an object of another class, raises ExtensionError."""
     broken = Extension("com.acme", "Scale", 1, None, lambda types, attributes: ())  # type: ignore[arg-type]  # wrong on purpose
     require_error(ExtensionError, lambda: context.core.add_extension(broken, context.device), "an extension without a function")
     nothing: Any = object()

@@ -1,4 +1,4 @@
-"""Lifetime: Core, network and request go in every order; what is left works or says that it was closed."""
+"""Lifetime: Core, network and request are freed or closed in every order; the remaining objects work or raise ClosedError."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _make_all(context: CheckContext, sample: Sample) -> dict[str, Any]:
 
 @check("contract")
 def what_is_left_works_when_others_are_forgotten(context: CheckContext) -> None:
-    """Core, network and request may be dropped in any order; those that are still held work."""
+    """Core, network and request may be dropped in any order; the objects still referenced work."""
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     for order in itertools.permutations(KINDS):
@@ -40,7 +40,7 @@ def what_is_left_works_when_others_are_forgotten(context: CheckContext) -> None:
 
 @check("contract")
 def closing_in_every_order_is_clear(context: CheckContext) -> None:
-    """Core and network are closed in both orders, twice each: runs are then a ClosedError, waiting ends at once."""
+    """Core and network are closed in both orders, twice each: runs then raise ClosedError, and `wait` returns at once."""
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     for order in itertools.permutations(("core", "network")):
@@ -59,7 +59,7 @@ def closing_in_every_order_is_clear(context: CheckContext) -> None:
 
 @check("contract")
 def results_and_metrics_outlive_everything(context: CheckContext) -> None:
-    """Outputs, tensors and metric values are whole after request, network and Core are closed and forgotten."""
+    """Outputs, tensors and metric values stay intact after request, network and Core are closed and freed."""
     sample = make_sample(context, "fork")
     inputs = sample.draw(context.seed)
     objects = _make_all(context, sample)
@@ -79,7 +79,7 @@ def results_and_metrics_outlive_everything(context: CheckContext) -> None:
 
 @check("contract")
 def network_goes_on_in_another_core(context: CheckContext) -> None:
-    """A network that one Core has read is loaded by another one after the first was closed."""
+    """A second Core loads a network that was read by a first Core, which is closed by then."""
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     first = context.make_core()
@@ -91,7 +91,7 @@ def network_goes_on_in_another_core(context: CheckContext) -> None:
 
 @check("contract")
 def device_may_be_made_again_and_again(context: CheckContext) -> None:
-    """Ten Cores, one after the other, each make the device, run a network and close."""
+    """Ten consecutive Cores each make the device, run a network and close."""
     sample = make_sample(context, "chain")
     for turn in range(10):
         inputs = sample.draw(context.seed + turn)
@@ -101,7 +101,7 @@ def device_may_be_made_again_and_again(context: CheckContext) -> None:
 
 @check("contract")
 def closing_frees_nothing_in_use(context: CheckContext) -> None:
-    """A network is closed under runs, with a second one of the same model beside it: no run meets an engine that was freed."""
+    """A network is closed during its runs while a second network of the same model is loaded: no run uses a freed engine."""
     sample = make_sample(context, "chain")
     closing, staying = (context.load(sample.network) for _ in range(2))
 

@@ -1,4 +1,4 @@
-"""Load: from every form of a model, as often as wanted, with the inputs and outputs of the model."""
+"""Load: every form of a model can be loaded, any number of times, with the inputs and outputs of the model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def every_form_of_a_model_loads(context: CheckContext) -> None:
 
 @check("contract")
 def network_may_be_loaded_many_times(context: CheckContext) -> None:
-    """Five networks loaded from one are independent: closing one leaves the others at work."""
+    """Five loads of one network are independent: the remaining loads still run after the first is closed."""
     sample = make_sample(context, "chain")
     loaded = [context.load(sample.network) for _ in range(5)]
     for index, load in enumerate(loaded):
@@ -81,7 +81,7 @@ def _check_own_outputs(context: CheckContext, form: str) -> None:
 
 @check("contract")
 def two_networks_do_not_mix(context: CheckContext) -> None:
-    """Networks of different operators and shapes, loaded beside each other and run in turns, give their own results."""
+    """Networks of different operators and shapes, loaded at the same time and run alternately, give their own results."""
     samples = make_samples(context, "chain", "dynamic", "fork", "pair")
     loaded = {form: context.load(sample.network) for form, sample in samples.items()}
     for turn in range(3):
@@ -91,7 +91,7 @@ def two_networks_do_not_mix(context: CheckContext) -> None:
 
 @check("contract")
 def networks_of_one_name_do_not_mix(context: CheckContext) -> None:
-    """Networks of one name and one set of inputs, with different operators, are different networks: no cache may go by the name."""
+    """Networks with equal names and inputs but different operators are different networks: no cache key may be the name alone."""
     samples = list(islice(iterate_samples(context, "chain"), 4))
     if len(samples) < 2:
         raise Skip("the device takes one filling of 'chain' only")

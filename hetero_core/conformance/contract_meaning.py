@@ -1,4 +1,4 @@
-"""Meaning: an operator is its domain, name, version and attributes, and a network its constants, too; nothing may be left out of a key."""
+"""Meaning: cache keys contain domain, name, version and attributes of each operator, and the constants of a network."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OLDER: dict[str, tuple[int, str, str, Compute]] = {
         lambda x: np.interp(np.arange(8) / 2, np.arange(4), x[0, 0, 0]).reshape(1, 1, 1, 8),
     ),
 }
-"""Operator -> an opset in which it meant something else than today, the shape of its input, the network, and what that means."""
+"""Operator -> an opset in which it had another meaning, the shape of its input, the network, and the formula of that meaning."""
 
 TWICE: dict[str, tuple[str, str, Compute]] = {
     "LeakyRelu": (
@@ -72,7 +72,7 @@ TWICE: dict[str, tuple[str, str, Compute]] = {
     ),
     "Elu": ("[2,3,4]", "a = Elu <alpha = 2.0> (x) b = Neg (a) y = Elu <alpha = 0.5> (b)", lambda x: _elu(-_elu(x, 2.0), 0.5)),
 }
-"""Operator -> shape of the input, a network with two nodes of it whose attributes differ, and what it computes."""
+"""Operator -> shape of the input, a network with two nodes of it with different attributes, and its formula."""
 
 CONSTANTS = {"Add": np.add, "Mul": np.multiply, "Sub": np.subtract}
 
@@ -88,7 +88,7 @@ def _read_opset(context: CheckContext, opset: int, text: str, *, name: str) -> N
 
 
 def _require_each(context: CheckContext, cases: dict[str, tuple[Network, str, Compute, str]]) -> None:
-    """Runs each network that the device claims with drawn inputs. Raises: CheckFailed, Skip where it claims none."""
+    """Runs each network that the device claims with drawn inputs. Raises: CheckFailed; Skip if the device claims no network."""
     for operator, loaded in load_each(context, {operator: case[0] for operator, case in cases.items()}):
         _, shape, compute, what = cases[operator]
         sizes = tuple(int(size) for size in shape.strip("[]").split(","))
@@ -99,7 +99,7 @@ def _require_each(context: CheckContext, cases: dict[str, tuple[Network, str, Co
 
 @check("contract")
 def older_version_of_an_operator_means_what_it_meant(context: CheckContext) -> None:
-    """A device computes a node of an older version by that version: Softmax-11 over all axes from 1 on, attributes for inputs."""
+    """A node of an older operator version is computed by that version: Softmax-11 over all axes from 1 on, attributes for inputs."""
     cases = {}
     for operator, (opset, shape, nodes, compute) in OLDER.items():
         network = _read_opset(
@@ -113,7 +113,7 @@ def older_version_of_an_operator_means_what_it_meant(context: CheckContext) -> N
 
 @check("contract")
 def operator_of_another_domain_is_another_operator(context: CheckContext) -> None:
-    """An operator that has the name of a known one, in a domain that nobody knows, is refused."""
+    """An operator with a known name in an unknown domain is refused."""
     for operator, shapes in [*((name, "x") for name in UNARY), *((name, "x, x") for name in BINARY)]:
         network = read_text(context, f"(float[2,2] x) => (float[2,2] y) {{ [foreign] y = com.acme.{operator} ({shapes}) }}")
         refused = context.query(network).refused
@@ -122,7 +122,7 @@ def operator_of_another_domain_is_another_operator(context: CheckContext) -> Non
 
 @check("contract")
 def nodes_of_one_operator_keep_their_attributes(context: CheckContext) -> None:
-    """Two nodes of one operator with other attributes are computed each with its own: no table of kernels goes by the operator alone."""
+    """Two nodes of one operator keep their own attributes: a kernel cache must not be keyed by the operator alone."""
     cases = {}
     for operator, (shape, nodes, compute) in TWICE.items():
         network = _read_opset(context, 17, f"(float{shape} x) => (y) {{ {nodes} }}", name=operator)
@@ -133,7 +133,7 @@ def nodes_of_one_operator_keep_their_attributes(context: CheckContext) -> None:
 
 @check("contract")
 def constants_tell_networks_apart(context: CheckContext) -> None:
-    """Networks that differ in a constant alone are different networks: a cache by nodes and shapes gives one the other's weights."""
+    """Networks that differ only in a constant are different networks: a cache keyed by nodes and shapes would mix up their weights."""
     for operator, compute in CONSTANTS.items():
         texts = [f"(float[2] x) => (float[2] y) <float[2] w = {{{a}, 3}}> {{ y = {operator} (x, w) }}" for a in (5, 7)]
         networks = [read_text(context, text, name="weighted") for text in texts]

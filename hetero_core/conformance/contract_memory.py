@@ -1,4 +1,4 @@
-"""Memory of the device's own: tensors that lie in it, copies both ways, and names that tell the memories of several ids apart."""
+"""Device memory: tensors in it, copies from and to the host, and names that distinguish the memories of several ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IDS_AT_MOST = 4
 
 
 def _load(context: CheckContext, device: str) -> tuple[Sample, ExecutableNetwork]:
-    """Returns a network that is loaded. Raises: Skip where its values lie in the host's memory, after it has refused a DeviceTensor."""
+    """Returns a loaded network. Raises: Skip if the device computes in host memory, after checking that it refuses a DeviceTensor."""
     sample = make_sample(context, "chain")
     loaded = context.core.load_network(sample.network, device)
     part = loaded
@@ -33,7 +33,7 @@ def _load(context: CheckContext, device: str) -> tuple[Sample, ExecutableNetwork
 
 @check("contract")
 def tensors_stay_in_the_memory_of_the_device(context: CheckContext) -> None:
-    """A DeviceTensor is read as input and filled as output, run after run, and is the input of the next network there."""
+    """A DeviceTensor is read as input and filled as output in each run, and serves as input of a second network on the device."""
     sample, loaded = _load(context, context.device)
     before, between = DeviceTensor.create(loaded, "x"), DeviceTensor.create(loaded, "y")
     request = loaded.create_infer_request()
@@ -51,7 +51,7 @@ def tensors_stay_in_the_memory_of_the_device(context: CheckContext) -> None:
 
 @check("contract")
 def from_host_copies(context: CheckContext) -> None:
-    """An array that was given to the device is the caller's again: what he writes to it later does not change the device's copy."""
+    """`from_host` copies: later writes to the caller's array do not change the device's copy."""
     sample, loaded = _load(context, context.device)
     inputs = sample.draw(context.seed)
     tensor = DeviceTensor.create(loaded, "x", inputs["x"])
@@ -65,7 +65,7 @@ def from_host_copies(context: CheckContext) -> None:
 
 @check("contract")
 def to_host_copies(context: CheckContext) -> None:
-    """An array that the device has given is the caller's: what he writes to it does not change the device's."""
+    """`to_host` copies: writes to the returned array do not change the device's memory."""
     sample, loaded = _load(context, context.device)
     inputs = sample.draw(context.seed)
     tensor = DeviceTensor.create(loaded, "x", inputs["x"])
@@ -80,13 +80,13 @@ def to_host_copies(context: CheckContext) -> None:
 
 @check("contract", needs=["ids"])
 def one_name_is_one_memory(context: CheckContext) -> None:
-    """Where two ids give their memories one name, each reads the arrays of the other, since no transfer is made between them."""
+    """If the memories of two ids have the same name, each id reads the arrays of both, since no transfer is made between them."""
     loaded_of_id: dict[str, tuple[Sample, ExecutableNetwork]] = {}
     for device_id in context.facts.ids[:IDS_AT_MOST]:
         try:
             loaded_of_id[device_id] = _load(context, f"{context.facts.name}.{device_id}")
         except HeteroError:
-            continue  # an id that does not work here
+            continue  # the id is not usable on this machine
     for maker, (sample, producer) in loaded_of_id.items():
         for reader, (_, consumer) in loaded_of_id.items():
             memory = producer.all_outputs[0].memory

@@ -1,4 +1,4 @@
-"""Perf counts: times of nodes where they are asked for, none where they are not."""
+"""Perf counts: a run has the times of its nodes if and only if PERF_COUNT is set."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def times_are_there_when_asked_for(context: CheckContext) -> None:
 
 @check("contract")
 def entries_are_nodes_of_the_network_in_order(context: CheckContext) -> None:
-    """Entries of nodes that keep their names come in topological order, each at most once; those of one run do not add to the next."""
+    """Entries of nodes that keep their names come in topological order, each at most once; times are per run, not accumulated."""
     sample, request = open_request(context, "chain", {"PERF_COUNT": True})
-    # A device made of devices may give its runs to different ones.
+    # A composed device may distribute its runs over several devices.
     counts_of_devices: dict[tuple[str, ...], set[int]] = {}
     for _ in range(3):
         request.infer(sample.draw(context.seed))
@@ -61,10 +61,10 @@ def times_are_absent_when_not_asked_for(context: CheckContext) -> None:
 
 @check("contract")
 def times_are_in_seconds(context: CheckContext) -> None:
-    """No entry is longer than the whole run took by the clock of the caller, as milliseconds for seconds would be."""
+    """No entry exceeds the duration of the whole run on the caller's clock; an entry in milliseconds would."""
     form, sample = next(iter(make_samples(context, "dynamic", "chain").items()))
     request = context.load(sample.network, {"PERF_COUNT": True}).create_infer_request()
-    # Of a long run nearly all is the device's: even a thousandth of it, told in milliseconds, is longer than the whole.
+    # Nearly all time of a long run is spent on the device: even a thousandth of it, given in milliseconds, exceeds the whole.
     for turn, rows in enumerate((3, 3, LONG_ROWS)):
         inputs = sample.draw(context.seed + turn, **({"x": (rows, 2)} if form == "dynamic" else {}))
         began = perf_counter()
@@ -84,13 +84,13 @@ def times_are_in_seconds(context: CheckContext) -> None:
 
 @check("contract")
 def times_of_a_thread_do_not_overlap(context: CheckContext) -> None:
-    """Nodes that one thread computed one after the other have times one after the other: each from its own begin."""
+    """Times of nodes that one thread computed in sequence do not overlap: each is measured from its own start."""
     sample, request = open_request(context, "dynamic", {"PERF_COUNT": True})
     for turn in range(3):
         request.infer(sample.draw(context.seed + turn, x=(LONG_ROWS, 2)))
         lines: dict[tuple[object, ...], list[NodeTime]] = {}
         for entry in request.perf_counts:
-            # What an engine told at the end of the run has no thread, and engines compute nodes side by side.
+            # Entries that an engine reports at the end of a run have no thread; engines compute nodes in parallel.
             if entry.thread and not entry.targets:
                 lines.setdefault((entry.thread, entry.path, entry.device), []).append(entry)
         for entries in lines.values():

@@ -1,4 +1,4 @@
-"""Properties: metrics that can be read and have their types, configuration that is declared, checked, kept and not leaked."""
+"""Properties: metrics can be read and have their types; configuration is declared, checked, stored and does not leak."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WRONG_VALUES: dict[type, tuple[Any, ...]] = {
 
 @check("contract")
 def every_listed_metric_can_be_read(context: CheckContext) -> None:
-    """Every name in SUPPORTED_METRICS has a value, in any case of letters, and the list holds itself."""
+    """Every name in SUPPORTED_METRICS has a value, whatever its letter case, and the list contains SUPPORTED_METRICS."""
     names = context.get_metric("SUPPORTED_METRICS")
     require("SUPPORTED_METRICS" in names, "SUPPORTED_METRICS does not list itself")
     require_equal(list(names), sorted(set(names)), "the order of SUPPORTED_METRICS")
@@ -48,14 +48,14 @@ def standard_metrics_have_their_types(context: CheckContext) -> None:
 
 @check("contract")
 def unknown_metric_is_refused(context: CheckContext) -> None:
-    """A metric that the device does not have is a MetricNotFoundError that offers the near one."""
+    """Reading an unknown metric raises MetricNotFoundError, which suggests the most similar name."""
     error = require_error(MetricNotFoundError, lambda: context.get_metric("FULL_DEVICE_NAMES"), "an unknown metric")
     require("'FULL_DEVICE_NAME'" in str(error), f"the near metric is not offered: {error}")
 
 
 @check("contract")
 def unknown_key_is_refused_everywhere(context: CheckContext) -> None:
-    """A key that is not declared is a ConfigKeyError that offers the near one, wherever it is given."""
+    """An undeclared key raises ConfigKeyError, which suggests the most similar key, in every call that takes configuration."""
     core, device = context.core, context.device
     network, _ = make_mixed(context)
     wrong = {"PERF_COUNTS_": "YES"}
@@ -71,9 +71,9 @@ def unknown_key_is_refused_everywhere(context: CheckContext) -> None:
 
 @check("contract")
 def keys_have_their_declared_defaults(context: CheckContext) -> None:
-    """Every key of SUPPORTED_CONFIG_KEYS can be read, has a text that explains it, and before it is set its default.
+    """Every key of SUPPORTED_CONFIG_KEYS can be read, has an explaining text, and has its default until it is set.
 
-    A key without a default may have a value all the same: that of the machine.
+    A key without a default may still have a value, which is that of the machine.
     """
     keys = context.core.config_keys(context.device)
     require_equal(list(context.get_metric("SUPPORTED_CONFIG_KEYS")), sorted(keys), "SUPPORTED_CONFIG_KEYS")
@@ -87,7 +87,7 @@ def keys_have_their_declared_defaults(context: CheckContext) -> None:
 
 @check("contract")
 def every_key_takes_its_own_value_back(context: CheckContext) -> None:
-    """`set_config` accepts every value that `get_config` returns, and leaves it the same."""
+    """`set_config` accepts every value that `get_config` returns; the value does not change."""
     for name in context.core.config_keys(context.device):
         value = context.core.get_config(context.device, name)
         if value is not None:
@@ -97,7 +97,7 @@ def every_key_takes_its_own_value_back(context: CheckContext) -> None:
 
 @check("contract")
 def every_choice_is_kept(context: CheckContext) -> None:
-    """A bool, and a key with choices, gives back each value that was set, as itself and as a text."""
+    """A key that is a bool or has choices returns each value that was set, whether it was set as itself or as text."""
     for name, key in context.core.config_keys(context.device).items():
         for choice in (True, False) if key.type is bool else key.choices:
             for value in (choice, str(choice)):
@@ -107,7 +107,7 @@ def every_choice_is_kept(context: CheckContext) -> None:
 
 @check("contract")
 def wrong_values_are_refused(context: CheckContext) -> None:
-    """A value of another type, or outside the choices, is a ConfigValueError that names the key; what was set before stays."""
+    """A value of another type, or outside the choices, raises ConfigValueError, which names the key; the earlier value stays."""
     for name, key in context.core.config_keys(context.device).items():
         before = context.core.get_config(context.device, name)
         for value in (*WRONG_VALUES[key.type], *(("NO_SUCH_CHOICE",) if key.choices else ())):
@@ -118,7 +118,7 @@ def wrong_values_are_refused(context: CheckContext) -> None:
 
 @check("contract")
 def settings_are_taken_together_or_not_at_all(context: CheckContext) -> None:
-    """Where one of several settings is wrong, none is kept."""
+    """If one of several settings in a call is wrong, the call changes nothing."""
     core, device = context.core, context.device
     require_error(ConfigKeyError, lambda: core.set_config({"PERF_COUNT": True, "NO_SUCH_KEY": 1}, device), "a wrong setting")
     require_equal(core.get_config(device, "PERF_COUNT"), False, "PERF_COUNT, set beside a wrong key")
@@ -142,7 +142,7 @@ def setting_of_a_call_does_not_leak(context: CheckContext) -> None:
 
 @check("contract")
 def loaded_network_tells_its_configuration_and_metrics(context: CheckContext) -> None:
-    """A loaded network has every key and metric that it lists, and refuses others."""
+    """A loaded network has every key and metric that it lists, and refuses unknown names."""
     sample, loaded = load_sample(context, "chain")
     for name in loaded.get_metric("SUPPORTED_METRICS"):
         require(loaded.get_metric(name) is not None, f"the metric {name} of the loaded network is None")
@@ -159,7 +159,7 @@ def loaded_network_tells_its_configuration_and_metrics(context: CheckContext) ->
 
 @check("contract")
 def loaded_network_takes_new_values_and_gives_them_back(context: CheckContext) -> None:
-    """`network.set_config` changes PERF_COUNT and MODEL_PRIORITY for the runs that follow; None gives the value of the load back."""
+    """`network.set_config` changes PERF_COUNT and MODEL_PRIORITY for the following runs; None restores the value of the load."""
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     for first in (False, True):
@@ -180,7 +180,7 @@ def loaded_network_takes_new_values_and_gives_them_back(context: CheckContext) -
 
 @check("contract")
 def none_takes_a_setting_back(context: CheckContext) -> None:
-    """None in `set_config` takes back what was set for the device, in each key; the key has its earlier value then, after a query, too."""
+    """None in `set_config` removes the device's setting of a key; the key then has its earlier value, also after a query."""
     core, device = context.core, context.device
     network, _ = make_mixed(context)
     for name, key in core.config_keys(device).items():
@@ -189,7 +189,7 @@ def none_takes_a_setting_back(context: CheckContext) -> None:
         before = core.get_config(device, name)
         for choice in (True, False) if key.type is bool else key.choices:
             core.set_config({name: choice}, device)
-            with suppress(HeteroError):  # a choice that this machine does not have
+            with suppress(HeteroError):  # this machine may not support the choice
                 core.query_network(network, device)
             core.set_config({name: None}, device)
             require_equal(core.get_config(device, name), before, f"{name}, set to {choice!r} and taken back by None")
@@ -197,7 +197,7 @@ def none_takes_a_setting_back(context: CheckContext) -> None:
 
 @check("contract", needs=["ids"])
 def setting_of_an_id_is_for_that_id(context: CheckContext) -> None:
-    """A setting with an id reaches that id alone; one without an id reaches all, unless an id has its own."""
+    """A setting with an id applies to that id only; a setting without an id applies to all ids that have no setting of their own."""
     core, name = context.core, context.facts.name
     first, second = (f"{name}.{device_id}" for device_id in context.facts.ids[:2])
     core.set_config({"PERF_COUNT": True}, first)
@@ -211,7 +211,7 @@ def setting_of_an_id_is_for_that_id(context: CheckContext) -> None:
 
 @check("contract", needs=["ids"])
 def id_of_a_call_is_the_id_in_use(context: CheckContext) -> None:
-    """The id in the device string, as DEVICE_ID of a call and as DEVICE_ID that was set: each is the device in answer and network."""
+    """Answer and network name the chosen id, which is given in the device string, as DEVICE_ID of the call or as DEVICE_ID set before."""
     core, name, device_id = context.core, context.facts.name, context.facts.ids[-1]
     network = make_sample(context, "chain").network
     if context.device != name:

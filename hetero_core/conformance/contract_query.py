@@ -1,4 +1,4 @@
-"""Query: one answer about every node, the same each time, with reasons that are kept when the network is loaded."""
+"""Query: exactly one answer for each node, deterministic, with the reasons that a load then gives, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hetero_core.conformance.samples import FORMS, UNKNOWN_OPERATOR, iterate_sam
 
 @check("contract")
 def every_node_is_named_once_in_order(context: CheckContext) -> None:
-    """A network of which the device takes a part: each node is supported or refused, in the order of the network."""
+    """Each node of a partly supported network is either supported or refused, in the order of the network."""
     network, result = make_mixed(context)
     names = [node.name for node in network.nodes]
     require_equal(sorted([*result.supported, *result.refused]), sorted(names), "the nodes in the answer")
@@ -19,7 +19,7 @@ def every_node_is_named_once_in_order(context: CheckContext) -> None:
 
 @check("contract")
 def unknown_operator_is_refused_with_a_reason(context: CheckContext) -> None:
-    """An operator that nobody knows is refused, and the reason is a sentence."""
+    """An unknown operator is refused, and the reason is a sentence."""
     _, result = make_mixed(context)
     require("unknown" in result.refused, f"the device takes {UNKNOWN_OPERATOR}, an operator that does not exist")
     require(len(result.refused["unknown"].split()) >= 3, f"the reason is no sentence: {result.refused['unknown']!r}")
@@ -27,7 +27,7 @@ def unknown_operator_is_refused_with_a_reason(context: CheckContext) -> None:
 
 @check("contract", needs=["single"])
 def claims_are_signed_by_the_device(context: CheckContext) -> None:
-    """Each supported node is mapped to the device that was asked, with an id where it has several."""
+    """Each supported node is mapped to the queried device, with an id if the device has several."""
     result = context.query(make_sample(context, "chain").network)
     for node, device in result.supported.items():
         name, _, device_id = device.partition(".")
@@ -37,7 +37,7 @@ def claims_are_signed_by_the_device(context: CheckContext) -> None:
 
 @check("contract")
 def same_question_has_the_same_answer(context: CheckContext) -> None:
-    """A query asked again, in another Core, too, has the same answer in the same order."""
+    """A repeated query, also in another Core, has the same answer in the same order."""
     network, first = make_mixed(context)
     with context.make_core() as other:
         for core in (context.core, other, context.core):
@@ -66,7 +66,7 @@ def refused_network_is_refused_by_load_for_the_same_reasons(context: CheckContex
 
 @check("contract")
 def claimed_network_loads(context: CheckContext) -> None:
-    """Each small network of the kit that the device takes whole is loaded, and computes what it should."""
+    """Each small network of the kit that the device takes whole is loaded, and computes the right outputs."""
     count = 0
     for form in FORMS:
         for sample in iterate_samples(context, form):
@@ -80,7 +80,7 @@ def claimed_network_loads(context: CheckContext) -> None:
 
 @check("contract")
 def unnamed_and_repeated_names_are_answered_in_unique_ones(context: CheckContext) -> None:
-    """Nodes without a name, and two of one name, are told apart in the answer."""
+    """Nodes without names and nodes with equal names have unique names in the answer."""
     operator = make_sample(context, "chain").network.nodes[0].op_type
     text = f"(float[4] x) => (float[4] y) {{ a = {operator} (x) [same] b = {operator} (a) [same] y = {operator} (b) }}"
     network = read_text(context, text)
@@ -90,7 +90,7 @@ def unnamed_and_repeated_names_are_answered_in_unique_ones(context: CheckContext
 
 @check("contract", needs=["hetero", "single"])
 def answer_can_be_written_back_as_pins(context: CheckContext) -> None:
-    """HETERO with this device alone takes what the device takes; its answer, written into the network, is loaded as it stands."""
+    """HETERO over this device alone takes the same nodes as the device; its answer, written into the network as pins, can be loaded."""
     sample = make_sample(context, "chain")
     device = f"HETERO:{context.device}"
     result = context.core.query_network(sample.network, device)

@@ -1,4 +1,4 @@
-"""Registry: a device under its name, its versions, names that are unknown or taken, and two Cores that share nothing."""
+"""Registry: a device and its versions under its name, unknown and taken names, and two Cores that share no state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECOND_NAME = "CONFORMANCE"
 
 @check("contract")
 def device_is_listed_as_working(context: CheckContext) -> None:
-    """The device is in the list of devices, with its ids, its full name and no reason why it could not be used."""
+    """The device is in the list of devices, with its ids, its full name and no reason for being unavailable."""
     (row,) = [row for row in context.core.list_devices() if row.name == context.facts.name]
     require_equal(row.reason, "", f"the reason in the row of {row.name}")
     require_equal(row.ids, context.facts.ids, f"the ids in the row of {row.name}")
@@ -39,7 +39,7 @@ def versions_name_the_device_and_every_listed_one(context: CheckContext) -> None
 
 @check("contract", needs=["hetero", "single"])
 def versions_of_a_list_have_an_entry_for_each(context: CheckContext) -> None:
-    """`get_versions("HETERO:DEVICE")` has two entries, with a second device three."""
+    """`get_versions("HETERO:DEVICE")` has two entries; with a second device it has three."""
     require_equal(set(context.core.get_versions(f"HETERO:{context.device}")), {"HETERO", context.facts.name}, "versions of a list")
     both = set(context.core.get_versions(f"HETERO:{context.device},{context.reference}"))
     require_equal(both, {"HETERO", context.facts.name, context.reference}, "versions of a list of two")
@@ -47,7 +47,7 @@ def versions_of_a_list_have_an_entry_for_each(context: CheckContext) -> None:
 
 @check("contract")
 def unknown_device_is_refused_everywhere(context: CheckContext) -> None:
-    """Every call with an unknown device name is a DeviceNotFoundError that offers the right name."""
+    """Every call with an unknown device name raises DeviceNotFoundError, which suggests the right name."""
     core, name = context.core, f"{context.facts.name}X"
     network, _ = make_mixed(context)
     for what, action in {
@@ -65,7 +65,7 @@ def unknown_device_is_refused_everywhere(context: CheckContext) -> None:
 
 @check("contract")
 def unknown_id_is_refused(context: CheckContext) -> None:
-    """An id that the device does not have is a DeviceNotFoundError, in the device string and as DEVICE_ID."""
+    """An unknown id raises DeviceNotFoundError, in the device string and as DEVICE_ID."""
     core, name = context.core, context.facts.name
     network, _ = make_mixed(context)
     require_error(DeviceNotFoundError, lambda: core.get_metric(f"{name}.NO_SUCH_ID", "FULL_DEVICE_NAME"), "an unknown id")
@@ -77,14 +77,14 @@ def unknown_id_is_refused(context: CheckContext) -> None:
 
 @check("contract", needs=["single"])
 def text_behind_a_colon_is_refused(context: CheckContext) -> None:
-    """A device that is not made of others takes nothing behind a colon."""
+    """A device that is not composed of devices refuses text after a colon."""
     name = f"{context.facts.name}:OTHER"
     require_error(DeviceNameError, context.core.get_metric, "text behind a colon", name, "FULL_DEVICE_NAME")
 
 
 @check("contract")
 def name_that_is_taken_is_refused(context: CheckContext) -> None:
-    """A second plugin under the device's name is a PluginError that says who has it."""
+    """Registering a second plugin under the device's name raises PluginError, which names the first plugin."""
     require_error(PluginError, lambda: context.core.register_plugin(context.facts.name, object()), "a name that is taken")
 
 
@@ -96,7 +96,7 @@ def _require_plugin(context: CheckContext) -> Any:
 
 @check("contract", needs=["plugin"])
 def plugin_serves_two_names(context: CheckContext) -> None:
-    """One plugin that is registered under a second name is a device of its own there: it answers, and signs with that name."""
+    """A plugin registered under a second name is a separate device there: its answers carry that name."""
     context.core.register_plugin(SECOND_NAME, _require_plugin(context))
     sample = make_sample(context, "chain")
     result = context.core.query_network(sample.network, SECOND_NAME)
@@ -119,7 +119,7 @@ def unregistered_name_is_unknown_and_its_networks_go_on(context: CheckContext) -
 
 @check("contract", needs=["plugin"])
 def name_may_be_registered_again(context: CheckContext) -> None:
-    """A name that was unregistered may be given to the plugin again; the device is made anew and works."""
+    """After `unregister_plugin` the plugin may be registered under its name again; a new device is made and works."""
     plugin, sample = _require_plugin(context), make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     for turn in range(3):
@@ -131,7 +131,7 @@ def name_may_be_registered_again(context: CheckContext) -> None:
 
 @check("contract")
 def two_cores_share_no_configuration(context: CheckContext) -> None:
-    """Configuration set in one Core is not set in another, and closing one leaves the other at work."""
+    """Configuration set in one Core is not set in another, and a Core still works after the other is closed."""
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     with context.make_core() as other:
@@ -144,7 +144,7 @@ def two_cores_share_no_configuration(context: CheckContext) -> None:
 
 @check("contract")
 def closed_core_is_refused(context: CheckContext) -> None:
-    """A Core that was closed is a ClosedError for every question, and may be closed again."""
+    """Every call of a closed Core raises ClosedError; it may be closed again."""
     network, _ = make_mixed(context)
     core = context.make_core()
     core.get_metric(context.device, "FULL_DEVICE_NAME")

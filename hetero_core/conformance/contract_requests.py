@@ -1,4 +1,4 @@
-"""Requests: synchronous and asynchronous runs, waiting, being busy, and what is left after an error."""
+"""Requests: synchronous and asynchronous runs, waiting, busy requests, and the state after an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetero_core.runtime.queue import AsyncInferQueue
 
 @check("contract")
 def asynchronous_run_gives_the_result(context: CheckContext) -> None:
-    """`start_async`, `wait` and `get_tensor` give what `infer` gives, run after run."""
+    """`start_async`, `wait` and `get_tensor` give the same results as `infer` in each run."""
     sample, request = open_request(context, "chain")
     for turn in range(10):
         inputs = sample.draw(context.seed + turn)
@@ -31,7 +31,7 @@ def waiting_without_a_run_ends_at_once(context: CheckContext) -> None:
 
 @check("contract")
 def running_request_is_busy_or_done(context: CheckContext) -> None:
-    """While it runs a request refuses another run and its tensors with RequestBusyError; or it has ended and takes them."""
+    """A running request refuses a second run and access to its tensors with RequestBusyError; a finished request allows both."""
     sample, request = open_request(context, "chain")
     inputs = sample.draw(context.seed)
     for _ in range(20):
@@ -48,7 +48,7 @@ def running_request_is_busy_or_done(context: CheckContext) -> None:
 
 @check("contract")
 def tensors_that_were_set_serve_every_run(context: CheckContext) -> None:
-    """A run without inputs takes those that were set; an input given to a run goes before them, for that run."""
+    """A run without inputs uses the tensors set before; an input passed to a run replaces the set tensor for that run only."""
     sample, request = open_request(context, "chain")
     preset, other = sample.draw(context.seed), sample.draw(context.seed + 1)
     request.set_tensor("x", preset["x"])
@@ -60,7 +60,7 @@ def tensors_that_were_set_serve_every_run(context: CheckContext) -> None:
 
 @check("contract")
 def refused_run_leaves_the_request_usable(context: CheckContext) -> None:
-    """After inputs that were refused the request is idle, and its next run is right."""
+    """After a run with refused inputs the request is idle, and its next run gives the right result."""
     sample, request = open_request(context, "chain")
     inputs = sample.draw(context.seed)
     for _ in range(3):
@@ -71,7 +71,7 @@ def refused_run_leaves_the_request_usable(context: CheckContext) -> None:
 
 @check("contract")
 def requests_keep_their_own_results(context: CheckContext) -> None:
-    """Results of a request are valid until its own next run, whatever other requests of the network do meanwhile."""
+    """Results of a request stay valid until its next run, even if other requests of the network run meanwhile."""
     sample, loaded = load_sample(context, "fork")
     requests = [loaded.create_infer_request() for _ in range(4)]
     drawn = [sample.draw(context.seed + index) for index in range(len(requests))]
@@ -82,7 +82,7 @@ def requests_keep_their_own_results(context: CheckContext) -> None:
 
 @check("contract")
 def many_requests_in_flight_keep_apart(context: CheckContext) -> None:
-    """Twenty requests of several networks, all started before one is waited for, have their own results in any order of waiting."""
+    """Twenty requests of several networks, all started before the first `wait`, have their own results in any order of waiting."""
     samples = make_samples(context, "chain", "dynamic", "fork", "pair")
     started = []
     loaded = {form: context.load(sample.network) for form, sample in samples.items()}
@@ -100,7 +100,7 @@ def many_requests_in_flight_keep_apart(context: CheckContext) -> None:
 
 @check("contract")
 def awaited_run_gives_the_result(context: CheckContext) -> None:
-    """`infer_async` gives the result on an event loop, several at once."""
+    """Several concurrent `infer_async` calls on an event loop give their results."""
     sample, loaded = load_sample(context, "chain")
     drawn = [sample.draw(context.seed + index) for index in range(6)]
 
@@ -114,7 +114,7 @@ def awaited_run_gives_the_result(context: CheckContext) -> None:
 
 @check("contract")
 def queue_runs_everything_once(context: CheckContext) -> None:
-    """A queue calls back once for each start, with the outputs of that start."""
+    """A queue calls the callback once for each start, with the outputs of that start."""
     sample, loaded = load_sample(context, "chain")
     results: list[tuple[int, object]] = []
     with AsyncInferQueue(loaded, 3) as queue:

@@ -1,4 +1,4 @@
-"""Start: the duties of a device that works asynchronously, as a caller sees them; a device without `start` keeps them by the core."""
+"""Start: the duties of an asynchronous device, as a caller sees them; for a device without `start`, the core fulfils them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ END_SECONDS = 30.0
 BLOCK_SECONDS = 10.0
 """Seconds that a callback waits for `start_async` to return before the device counts as one that blocks."""
 FREE_SECONDS = 10.0
-"""Seconds within which threads of a device have to let go of what was closed and forgotten."""
+"""Seconds within which threads of a device have to drop their references to a closed network."""
 
 
 MOST_WARNINGS = 100_000
@@ -37,12 +37,12 @@ MISFITS = {
     "Mul": (((2, 2), (3, 3)), 1),
     "MatMul": (((2, 3), (2, 3)), 2),
 }
-"""Operator of two inputs -> shapes that do not fit together, and what each element is for two of (2, 2) that hold ones."""
+"""Operator of two inputs -> shapes that do not fit together, and the value of each output element for two (2, 2) inputs of ones."""
 
 
 @contextmanager
 def _gather_warnings() -> Iterator[list[logging.LogRecord]]:
-    """Gives the list of warnings of the core, which grows as long as the context lasts."""
+    """Yields the list of the core's warnings, which grows while the context is open."""
     handler = BufferingHandler(MOST_WARNINGS)
     handler.setLevel(logging.WARNING)
     logger = logging.getLogger("hetero_core")
@@ -55,7 +55,7 @@ def _gather_warnings() -> Iterator[list[logging.LogRecord]]:
 
 @check("contract")
 def done_is_called_once_for_each_run(context: CheckContext) -> None:
-    """Each run that is started ends once: `done` is neither left out nor called a second time."""
+    """Each started run ends once: `done` is called exactly once."""
     sample = make_sample(context, "chain")
     with _gather_warnings() as warnings, context.load(sample.network) as loaded:
         request = loaded.create_infer_request()
@@ -70,9 +70,9 @@ def done_is_called_once_for_each_run(context: CheckContext) -> None:
 
 @check("contract")
 def run_that_fails_ends(context: CheckContext) -> None:
-    """An asynchronous run that fails ends with its error: `done` is called after an error, too."""
+    """A failing asynchronous run ends with its error: `done` is called after an error, too."""
     sample = make_sample(context, "dynamic")
-    # Too little for any value: the device that counts, or else the core, gives the run up.
+    # Too little for any value: the device, or else the core, aborts the run.
     config = {"MEMORY_LIMIT": 64}
     try:
         loaded = context.load(sample.network, config)
@@ -93,8 +93,8 @@ def run_that_fails_ends(context: CheckContext) -> None:
 
 @check("contract")
 def run_that_raises_ends(context: CheckContext) -> None:
-    """An asynchronous run whose inputs do not fit together ends with an error, and the next run of the request with its result."""
-    # No device can know before the run that sizes of different names do not fit together.
+    """An asynchronous run whose inputs do not fit together ends with an error; the next run of the request gives its result."""
+    # Sizes with different names can only be compared during the run.
     text = "(float[I,J] a, float[K,L] b) => (float[M,N] y) {{ y = {} (a, b) }}"
     networks = {operator: read_text(context, text.format(operator), name=operator) for operator in MISFITS}
     for operator, loaded in load_each(context, networks):
@@ -137,7 +137,7 @@ def start_returns_at_once(context: CheckContext) -> None:
 
 @check("contract")
 def closing_ends_what_was_started(context: CheckContext) -> None:
-    """A network that is closed under 8 runs gives each its result, or a ClosedError for one that had not begun; none is dropped."""
+    """A network is closed during 8 runs: each run ends with its result or, if it had not begun, with ClosedError."""
     sample = make_sample(context, "chain")
     for turn in range(5):
         loaded = context.load(sample.network)
@@ -157,7 +157,7 @@ def closing_ends_what_was_started(context: CheckContext) -> None:
 
 @check("contract")
 def cancelled_run_ends_on_the_device_too(context: CheckContext) -> None:
-    """`done` is called for a run that was cancelled, too: while it is not, the network cannot be closed, and nothing of it is freed."""
+    """`done` is called for a cancelled run, too: until then the network cannot be closed, and its memory is not freed."""
     sample = make_sample(context, "chain")
     with _gather_warnings() as warnings:
         loaded = context.load(sample.network)
@@ -172,7 +172,7 @@ def cancelled_run_ends_on_the_device_too(context: CheckContext) -> None:
 
 @check("contract")
 def closed_network_is_freed(context: CheckContext) -> None:
-    """Once it is closed and forgotten the loaded network is gone: no cache, queue or thread of the device holds it."""
+    """A closed network without references is freed: no cache, queue or thread of the device keeps a reference to it."""
     sample, loaded = load_sample(context, "chain")
     loaded.infer(sample.draw(context.seed))
     try:

@@ -1,4 +1,4 @@
-"""Tensors: refused inputs, arrays that are never written, and the owner of each array."""
+"""Tensors: refused inputs, inputs that are never written to, and the owner of each array."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRONG_TYPES = (np.float64, np.int64, np.bool_)
 
 @check("contract")
 def wrong_names_are_refused(context: CheckContext) -> None:
-    """An input that the network does not have, one that is missing, and too many values by position are errors, in every kind of run."""
+    """An unknown input, a missing input and too many positional values are errors, in every kind of run."""
     sample, loaded = load_sample(context, "chain")
     x = sample.draw(context.seed)["x"]
     for run in (loaded.infer, loaded.create_infer_request().infer, loaded.create_infer_request().start_async):
@@ -30,7 +30,7 @@ def wrong_names_are_refused(context: CheckContext) -> None:
 
 @check("contract")
 def wrong_shapes_are_refused(context: CheckContext) -> None:
-    """An array of another rank or size is an InputShapeError, for inputs and for the arrays that outputs are written to."""
+    """An array of another rank or size raises InputShapeError, both for inputs and for arrays set for outputs."""
     sample, request = open_request(context, "chain")
     for shape in ((), (5,), (1, 4), (0,)):
         wrong = np.zeros(shape, sample.dtype)
@@ -41,7 +41,7 @@ def wrong_shapes_are_refused(context: CheckContext) -> None:
 
 @check("contract")
 def wrong_types_are_refused(context: CheckContext) -> None:
-    """An array of another element type, and what is no array, is an InputTypeError; nothing is converted in silence."""
+    """An array of another element type, or an object that is no array, raises InputTypeError; nothing is converted silently."""
     sample, request = open_request(context, "chain")
     wrong: list[Any] = [np.zeros(4, dtype) for dtype in WRONG_TYPES if dtype != sample.dtype]
     for value in (*wrong, [1, "two", 3, 4], "text", None, object()):
@@ -55,7 +55,7 @@ def _describe(value: Any) -> str:
 
 @check("contract")
 def inputs_are_never_written(context: CheckContext) -> None:
-    """Arrays that the caller gives are the same afterwards, and may be read-only."""
+    """The caller's input arrays are unchanged after a run, and may be read-only."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "through").items():
         loaded = context.load(sample.network)
         inputs = sample.draw(context.seed)
@@ -86,7 +86,7 @@ def layout_of_an_input_does_not_matter(context: CheckContext) -> None:
 
 @check("contract")
 def outputs_have_the_declared_types(context: CheckContext) -> None:
-    """Every output is a NumPy array of its element type and shape, also where it has no dimensions or no elements."""
+    """Every output is a NumPy array of its element type and shape, even without dimensions or elements."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "scalar").items():
         loaded = context.load(sample.network)
         inputs = sample.draw(context.seed)
@@ -98,7 +98,7 @@ def outputs_have_the_declared_types(context: CheckContext) -> None:
 
 @check("contract")
 def results_belong_to_the_caller(context: CheckContext) -> None:
-    """Outputs of `infer` of a loaded network stay as they are when it runs again, and may be written to."""
+    """Outputs of `infer` of a loaded network do not change when it runs again, and are writable."""
     sample, loaded = load_sample(context, "fork")
     drawn = [sample.draw(context.seed + turn) for turn in range(4)]
     results, copies = [], []
@@ -120,7 +120,7 @@ def results_belong_to_the_caller(context: CheckContext) -> None:
 
 @check("contract")
 def array_set_for_an_output_is_filled(context: CheckContext) -> None:
-    """An array set for an output holds the result, run after run, and is what the request gives back."""
+    """An array set for an output holds the result of each run, and `get_tensor` returns this array."""
     sample, request = open_request(context, "fork")
     mine = np.zeros(4, sample.dtype)
     request.set_tensor("y", mine)
@@ -137,7 +137,7 @@ def array_set_for_an_output_is_filled(context: CheckContext) -> None:
 
 @check("contract")
 def tensor_that_was_set_is_given_back(context: CheckContext) -> None:
-    """`get_tensor` gives the very array that was set for an input, before and after a run."""
+    """`get_tensor` returns the same array object that was set for an input, before and after a run."""
     sample, request = open_request(context, "chain")
     inputs = sample.draw(context.seed)
     request.set_tensor("x", inputs["x"])

@@ -1,4 +1,4 @@
-"""Threading: one network, one device, one Core in the hands of eight threads."""
+"""Threading: eight threads share a network, a device and a Core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = 100
 
 @check("concurrency")
 def threads_share_a_loaded_network(context: CheckContext) -> None:
-    """`infer` of one loaded network by eight threads: each gets the results of its own inputs."""
+    """Eight threads call `infer` of a shared network: each gets the results of its own inputs."""
     for form, sample in make_samples(context, "chain", "dynamic", "pair").items():
         _share_network(context, form, sample)
 
@@ -39,7 +39,7 @@ def _share_network(context: CheckContext, form: str, sample: Sample) -> None:
 
 @check("concurrency")
 def threads_have_requests_of_their_own(context: CheckContext) -> None:
-    """Each of eight threads makes requests on one network and runs them both ways: no thread sees another's values."""
+    """Eight threads make requests of one network and run them synchronously and asynchronously: each gets its own results."""
     sample, loaded = load_sample(context, "fork")
 
     def run(index: int) -> None:
@@ -57,7 +57,7 @@ def threads_have_requests_of_their_own(context: CheckContext) -> None:
 
 @check("concurrency")
 def threads_query_and_load_at_once(context: CheckContext) -> None:
-    """Eight threads query and load the same and different networks, in a Core whose device does not exist yet."""
+    """Eight threads query and load the same and different networks, in a Core that has not made the device yet."""
     samples = list(make_samples(context, "chain", "dynamic", "fork", "pair").values())
     mixed, expected = make_mixed(context)
     with context.make_core() as core:
@@ -79,13 +79,13 @@ def _load_and_run(core: Core, sample: Sample, inputs: Arrays, device: str, what:
         with core.load_network(sample.network, device) as loaded:
             return loaded.infer(inputs)
     except HeteroError as error:
-        # The same networks load and run one after the other.
+        # The same networks load and run correctly in sequence.
         raise CheckFailed(f"{what}: a race in load, it got the network of another load or none: {error}") from error
 
 
 @check("concurrency")
 def threads_read_and_set_properties_at_once(context: CheckContext) -> None:
-    """Metrics and configuration read and set by eight threads: every value read is one that was set."""
+    """Eight threads read and set metrics and configuration: every value read is a value that was set."""
 
     def run(index: int) -> None:
         for turn in range(ROUNDS):
@@ -100,7 +100,7 @@ def threads_read_and_set_properties_at_once(context: CheckContext) -> None:
 
 @check("concurrency")
 def threads_load_while_a_name_comes_and_goes(context: CheckContext) -> None:
-    """While one thread unregisters and registers another name, the others work; nothing but "not registered" is raised."""
+    """While one thread unregisters and registers a second name, the other threads work; the only error is "not registered"."""
     if context.facts.plugin is None or "plugin" not in context.facts.capabilities:
         names: tuple[str, ...] = ()
     else:
@@ -127,7 +127,7 @@ def threads_load_while_a_name_comes_and_goes(context: CheckContext) -> None:
 
 @check("concurrency")
 def threads_share_a_queue(context: CheckContext) -> None:
-    """Four threads start runs on one queue: every start is called back once, with its own result."""
+    """Four threads start runs on one queue: the callback comes once for each start, with the result of that start."""
     sample, loaded = load_sample(context, "chain")
     results: list[tuple[int, object]] = []
     with AsyncInferQueue(loaded, 3) as queue:

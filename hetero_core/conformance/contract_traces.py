@@ -1,4 +1,4 @@
-"""Traces: what a device leaves behind: memory of its runs, threads and files of closed networks, settings of the process."""
+"""Traces: a device leaves behind no memory of its runs, no threads or files of closed networks, no changed process settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = 1 << 17
 """Rows of two numbers: an input of a megabyte in float32."""
 RUNS = 40
 FIRST_ROUNDS, ROUNDS = 2, 4
-"""Rounds of runs that fill what earlier checks have freed, and all."""
+"""The first rounds of runs, which fill memory freed by earlier checks, and the number of all rounds."""
 LOADS, ALLOWED = 12, 6
 """Networks that are loaded and closed, and the threads or files that may be there afterwards: others of the process come and go."""
 SETTLE_SECONDS = 10.0
@@ -33,9 +33,9 @@ PROCESS = Path("/proc/self")
 
 @check("contract")
 def settings_of_the_process_stay(context: CheckContext) -> None:
-    """Random numbers, NumPy's handling of errors, environment, folder and locale are the program's; and a device prints nothing."""
+    """A device does not change random states, NumPy's error handling, environment, working folder or locale, and prints nothing."""
     sample = make_sample(context, "chain")
-    # A number is drawn from each, so that a device which seeds them leaves another state.
+    # Drawing a number from each generator changes its state, so that a device that seeds them is noticed.
     random.random(), np.random.random()
     before = _read_settings()
     with redirect_stdout(io.StringIO()) as printed, context.make_core() as core:
@@ -52,7 +52,7 @@ def settings_of_the_process_stay(context: CheckContext) -> None:
 
 @check("contract")
 def runs_keep_no_memory(context: CheckContext) -> None:
-    """A network does not grow with its runs: neither their inputs and outputs nor copies of them are kept."""
+    """The memory of a network does not grow with its runs: inputs, outputs and copies of them are freed."""
     _require_counts()
     sample = make_sample(context, "dynamic")
     growth: list[float] = []
@@ -63,7 +63,7 @@ def runs_keep_no_memory(context: CheckContext) -> None:
             before = _read_resident()
             nbytes = _run_often(sample, request)
             growth.append((_read_resident() - before) / nbytes)
-            # Allocators grow at first; what is kept still grows at last, by each run.
+            # Allocators grow only in the first rounds; a leak still grows by each run in the last round.
             if turn >= FIRST_ROUNDS and growth[-1] < 0.5:
                 return
     shown = ", ".join(f"{part:.1f}" for part in growth[FIRST_ROUNDS:])
@@ -73,7 +73,7 @@ def runs_keep_no_memory(context: CheckContext) -> None:
 
 
 def _run_often(sample: Sample, request: Any) -> int:
-    """Runs with an array of its own each time; returns the bytes of all."""
+    """Runs repeatedly, each time with a new array; returns the total bytes of the arrays."""
     nbytes = 0
     for turn in range(RUNS):
         x = np.full((ROWS, 2), 1 + turn / RUNS, sample.dtype)
@@ -85,7 +85,7 @@ def _run_often(sample: Sample, request: Any) -> int:
 
 @check("contract")
 def closed_networks_leave_no_threads_and_files(context: CheckContext) -> None:
-    """Threads and open files that a network has end when it is closed: a program that loads all day does not run out of them."""
+    """Closing a network ends its threads and closes its files, so that repeated loads do not exhaust them."""
     _require_counts()
     sample = make_sample(context, "chain")
     _load_and_close(context, sample)
@@ -140,12 +140,12 @@ def _count() -> dict[str, int]:
 
 
 def _give_back_free_memory() -> None:
-    """Returns memory that is free in the allocator of glibc to the system: it would hide that a device takes more."""
+    """Returns glibc's free heap memory to the system, since reuse of free memory would hide a leak."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _read_resident() -> int:
-    """Returns the bytes of the process that are in memory."""
+    """Returns the resident memory of the process in bytes."""
     return int((PROCESS / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

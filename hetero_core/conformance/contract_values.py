@@ -22,7 +22,7 @@ LARGE_SIZES = (70_001, 1_048_579)
 PRODUCT_SIZES = ((1, 1, 1), (3, 5, 7), (17, 33, 9), (8, 1030, 8), (65, 64, 130), (1, 700, 257), (4, 2049, 1))
 """Rows, inner size and columns of matrix products, beside and past the tiles of kernels."""
 RUNS = 40
-"""Runs of one network, in which what adds up shows."""
+"""Runs of a network, enough to show accumulated changes."""
 
 NAN_NETWORKS = {
     "Relu": "(float[6] x) => (float[6] y) { y = Relu (x) }",
@@ -33,7 +33,7 @@ NAN_NETWORKS = {
     "AveragePool": "(float[1,1,6] x) => (float[1,1,3] y) { y = AveragePool <kernel_shape = [2], strides = [2]> (x) }",
     "ReduceMax": "(float[3,2] x) => (float[3,1] y) { y = ReduceMax <axes = [1]> (x) }",
 }
-"""Operator -> network whose output is not a number where one of the inputs behind an element is none."""
+"""Operator -> network whose output element is NaN if one of its input elements is NaN."""
 
 WIDE_NETWORKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "Identity": ("y = Identity (x)", lambda x: x),
@@ -59,11 +59,11 @@ WEIGHT_NETWORKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "Sub": ("float[2] w = {5, 5}", lambda x: x - 5),
     "MatMul": ("float[2,2] w = {5, 0, 0, 5}", lambda x: x * 5),
 }
-"""Operator -> its weight, and what it makes of an input; every number has few bits, so that all types hold it as it is."""
+"""Operator -> its weight and its formula; every number has few bits, so that it is exact in all types."""
 
 
 def _load_texts(context: CheckContext, texts: Mapping[str, str]) -> Iterator[tuple[str, ExecutableNetwork]]:
-    """Yields each network that the device claims, loaded. Raises: Skip where it claims none."""
+    """Yields each network that the device claims, loaded. Raises: Skip if it claims no network."""
     yield from load_each(context, {name: read_text(context, text, name=name) for name, text in texts.items()})
 
 
@@ -75,7 +75,7 @@ def _load_wide(context: CheckContext, declared: str) -> Iterator[tuple[str, Call
 
 
 def _count_bits(result: Any, exact: Any, most: int) -> int:
-    """Returns to how many bits the worst of the results is right, `most` at most."""
+    """Returns the number of correct bits of the least accurate result, at most `most`."""
     error = float(np.max(np.abs(result - exact) / np.abs(exact)))
     return int(-np.log2(max(error, 2.0**-most)))
 
@@ -85,7 +85,7 @@ def _shape_of_input(loaded: ExecutableNetwork, index: int) -> tuple[int, ...]:
 
 
 def _skip_declared(context: CheckContext, deviation: str) -> None:
-    """Raises: Skip where the device declares that it computes this otherwise than ONNX says."""
+    """Raises: Skip if the device declares this deviation from ONNX."""
     declared = context.get_metric("VALUE_DEVIATIONS")
     if deviation in declared:
         raise Skip(f"the device declares in the metric VALUE_DEVIATIONS that it deviates here: {', '.join(declared)}")
@@ -123,7 +123,7 @@ def products_of_odd_sizes_are_right(context: CheckContext) -> None:
     generator = np.random.default_rng(context.seed)
     for _, loaded in _load_texts(context, {"MatMul": "(float[M,K] a, float[K,N] b) => (float[M,N] y) { y = MatMul (a, b) }"}):
         for rows, inner, columns in PRODUCT_SIZES:
-            # Integers whose sums float32 holds as they are, in any order.
+            # Integers whose sums are exact in float32, in any order.
             a, b = (generator.integers(-4, 5, shape).astype(np.float32) for shape in ((rows, inner), (inner, columns)))
             value = loaded.infer({"a": a.copy(), "b": b.copy()})["y"]
             wrong = int(np.count_nonzero(value != a.astype(np.float64) @ b))
@@ -152,7 +152,7 @@ def float64_keeps_its_precision(context: CheckContext) -> None:
 
 @check("contract")
 def infinity_is_not_lost(context: CheckContext) -> None:
-    """Infinities stay what they are, and what exceeds float32 becomes one, not the largest finite number."""
+    """Infinities stay infinite, and overflow in float32 gives an infinity, not the largest finite number."""
     _skip_declared(context, "INFINITY")
     _skip_shortened(context)
     x = np.array([np.inf, -np.inf, 3e38, -3e38, 1], np.float32)
@@ -216,12 +216,12 @@ def weights_stay_as_they_are(context: CheckContext) -> None:
 
 @check("contract")
 def array_that_changes_in_place_is_read_again(context: CheckContext) -> None:
-    """The same array with other numbers has other results: what an array holds, and not which one it is, decides."""
+    """An array changed in place gives new results: inputs are compared by content, not by identity."""
     sample = make_sample(context, "chain")
     with context.load(sample.network) as loaded:
         array = sample.draw(context.seed)["x"]
         for turn in range(5):
-            # At last one number alone, which a digest of a few of them would not see.
+            # The last change is a single number, which a digest of a sample of the elements would miss.
             array[... if turn < 4 else 2] = sample.draw(context.seed + turn)["x"][... if turn < 4 else 2]
             before = array.copy()
             outputs = loaded.infer({"x": array})

@@ -1,7 +1,7 @@
 """Contrib: random cases of the operators that ONNX Runtime adds to ONNX's own, with ONNX Runtime's own kernels as the oracle.
 
-A case that the device claims must be computed as ONNX Runtime computes it, integers bit for bit. A case that it does not claim must be
-refused by `load_network`, too. The checks are skipped where ONNX Runtime is not installed.
+The device must compute a claimed case as ONNX Runtime does, integers bit for bit. If it does not claim the case, `load_network` must
+refuse it, too. The checks are skipped if ONNX Runtime is not installed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CASES = 6
 
 @dataclass(frozen=True, slots=True)
 class ContribOutcome:
-    """The result of a device on a case of an operator, with the reason where it is not a pass."""
+    """The result of a device on a case of an operator, with the reason unless it passed."""
 
     operator: str
     status: str
@@ -62,9 +62,9 @@ def draw_case(operator: str, index: int, seed: int) -> ContribCase:
 
 
 def check_case(operator: str, index: int, context: CheckContext) -> ContribOutcome:
-    """A drawn case of an operator of ONNX Runtime's own is computed as ONNX Runtime does, or it is refused by query and load alike.
+    """A drawn case of a contrib operator is computed as ONNX Runtime does, or it is refused by both query and load.
 
-    Raises: CheckFailed; Skip for a refusal, and where ONNX Runtime is missing or of a version that does not run the case.
+    Raises: CheckFailed; Skip for a refusal, and if ONNX Runtime is missing or its version cannot run the case.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         raise Skip("ONNX Runtime is not installed, whose kernels are the oracle")
@@ -85,7 +85,7 @@ def _ask_engine(case: ContribCase) -> dict[str, Any]:
 
 
 def judge_case(operator: str, case: ContribCase, expected: dict[str, Any], core: Core, device: str) -> ContribOutcome:
-    """Returns how the device takes a case; what it raises is an outcome, never an error of this function."""
+    """Returns the outcome of a case on the device; an error of the device becomes an outcome and is not raised."""
     from hetero_core.testing.contrib.case import make_model
 
     try:
@@ -103,7 +103,7 @@ def judge_case(operator: str, case: ContribCase, expected: dict[str, Any], core:
 
 
 def _find_mismatch(case: ContribCase, network: Network, outputs: dict[str, Any], expected: dict[str, Any]) -> str | None:
-    """Returns where an output differs in a value, or from its type in the network."""
+    """Returns the first difference of an output in value or in type, None if all outputs agree."""
     from hetero_core.dtypes import dtype_of_numpy
     from hetero_core.network.types import TensorType
 
@@ -122,7 +122,7 @@ def _find_mismatch(case: ContribCase, network: Network, outputs: dict[str, Any],
 
 
 def count_operators(outcomes: Sequence[Outcome]) -> list[dict[str, Any]] | None:
-    """Returns for each operator how many of its cases passed, were refused and were wrong; None where none of the level ran."""
+    """Returns the numbers of passed, refused and wrong cases of each operator; None if no case of the level ran."""
     counts: dict[str, Counter[str]] = {}
     for outcome in outcomes:
         if outcome.check.level == "contrib":

@@ -1,4 +1,4 @@
-"""Facts about a device: its names, and the capabilities that checks may count on."""
+"""Facts about a device: its names, and the capabilities that checks may rely on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFERENCES = ("TEMPLATE", "CPU")
 
 
 def find_facts(make_core: Callable[[], Core], device: str, *, reference: str, plugin: Any = None) -> DeviceFacts:
-    """Returns what can be known of a device without checking it; `plugin` is what was registered at run time, if it was.
+    """Returns the facts about a device that are known before any check; `plugin` is its plugin if it was registered at run time.
 
     Raises: DeviceNotFoundError, DeviceUnavailableError, and other errors of a device that cannot be used at all.
     """
@@ -43,12 +43,12 @@ def find_facts(make_core: Callable[[], Core], device: str, *, reference: str, pl
 
 
 def choose_reference(make_core: Callable[[], Core], device: str) -> str:
-    """Returns the device that the tests of the level "hetero" put beside the one under test; empty where there is none."""
+    """Returns the reference device of the level "hetero"; empty if no device beside the one under test is available."""
     parsed = parse_device_name(device)
     listed = {parse_device_name(entry).name for entry in split_device_list(parsed.arguments)} if parsed.arguments else set()
     with make_core() as core:
         known = [name for name in REFERENCES if name in core.device_names and name != parsed.name]
-    # One that stands in the list already would still be a device of its own, but a stranger tells more.
+    # A device from the list of the device under test would do, but a device outside of it tests more.
     return next((name for name in known if name not in listed), known[0] if known else "")
 
 
@@ -59,12 +59,12 @@ def _takes_extensions(core: Core, device: str) -> bool:
     except NotImplementedByDeviceError:
         return False
     except HeteroError:
-        pass  # it has the hook; what it does with it is for the checks
+        pass  # the device has the hook; the checks test its behaviour
     return True
 
 
 def _load_plugin(device: DeviceName) -> Any:
-    """Returns what the entry point of a device names."""
+    """Returns the plugin object that the device's entry point refers to."""
     import importlib_metadata  # reads the installed distributions
 
     entry_points = [

@@ -1,7 +1,7 @@
 """Free values: checks of random outputs, for which the standard gives no values.
 
-The suite has random outputs in Bernoulli, also written out as a function, and in Dropout for training. Facts that hold for every right
-answer are checked instead of values: shape, element type, the values that may occur, and shares within six standard deviations.
+The suite has random outputs in Bernoulli, also written out as a function, and in Dropout for training. Properties of every right
+answer are checked in place of values: shape, element type, the set of possible values, and shares within six standard deviations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def draws_freely(network: Network, feeds: Mapping[str, Any]) -> bool:
 
 
 def _is_dropping(node: Any, network: Network, feeds: Mapping[str, Any]) -> bool:
-    """Says whether a node is Dropout for training, which drops something."""
+    """Says whether a node is a Dropout in training mode with a ratio above 0."""
     if node.op_type != "Dropout" or node.since_version < 12 or len(node.inputs) < 3:
         return False
     ratio = 0.5 if not node.inputs[1] else float(_find_value(node.inputs[1], network, feeds))
@@ -40,7 +40,7 @@ def _find_value(name: str, network: Network, feeds: Mapping[str, Any]) -> Any:
 def describe_free_mismatch(
     network: Network, loaded: ExecutableNetwork, feeds: Mapping[str, Any], expected: Sequence[Any]
 ) -> str | None:
-    """Returns which fact about random outputs does not hold, or None; runs the network with these inputs, and with its extremes."""
+    """Returns the property that the random outputs violate, or None; runs the network with these inputs and with extreme ones."""
     outputs = loaded.infer(feeds)
     for (name, value), reference in zip(outputs.items(), expected, strict=True):
         if value.shape != reference.shape or value.dtype != reference.dtype:
@@ -55,7 +55,7 @@ def describe_free_mismatch(
 def _judge_bernoulli(network: Network, loaded: ExecutableNetwork, feeds: Mapping[str, Any], drawn: Any) -> str | None:
     """Each value is 1 with the probability that the input gives, else 0.
 
-    Written out as a function, ONNX has it the other way round: 1 where a uniform number is greater than the input.
+    ONNX's function body inverts this: 1 if a uniform number is greater than the input.
     """
     (name, x), *_ = feeds.items()
     is_inverted = any(node.op_type == "Greater" for node in network.nodes)
@@ -70,7 +70,7 @@ def _judge_bernoulli(network: Network, loaded: ExecutableNetwork, feeds: Mapping
 
 
 def _judge_dropout(network: Network, feeds: Mapping[str, Any], outputs: list[Any]) -> str | None:
-    """Each element is dropped, or kept and scaled by 1 / (1 - ratio); the mask, where there is one, says which."""
+    """Each element is dropped, or kept and scaled by 1 / (1 - ratio); the mask, if it is an output, is True for kept elements."""
     (node,) = [candidate for candidate in network.nodes if candidate.op_type == "Dropout"]
     x = feeds[node.inputs[0]].astype(np.float64)
     ratio = float(_find_value(node.inputs[1], network, feeds)) if node.inputs[1] else 0.5

@@ -1,6 +1,6 @@
-"""Graphs: random networks, one for each seed, run on the device in several ways and compared with a float64 computation.
+"""Graphs: a random network for each seed, run on the device in several ways and compared with a float64 computation.
 
-Check i of the level draws the graph of seed SEED + i, where SEED is that of the run. So `--seed 517 --cases 1` repeats a failure of seed
+Check i of the level draws the graph of seed SEED + i; SEED is the seed of the run. So `--seed 517 --cases 1` repeats a failure of seed
 517.
 """
 
@@ -26,8 +26,8 @@ def list_graph_checks(cases: int = CASES) -> tuple[Check, ...]:
 
 
 def check_graph(index: int, context: CheckContext) -> GraphOutcome:
-    """A random network of 3 nodes or more gives what it gives in float64: three runs of one request, one thread and two, outputs that are
-    set, imported, and split at random over this device and the reference."""
+    """A random network of at least 3 nodes gives the outputs of its float64 computation: in three runs of a request, with one thread and
+    two, with preset outputs, imported, and split at random over this device and the reference."""
     subject = Subject(
         context.device, context.reference if "hetero" in context.facts.capabilities else "", "export" in context.facts.capabilities
     )

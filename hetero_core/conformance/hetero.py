@@ -1,7 +1,7 @@
 """HETERO: a network split over the device under test and a reference device gives the outputs of the whole network.
 
 Every node is pinned, so that each check decides where the network is cut: a node runs on the device of its pin if that device takes it,
-else on the other one. Random choices are drawn from the seed of the run, which every failure names.
+else on the second device. Random choices are drawn from the seed of the run, which every failure names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CUTS = 2
 
 @cache
 def list_hetero_checks() -> tuple[Check, ...]:
-    """Returns the checks of single nodes, of random subsets, and of halves: one for each model."""
+    """Returns the checks of single nodes, of random subsets, and of halves, for each model."""
     single = [_make_check(f"each_node_of_{name}", partial(check_single_nodes, name)) for name in SMALL_MODELS]
     subsets = [_make_check(f"random_parts_of_{name}", partial(check_random_parts, name, SUBSETS)) for name in SMALL_MODELS]
     large = [_make_check(f"random_parts_of_{LIGHT}", partial(check_random_parts, LIGHT, 1))]
@@ -58,10 +58,10 @@ def name_pair(context: CheckContext) -> tuple[str, str, str]:
 
 
 def assign_nodes(context: CheckContext, network: Network, on_reference: Sequence[str]) -> dict[str, str]:
-    """Returns a device for every node: the reference for those in `on_reference`, the device under test for the rest, and the other
-    device for a node that its own refuses.
+    """Returns a device for every node: the reference for the nodes in `on_reference`, the device under test for the rest. A node that its
+    device refuses is assigned to the second device.
 
-    Raises: Skip where neither device takes a node.
+    Raises: Skip if both devices refuse a node.
     """
     _, tested, reference = name_pair(context)
     supported_of_device = {device: context.core.query_network(network, device).supported for device in (tested, reference)}
@@ -79,8 +79,8 @@ def assign_nodes(context: CheckContext, network: Network, on_reference: Sequence
 def load_split(context: CheckContext, network: Network, pins: Mapping[str, str]) -> tuple[ExecutableNetwork, Mapping[str, str]]:
     """Returns the network loaded on both devices, and the pins that it was loaded with.
 
-    In a part of a network less may be known than in the whole, such as the rank of the stacked output of a Loop: a node that the device
-    under test refuses there goes to the reference. Raises: Skip where no node remains; UnsupportedNodesError.
+    A part of a network may lack facts that the whole has, such as the rank of the stacked output of a Loop. A node that the device under
+    test therefore refuses goes to the reference. Raises: Skip if no node remains; UnsupportedNodesError.
     """
     pair, tested, reference = name_pair(context)
     by_reference = context.core.query_network(network, reference).supported
@@ -97,14 +97,14 @@ def load_split(context: CheckContext, network: Network, pins: Mapping[str, str])
 
 
 def check_single_nodes(name: str, context: CheckContext) -> None:
-    """Each single node on the reference device, the rest on the device under test, gives the answer of the whole."""
+    """The outputs are right with each single node on the reference device and the remaining nodes on the device under test."""
     network = context.core.read_network(make_model(name))
     for node in network.nodes:
         _check_split(context, name, network, assign_nodes(context, network, [node.name]), f"with {node.label} on the reference")
 
 
 def check_random_parts(name: str, count: int, context: CheckContext) -> None:
-    """Random subsets of the nodes on the reference device give the answer of the whole."""
+    """The outputs are right with random subsets of the nodes on the reference device."""
     network = context.core.read_network(make_model(name))
     draw = random.Random(f"{context.seed} {name}")
     for _ in range(count):
@@ -114,7 +114,7 @@ def check_random_parts(name: str, count: int, context: CheckContext) -> None:
 
 
 def check_batches(name: str, context: CheckContext) -> None:
-    """One network split at random takes several sizes of a symbolic batch."""
+    """A network split at random runs with several sizes of a symbolic batch."""
     network = context.core.read_network(make_model(name))
     draw = random.Random(f"{context.seed} {name} batches")
     chosen = [node.name for node in network.nodes if draw.random() < 0.5]

@@ -1,4 +1,4 @@
-"""The support matrix of a device as one page to publish, and a badge: both from the fields of a report."""
+"""The support matrix of a device as a page to publish, and a badge, both made from the fields of a report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def format_matrix(report: Mapping[str, Any]) -> str:
 
 
 def describe_badge(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields that shields.io reads from an endpoint: green where nothing failed, red otherwise."""
+    """Returns the fields that shields.io reads from an endpoint: green if no check failed, else red."""
     counts = report["checks"]
     failed, passed = counts["failed"], counts["passed"]
     message, color = (f"{failed} failed, {passed} passed", "red") if failed else (f"{passed} passed", "brightgreen")
@@ -54,6 +54,6 @@ def _describe_cell(cell: Mapping[str, Any] | None) -> str:
 
 
 def format_markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table in Markdown; a cell is one line, whatever its text holds."""
+    """Returns a table in Markdown; line breaks in cells are removed."""
     lines = [["---"] * len(head), *([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, *lines])

@@ -26,7 +26,7 @@ BATCHES = (1, 5, 2)
 
 @cache
 def list_model_checks() -> tuple[Check, ...]:
-    """Returns one check for each model, and one for each whose batch may change."""
+    """Returns a check for each model, and a second check for each model with a symbolic batch."""
     whole = [Check(f"models.{name}", "models", partial(check_model, name), shares_core=True) for name in (*SMALL_MODELS, *LIGHT)]
     batches = [
         Check(f"models.{name}_takes_any_batch", "models", partial(check_batches, name), shares_core=True) for name in DYNAMIC
@@ -35,7 +35,7 @@ def list_model_checks() -> tuple[Check, ...]:
 
 
 def check_model(name: str, context: CheckContext) -> None:
-    """The outputs of a network are those that two oracles agree on; one that is taken in part runs with CPU beside the device."""
+    """The outputs of a network are the ones on which two oracles agree; a partly supported network runs on the device and CPU."""
     network = context.core.read_network(make_model(name))
     result = context.query(network)
     if result.refused:
@@ -47,7 +47,7 @@ def check_model(name: str, context: CheckContext) -> None:
 
 
 def check_batches(name: str, context: CheckContext) -> None:
-    """One loaded network with a symbolic batch takes several sizes, one after the other."""
+    """A loaded network with a symbolic batch runs with several sizes in sequence."""
     network = context.core.read_network(make_model(name))
     with _load(context, network, context.query(network)) as loaded:
         for batch in BATCHES:
@@ -55,9 +55,9 @@ def check_batches(name: str, context: CheckContext) -> None:
 
 
 def _load(context: CheckContext, network: Network, result: QueryResult) -> ExecutableNetwork:
-    """Returns the network loaded on the device, or on it and a second one where the device takes a part.
+    """Returns the network loaded on the device, or on it and a second device if the device takes only a part.
 
-    Raises: Skip where the device takes nothing, or has nobody beside it that takes the rest.
+    Raises: Skip if the device takes no node, or no second device takes the rest.
     """
     if not result.refused:
         return load_claimed(context.core, network, context.device)
@@ -75,5 +75,5 @@ def _load(context: CheckContext, network: Network, result: QueryResult) -> Execu
 
 
 def _choose_partner(context: CheckContext) -> str:
-    """Returns CPU, which takes the most, unless it is not installed or under test."""
+    """Returns CPU, which supports the most operators; the reference device if CPU is missing or is the device under test."""
     return "CPU" if "CPU" in context.core.device_names and context.facts.name != "CPU" else context.reference

@@ -1,7 +1,7 @@
 """Operators: every case of ONNX's backend suite, one check each.
 
-A case whose nodes the device claims must be computed right. A case that it does not claim must be refused by `load_network`, for the
-nodes and reasons that `query_network` gave. There is no third outcome.
+The device must compute a case right if it claims all of its nodes; otherwise `load_network` must refuse the case, with the nodes and
+reasons that `query_network` gave. There is no third outcome.
 
 Expected values are ONNX's own. If the standard leaves them free because they are random, `free_values` checks facts about them.
 """
@@ -40,10 +40,10 @@ PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
 
 @dataclass(frozen=True, slots=True)
 class CaseOutcome:
-    """The result of a device on a case, with the reason where it is not a pass; `is_native` if only kernels of the device ran.
+    """The result of a device on a case, with the reason unless it passed. `is_native`: only kernels of the device ran.
 
-    `is_free` if the outputs are random, so that only facts about them could be checked. `operators` has each node's operator and the
-    element type that stands for it, with whether the device claims it.
+    `is_free`: the outputs are random, so only their properties were checked. `operators` holds the operator of each node, its element
+    type in the matrix, and whether the device claims it.
     """
 
     name: str
@@ -57,7 +57,7 @@ class CaseOutcome:
 
 @cache
 def list_cases() -> tuple[BackendCase, ...]:
-    """Returns all cases of the suite; made once, in some seconds."""
+    """Returns all cases of the suite; cached, since building them takes some seconds."""
     return tuple(iterate_backend_cases())
 
 
@@ -68,7 +68,7 @@ def list_operator_checks() -> tuple[Check, ...]:
 
 
 def check_case(case: BackendCase, context: CheckContext) -> CaseOutcome:
-    """A case of ONNX's backend suite is computed right, or it is refused by query and load alike, with one reason.
+    """A case of ONNX's backend suite is computed right, or query and load refuse it with the same reason.
 
     Raises: CheckFailed; Skip for a refusal.
     """
@@ -86,7 +86,7 @@ def require_passed(status: str, reason: str, finding: object) -> None:
 
 
 def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
-    """Returns how the device takes a case; what it raises is an outcome, never an error of this function."""
+    """Returns the outcome of a case on the device; an error of the device becomes an outcome and is not raised."""
     try:
         network = core.read_network(case.model)
     except HeteroError as error:
@@ -122,10 +122,10 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
 
 
 def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork) -> str | None:
-    """Returns where an output differs from what the case expects, or None."""
+    """Returns the first difference of an output from the case's expected value, or None."""
     tolerance = max(case.rtol, LEAST_TOLERANCE, *(value for key, value in ROUNDING.items() if key in case.name), 0.0)
     for inputs, expected in case.runs:
-        # Copies: a device that spoils its inputs is told so, and the next case finds them whole.
+        # Copies, so that writes of the device to its inputs are found and do not spoil the case.
         feeds = {spec.name: copy.deepcopy(value) for spec, value in zip(loaded.inputs, inputs, strict=False)}
         if draws_freely(network, feeds):
             mismatch = describe_free_mismatch(network, loaded, feeds, expected)
@@ -139,7 +139,7 @@ def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork
 
 
 def _find_written(feeds: dict[str, Any], inputs: Sequence[Any]) -> str | None:
-    """Returns which array of the caller the device has written to, or None; of sequences and maps nothing is said."""
+    """Returns the input array that the device has written to, or None; sequences and maps are not checked."""
     for (name, value), original in zip(feeds.items(), inputs, strict=False):
         if isinstance(value, np.ndarray) and value.dtype != object and value.tobytes() != original.tobytes():
             return f"the device wrote to input '{name}', which is the caller's"
@@ -147,7 +147,8 @@ def _find_written(feeds: dict[str, Any], inputs: Sequence[Any]) -> str | None:
 
 
 def _describe_nodes(network: Network) -> str:
-    """Returns what a case computes, as "; in Gemm-13 with beta=0.5": an attribute that is ignored is seen there. Empty for many nodes."""
+    """Returns the operators and attributes of a case, such as "; in Gemm-13 with beta=0.5", which hints at an ignored attribute. Empty
+    for more than a few nodes."""
     if len(network.nodes) > 3:
         return ""
     nodes = []
@@ -158,7 +159,7 @@ def _describe_nodes(network: Network) -> str:
 
 
 def find_dtype(node: Node, network: Network) -> str:
-    """Returns the element type that stands for a node in a table: of its first typed input, else of its first output."""
+    """Returns the element type of a node for the matrix: that of its first typed input, else of its first output."""
     for value in (*node.reads, *node.writes):
         dtype = getattr(network.type_of(value), "dtype", None)
         if dtype is not None:

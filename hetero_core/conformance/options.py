@@ -1,6 +1,6 @@
 """The options of the conformance kit for pytest, announced as an entry point.
 
-pytest imports this file in each run on a machine that has hetero installed, so the file imports nothing.
+pytest imports this file in each run on a machine with hetero installed, so the file imports nothing.
 """
 
 from __future__ import annotations

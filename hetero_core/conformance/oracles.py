@@ -1,6 +1,6 @@
-"""Oracles: the expected outputs of a model, where two independent sources agree on them.
+"""Oracles: the expected outputs of a model, on which two independent sources agree.
 
-The sources are onnx's reference evaluator, ONNX Runtime where it is installed, and for the small models a formula in float64. The
+The sources are onnx's reference evaluator, ONNX Runtime if installed, and for the small models a formula in float64. The
 evaluator computes LRN wrongly, so it is left out for models with LRN.
 """
 
@@ -30,17 +30,17 @@ AGREEMENT = 1e-4
 
 @cache
 def make_model(name: str) -> onnx.ModelProto:
-    """Returns a small or a light model by name; each is built once."""
+    """Returns a small or a light model by name; cached."""
     return small_model(name) if name in FORMULAS else light_model(name)
 
 
 def find_expected(name: str, seed: int, batch: int | None = None) -> tuple[dict[str, Any], list[Any]]:
     """Returns inputs of a model and the outputs that two oracles agree on; `batch` is the size of its symbolic first axis.
 
-    Raises: Skip where there is one oracle only; CheckFailed where no two agree.
+    Raises: Skip if only one oracle is available; CheckFailed if no two oracles agree.
     """
     inputs, expected = _ask_oracles(name, seed, batch)
-    # The device under test may write where it should not.
+    # Copies, since the device under test may write to its inputs.
     return {key: array.copy() for key, array in inputs.items()}, expected
 
 
@@ -62,7 +62,7 @@ def _ask_oracles(name: str, seed: int, batch: int | None) -> tuple[dict[str, Any
 
 
 def require_expected(loaded: ExecutableNetwork, name: str, seed: int, *, batch: int | None = None, what: str = "") -> None:
-    """Runs a loaded model. Raises: CheckFailed, with `what` before it, unless the outputs are those of `find_expected`; as that."""
+    """Runs a loaded model. Raises: CheckFailed, prefixed by `what`, unless it gives the expected outputs; errors of `find_expected`."""
     inputs, expected = find_expected(name, seed, batch)
     difference = describe_first_mismatch(loaded.infer(inputs), expected, rtol=AGREEMENT)
     if difference is not None:
@@ -74,7 +74,7 @@ def _measure(outputs: list[Any], expected: list[Any]) -> float:
 
 
 def _list_oracles(name: str, model: onnx.ModelProto) -> dict[str, Callable[[dict[str, Any]], list[Any]]]:
-    """Returns what can compute the model; the first one's answer is the expected one."""
+    """Returns the oracles of the model by name; the outputs of the first are the expected ones."""
     oracles: dict[str, Callable[[dict[str, Any]], list[Any]]] = {}
     if name in FORMULAS:
         oracles["a formula in float64"] = lambda inputs: _apply_formula(name, model, inputs)

@@ -1,4 +1,4 @@
-"""Counts runs of onnx's reference evaluator while a device under test runs: a device that uses it has no native kernels."""
+"""Counts runs of onnx's reference evaluator by a device under test, whose kernels are then not native."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class ReferenceRuns:
 def count_reference_runs() -> Iterator[ReferenceRuns]:
     """Counts the runs of onnx's reference evaluator in this process, in all threads.
 
-    It wraps two methods of onnx while it counts; a device's own claim does not prove that its kernels are native.
+    It wraps methods of onnx while counting, because a device's own claim does not prove that its kernels are native.
     """
     from onnx.reference import ReferenceEvaluator  # heavy
     from onnx.reference.op_run import OpRun
 
     counted = ReferenceRuns()
-    # Groups of operators override `run`; whichever is called first counts.
+    # Groups of operators override `run`, so every override is wrapped.
     original_runs = {owner: owner.run for owner in (ReferenceEvaluator, *_list_owners(OpRun))}
 
     def watch(run: Any) -> Any:
@@ -45,7 +45,7 @@ def count_reference_runs() -> Iterator[ReferenceRuns]:
 
 
 def _list_owners(base: type) -> list[Any]:
-    """Returns the class and those derived from it that have a `run` of their own."""
+    """Returns the class and its subclasses that define `run`."""
     children: list[type] = base.__subclasses__()
     derived = [owner for child in children for owner in _list_owners(child)]
     return list(dict.fromkeys([*([base] if "run" in vars(base) else []), *derived]))

@@ -1,4 +1,4 @@
-"""Pickles in the sections of a blob, plain or packed: reading one executes whatever functions it names."""
+"""Detects pickles, plain or compressed, in the sections of a blob: unpickling executes arbitrary functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 
 def describe_pickle(section: bytes) -> str:
-    """Returns what a section is that has a pickle in it, "a pickle" or "gzip of a pickle"; empty for any other. Unpickles nothing."""
+    """Returns "a pickle", "gzip of a pickle" or the like for a section that contains a pickle, else "". Unpickles nothing."""
     if _is_pickle(section):
         return "a pickle"
     if section.startswith(b"\x93NUMPY") and b"'|O'" in section[:256]:
@@ -27,7 +27,7 @@ def describe_pickle(section: bytes) -> str:
         try:
             described = describe_pickle(unpack(section))
         except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error):
-            continue  # it only begins like one
+            continue  # only the first bytes match
         if described:
             return f"{name} of {described}"
     return ""
@@ -39,7 +39,7 @@ _PACKERS: Mapping[str, tuple[bytes, Callable[[bytes], bytes]]] = {
     "lzma": (b"\xfd7zXZ", lzma.decompress),
     "zlib": (b"\x78", zlib.decompress),
 }
-"""Name of a packer -> the bytes that begin what it makes, and what unpacks them."""
+"""Name of a compression format -> its magic bytes and the function that decompresses it."""
 
 
 def _describe_archive(section: bytes) -> str:
@@ -55,7 +55,7 @@ def _describe_archive(section: bytes) -> str:
 
 
 def _is_pickle(section: bytes) -> bool:
-    """Says whether bytes are a pickle, from its first operation to its last; of protocols 0 and 1, which have no head, the whole bytes."""
+    """Says whether bytes parse as a pickle up to its last operation; protocols 0 and 1 have no header and must fill all bytes."""
     has_head = section[:1] == pickle.PROTO and section[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
     try:
         last = [(operation.name, position) for operation, _, position in pickletools.genops(section)][-1:]

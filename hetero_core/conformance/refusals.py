@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def find_broken_refusal(core: Core, network: Network, device: str, result: QueryResult) -> str | None:
-    """Returns how the refusals of loading differ from those of the query; None where nodes and reasons are the same."""
+    """Returns the difference between the refusals of load and query; None if nodes and reasons are the same."""
     try:
         core.load_network(network, device).close()
     except UnsupportedNodesError as error:
         return _compare(result, error)
-    except Exception as error:  # noqa: BLE001  # a device may raise anything; it is what is wrong
+    except Exception as error:  # noqa: BLE001  # a device may raise anything; the error is the result
         return f"load_network of a refused network raised {type(error).__name__}: {error}; expected UnsupportedNodesError"
     return f"load_network loads it, though query_network refuses {sorted(result.refused)}"
 
@@ -30,7 +30,7 @@ def _compare(result: QueryResult, error: UnsupportedNodesError) -> str | None:
     if sorted(error.refusals) != sorted(result.refused):
         return f"query_network refuses {sorted(result.refused)}, load_network {sorted(error.refusals)}"
     for name, reason in result.refused.items():
-        # A device that is made of others has a reason of each of them.
+        # A composed device has a reason from each of its devices.
         reasons = error.refusals[name].values()
         if not reasons or not all(part in reason for part in reasons):
             return f"node '{name}': query_network says {reason!r}, load_network says {' and '.join(map(repr, reasons))}"
@@ -38,7 +38,7 @@ def _compare(result: QueryResult, error: UnsupportedNodesError) -> str | None:
 
 
 def load_claimed(core: Core, network: Network, device: str) -> ExecutableNetwork:
-    """Returns the loaded network, all of whose nodes the query of the device claims. Raises: CheckFailed where loading refuses it."""
+    """Returns the loaded network; the query must have claimed all its nodes. Raises: CheckFailed if the load refuses it."""
     try:
         return core.load_network(network, device)
     except UnsupportedNodesError as error:
@@ -46,7 +46,7 @@ def load_claimed(core: Core, network: Network, device: str) -> ExecutableNetwork
 
 
 def load_each(context: CheckContext, networks: Mapping[str, Network]) -> Iterator[tuple[str, ExecutableNetwork]]:
-    """Yields each network that the device claims, loaded, with its name. Raises: Skip where it claims none."""
+    """Yields each network that the device claims, loaded, with its name. Raises: Skip if the device claims no network."""
     claimed = {name: network for name, network in networks.items() if not context.query(network).refused}
     if not claimed:
         raise Skip(f"the device takes none of {', '.join(networks)} in the networks of this check")

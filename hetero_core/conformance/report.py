@@ -1,7 +1,7 @@
 """The report of a run: counts, failures with their reasons, and the support matrix, as plain values that JSON can hold.
 
-The matrix has a row for each operator, version and element type. A case that ran counts for every node in it; a case that was refused
-counts for the nodes that were refused alone, since the others were never tried.
+The matrix has a row for each operator, version and element type. A case that ran counts for every node in it; a refused case
+counts only for its refused nodes, since the remaining nodes were not run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CASES = ("operators", "contrib")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Numbers of cases of one operator, version and element type by result; `native` of the passed ones ran on own kernels."""
+    """Numbers of cases of an operator, version and element type by result; `native` passed cases ran only on the device's kernels."""
 
     operator: str
     dtype: str
@@ -51,14 +51,14 @@ def count_cells(outcomes: Iterable[CaseOutcome]) -> tuple[Cell, ...]:
 
 
 def list_cases(outcomes: Sequence[Outcome]) -> tuple[CaseOutcome, ...]:
-    """Returns what the checks of the level "operators" found."""
+    """Returns the findings of the checks of the level "operators"."""
     return tuple(outcome.finding for outcome in outcomes if isinstance(outcome.finding, CaseOutcome))
 
 
 def report_to_json(target: Target, outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the report as fields; `operators` is None where no case was run."""
+    """Returns the report as fields; `operators` is None if no case was run."""
     cases = list_cases(outcomes)
-    # A case that could not be judged, as one that hung, has no finding; it is wrong, not absent.
+    # A case without a verdict, such as a hanging case, has no finding; it counts as wrong.
     unjudged = [each for each in outcomes if each.check.level == "operators" and not isinstance(each.finding, CaseOutcome)]
     return {
         "device": target.device,

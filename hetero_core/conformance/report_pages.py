@@ -1,4 +1,4 @@
-"""Pages of a report: Markdown, and one HTML file that needs nothing beside it."""
+"""Pages of a report: Markdown, and a self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Table:
 
 
 def report_to_markdown(report: Mapping[str, Any]) -> str:
-    """Returns the report as a page: counts, failures, what was skipped, and the support matrix."""
+    """Returns the report as a page: counts, failures, skipped checks, and the support matrix."""
     rows = [(operator, *(_list_dtypes(cells, count) for count in _COUNTS)) for operator, cells in _group(report).items()]
     matrix = _Table("Support matrix", ("operator", *_COUNTS), rows, "Cases for each element type.")
     parts = [part if isinstance(part, str) else _write_markdown(part) for part in _list_parts(report, matrix)]
@@ -40,7 +40,7 @@ def report_to_html(report: Mapping[str, Any]) -> str:
 
 
 def _list_parts(report: Mapping[str, Any], matrix: _Table) -> list[str | _Table]:
-    """Returns sentences and tables of a page in their order; refused cases, hundreds of rows as a rule, are its end."""
+    """Returns the sentences and tables of a page in order; refused cases, usually hundreds of rows, come last."""
     operators = report["operators"]
     levels = [(level, *(str(counts[status]) for status in _STATUSES)) for level, counts in report["levels"].items()]
     parts: list[str | _Table] = [_introduce(report), _Table("", ("level", *_STATUSES), levels)]

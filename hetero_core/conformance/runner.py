@@ -1,7 +1,7 @@
-"""The runner: one check after another, each with a limit of time and an outcome with its reason.
+"""The runner: runs checks in sequence, each with a time limit, and records their outcomes and reasons.
 
-A check runs in a thread of its own. Python cannot stop a thread: a check that hangs is abandoned with its thread and Core, so that the
-others still run.
+Each check has its own thread. Python cannot stop a thread, so a hanging check is abandoned with its thread and Core, and the next
+check starts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIMIT_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a check; `reason` is empty where it passed. `finding` holds details for reports."""
+    """The result of a check; `reason` is empty if it passed. `finding` holds details for reports."""
 
     check: Check
     status: str
@@ -37,7 +37,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A device that is to be checked: how its Core is made, its facts, the seed, the reference device."""
+    """A device to check: the function that makes its Core, its facts, the seed, the reference device."""
 
     device: str
     make_core: Callable[[], Core]
@@ -58,7 +58,7 @@ def make_target(
 ) -> Target:
     """Returns the target; a `plugin` is registered under the device's name in every Core that has no such device.
 
-    `config` is set for the device in every Core; for one device, not for one composed of several.
+    `config` is set for the device in every Core; it is meant for single devices, not for composed ones.
 
     Raises: errors of a device that cannot be used at all; ConfigKeyError, ConfigValueError.
     """
@@ -99,7 +99,7 @@ def run_checks(checks: Sequence[Check], target: Target, *, limit: float = LIMIT_
 
 
 def run_check(check: Check, target: Target, *, shared: SharedCore | None = None, limit: float = LIMIT_SECONDS) -> Outcome:
-    """Returns how a check ended."""
+    """Runs a check and returns its outcome."""
     for need in check.needs:
         if need not in target.facts.capabilities:
             return Outcome(check, SKIPPED, CAPABILITIES[need])
@@ -108,7 +108,7 @@ def run_check(check: Check, target: Target, *, shared: SharedCore | None = None,
         target=lambda: ended.append(_try_check(check, target, shared)), name=f"conformance {check.name}", daemon=True
     )
     with warnings.catch_warnings():
-        # What a device warns of is its own affair; the checks judge what it does.
+        # Checks judge the results of a device, not its warnings.
         warnings.simplefilter("ignore")
         thread.start()
         thread.join(limit)
@@ -120,7 +120,7 @@ def run_check(check: Check, target: Target, *, shared: SharedCore | None = None,
 
 
 class SharedCore:
-    """One Core for all checks that change nothing in it, opened when the first one needs it."""
+    """A Core shared by all checks that do not change it; opened on first use."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -133,7 +133,7 @@ class SharedCore:
         return self._core
 
     def abandon(self) -> None:
-        """Leaves the Core to a check that hangs in it; the next check gets a new one."""
+        """Leaves the Core to a hanging check; the next check gets a new Core."""
         self._core = None
 
     def __enter__(self) -> SharedCore:
@@ -154,7 +154,7 @@ def _try_check(check: Check, target: Target, shared: SharedCore | None) -> Outco
         return Outcome(check, SKIPPED, str(skip), finding=skip.finding)
     except CheckFailed as failure:
         return Outcome(check, FAILED, str(failure), failure, failure.finding)
-    except BaseException as error:  # noqa: BLE001  # a device may raise anything; it is the outcome of its check
+    except BaseException as error:  # noqa: BLE001  # a device may raise anything; the error is the check's outcome
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
         return Outcome(check, FAILED, f"{type(error).__name__}: {error}{notes}", error)
     return Outcome(check, PASSED, finding=finding)

@@ -1,6 +1,6 @@
 """Samples: the smallest networks that a device takes, with formulas in float64 for their outputs.
 
-A device may take one operator only. So a sample is a form, filled with the first operator and element type that the device claims.
+A device may support a single operator. So a sample is a form, filled with the first operator and element type that the device claims.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Arrays = dict[str, Any]
 Formula = Callable[..., Any]
 
 UNARY: Mapping[str, Formula] = {
-    # First those of which two in a row are neither one of them nor none.
+    # First come operators that, applied twice, differ from both a single application and the identity.
     "Tanh": np.tanh,
     "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "Neg": np.negative,
@@ -40,12 +40,12 @@ WAIT_SECONDS = 120.0
 """Seconds that a run of four numbers may take before the device counts as hanging."""
 
 UNKNOWN_OPERATOR = "com.acme.KnownToNobody"
-"""An operator that no device has: what a network with it must be refused for."""
+"""An operator that no device has; networks with it must be refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A network as ONNX text with the places T (element type) and OP (operator), its inputs, and how its outputs follow."""
+    """A network as ONNX text with the placeholders T (element type) and OP (operator), its inputs, and the formula of its outputs."""
 
     text: str
     shapes: Mapping[str, tuple[int, ...]]
@@ -98,7 +98,7 @@ class DrawnInputs(dict[str, Any]):
         self.originals = {name: value.copy() for name, value in arrays.items()}
 
     def require_unwritten(self, what: str) -> None:
-        """Raises CheckFailed that says which input no longer holds what was drawn."""
+        """Raises CheckFailed, with the name of the input, if an input no longer has its drawn values."""
         for name, original in self.originals.items():
             require(
                 self[name].tobytes() == original.tobytes(), f"{what}: the device wrote to input '{name}', which is the caller's"
@@ -116,7 +116,7 @@ class Sample:
     rtol: float | None = None
 
     def draw(self, seed: int, **shapes: tuple[int, ...]) -> Arrays:
-        """Returns random inputs between -3 and 3; `shapes` replace those of the form."""
+        """Returns random inputs between -3 and 3; `shapes` replace the form's shapes."""
         generator = np.random.default_rng(seed)
         arrays = {
             name: np.asarray(generator.uniform(-3, 3, shapes.get(name, shape))).astype(self.dtype)
@@ -130,7 +130,7 @@ class Sample:
         return {name: np.asarray(value).astype(self.dtype) for name, value in self.form.compute(self.formula, wide).items()}
 
     def require_right(self, outputs: Mapping[str, Any], inputs: Arrays, what: str) -> None:
-        """Raises CheckFailed unless the outputs are those of the formula, by name and in order, and the inputs are as they were drawn."""
+        """Raises CheckFailed unless the outputs are those of the formula, by name and in order, and the inputs are unchanged."""
         if isinstance(inputs, DrawnInputs):
             inputs.require_unwritten(what)
         expected = self.expect(inputs)
@@ -161,7 +161,7 @@ class Sample:
 
 
 def read_text(context: CheckContext, text: str, *, name: str = "sample") -> Network:
-    """Returns the network of an ONNX text without its header: opset 17, and version 1 of com.acme."""
+    """Returns the network of an ONNX text, to which a header with opset 17 and version 1 of com.acme is added."""
     import onnx.parser  # heavy
 
     header = '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]>'
@@ -169,7 +169,7 @@ def read_text(context: CheckContext, text: str, *, name: str = "sample") -> Netw
 
 
 def make_sample(context: CheckContext, form: str) -> Sample:
-    """Returns the form with the first operator and element type that the device takes. Raises: Skip where it takes none."""
+    """Returns the form with the first operator and element type that the device takes. Raises: Skip if it takes no combination."""
     sample = next(iterate_samples(context, form), None)
     if sample is None:
         names = ", ".join(FORMS[form].operators)
@@ -190,7 +190,7 @@ def open_request(context: CheckContext, form: str, config: Mapping[str, Any] | N
 
 
 def make_samples(context: CheckContext, *forms: str) -> dict[str, Sample]:
-    """Returns a sample of each form that the device takes, by form. Raises: Skip where it takes none of them."""
+    """Returns a sample of each form that the device takes, by form. Raises: Skip if it takes no form."""
     samples = {form: next(iterate_samples(context, form), None) for form in forms}
     accepted = {form: sample for form, sample in samples.items() if sample is not None}
     return accepted if accepted else {forms[0]: make_sample(context, forms[0])}
@@ -210,12 +210,12 @@ def iterate_samples(context: CheckContext, form: str) -> Iterator[Sample]:
 
 def _fill(text: str, operator: str, type_name: str) -> str:
     filled = text.replace("OP", operator).replace("T[", f"{type_name}[").replace("(T ", f"({type_name} ")
-    # ONNX's text form has the bits of a float16 where it has the numbers of other types.
+    # ONNX text writes float16 constants as their bits, other types as numbers.
     return filled.replace("{5, 6}", "{17664, 17920}") if type_name == "float16" else filled
 
 
 def make_mixed(context: CheckContext) -> tuple[Network, QueryResult]:
-    """Returns a network of which no device takes the last node, 'unknown', and the device's answer to it."""
+    """Returns a network whose last node 'unknown' is refused by every device, and the device's query result for it."""
     text = f"(float[4] x) => (float[4] y) {{ [known] a = Identity (x) [negate] b = Neg (a) [unknown] y = {UNKNOWN_OPERATOR} (b) }}"
     network = read_text(context, text, name="mixed")
     return network, context.query(network)

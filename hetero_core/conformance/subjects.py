@@ -1,4 +1,4 @@
-"""The subjects of the contract, in the order in which they are checked; each is a file `contract_<subject>.py` of checks."""
+"""The subjects of the contract in the order of their checks; the checks of a subject are in `contract_<subject>.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import import_module
 
 from hetero_core.conformance.check import Check
 
-# Traces come first: their check of settings sees what a device changes when it is loaded for the first time.
+# Traces come first, so that their check of process settings covers the first load of the device.
 _SUBJECTS = """
     traces registry properties capabilities device_facts query load meaning tensors memory values dynamic_shapes requests callbacks
     cancel perf_counts executed extensions lifetime start threading exporting

@@ -1,10 +1,10 @@
-"""DeviceConformance: the checks of the conformance kit as one test class, to be derived from.
+"""DeviceConformance: the checks of the conformance kit as a base class for tests.
 
     class TestMine(DeviceConformance):
         device = "MINE"
 
-Every check runs. A check that is known to fail is named in `xfail`, with the reason, and has to fail. There is no other way to leave one
-out: a class that replaces or removes the methods that run the checks is an error.
+Every check runs. A check that is known to fail is named in `xfail`, with the reason, and has to fail. Checks cannot be left out in any
+other way: a class that replaces or removes the methods that run the checks is an error.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _explain(cls: str, name: str) -> str:
 class DeviceConformance(metaclass=_GuardedClass):
     """Runs every check on `device`.
 
-    `plugin` is registered under the device's name, where it is not installed or another one is to be tested. `reference` and `seed` are
-    those of the command line unless set. `config` is set for the device in every Core. `xfail` maps names of checks to reasons.
+    `plugin` is registered under the device's name, for a plugin that is not installed. `reference` and `seed` default to the command
+    line. `config` is set for the device in every Core. `xfail` maps names of checks to reasons.
     """
 
     device: ClassVar[str] = ""
@@ -61,14 +61,14 @@ class DeviceConformance(metaclass=_GuardedClass):
     xfail: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Raises TypeError for a class in which a guarded name is not this class's own."""
+        """Raises TypeError if the subclass replaces a guarded name."""
         super().__init_subclass__(**keywords)
         for name in GUARDED:
             if inspect.getattr_static(cls, name) is not DeviceConformance.__dict__[name]:
                 raise TypeError(_explain(cls.__name__, name))
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Makes one test of each check; a wrong name in `xfail` or on the command line ends the collection."""
+        """Makes a test of each check; an unknown name in `xfail` or on the command line ends the collection."""
         if "check" not in metafunc.fixturenames:
             return
         option = metafunc.config.getoption
@@ -87,7 +87,7 @@ class DeviceConformance(metaclass=_GuardedClass):
     @pytest.fixture(scope="class")
     @classmethod
     def opened_target(cls, request: pytest.FixtureRequest) -> Iterator[tuple[Target, SharedCore]]:
-        """The device with its facts, and the Core that checks share which change nothing in it."""
+        """The device with its facts, and the Core shared by the checks that do not change it."""
         option = request.config.getoption
         seed, reference = option("--hetero-seed", None), option("--hetero-reference", None)
         target = make_target(
@@ -124,7 +124,7 @@ def _report(outcome: Outcome) -> None:
 
 
 def _require_known_xfail(xfail: Mapping[str, str]) -> None:
-    """Raises UnknownCheckError for a name that is no check, and for one without a reason."""
+    """Raises UnknownCheckError for an unknown check, and for a check without a reason."""
     for name, reason in xfail.items():
         choose_checks((), [name])
         if not isinstance(reason, str) or not reason.strip():

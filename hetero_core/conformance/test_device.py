@@ -6,4 +6,4 @@ from hetero_core.conformance.suite import DeviceConformance
 
 
 class TestDevice(DeviceConformance):
-    """Every check, on a device of the command line."""
+    """Every check, on the device named on the command line."""

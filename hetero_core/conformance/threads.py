@@ -1,4 +1,4 @@
-"""Runs a function in several threads that begin together, and raises the first error of any of them."""
+"""Runs a function in several threads that begin together, and raises the first error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JOIN_SECONDS = 240.0
 def run_in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
     """Runs `work(index)` in `count` threads that begin together.
 
-    Raises: the error of the thread with the lowest index; CheckFailed where one does not end.
+    Raises: the error of the thread with the lowest index; CheckFailed if a thread does not end.
     """
     gate = threading.Barrier(count)
     errors: dict[int, BaseException] = {}

@@ -1,1 +1,1 @@
-"""Finding a wrong result: where two devices part, and the smallest network that shows it."""
+"""Debugging of wrong results: finds the first value that differs on two devices, and the smallest network that shows it."""

@@ -1,8 +1,8 @@
 """Compares two devices on one network: its outputs, then every value in order of execution, and finds the first that differs too much.
 
 A network whose inner values are all outputs is compiled differently from the network itself: nothing is fused across an output, and no
-memory of an inner value is used again. So the outputs of the untouched network are compared first. If their difference disappears once
-inner values are outputs, no single node causes it, but the plan by which the device runs the nodes together. NumPy is imported on the
+memory of an inner value is reused. So the outputs of the unmodified network are compared first. If their difference disappears once
+inner values are outputs, the cause is the device's plan for running the nodes together, not a single node. NumPy is imported on the
 first comparison.
 """
 
@@ -23,7 +23,7 @@ RunNetwork = Callable[[Network, Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ValueDifference:
-    """The difference of one value between both devices. `absolute` and `relative` are None where shapes or kinds differ; `mismatch`
+    """The difference of a value between two devices. `absolute` and `relative` are None if shapes or kinds differ; `mismatch`
     describes a difference that is too large, else it is None.
     """
 
@@ -39,9 +39,9 @@ class ValueDifference:
 class Divergence:
     """The result of comparing two devices: the differences of all `values` in order of execution, and the `first` that is too large.
 
-    `outputs` are those of the untouched network, each in the run in which it was first wrong, or differed most. `alone` compares the
-    outputs of the node that makes `first`, run by itself on both devices with the reference's inputs: if they agree, the node only passes
-    on smaller differences of its inputs.
+    `outputs` are the outputs of the unmodified network, each from its first wrong run, else from the run with the largest difference.
+    `alone` compares the outputs of the node that makes `first`, run by itself on both devices with the reference's inputs: if they agree,
+    the node only amplifies smaller differences of its inputs.
     """
 
     values: tuple[ValueDifference, ...]
@@ -51,22 +51,22 @@ class Divergence:
 
     @property
     def wrong_outputs(self) -> tuple[ValueDifference, ...]:
-        """The outputs of the network as it is that differ by too much."""
+        """The outputs of the unmodified network that differ by too much."""
         return tuple(each for each in self.outputs if each.mismatch is not None)
 
     @property
     def agrees(self) -> bool:
-        """True if no value differs by too much, in the network as it is and with its inner values as outputs."""
+        """True if no value differs by too much, in the unmodified network and with its inner values as outputs."""
         return self.first is None and not self.wrong_outputs
 
     @property
     def is_of_plan(self) -> bool:
-        """True if outputs differ, but no value does once inner values are outputs: the plan makes the difference, not a node."""
+        """True if outputs differ, but all values agree once inner values are outputs: the plan is the cause, not a node."""
         return self.first is None and bool(self.wrong_outputs)
 
 
 def expose_values(network: Network) -> Network:
-    """Returns the network with every inner value of a known type as an output, behind its own outputs."""
+    """Returns the network with every inner value of a known type as an output, after its own outputs."""
     shown = network.names_of_outputs
     inner = [
         ValueSpec(value, value_type)
@@ -86,9 +86,9 @@ def find_divergence(
     rtol: float | None = None,
     runs: int = 1,
 ) -> Divergence:
-    """Returns how far the outputs and every value of `other` are from those of `reference`, for the same inputs.
+    """Returns the differences of the outputs and of every value between `reference` and `other`, for the same inputs.
 
-    `other` runs the network as it is `runs` times. `rtol` None takes the tolerance of each element type. Outputs of random operators
+    `other` runs the unmodified network `runs` times. `rtol` None takes the tolerance of each element type. Outputs of random operators
     differ in any two runs.
     """
     outputs = compare_outputs_as_they_are(network, inputs, reference=reference, other=other, rtol=rtol, runs=runs)
@@ -114,7 +114,7 @@ def compare_outputs_as_they_are(
     rtol: float | None = None,
     runs: int = 1,
 ) -> tuple[ValueDifference, ...]:
-    """Returns how far the outputs of an untouched network are from those of `reference`; `other` runs it `runs` times."""
+    """Returns the differences of the outputs of an unmodified network between `reference` and `other`, which runs it `runs` times."""
     expected = reference(network, inputs)
     worst: dict[str, ValueDifference] = {}
     for _ in range(runs):
@@ -139,8 +139,8 @@ def _compare_alone(
 ) -> tuple[ValueDifference, ...]:
     part = cut_subnetwork(network, [name])
     if any(spec.name not in values for spec in part.inputs):
-        return ()  # an inner value whose type is not known has not been kept
-    # The shapes are those of this run, so that a device that wants them all can compile the node.
+        return ()  # inner values of unknown type were not recorded
+    # The shapes are closed to those of this run, for devices that compile only static shapes.
     part = replace(part, inputs=tuple(ValueSpec(spec.name, _close_shape(spec, values[spec.name])) for spec in part.inputs))
     inputs = {spec.name: values[spec.name] for spec in part.inputs}
     expected, actual = reference(part, inputs), other(part, inputs)

@@ -45,21 +45,21 @@ def reduce_network(network: Network, fails: Fails, *, recorded: Mapping[str, Any
     names = _shorten(names, keeps, lambda order, count: order[:count])
     names = _shorten(names, keeps, lambda order, count: order[len(order) - count :])
     _remove_pieces(names, keeps)
-    # Where nothing could be taken away this is the whole: the cut itself may hide the failure.
+    # If no node could be removed this is the whole network, because a cut may hide the failure.
     return smallest
 
 
 def _hide_inner_outputs(part: Network) -> tuple[Network, ...]:
-    """Returns the part with only those outputs that no node of it reads, where it has others.
+    """Returns the part without the outputs that its own nodes read, if it has such outputs; else an empty tuple.
 
-    A cut makes outputs of inner values that other nodes read, and a plan is another one then: its failure may be gone.
+    A cut turns inner values with other readers into outputs. This changes the device's plan, and the failure may disappear.
     """
     ends = tuple(spec for spec in part.outputs if spec.name not in part.index_of_consumers)
     return (replace(part, outputs=ends),) if 0 < len(ends) < len(part.outputs) else ()
 
 
 def _cut(network: Network, names: Sequence[str], recorded: Mapping[str, Any] | None) -> Network | None:
-    """Returns the part of these nodes, None where it cannot be cut."""
+    """Returns the part of these nodes, None if it cannot be cut."""
     if not names:
         return None
     try:
@@ -79,8 +79,8 @@ def _cut(network: Network, names: Sequence[str], recorded: Mapping[str, Any] | N
 
 
 def _shorten(names: list[str], keeps: Callable[[Sequence[str]], bool], take: Callable[[list[str], int], list[str]]) -> list[str]:
-    """Returns the shortest end of the list that fails, as far as halving finds it."""
-    low, high = 0, len(names)  # `high` nodes fail, `low` ones are not known to
+    """Returns the shortest failing end of the list that bisection finds."""
+    low, high = 0, len(names)  # an end of `high` nodes fails, an end of `low` nodes is not known to fail
     while high - low > 1:
         middle = (low + high) // 2
         if keeps(take(names, middle)):
@@ -91,7 +91,7 @@ def _shorten(names: list[str], keeps: Callable[[Sequence[str]], bool], take: Cal
 
 
 def _remove_pieces(names: list[str], keeps: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Returns what is left when no piece can be taken away any more; pieces begin at half the list and end at one node."""
+    """Returns the names that remain when no piece can be removed; pieces shrink from half of the list to a single node."""
     size = len(names) // 2
     while size >= 1:
         start = 0

@@ -1,4 +1,4 @@
-"""Arrays at the border of an engine: their addresses, their sizes in bytes, and which are too small to be passed by address."""
+"""Arrays passed to an engine: their addresses, their sizes in bytes, and the size below which they are copied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def find_place(array: np.ndarray[Any, Any]) -> Place | None:
     """
     if not array.flags.carray or not array.size or array.dtype.isbuiltin != 1:
         return None
-    where = ctypes.c_char.from_buffer(array)  # type: ignore[arg-type]  # before Python 3.12 stubs do not say that arrays are buffers
+    where = ctypes.c_char.from_buffer(array)  # type: ignore[arg-type]  # before Python 3.12, stubs do not declare arrays as buffers
     return ctypes.addressof(where), array.shape
 
 

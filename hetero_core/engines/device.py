@@ -1,7 +1,7 @@
 """The hooks of a device that wraps an engine: a query tries each node in the engine, and a load compiles exactly the nodes that a query
 takes.
 
-The network is stamped with opsets that the engine knows. Nodes with a known error are refused, and the engine is asked about the others.
+The network is stamped with opsets that the engine knows. Nodes with a known error are refused; the engine is asked about the rest.
 A blob holds the network and, if the engine can store it, its compiled form. The compiled form is code: an import uses it if the blob is
 trusted and engine and machine are those of the export; otherwise the import compiles the network.
 """
@@ -66,7 +66,7 @@ class EngineDevice:
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
-        """Returns which nodes the engine takes; refuses those without a common opset and those with a known error."""
+        """Returns the nodes that the engine takes; nodes without a common opset or with a known error are refused."""
         stamps = choose_stamps(network, self.newest_opsets(network))
         stamped = apply_stamps(network, stamps, self.newest_ir_version)
         reasons = {**self.find_known_errors(device, network, config), **stamps.refusals}
@@ -87,7 +87,7 @@ class EngineDevice:
         """Returns the network, the engine's version, and the compiled form with a description of this machine."""
         try:
             stored = {_COMPILED + name: section for name, section in self.store(executable).items()}
-        except Exception as error:  # noqa: BLE001  # engines may raise anything, and the network is exported all the same
+        except Exception as error:  # noqa: BLE001  # engines may raise anything; the network is exported without its compiled form
             logger.warning("%s gives no compiled form of network '%s' (%s)", self.title, executable.network.name, error)
             stored = {}
         sections = {**pack_network(executable.network), _ENGINE: self.version.encode()}
@@ -112,7 +112,7 @@ class EngineDevice:
             stored = {name.removeprefix(_COMPILED): payload.read_code(name) for name in names}
             try:
                 return self.restore(device, network, stored, config)
-            except Exception as error:  # noqa: BLE001  # engines may raise anything, and the network is there
+            except Exception as error:  # noqa: BLE001  # engines may raise anything; the network is then compiled
                 logger.warning(
                     "%s does not take what it compiled of network '%s' (%s); it is compiled again", self.title, network.name, error
                 )
@@ -129,7 +129,8 @@ class EngineDevice:
 
 @cache
 def describe_machine() -> str:
-    """Returns a text of what compiled code may depend on: the system, the kind of processor and, on Linux, its model and instructions."""
+    """Returns, as text, the machine properties that compiled code may depend on: system, kind of processor and, on Linux, its model and
+    instructions."""
     lines: set[str] = set()
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:

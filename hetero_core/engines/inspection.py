@@ -1,4 +1,4 @@
-"""Element types, shapes and presence of a node's inputs, and those that are the same in every run."""
+"""Element types, shapes and presence of a node's inputs, and inputs that are constant in every run."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ MOVING = frozenset(
         *("Transpose", "Trilu", "Unsqueeze", "Where"),
     }
 )
-"""Operators that move elements of their inputs and do not ask what they are."""
+"""Operators that move elements of their inputs without reading their values."""
 
 
 def dtype_of_input(node: Node, graph: Graph, index: int = 0) -> str | None:
-    """Returns the element type of an input; None where it is absent, no tensor, or not known."""
+    """Returns the element type of an input; None if the input is absent, no tensor, or of unknown type."""
     input_type = graph.type_of(node.inputs[index]) if has_input(node, index) else None
     return input_type.dtype if isinstance(input_type, TensorType) else None
 
 
 def dtype_of_value(value: str, graph: Graph) -> str | None:
-    """Returns the element type of a value; None where it is no tensor, or not known."""
+    """Returns the element type of a value; None if the value is no tensor or of unknown type."""
     value_type = graph.type_of(value)
     return value_type.dtype if isinstance(value_type, TensorType) else None
 
 
 def find_shape(node: Node, graph: Graph, index: int = 0) -> tuple[int | str | None, ...] | None:
-    """Returns the shape of an input; None where its rank is not known."""
+    """Returns the shape of an input; None if its rank is unknown."""
     input_type = graph.type_of(node.inputs[index]) if has_input(node, index) else None
     return input_type.shape if isinstance(input_type, TensorType) else None
 
@@ -44,7 +44,7 @@ def has_input(node: Node, index: int) -> bool:
 
 
 def scales_are_whole(node: Node, graph: Graph) -> bool:
-    """Says whether the scales of a Resize are known and give every axis a whole size, which rounding leaves as it is."""
+    """Says whether the scales of a Resize are known and give every axis a whole size, which rounding does not change."""
     scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
     if scales is None:
         return False

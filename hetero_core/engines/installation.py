@@ -30,14 +30,14 @@ def require_version(title: str, version: str, oldest: tuple[int, ...], *, distri
 
 
 def import_engine(module: str, attribute: str, title: str, *, cure: str) -> ModuleType:
-    """Returns an engine's module. Raises: DeviceUnavailableError where it cannot be imported, or lacks `attribute`."""
+    """Returns an engine's module. Raises: DeviceUnavailableError if it cannot be imported or lacks `attribute`."""
     try:
-        imported = importlib.import_module(module)  # native libraries; the reason why engines are imported late
+        imported = importlib.import_module(module)  # loads native libraries, so engines are imported late
     except Exception as error:  # an engine may raise anything while it loads its libraries
         raise DeviceUnavailableError(
             f"{title} is installed and cannot be imported: {type(error).__name__}: {error}; {cure}"
         ) from error
     if not hasattr(imported, attribute):
-        # What is left of a folder after one of two distributions was uninstalled is a package without contents.
+        # If two distributions share a folder and one is uninstalled, an empty package remains.
         raise DeviceUnavailableError(f"{title} is installed, but its folder has no {attribute}; {cure}")
     return imported

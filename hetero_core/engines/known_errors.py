@@ -1,7 +1,7 @@
-"""The known errors of an engine as a table of rows: operators, a condition, and the reason for which a node is refused.
+"""The known errors of an engine as a table of rows: operators, a condition, and the reason for refusing a node.
 
-A row stands for a node that the engine takes and then computes wrongly, fails at in a run, or ends the process at. Nodes that an engine
-refuses by itself need no row. Conditions are asked about a node and the graph around it, also for nodes within bodies.
+A row describes nodes that the engine accepts but then computes wrongly, fails to run, or crashes on. Nodes that an engine refuses by
+itself need no row. Conditions are called with a node and its graph, also for nodes within bodies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueType
 
 Check = Callable[[Node, Graph], str | None]
-"""Returns what the engine gets wrong about a node, in words, or None."""
+"""Returns the engine's fault with a node, in words, or None."""
 Condition = Callable[[Node, Graph], bool]
 """Says whether the engine may be wrong about a node: True as well if types, sizes or constants that decide it are not known."""
 
@@ -31,8 +31,8 @@ def always(node: Node, graph: Graph) -> bool:
 class KnownError:
     """One fault of an engine.
 
-    `operators` are names such as "Div" and "com.microsoft.QAttention"; "*" stands for every operator. `reason` says in words what goes
-    wrong; "{node.op_type}" in it stands for the operator. `versions` are the engine's versions with the fault. `source` is the report
+    `operators` are names such as "Div" and "com.microsoft.QAttention"; "*" stands for every operator. `reason` describes the fault in
+    words; "{node.op_type}" in it stands for the operator. `versions` are the engine's versions with the fault. `source` is the report
     ("onnxruntime#6004"), ONNX's own case, or "drawn" for a generated model. `probe` says whether this processor or installation has the
     fault; it is called only for nodes that meet the condition, and should remember its answer.
     """
@@ -66,9 +66,9 @@ def tabulate(rows: Iterable[KnownError]) -> Check:
 
 
 def find_error(node: Node, graph: Graph, check: Check, *, check_in_body: Check | None = None) -> str | None:
-    """Returns the reason that a check gives for a node, or for the first node in its bodies, which the text names; None if all are right.
+    """Returns the reason that a check gives for a node, or for the first node in its bodies, which the text names; else None.
 
-    `check_in_body` is asked in place of `check` about nodes in bodies. A body is shown with the types and constants that it captures.
+    `check_in_body` replaces `check` for nodes in bodies. A body is shown with the types and constants that it captures.
     """
     error = check(node, graph)
     if error is not None:
@@ -100,12 +100,12 @@ def refuse(reason: str) -> Check:
 
 
 def refuse_unless(attribute: str, usual: object, reason: str) -> Check:
-    """Returns a check that refuses a node whose attribute has another value than the usual one."""
+    """Returns a check that refuses a node if its attribute differs from the usual value."""
     return lambda node, graph: reason if node.attributes.get(attribute, usual) != usual else None
 
 
 def may_have_empty_axes(node: Node, graph: Graph) -> bool:
-    """Says whether the axes of a Squeeze may be an empty list: the standard removes no axis, ONNX Runtime and OpenVINO all of size 1."""
+    """Says whether the axes of a Squeeze may be an empty list: ONNX then removes no axis, but engines remove all of size 1."""
     if not has_input(node, 1):
         return len(node.attributes.get("axes", (0,))) == 0
     shape = find_shape(node, graph, 1)

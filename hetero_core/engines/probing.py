@@ -1,7 +1,7 @@
-"""Asks an engine about each distinct node once, as a network of that node alone, and keeps the answer; for devices that wrap an engine.
+"""Asks an engine about each distinct node once, as a network of that node alone, and caches the answer; for devices that wrap an engine.
 
-An engine's list of operators says nothing about attributes, constants and combinations of types, so each node is tried. Two nodes are
-alike if their operator, opset, attributes, types and small constants are. Imports neither onnx nor NumPy.
+An engine's list of operators does not cover attributes, constants and combinations of types, so each node is tried. Two nodes are
+equivalent if their operators, opsets, attributes, types and small constants are equal. Imports neither onnx nor NumPy.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _UNIQUE = b"node "
 
 
 class NodeProber:
-    """The answers of an engine about networks of one node each, which `ask` returns: the reason of a refusal, "" if the engine takes the
-    node.
+    """The cached answers of an engine about networks of a single node. `ask` returns the answers: the reason of a refusal, "" if the engine
+    takes the node.
 
     Nodes with a value that cannot be passed to the engine are refused without asking: `find_type_fault` returns the reason, or None. With
     `keeps_weights`, constants above `LARGEST_CONSTANT` bytes stay constants, for engines that need them so; otherwise they become inputs.
@@ -73,7 +73,7 @@ class NodeProber:
         }
 
     def _find_fault(self, node: Node, network: Network) -> str | None:
-        # Nobody reads some outputs, as the mask of a Dropout that infers; nor need anybody know what they are.
+        # Outputs without readers, such as the mask of an inference Dropout, may be of unknown type.
         read = (value for value in node.writes if value in network.index_of_consumers or value in network.names_of_outputs)
         return next(filter(None, (self._find_type_fault(value, network) for value in (*node.reads, *read))), None)
 
@@ -93,7 +93,7 @@ class NodeProber:
 
 
 def list_element_types(value_type: ValueType) -> tuple[str | None, ...]:
-    """Returns the element types in a type, keys of maps included; None for one that is not known."""
+    """Returns the element types in a type, keys of maps included; None for an unknown element type."""
     if isinstance(value_type, TensorType):
         return (value_type.dtype,)
     if isinstance(value_type, SequenceType | OptionalType):
@@ -115,7 +115,7 @@ def _open_weights(network: Network) -> Network:
 
 
 def _sign(node: Node, network: Network) -> bytes:
-    """Returns a digest of all that the answer depends on; a node with bodies is alike to none but itself."""
+    """Returns the cache key of a node's answer, a digest of all that it depends on; the key of a node with bodies is unique."""
     if node.bodies:
         return _UNIQUE + node.name.encode()
     digest = hashlib.sha256(repr((node.domain, node.op_type, node.opset, len(node.outputs))).encode())
@@ -123,7 +123,7 @@ def _sign(node: Node, network: Network) -> bytes:
         digest.update(f"{key}={_describe_attribute(node.attributes[key])};".encode())
     for value in node.inputs:
         constant = network.initializers.get(value) if value else None
-        # An input that is a constant is not alike to one that is computed, whatever its size.
+        # A large constant is still told apart from a computed input.
         kind = b"" if constant is None else constant.digest if constant.nbytes <= LARGEST_CONSTANT else b"constant"
         digest.update(f"{network.type_of(value) if value else ''}|".encode() + kind)
     for value in node.outputs:

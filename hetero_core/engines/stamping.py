@@ -1,8 +1,8 @@
-"""Opset stamps, for devices that wrap an engine: a network of newer opsets is relabelled with older ones where no operator changes.
+"""Opset stamps, for devices that wrap an engine: a network is relabelled with older opsets in which its operators mean the same.
 
 An operator keeps its version until a newer one replaces it: Relu-14 is the same in opset 14 and in opset 28. Two versions that differ
-only in the element types that they allow mean the same, too: their text, attributes, inputs and outputs are identical. A model has one
-opset per domain, so one stamp must suit all its nodes; a node that no common stamp suits is refused.
+only in the allowed element types mean the same, too: their text, attributes, inputs and outputs are identical. A model has a single
+opset per domain, so the stamp must suit all nodes; nodes that the chosen stamp does not suit are refused.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _NO_LIMIT = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """The opset of each domain for a whole network, and the nodes that it does not suit, each with the reason."""
+    """The opset of each domain for a whole network, and the nodes that do not fit it, each with the reason."""
 
     opset_of_domain: Mapping[str, int]
     refusals: Mapping[str, str]
 
 
 def choose_stamps(network: Network, newest_of_domain: Mapping[str, int]) -> Stamps:
-    """Returns the stamps that suit most nodes; among those that suit as many, the network's own or the nearest to it.
+    """Returns the stamps that suit most nodes; ties go to the stamp nearest to the network's own opset.
 
     The engine may lack kernels for a newer opset in which an operator means the same: ONNX Runtime 1.32 has RoiAlign-16, not RoiAlign-22.
     """
@@ -40,7 +40,7 @@ def choose_stamps(network: Network, newest_of_domain: Mapping[str, int]) -> Stam
             counter = votes.setdefault(inner.domain, Counter())
             for opset in _candidates(inner.domain, low, high, newest_of_domain):
                 counter[opset] += 1
-    # An empty counter: no node of the domain fits any opset of the engine; all of them are refused below.
+    # The counter is empty if no node of the domain fits any opset of the engine; all its nodes are refused below.
     chosen = {
         domain: _pick(counter, network.opsets.get(domain, 1)) if counter else newest_of_domain.get(domain, 1)
         for domain, counter in votes.items()
@@ -60,7 +60,7 @@ def _pick(votes: Counter[int], own: int) -> int:
 def apply_stamps(network: Network, stamps: Stamps, newest_ir_version: int) -> Network:
     """Returns the network with the stamps on all nodes, bodies included, and a file format that the engine accepts.
 
-    Constants that nothing reads are left out: ONNX Runtime 1.32 does not find again those that it is given by reference.
+    Unread constants are left out: ONNX Runtime 1.32 fails to find them if they are passed by reference.
     """
     read = {*network.names_of_outputs, *(value for node in network.nodes for value in node.reads)}
     return replace(
@@ -88,7 +88,7 @@ def _iterate_nodes(node: Node) -> Iterator[Node]:
 
 
 def _range_of_node(node: Node, newest_of_domain: Mapping[str, int]) -> tuple[int, int]:
-    """Returns the lowest and the highest opset in which the node means the same and that the engine accepts."""
+    """Returns the lowest and the highest opset that the engine accepts and in which the node means the same."""
     if node.since_version == 0:
         return _range_without_schema(node, newest_of_domain)
     lowest, highest = _span_of_meaning(node.domain, node.op_type, node.since_version)
@@ -96,7 +96,8 @@ def _range_of_node(node: Node, newest_of_domain: Mapping[str, int]) -> tuple[int
 
 
 def _range_without_schema(node: Node, newest_of_domain: Mapping[str, int]) -> tuple[int, int]:
-    """Returns the node's own opset alone: nobody can say what another would mean, but of what ONNX Runtime adds to ONNX's own domain."""
+    """Returns only the node's own opset, since its meaning in other opsets is unknown; contrib operators of ONNX Runtime in ONNX's own
+    domain have a wider range."""
     if node.domain or not knows_contrib(node):
         return node.opset, node.opset
     newest = newest_of_domain.get("", node.opset)
@@ -107,7 +108,7 @@ def _range_without_schema(node: Node, newest_of_domain: Mapping[str, int]) -> tu
 
 
 def _candidates(domain: str, low: int, high: int, newest_of_domain: Mapping[str, int]) -> range:
-    # Of a domain that onnx does not know the engine itself says what it takes, when it is tried.
+    # For a domain unknown to onnx, the engine's opsets are found by probing.
     return range(low, min(high, newest_of_domain.get(domain, 0) or high) + 1)
 
 
@@ -126,7 +127,7 @@ def _describe_misfit(node: Node, chosen: Mapping[str, int], newest_of_domain: Ma
 
 @cache
 def _span_of_meaning(domain: str, op_type: str, since_version: int) -> tuple[int, int]:
-    """Returns the lowest and the highest opset in which an operator means what it means since this version."""
+    """Returns the lowest and the highest opset in which an operator has the meaning of this version."""
     meanings = _meanings_of_operator().get((domain, op_type), {})
     versions = sorted(meanings)
     if since_version not in meanings:
@@ -141,8 +142,8 @@ def _span_of_meaning(domain: str, op_type: str, since_version: int) -> tuple[int
 
 @cache
 def _meanings_of_operator() -> Mapping[tuple[str, str], Mapping[int, object]]:
-    """Returns, for each operator and version, all that its schema says but the element types; a version that withdraws it is another."""
-    import onnx  # heavy, and loaded already where there is a network
+    """Returns the schema of each operator and version without element types; a version that deprecates the operator differs, too."""
+    import onnx  # heavy, but already imported if a network exists
 
     meanings: dict[tuple[str, str], dict[int, object]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():

@@ -1,1 +1,1 @@
-"""Tools for tests, here and in other people's plugins: models, comparisons, and devices that fail on purpose."""
+"""Tools for tests of hetero and of plugins: models, comparisons, and devices that fail on purpose."""

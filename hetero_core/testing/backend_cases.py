@@ -57,7 +57,7 @@ RANDOM_OPERATORS = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "Rando
 
 
 def iterate_backend_cases(pattern: str = "", *, kinds: Sequence[str] = KINDS) -> Iterator[BackendCase]:
-    """Yields the cases whose name the regular expression `pattern` finds, kind by kind, sorted by name. The first case takes 2 s."""
+    """Yields the cases whose names match the regular expression `pattern`, kind by kind, sorted by name. The first case takes 2 s."""
     search = re.compile(pattern).search
     makers = {"node": _node_case, "real": _light_case}
     for kind in kinds:
@@ -168,7 +168,7 @@ def _run_to_logits(source: str) -> list[tuple[list[Any], list[Any]]]:
 
 
 def _light_runs(source: str) -> list[tuple[list[Any], list[Any]]]:
-    """Returns the ramp that the suite's own runner gives to these networks, and their stored output."""
+    """Returns the input of the suite's own runner for these networks, a ramp, and their stored output."""
     import numpy as np
     import onnx
 

@@ -1,9 +1,9 @@
-"""Comparison of outputs: how far two results are apart, how far they may be, and a text that says where they differ.
+"""Comparison of outputs: the difference of two results, the tolerance of each element type, and a text that names the first mismatch.
 
 A result is an array or a number, None (an absent optional), a list or tuple (a sequence, or all outputs of a network) or a dict
 (a map). The difference is measured against the largest expected value of an array, not element by element: see
 `max_relative_difference`.
-NumPy is imported when something is first compared.
+NumPy is imported on the first comparison.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def tolerance_of_dtype(dtype: str) -> float:
 def max_relative_difference(actual: Any, expected: Any) -> float:
     """Returns max|actual - expected| / max|expected| over the elements of two arrays of one shape.
 
-    One number for the whole array: a small element next to a large one may be wrong by as much as the large one may, which is what
-    sums in another order do. Differences are taken in float64; the divisor is the largest finite |expected|, and 1 where that is 0
-    (the result is then absolute). Equal elements, NaN with NaN and an infinity with itself differ by 0; a NaN or an infinity with
-    anything else, and unequal strings, by infinity. Empty arrays differ by 0. Element types are not compared.
+    The result is a single number for the whole array: small elements may have the same absolute error as large ones, because changing
+    the order of a sum causes such errors. Differences are taken in float64; the divisor is the largest finite |expected|, or 1 if that is
+    0 (the result is then absolute). Equal elements, two NaN and two equal infinities differ by 0; a NaN or an infinity and any other
+    value, and unequal strings, differ by infinity. Empty arrays differ by 0. Element types are not compared.
 
-    Raises: ValueError for two shapes.
+    Raises: ValueError if the shapes differ.
     """
     import numpy as np
 
@@ -40,7 +40,7 @@ def max_relative_difference(actual: Any, expected: Any) -> float:
 def max_absolute_difference(actual: Any, expected: Any) -> float:
     """Returns max|actual - expected| over the elements of two arrays of one shape, by the rules of `max_relative_difference`.
 
-    Raises: ValueError for two shapes.
+    Raises: ValueError if the shapes differ.
     """
     import numpy as np
 
@@ -51,7 +51,7 @@ def max_absolute_difference(actual: Any, expected: Any) -> float:
 
 
 def describe_mismatch(actual: Any, expected: Any, *, rtol: float | None = None, name: str = "output") -> str | None:
-    """Returns a line that says where `actual` first differs from `expected`, or None where they agree.
+    """Returns a line that names the first mismatch of `actual` and `expected`, None if they agree.
 
     Two arrays agree when shape and element type are the same and their `max_relative_difference` is at most `rtol`; None means the
     tolerance of the expected element type. Integers, bools and strings must be equal whatever `rtol` is. Sequences and maps agree item by
@@ -74,7 +74,7 @@ def describe_mismatch(actual: Any, expected: Any, *, rtol: float | None = None, 
 
 
 def describe_first_mismatch(outputs: Mapping[str, Any], expected: Sequence[Any], *, rtol: float | None = None) -> str | None:
-    """Returns where the outputs of a network, by name, first differ from expected results in order, or None where they agree."""
+    """Returns the first mismatch of a network's outputs, by name, and the expected results, by position; None if they agree."""
     if len(outputs) != len(expected):
         return f"expected {len(expected)} outputs, got {len(outputs)}"
     mismatches = (
@@ -129,14 +129,14 @@ def _differences(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     equal = equal | (np.isnan(wide_actual) & np.isnan(wide_expected))
     with np.errstate(invalid="ignore", over="ignore"):
         differences = np.abs(wide_actual - wide_expected)
-    # Two large integers may be one and the same float64.
+    # Two different large integers may round to the same float64.
     differences = np.where((differences == 0) & ~equal, 1.0, differences)
     differences = np.where(np.isfinite(wide_actual) & np.isfinite(wide_expected), differences, np.inf)
     return np.where(equal, 0.0, differences)
 
 
 def _magnitude(expected: np.ndarray) -> float:
-    """Returns the largest finite |expected|, or 1 where there is none above 0."""
+    """Returns the largest finite |expected|, or 1 if that is 0 or does not exist."""
     import numpy as np
 
     if _is_text(expected):
@@ -164,7 +164,7 @@ def _items(container: Any) -> dict[Any, Any]:
 
 
 def _kind(value: Any) -> str:
-    """Returns how a message calls a value: its kind, and the length of a sequence."""
+    """Returns the description of a value for messages: its kind, and the length of a sequence."""
     if value is None:
         return "None"
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""A device that fails on purpose, at one place and in one way, for tests of what the core does then.
+"""A device that fails on purpose, at one place and in one way, for tests of the core's error handling.
 
     plugin = FaultyPlugin(Fault("infer.raise", nth=3))
     core.register_plugin("FAULTY", plugin)
 
-`plugin.release()` ends every call that hangs; no call hangs for longer than HANG_SECONDS.
+`plugin.release()` ends every hanging call; calls hang for at most HANG_SECONDS.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ FAULTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One entry of FAULTS; it happens at the nth call of its place, counted from 1, and at every later call."""
+    """An entry of FAULTS; it occurs at the nth call of its place, counted from 1, and at every later call."""
 
     name: str = "none"
     nth: int = 1
@@ -72,7 +72,7 @@ class Fault:
 
 
 class InjectedError(OSError):
-    """The error that a faulty device raises; like a driver's error, it is no HeteroError."""
+    """The error that a faulty device raises; like a driver's error, it is not a HeteroError."""
 
 
 class FaultyPlugin:
@@ -87,15 +87,15 @@ class FaultyPlugin:
 
     @hookimpl
     def create_device(self, name: str) -> object:
-        """Returns the device, unless the fault is here."""
+        """Returns the device, unless the fault occurs here."""
         return None if self.meet("create") == "nothing" else FaultyDevice(self)
 
     def release(self) -> None:
-        """Ends all calls that hang; later ones do not hang either."""
+        """Ends all hanging calls; later calls do not hang."""
         self._free.set()
 
     def meet(self, place: str) -> str:
-        """Returns the kind of the fault that this call must show, "" for none; raises the error or hangs itself."""
+        """Returns the kind of fault that the caller must produce, "" if there is no fault; errors and hangs occur in here."""
         with self._lock:
             self._calls[place] = self._calls.get(place, 0) + 1
             is_due = self._calls[place] >= self.fault.nth
@@ -111,14 +111,14 @@ class FaultyPlugin:
 
 
 class FaultyDevice(PlainDevice):
-    """PLAIN with one fault."""
+    """PLAIN with a single fault."""
 
     def __init__(self, plugin: FaultyPlugin) -> None:
         self._plugin = plugin
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> Any:
-        """Returns PLAIN's answer, unless the fault is here."""
+        """Returns PLAIN's answer, unless the fault occurs here."""
         return _spoil_answer(self._plugin.meet("query"), super().query_network(device, network))
 
     @hookimpl
@@ -128,7 +128,7 @@ class FaultyDevice(PlainDevice):
 
     @hookimpl
     def export_network(self, executable: PlainExecutable) -> Any:
-        """Returns PLAIN's payload, unless the fault is here."""
+        """Returns PLAIN's payload, unless the fault occurs here."""
         return None if self._plugin.meet("export") == "nothing" else super().export_network(executable)
 
     @hookimpl
@@ -138,7 +138,7 @@ class FaultyDevice(PlainDevice):
 
     @hookimpl
     def close_device(self) -> bool:
-        """Returns True, unless the fault is here."""
+        """Returns True, unless the fault occurs here."""
         self._plugin.meet("close")
         return True
 
@@ -155,7 +155,7 @@ class FaultyExecutable(PlainExecutable):
         self._plugin = plugin
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> Any:
-        """Returns the outputs, or wrong ones if the fault is here."""
+        """Returns the outputs, or wrong outputs if the fault occurs here."""
         what = self._plugin.meet("infer")
         outputs = super().run(inputs, context)
         first, rest = outputs[0], outputs[1:]

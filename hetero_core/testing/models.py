@@ -1,9 +1,9 @@
 """Models for tests and for plugin authors: built on demand, seeded, nothing downloaded.
 
-Two families. Light models are the topologies of well-known networks that the onnx package ships, with random weights in place of
-its constant ones (with those every output is the same number, so that a swapped channel passes). Small models show one difficulty
-each: control flow, recurrence, a batch size that is not known. Same name, same model, to the bit. onnx and numpy are imported when
-a model is first built.
+There are two families. Light models are the topologies of well-known networks that the onnx package ships, with random weights in
+place of its constant weights, with which all outputs are equal and a swapped channel passes. Small models each show one difficulty:
+control flow, recurrence, an unknown batch size. A model of a given name is always the same, bit for bit. onnx and numpy are imported
+when a model is first built.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ SYMBOLIC_SIZE = 3
 def light_model(name: str, opset: int | None = 21) -> onnx.ModelProto:
     """Returns a well-known network for one image of (1, 3, 224, 224), with random weights and without its last Softmax.
 
-    `opset` is what the model is converted to, at IR version 10; weights are then initializers only. None keeps the form of the
-    file: opset 9 and IR version 3, every initializer listed among the inputs. Both forms carry the same weights, whose ranges keep
-    activations near or below 1000: float16 holds them too. Cost: from 5 MB of weights and 0.1 s (squeezenet) to 575 MB and 8 s
+    The model is converted to `opset`, at IR version 10; weights are then initializers only. None keeps the form of the file: opset 9
+    and IR version 3, with every initializer also listed as an input. Both forms have the same weights, whose ranges keep activations
+    near or below 1000, so that they fit into float16. Cost: from 5 MB of weights and 0.1 s (squeezenet) to 575 MB and 8 s
     (vgg19).
 
     Raises: ValueError for a name that is not in `LIGHT_MODELS`.
@@ -99,7 +99,7 @@ def light_model(name: str, opset: int | None = 21) -> onnx.ModelProto:
     inputs = [value for value in graph.input if value.name not in listed]
     _replace(graph.input, inputs)
     if opset is not None:
-        # The converter finds an initializer that is no input only from IR version 4 on. It copies the model: weights come later.
+        # The converter finds initializers that are not inputs only from IR version 4 on. It copies the model, so weights are added later.
         model.ir_version = 10
         model = onnx.version_converter.convert_version(model, opset)
         graph = model.graph
@@ -117,7 +117,7 @@ def light_model(name: str, opset: int | None = 21) -> onnx.ModelProto:
 
 
 def light_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
-    """Returns one random array for each input of a model of this file; initializers that are listed as inputs get none.
+    """Returns a random array for each input of a model of this file, except for initializers that are listed as inputs.
 
     Floats are normal with deviation 1, integers run from 1 to 5, symbolic axes have `SYMBOLIC_SIZE` elements.
     """
@@ -134,13 +134,13 @@ def light_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]
         shape = [dim.dim_value if dim.HasField("dim_value") else SYMBOLIC_SIZE for dim in tensor.shape.dim]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         drawn = generator.standard_normal(shape) if dtype.kind == "f" else generator.integers(1, 6, shape)
-        # A bool is drawn as true for 4 and 5, so that seeds give both.
+        # A bool is True for 4 and 5, so that both values occur among the seeds.
         arrays[value.name] = np.asarray(drawn > 3 if dtype.kind == "b" else drawn, dtype)
     return arrays
 
 
 def small_model(name: str) -> onnx.ModelProto:
-    """Returns the small model of a name of `SMALL_MODELS`; the text of `small_models/<name>.onnxtxt` says what is in it.
+    """Returns the small model of a name in `SMALL_MODELS`; its text is `small_models/<name>.onnxtxt`.
 
     Raises: ValueError for any other name.
     """
@@ -168,7 +168,7 @@ residual_model = partial(small_model, "residual")
 
 
 def _drop_last_softmax(graph: onnx.GraphProto) -> None:
-    """Removes the Softmax that makes the graph's output, if one does; the output keeps its name."""
+    """Removes a Softmax at the end of the graph, if there is one; the output keeps its name."""
     last = graph.node[-1]
     if last.op_type != "Softmax":
         return
@@ -195,7 +195,7 @@ def _random_weights(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
 
 
 def _weight_roles(graph: onnx.GraphProto) -> dict[str, str]:
-    """Returns value name -> what the value is to the node that reads it, looking through Unsqueeze and Reshape."""
+    """Returns value name -> role of the value in the node that reads it, looking through Unsqueeze and Reshape."""
     summed = {value for node in graph.node if node.op_type == "Sum" for value in node.input}
     roles: dict[str, str] = {}
     for node in reversed(graph.node):
@@ -215,7 +215,7 @@ def _weight_roles(graph: onnx.GraphProto) -> dict[str, str]:
 def _draw(name: str, shape: tuple[int, ...], role: str) -> np.ndarray:
     """Returns float32 numbers that depend on the name, the shape and the role only.
 
-    Weights are He-normal: deviation sqrt(2 / inputs of an output element), and sqrt(1 / inputs) where an output channel reads one
+    Weights are He-normal: deviation sqrt(2 / inputs of an output element), or sqrt(1 / inputs) if an output channel reads a single
     input channel, since no Relu comes before such a Conv. Source: He et al. 2015, Delving deep into rectifiers.
     """
     import numpy as np
@@ -231,7 +231,7 @@ def _draw(name: str, shape: tuple[int, ...], role: str) -> np.ndarray:
 
 
 def _replace(repeated: Any, items: Sequence[Any]) -> None:
-    """Replaces what a repeated protobuf field holds."""
+    """Replaces the contents of a repeated protobuf field."""
     items = list(items)
     del repeated[:]
     repeated.extend(items)

@@ -1,7 +1,7 @@
-"""PLAIN: a small correct device on NumPy, from which tests derive devices with one fault.
+"""PLAIN: a small correct device on NumPy, from which tests derive devices with a single fault.
 
-It runs a handful of operators, exports and imports, records times and ends early when it is cancelled. Unlike a plugin's device it is a
-class to derive from: each step is a method.
+It runs a few operators, exports and imports, records times and stops early when cancelled. Unlike a plugin's device it is a base class:
+each step is a method that a test can override.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ FLOATS = ("float16", "float32", "float64")
 
 
 class PlainDevice:
-    """A device for tests; a test registers the object itself, and so can read it."""
+    """A device for tests; a test registers the object itself, so it can read the device's state."""
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
-        """Returns that the device takes every node that `find_refusal` does not refuse."""
+        """Returns a result that claims every node except the nodes that `find_refusal` refuses."""
         return query_by_transform(device, network, lambda same: same, self.find_refusal)
 
     @hookimpl
@@ -60,7 +60,7 @@ class PlainDevice:
         return self.load_network(device, unpack_network(payload.sections))
 
     def find_refusal(self, node: Node, network: Network) -> str | None:
-        """Returns the reason why a node is refused, or None."""
+        """Returns the reason for refusing a node, None if it is supported."""
         if find_kernel(node) is None:
             return f"this device has no kernel for {node.operator}"
         types = [network.type_of(name) for name in node.reads]
@@ -75,7 +75,7 @@ class PlainDevice:
 
 
 def find_kernel(node: Node) -> Callable[..., Any] | None:
-    """Returns the function that computes a node, or None."""
+    """Returns the function that computes a node, None if the operator is not supported."""
     kernels = [
         kernel
         for (op_type, version), kernel in KERNELS.items()
@@ -85,7 +85,7 @@ def find_kernel(node: Node) -> Callable[..., Any] | None:
 
 
 class PlainExecutable(Executable):
-    """A loaded network that runs one kernel after another. Runs share only constants."""
+    """A loaded network that runs its kernels in sequence. Runs share only constants."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -105,7 +105,7 @@ class PlainExecutable(Executable):
         return tuple(values.get(spec.name) for spec in self.outputs)
 
     def compute(self, node: Node, inputs: list[Any]) -> Any:
-        """Returns the output of one node, as an array also where it has no dimensions."""
+        """Returns the output of a node, always as an array, even without dimensions."""
         kernel = find_kernel(node)
         assert kernel is not None, f"{node.label} was loaded without a kernel"
         return np.asarray(kernel(*inputs))

@@ -1,4 +1,4 @@
-"""ONNX Runtime as an oracle: a session that computes each node by itself, and where its products of bytes are exact.
+"""ONNX Runtime as an oracle: a session without fusions, and a probe whether its products of bytes are exact on this processor.
 
 Without VNNI its AVX2 kernels add pairs of uint8 x int8 products in 16 bits, which saturate: 64 times 255 x 127 gives 1,048,544, not
 2,072,640. Products of uint8 x uint8 are exact on every processor.
@@ -29,7 +29,7 @@ SIGNED_WEIGHTS: dict[str, tuple[int | None, tuple[tuple[int, int], ...]]] = {
 def open_reference_session(model: bytes) -> Any:
     """Returns an onnxruntime.InferenceSession on one thread, without rewrites of the network and without messages.
 
-    Raises: what onnxruntime raises; ImportError where it is not installed.
+    Raises: any error of onnxruntime; ImportError if it is not installed.
     """
     import onnxruntime
 
@@ -42,9 +42,9 @@ def open_reference_session(model: bytes) -> Any:
 
 @cache
 def engine_multiplies_exactly(weights: str = "int8") -> bool:
-    """Returns whether ONNX Runtime multiplies uint8 with weights of this type exactly on this processor; a probe of 64 products says so.
+    """Returns whether ONNX Runtime multiplies uint8 with weights of this type exactly on this processor, from a probe of 64 products.
 
-    Raises: ImportError where onnxruntime is not installed.
+    Raises: ImportError if onnxruntime is not installed.
     """
     import numpy as np
     import onnx.parser
@@ -58,7 +58,7 @@ def engine_multiplies_exactly(weights: str = "int8") -> bool:
 
 
 def is_exact_reference(model: onnx.ModelProto) -> bool:
-    """Returns whether ONNX Runtime is an oracle for the model on this processor: it has no product of bytes, or they are exact here."""
+    """Returns whether ONNX Runtime is an oracle for the model on this processor: any products of bytes are exact."""
     graphs = (model.graph, *model.functions)
     return not any(_multiplies_bytes(graph.node) for graph in graphs) or engine_multiplies_exactly()
 

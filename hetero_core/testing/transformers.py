@@ -1,7 +1,7 @@
 """A small decoder and a small encoder of a language model, with random weights; for tests of states and open lengths, and for examples.
 
 The decoder has GPT-2's order: tokens and positions are embedded; each layer has a norm, causal attention over past and present keys,
-another norm and two products with GELU between. Keys and values of the past are inputs; the outputs append those of the present to them.
+a second norm and two products with GELU between. Past keys and values are inputs; the outputs are the past with the present appended.
 The encoder is the same without past and mask.
 """
 
@@ -56,7 +56,7 @@ def encoder_model(layers: int = 1, *, seed: int = 0) -> onnx.ModelProto:
 
 
 def _read(name: str) -> str:
-    """Returns a part of a model's text; @ stands for the number of a layer, # for that of the next one."""
+    """Returns a part of a model's text; @ stands for the number of a layer, # for the number of the next layer."""
     return (Path(__file__).parent / "transformer_texts" / f"{name}.onnxtxt").read_text(encoding="utf-8")
 
 

@@ -1,1 +1,1 @@
-"""Random graphs: how they are drawn, what their outputs must be in float64, and how a device is tried on them."""
+"""Random graphs: drawing them, their expected outputs in float64, and running them on a device."""

@@ -1,4 +1,4 @@
-"""Operators that rearrange, reduce, repeat or pick, for values of any shape."""
+"""Operators that rearrange, reduce, repeat or select elements, for values of any shape."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def grow_reshape(b: GraphBuilder) -> None:
 
 
 def grow_gather(b: GraphBuilder) -> None:
-    """Adds a Gather from a table by an input of indices, or from a value by constant ones."""
+    """Adds a Gather from a table with input indices, or from a value with constant indices."""
     ids = [candidate for candidate in b.values if candidate.dtype == "int64" and candidate.rank >= 1]
     if ids and b.chance(0.5):
         read = b.choose(*ids)
         width = b.choose(1, 3, 4, 8, 9, 16, 17, 32, 64)
         table = b.weight(int(read.bound), width)
         if read not in b.inputs:
-            # What a value is about as large as, and with either sign, is no limit of indices.
+            # `bound` is approximate and ignores the sign, so Mod keeps the indices within the table.
             read = b.add("Mod", [read, b.constant(np.array(int(read.bound), np.int64))], read.shape, bound=read.bound)
         b.add("Gather", [table, read], (*read.shape, width), dtype=b.dtype, axis=0)
         return
@@ -85,7 +85,7 @@ def grow_gather(b: GraphBuilder) -> None:
 
 
 def grow_pieces(b: GraphBuilder) -> None:
-    """Adds a Concat, Slice or Split along any axis; a slice may run along an open one."""
+    """Adds a Concat, Slice or Split along any axis; a slice may run along an open axis."""
     x = b.pick(lambda value: value.rank >= 1 and value.bound < 1e3)
     axis = b.integer(0, x.rank - 1)
     size = x.shape[axis]
@@ -107,7 +107,7 @@ def grow_pieces(b: GraphBuilder) -> None:
             shape = x.with_size(axis, stop - start)
             b.add("Slice", [x, b.numbers(start), b.numbers(stop), b.numbers(axis)], shape, bound=x.bound)
         case "slice":
-            # The whole of an open axis backwards, or its last row.
+            # The whole open axis reversed, or its last row.
             if b.chance(0.5):
                 b.add("Slice", [x, b.numbers(-1), b.numbers(-(2**31)), b.numbers(axis), b.numbers(-1)], x.shape, bound=x.bound)
             else:
@@ -140,7 +140,7 @@ def grow_reduction(b: GraphBuilder) -> None:
 
 
 def reduce(b: GraphBuilder, operator: str, x: DrawnValue, axes: list[int], *, keep: bool) -> DrawnValue:
-    """Adds a reduction, its axes where the opset has them."""
+    """Adds a reduction, with its axes as attribute or input, depending on the opset."""
     shape: list[Size] = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
     if not keep:
         shape = [size for axis, size in enumerate(x.shape) if axis not in axes]

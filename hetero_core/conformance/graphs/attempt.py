@@ -1,4 +1,4 @@
-"""One drawn graph on one device, from its seed to an outcome; what a campaign and the conformance kit share."""
+"""Runs a drawn graph on a device, from its seed to an outcome; shared by campaigns and the conformance kit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RIGHT, REFUSED, DISPUTED, WRONG = "right", "refused", "disputed", "wrong"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The device under trial, with its configuration, whether it exports, and the device beside it in splits (empty for none)."""
+    """The device under trial: its configuration, whether it can export, and the second device of splits (empty if there is none)."""
 
     device: str
     reference: str = ""
@@ -33,7 +33,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class GraphOutcome:
-    """The result of a device on a graph. `smallest` is the smallest network that fails, where one does."""
+    """The result of a device on a graph. `smallest` is the smallest failing network, if the graph fails."""
 
     seed: int
     family: str
@@ -47,10 +47,10 @@ class GraphOutcome:
 
 
 def try_graph(core: Core, subject: Subject, seed: int, *, shrinks: bool = True) -> GraphOutcome:
-    """Returns how a device takes the graph of a seed.
+    """Returns the outcome of a seed's graph on a device.
 
-    A graph that it refuses in part runs split over it and the reference alone. DISPUTED: ONNX Runtime without optimizations and the
-    toolkit in float64 do not agree, so nothing can be said.
+    A graph that the device refuses in part runs only split over the device and the reference. The outcome is DISPUTED if ONNX Runtime
+    without optimizations and the toolkit in float64 do not agree.
     """
     drawn = draw_graph(seed)
     network = core.read_network(drawn.model)
@@ -89,7 +89,7 @@ def _conclude(core: Core, drawn: DrawnGraph, trial: Trial, failure: Failure, *, 
 
 
 def _list_whole(core: Core, subject: Subject) -> list[Way]:
-    """Returns the ways of a graph on the device alone: one thread and two where it has the key, preset outputs, an import."""
+    """Returns the ways to run a graph on the device alone: one and two threads if it has the key, preset outputs, an import."""
     config = dict(subject.config or {})
     has_threads = "INFERENCE_NUM_THREADS" in core.config_keys(subject.device)
     single, double = ({**config, "INFERENCE_NUM_THREADS": count} if has_threads else config for count in (1, 2))
@@ -101,7 +101,7 @@ def _list_whole(core: Core, subject: Subject) -> list[Way]:
 
 
 def _list_splits(core: Core, subject: Subject, network: Network, seed: int) -> list[Way]:
-    """Returns the ways of a graph split at random; none where there is nothing to split over, or a node that nobody takes."""
+    """Returns the ways to run a graph split at random; empty without a second device, or if both devices refuse a node."""
     listed = parse_device_name(subject.device)
     if listed.name == "HETERO":
         device, children = subject.device, split_device_list(listed.arguments)
@@ -119,7 +119,7 @@ def _list_splits(core: Core, subject: Subject, network: Network, seed: int) -> l
 
 
 def draw_pins(core: Core, network: Network, devices: Sequence[str], random: Random) -> dict[str, str]:
-    """Returns a device for each node, drawn among those that take it; empty where one is taken by none."""
+    """Returns a device for each node, drawn among the devices that take the node; empty if all devices refuse a node."""
     claims = {device: core.query_network(network, device).supported for device in devices}
     pins = {}
     for node in network.nodes:

@@ -1,6 +1,6 @@
 """GraphBuilder: a random model that grows node by node, with the shape, element type and rough size of every value known.
 
-Sizes of open dimensions are names ("N"); whatever needs a number looks it up in `sizes`, and writes none of them into the graph.
+Sizes of open dimensions are names ("N"). Their numbers are in `sizes`; they are never written into the graph.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FLOATS = ("float32", "float16", "float64")
 
 
 class NotApplicable(Exception):  # not an error: another operator is drawn instead
-    """An operator finds no value in the graph that it could read."""
+    """The graph has no value that the operator could read."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnValue:
-    """A value of the graph. `bound` is about how large its numbers are; it keeps products and powers from running away."""
+    """A value of the graph. `bound` is the approximate magnitude of its numbers; it limits the growth of products and powers."""
 
     name: str
     dtype: str
@@ -58,12 +58,12 @@ class DrawnValue:
         return all(isinstance(size, int) for size in self.shape[axis:])
 
     def with_size(self, axis: int, *sizes: Size) -> Shape:
-        """Returns the shape with other sizes in place of this axis's: another one, several, or none."""
+        """Returns the shape with this axis replaced by zero or more sizes."""
         return (*self.shape[:axis], *sizes, *self.shape[axis + 1 :])
 
 
 class GraphBuilder:
-    """A graph that grows; `values` is what operators may read, in the order of their making."""
+    """A growing graph; `values` are the values that operators may read, in order of creation."""
 
     def __init__(self, random: np.random.Generator, *, dtype: str, opset: int) -> None:
         self.random = random
@@ -120,7 +120,7 @@ class GraphBuilder:
         bound: float = 3.0,
         **attributes: Any,
     ) -> DrawnValue:
-        """Adds a node of one output; its element type is that of the first input unless another one is given."""
+        """Adds a node with one output, which has the element type of the first input unless `dtype` is given."""
         (value,) = self.add_many(op_type, inputs, [shape], dtypes=[dtype], bound=bound, **attributes)
         return value
 
@@ -134,7 +134,7 @@ class GraphBuilder:
         bound: float = 3.0,
         **attributes: Any,
     ) -> tuple[DrawnValue, ...]:
-        """Adds a node of several outputs. Raises: NotApplicable where one would be too large."""
+        """Adds a node of several outputs. Raises: NotApplicable if an output would be too large."""
         import onnx  # heavy
 
         for shape in shapes:
@@ -169,11 +169,11 @@ class GraphBuilder:
         return size if isinstance(size, int) else self.sizes[size]
 
     def chance(self, probability: float) -> bool:
-        """Returns True in so many cases."""
+        """Returns True with this probability."""
         return bool(self.random.random() < probability)
 
     def choose(self, *choices: Any) -> Any:
-        """Returns one of these."""
+        """Returns a random choice."""
         return choices[int(self.random.integers(len(choices)))]
 
     def integer(self, low: int, high: int) -> int:
@@ -181,7 +181,7 @@ class GraphBuilder:
         return int(self.random.integers(low, high + 1))
 
     def pick(self, suits: Callable[[DrawnValue], bool]) -> DrawnValue:
-        """Returns a value that suits: mostly one of the newest or one that nobody has read yet, at times any. Raises: NotApplicable."""
+        """Returns a suitable value, preferring the newest and values not read so far. Raises: NotApplicable."""
         suited = [value for value in self.values if suits(value)]
         if not suited:
             raise NotApplicable
@@ -206,5 +206,5 @@ class GraphBuilder:
         )
 
     def pick_like(self, value: DrawnValue) -> DrawnValue:
-        """Returns a value of the same type and shape, at times the very same. Raises: NotApplicable never."""
+        """Returns a value of the same type and shape, at times `value` itself. Never raises NotApplicable."""
         return self.pick(lambda other: other.dtype == value.dtype and other.shape == value.shape and other.bound <= 1e3)

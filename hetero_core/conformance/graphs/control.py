@@ -30,7 +30,7 @@ def grow_if(b: GraphBuilder) -> None:
 
 
 def grow_loop(b: GraphBuilder) -> None:
-    """Adds a Loop of up to five trips that carries a value, captures another one and stacks a third one."""
+    """Adds a Loop of up to five iterations that carries a value, captures a second value and stacks a third."""
     x = b.pick_float(bound=30)
     y = b.pick_like(x)
     trips = b.integer(1, 5)

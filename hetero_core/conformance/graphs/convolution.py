@@ -36,7 +36,7 @@ def grow_conv(b: GraphBuilder) -> None:
 
 
 def _follow(b: GraphBuilder, y: DrawnValue) -> None:
-    """Adds what often stands behind a convolution and may be fused with it."""
+    """Adds operators that often follow a convolution and may be fused with it."""
     if b.chance(0.25):
         y = _normalize(b, y)
     if b.chance(0.3):
@@ -94,7 +94,7 @@ def grow_pool(b: GraphBuilder) -> None:
     ceil_mode = int(b.chance(0.25))
     spatial = _slide((height, width), kernel, stride, (1, 1), pads, ceil_mode=ceil_mode)
     operator = b.choose("MaxPool", "AveragePool")
-    # A window that begins in the padding behind the image is where implementations of ceil_mode differ.
+    # Implementations of ceil_mode differ if a window begins in the padding behind the image.
     if ceil_mode and any(
         (out - 1) * step >= size + pads[axis]
         for axis, (out, step, size) in enumerate(zip(spatial, stride, (height, width), strict=True))
@@ -167,7 +167,7 @@ def _slide(
     *,
     ceil_mode: int = 0,
 ) -> tuple[int, int]:
-    """Returns the sizes of what windows make of an image. Raises: NotApplicable where no window fits."""
+    """Returns height and width of the output of windows over an image. Raises: NotApplicable if no window fits."""
     spatial = []
     for axis in range(2):
         room = sizes[axis] + pads[axis] + pads[axis + 2] - (dilation[axis] * (kernel[axis] - 1) + 1)

@@ -1,4 +1,4 @@
-"""A graph by its seed: the family, the element type, the inputs, what grows, and which values are outputs."""
+"""Draws a graph by its seed: the family, the element type, the inputs, the operators and the outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Operators = tuple[tuple[float, Callable[[GraphBuilder], None]], ...]
 
 @dataclass(frozen=True, slots=True)
 class DrawnGraph:
-    """A model, the family that it is of, and the inputs of each run by name; open dimensions differ from run to run."""
+    """A model, its family, and the inputs of each run by name; open dimensions differ from run to run."""
 
     seed: int
     family: str
@@ -31,7 +31,7 @@ class DrawnGraph:
 
 
 def draw_graph(seed: int) -> DrawnGraph:
-    """Returns the graph of a seed; the same one on every machine."""
+    """Returns the graph of a seed, which is the same on every machine."""
     random = np.random.default_rng([VERSION, seed])
     family = str(random.choice(list(FAMILIES), p=_SHARES))
     builder = GraphBuilder(random, dtype=_draw_dtype(random, family), opset=int(random.choice([13, 17, 18, 21])))
@@ -44,7 +44,7 @@ def draw_graph(seed: int) -> DrawnGraph:
 
 
 def grow(b: GraphBuilder, operators: Operators, count: int) -> None:
-    """Adds nodes until there are so many; an operator that finds nothing to read is drawn again."""
+    """Adds nodes until there are `count`; if an operator finds no value to read, another operator is drawn."""
     weights = np.array([weight for weight, _ in operators])
     weights = weights / weights.sum()
     for _ in range(20 * count):
@@ -54,12 +54,12 @@ def grow(b: GraphBuilder, operators: Operators, count: int) -> None:
         try:
             operators[int(b.random.choice(len(operators), p=weights))][1](b)
         except NotApplicable:
-            # What was added before it found out stays: nodes that nobody reads are outputs, as any.
+            # Nodes added before NotApplicable was raised stay in the graph; unread values become outputs.
             assert (len(b.nodes), len(b.values)) >= before
 
 
 def choose_outputs(b: GraphBuilder) -> list[DrawnValue]:
-    """Returns the outputs: all that nobody reads, at times inner values and an input, in some order."""
+    """Returns the outputs: all unread values, at times also inner values and an input, in random order."""
     inputs = {value.name for value in b.inputs}
     results = [value for value in b.values if value.name not in inputs]
     outputs = [value for value in results if value.name not in b.readers]
@@ -70,7 +70,7 @@ def choose_outputs(b: GraphBuilder) -> list[DrawnValue]:
 
 
 def build_model(b: GraphBuilder, outputs: list[DrawnValue], name: str) -> onnx.ModelProto:
-    """Returns the model; open sizes of outputs are declared by their names where they are known, else left out."""
+    """Returns the model; open sizes of outputs are declared by name if known, else left out."""
     import onnx  # heavy
     from onnx import helper
 
@@ -109,7 +109,7 @@ def draw_input(random: np.random.Generator, value: DrawnValue, sizes: Mapping[st
 
 
 def start_image(b: GraphBuilder) -> None:
-    """Adds one to three images, the second one often of the first one's sides, at times with an open batch."""
+    """Adds one to three images, often of the same height and width, at times with an open batch."""
     batch: int | str = b.choose(1, 1, 1, 2, 3)
     if b.chance(0.15):
         b.sizes["N"] = b.integer(1, 3)
@@ -123,7 +123,7 @@ def start_image(b: GraphBuilder) -> None:
 
 
 def start_sequence(b: GraphBuilder) -> None:
-    """Adds a sequence, at times with open batch and length, a second one of its shape or width, at times indices."""
+    """Adds a sequence, at times with open batch and length, a second sequence of its shape or width, at times indices."""
     batch: int | str = b.choose(1, 1, 2, 3)
     length: int | str = b.choose(*sequence.LENGTHS)
     width = b.choose(*sequence.WIDTHS)

@@ -50,7 +50,7 @@ def grow_unary(b: GraphBuilder) -> None:
 
 
 def grow_written_out(b: GraphBuilder) -> None:
-    """Adds an activation as exporters write it: several nodes that a device may fuse, some of them at times read elsewhere, too."""
+    """Adds an activation as exporters write it: several nodes that a device may fuse; some of their values at times have other readers."""
     x = b.pick_float(bound=50)
     match b.choose("swish", "swish", "gelu", "hard_swish", "gelu_tanh", "scale_shift"):
         case "swish":
@@ -77,7 +77,7 @@ def grow_written_out(b: GraphBuilder) -> None:
 
 
 def grow_binary(b: GraphBuilder) -> None:
-    """Adds an operator on two values or more of one shape, at times the same one twice."""
+    """Adds an operator on two or more values of the same shape, at times the same value twice."""
     x = b.pick_float()
     y = x if b.chance(0.15) else b.pick_like(x)
     match b.choose("Add", "Add", "Mul", "Sub", "Max", "Min", "Sum", "Mean", "Div", "Sum", "Max"):
@@ -97,7 +97,7 @@ def grow_binary(b: GraphBuilder) -> None:
 
 
 def grow_broadcast(b: GraphBuilder) -> None:
-    """Adds an operator whose operands have different shapes, one of them in most cases a constant."""
+    """Adds an operator on operands of different shapes; mostly, an operand is a constant."""
     x = b.pick_float(bound=100)
     partners = [value for value in b.values if value.dtype == x.dtype and value is not x and value.bound < 100 and _fits(value, x)]
     if partners and b.chance(0.6):
@@ -111,7 +111,7 @@ def grow_broadcast(b: GraphBuilder) -> None:
 
 
 def grow_choice(b: GraphBuilder) -> None:
-    """Adds a comparison and a Where that is steered by it."""
+    """Adds a comparison and a Where that uses it as the condition."""
     x = b.pick_float()
     y = b.pick_like(x)
     operator = b.choose("Greater", "Less", "GreaterOrEqual", "LessOrEqual")
@@ -127,7 +127,7 @@ def grow_choice(b: GraphBuilder) -> None:
 
 
 def _fits(smaller: DrawnValue, x: DrawnValue) -> bool:
-    """Says whether one value broadcasts to the shape of another one, and is not of that shape."""
+    """Says whether the first value broadcasts to the shape of the second and has another shape itself."""
     if smaller.rank > x.rank or smaller.shape == x.shape:
         return False
     return all(size in (1, other) for size, other in zip(smaller.shape, x.shape[x.rank - smaller.rank :], strict=True))

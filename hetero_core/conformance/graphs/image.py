@@ -1,4 +1,4 @@
-"""Images and what rearranges them: concatenations, slices, splits, resizing, padding, shuffles; float (batch, channels, h, w)."""
+"""Images and operators that rearrange them: concatenations, slices, splits, resizing, padding, shuffles; float (batch, channels, h, w)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EDGES = (16_384, 55_000, 65_536, 75_000, 120_000, 131_072, 186_000, 205_000, 262
 
 
 def draw_image(b: GraphBuilder, batch: Size) -> tuple[Size, ...]:
-    """Returns the shape of an image, every other time one whose bytes lie beside one of the EDGES."""
+    """Returns the shape of an image; half of the time its size in bytes is close to an element of EDGES."""
     height = b.choose(*SIDES)
     width = height if b.chance(0.6) else b.choose(*SIDES)
     channels = b.choose(*CHANNELS)
@@ -27,7 +27,7 @@ def draw_image(b: GraphBuilder, batch: Size) -> tuple[Size, ...]:
 
 
 def pick_image(b: GraphBuilder) -> tuple[DrawnValue, Size, int, int, int]:
-    """Returns an image and its four sizes, of which the batch alone may be open."""
+    """Returns an image and its four sizes; only the batch may be open."""
     x = b.pick_ranked(4, bound=300, closed_from=1)
     batch, channels, height, width = x.shape
     return x, batch, int(channels), int(height), int(width)
@@ -114,7 +114,7 @@ def grow_resize(b: GraphBuilder) -> None:
 
 
 def grow_pad(b: GraphBuilder) -> None:
-    """Adds a Pad; a convolution or pooling behind it may take it in."""
+    """Adds a Pad, which a device may fuse into a following convolution or pooling."""
     x, batch, channels, height, width = pick_image(b)
     mode = b.choose("constant", "constant", "constant", "reflect", "edge")
     before = [0, 0, b.integer(0, 2), b.integer(0, 2)]

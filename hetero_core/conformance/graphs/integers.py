@@ -1,4 +1,4 @@
-"""Integer, boolean and shape arithmetic: counts, masks, indices, casts, and shapes that are computed from shapes."""
+"""Integer, boolean and shape arithmetic: counts, masks, indices, casts, and shapes computed from shapes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def grow_unary(b: GraphBuilder) -> None:
 
 
 def grow_cast(b: GraphBuilder) -> None:
-    """Adds a Cast between types, also to the type that is there already."""
+    """Adds a Cast, possibly to the value's own type."""
     x = b.pick(lambda value: value.bound < 1e4 and value.dtype in (*_INTEGERS, "bool", "float32", "float64", "float16"))
     to = b.choose("int32", "int64", "float32", "float32", "bool", "float64", "int32", "uint8", x.dtype)
     numbers = {"float32": 1, "uint8": 2, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "float64": 11}
@@ -74,7 +74,7 @@ def grow_cast(b: GraphBuilder) -> None:
 
 
 def grow_comparison(b: GraphBuilder) -> None:
-    """Adds a comparison of integers and what follows from it: logic, Where, a count."""
+    """Adds a comparison of integers and an operator that uses its result: logic, Where, a count."""
     x = _pick(b)
     y = b.pick_like(x)
     operator = b.choose("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
@@ -126,7 +126,7 @@ def grow_shape(b: GraphBuilder) -> None:
 
 
 def grow_index(b: GraphBuilder) -> None:
-    """Adds an operator that makes integers of masks or picks by them: Gather, OneHot, Tile, Concat."""
+    """Adds an operator on indices or masks: Gather, OneHot, Tile, Concat."""
     x = _pick(b, 1e4)
     match b.choose("gather", "onehot", "concat", "tile"):
         case "gather" if x.rank and isinstance(x.shape[0], int):

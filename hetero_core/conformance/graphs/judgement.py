@@ -1,9 +1,9 @@
-"""Judgement of outputs: each element has to be within the bounds that rounding allows.
+"""Judges outputs: each element has to be within the bounds that rounding allows.
 
 An element may be off by LENIENCE times the spread of the reference under noise, and by SLACK roundings of the largest number beside it.
-Where that is not kept, the reference is asked again, with more noise and many draws, before anything is called wrong: only then
-numbers near ties are known. If ONNX Runtime without optimizations is at hand and disagrees with the reference in the same way, nothing
-can be said; that is an error of an oracle, not of the device. It is not asked about products of bytes if it saturates them here.
+If an element is outside, the reference is computed again, with more noise and many draws, to find numbers near ties before the output
+is called wrong. If ONNX Runtime without optimizations is installed and disagrees with the reference in the same way, the case is
+disputed: an oracle is wrong, not the device. ONNX Runtime is not used for products of bytes if it saturates them on this processor.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SLACK: Mapping[str, float] = {"float32": 64.0, "float16": 8.0, "bfloat16": 8.0, 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """An output by the reference, and how far each element may be from it.
+    """The reference's value of an output, and the allowed distance of each element from it.
 
-    `strays` is how many elements of one draw left the bounds that all other draws give, `farthest` how far any of them went: so many may be
-    outside in a device's answer, too, up to STRAYS times. There are none unless numbers near ties were rounded on the way.
+    `strays` is the number of elements of a draw outside the bounds of all other draws, `farthest` their largest distance. STRAYS times as
+    many may be outside in a device's output. Strays only occur if inner numbers near ties were rounded.
     """
 
     exact: Any
@@ -48,7 +48,7 @@ class Expectation:
     """The expected outputs of a network for some inputs, computed once, when first needed."""
 
     def __init__(self, network: Network, feeds: Mapping[str, Any], *, reference: Reference | None = None) -> None:
-        """`reference` of this network, where there is one already."""
+        """`reference` is an existing Reference of this network; by default one is made."""
         self._network = network
         self._feeds = feeds
         self._reference = Reference(network) if reference is None else reference
@@ -75,13 +75,13 @@ class Expectation:
         ]
 
     def describe_fault(self, outputs: Sequence[Any]) -> str | None:
-        """Returns what is wrong with the outputs of a device, or None."""
+        """Returns a description of the first wrong output of a device, None if all outputs are right."""
         if self._judge(outputs, self._first) is None:
             return None
         return self._judge(outputs, self._second)
 
     def make_presets(self) -> dict[str, Any]:
-        """Returns an array for each output that is to be filled, with other numbers in it; a name that is an input's cannot have one."""
+        """Returns an array with arbitrary numbers for each output, to be filled by a run; outputs that are inputs have no array."""
         return {
             spec.name: np.full(target.exact.shape, 3, numpy_dtype(spec.dtype or "float32"))
             for spec, target in zip(self._network.outputs, self._first, strict=True)
@@ -89,7 +89,7 @@ class Expectation:
         }
 
     def describe_dispute(self) -> str | None:
-        """Returns where ONNX Runtime disagrees with the reference; None if it agrees or is no oracle for the network."""
+        """Returns the first disagreement of ONNX Runtime with the reference; None if they agree or it is no oracle for the network."""
         if self._engine is None:
             return None
         return self.describe_fault(self._engine)
@@ -118,7 +118,7 @@ def _bound_output(exact: Any, distances: Sequence[Any], lenience: float, slack: 
 
 
 def describe(value: Any, bound: Bounds, name: str, dtype: str) -> str | None:
-    """Returns where an output leaves its bounds first and most, or None."""
+    """Returns the first and the largest violation of an output's bounds, or None."""
     if value.shape != bound.exact.shape:
         return f"output '{name}': expected shape {list(bound.exact.shape)}, got {list(value.shape)}"
     if value.dtype.name != dtype:
@@ -139,7 +139,7 @@ def describe(value: Any, bound: Bounds, name: str, dtype: str) -> str | None:
 
 
 def measure(value: Any, other: Any) -> Any:
-    """Returns the distance of two arrays by element; of equal infinities and of two NaN 0, of a NaN and a number infinity."""
+    """Returns the distance of two arrays by element: 0 for equal infinities and for two NaN, infinity for a NaN and a number."""
     if value.dtype.kind in "biu" and other.dtype.kind in "biu":
         return np.abs(value.astype(np.float64) - other.astype(np.float64)) + (
             (value != other) & (value.astype(float) == other.astype(float))
@@ -169,7 +169,7 @@ def run_engine(model: bytes, feeds: Mapping[str, Any]) -> list[Any] | None:
         return None
     try:
         return list(_open_session(model).run(None, dict(feeds)))
-    except Exception as error:  # its errors have no common class; those of other kinds go on
+    except Exception as error:  # ONNX Runtime's errors have no common class; other errors are raised again
         if type(error).__module__.startswith("onnxruntime"):
             return None
         raise
@@ -177,5 +177,5 @@ def run_engine(model: bytes, feeds: Mapping[str, Any]) -> list[Any] | None:
 
 @lru_cache(maxsize=1)
 def _open_session(model: bytes) -> Any:
-    """Returns a session of ONNX Runtime; the last one is kept for the next run of the same model."""
+    """Returns a session of ONNX Runtime; the last session is cached for the next run of the same model."""
     return open_reference_session(model)

@@ -24,7 +24,7 @@ def _weights(b: GraphBuilder, *shape: int, dtype: str = "int8") -> str:
 
 
 def _dequantized(b: GraphBuilder, *shape: int, scale: str, zero: str) -> DrawnValue:
-    """Adds weights in the QDQ form, which nothing else reads."""
+    """Adds weights in the QDQ form, for a single reader."""
     weight = b.add("DequantizeLinear", [_weights(b, *shape), scale, zero], shape, dtype="float32")
     b.values.remove(weight)
     return weight
@@ -35,7 +35,7 @@ def _is_byte(value: DrawnValue, rank: int) -> bool:
 
 
 def grow_quantize(b: GraphBuilder) -> None:
-    """Adds QuantizeLinear, at times with DequantizeLinear right behind it."""
+    """Adds QuantizeLinear, at times followed by DequantizeLinear."""
     x = b.pick(lambda value: value.dtype == "float32" and value.bound < 300)
     dtype = b.choose("uint8", "uint8", "int8")
     scale, zero = _draw_scale(b, dtype)
@@ -45,7 +45,7 @@ def grow_quantize(b: GraphBuilder) -> None:
 
 
 def grow_dequantize(b: GraphBuilder) -> None:
-    """Adds DequantizeLinear of bytes or of sums."""
+    """Adds DequantizeLinear of bytes or of int32 sums."""
     x = b.pick(lambda value: value.dtype in ("uint8", "int8", "int32"))
     if x.dtype == "int32":
         b.add("DequantizeLinear", [x, b.scalar(1e-4, "float32")], x.shape, dtype="float32", bound=max(1.0, x.bound * 1e-4))
@@ -55,7 +55,7 @@ def grow_dequantize(b: GraphBuilder) -> None:
 
 
 def grow_dynamic(b: GraphBuilder) -> None:
-    """Adds DynamicQuantizeLinear with MatMulInteger behind it, and the product of both scales, as exporters write it."""
+    """Adds DynamicQuantizeLinear, MatMulInteger and the product of both scales, as exporters write it."""
     x = b.pick(
         lambda value: value.dtype == "float32" and value.rank >= 2 and isinstance(value.shape[-1], int) and value.bound < 300
     )

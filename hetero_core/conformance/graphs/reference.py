@@ -2,8 +2,8 @@
 
 Every floating-point constant and input is widened to float64. To learn how far rounding may move an output, the graph is computed again
 with each result (and, where an operator adds up products, each operand) multiplied by 1 + u, u random within some units of the declared
-type's precision: Monte Carlo arithmetic. What then spreads is what a right device may be off by. A number near a tie of Round, ArgMax or a
-comparison falls to either side in some of these runs, so its spread is as large as the step, and no more is asked of it.
+type's precision: Monte Carlo arithmetic. The spread of the results is the error allowed to a right device. A number near a tie of Round,
+ArgMax or a comparison falls to either side in some of these runs, so its spread, and the allowed error, is as large as the step.
 Source: Parker 1997, Monte Carlo arithmetic.
 """
 
@@ -52,17 +52,17 @@ _WITH_NUMBERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The distance by which values are moved: `units` of their type's precision, drawn from `random`."""
+    """The noise on values: up to `units` of their type's precision, drawn from `random`."""
 
     random: np.random.Generator
     units: float
 
     def move(self, array: Any, dtype: str | None) -> Any:
-        """Returns the array with each number moved a little; what is no floating-point number stays."""
+        """Returns the array with noise relative to each number; only floating-point arrays change."""
         return array * (1 + self._draw(array, dtype)) if self._moves(array, dtype) else array
 
     def shift(self, array: Any, dtype: str | None) -> Any:
-        """Returns the array with each number moved as far as a 1 would be."""
+        """Returns the array with absolute noise: each number is moved as far as 1.0 would be by `move`."""
         return array + self._draw(array, dtype) if self._moves(array, dtype) else array
 
     def _moves(self, array: Any, dtype: str | None) -> bool:
@@ -112,7 +112,7 @@ class Reference:
         node = step.node
         results = self._call(step, self._move_operands(node, noise, inputs), bodies)
         if noise.units and node.op_type in _QUANTIZING:
-            # Scales move for all elements at once; at ties engines differ element by element.
+            # Noise on a scale moves all elements together, but engines break ties per element.
             others = self._call(step, self._move_operands(node, noise, inputs), bodies)
             results = (np.where(noise.random.random(results[0].shape) < 0.5, results[0], others[0]), *results[1:])
         if node.op_type not in _EXACT:
@@ -129,15 +129,15 @@ class Reference:
     def _move_operands(self, node: Node, noise: Noise, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if node.op_type in _EXACT or node.op_type in _ACCURATE:
             return inputs
-        # The scales of Resize say how large the result is.
+        # The scales of Resize determine the output size, so they get no noise.
         count = 1 if node.op_type == "Resize" else len(inputs)
         moved = (noise.move(value, self._precision(node, name)) for value, name in zip(inputs[:count], node.inputs, strict=False))
         return (*moved, *inputs[count:])
 
     def _precision(self, node: Node, name: str) -> str | None:
-        """Returns the type whose precision a value has.
+        """Returns the type that determines the precision of a value.
 
-        Attributes are float32 whatever the node computes in, and the mean of a LayerNormalization is float32 unless it says otherwise.
+        Attributes are float32 in nodes of any type, and the mean of a LayerNormalization is float32 unless `stash_type` is set.
         """
         dtype = self._dtype_of.get(name)
         is_single = node.op_type in ("LayerNormalization", *_WITH_NUMBERS) or any(

@@ -53,7 +53,7 @@ def grow_linear(b: GraphBuilder) -> None:
 
 
 def grow_product(b: GraphBuilder) -> None:
-    """Adds a product of two values, at times of one value with itself turned round."""
+    """Adds a product of two values, at times of a value with its own transpose."""
     x, width = _pick(b, lowest=2)
     partners = [
         value for value in b.values

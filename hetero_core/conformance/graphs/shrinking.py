@@ -1,4 +1,4 @@
-"""The smallest part of a graph that still fails in the same way, and how it is written for a reader."""
+"""Shrinks a graph to its smallest part that still fails in the same way, and writes it as text."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MOST_NUMBERS = 16
 
 
 def shrink(core: Core, trial: Trial, failure: Failure) -> tuple[Network, Failure]:
-    """Returns a smallest part that fails on the way of this failure, with its failure.
+    """Returns the smallest part that fails when run the same way, with its failure.
 
-    Values that the part reads and that the rest of the graph made become inputs; they are those of the toolkit.
+    Values that cross from the rest of the graph into the part become inputs, with the values that the toolkit computed.
     """
     recorded = [record_values(trial.network, feed) for feed in trial.feeds]
     failures = {id(trial.network): failure}
@@ -43,13 +43,13 @@ def shrink(core: Core, trial: Trial, failure: Failure) -> tuple[Network, Failure
     parts: list[Network] = []
     smallest = _drop_outputs(reduce_network(trial.network, fails), fails)
     if smallest is not trial.network:
-        # What made the outputs that are gone can go now.
+        # Nodes that only served the dropped outputs can be removed now.
         smallest = reduce_network(smallest, fails)
     return smallest, failures[id(smallest)]
 
 
 def _drop_outputs(network: Network, fails: Callable[[Network], bool]) -> Network:
-    """Returns the network without the outputs that it fails without."""
+    """Returns the network without those outputs that the failure does not need."""
     for spec in network.outputs:
         rest = tuple(output for output in network.outputs if output.name != spec.name)
         smaller = replace(network, outputs=rest)
@@ -59,7 +59,7 @@ def _drop_outputs(network: Network, fails: Callable[[Network], bool]) -> Network
 
 
 def find_failure(core: Core, part: Network, recorded: Sequence[Mapping[str, Any]], way: Way) -> Failure | None:
-    """Returns the failure of a part on a way, None also where the part cannot be tried."""
+    """Returns the failure of a part that is run in this way; None if it passes or cannot be run."""
     if any(spec.name not in values for values in recorded for spec in part.inputs):
         return None
     try:
@@ -80,13 +80,13 @@ def record_values(network: Network, feed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(text: str) -> str:
-    """Returns what a failure is, apart from where and how much: a wrong number, or an error by its class."""
+    """Returns the kind of a failure without place and size: a wrong number, or the class of an error."""
     head = text.split(":", 1)[0]
     return head if head.isidentifier() else "wrong"
 
 
 def write_text(network: Network) -> str:
-    """Returns a network as ONNX text in one block; large constants and the sizes behind them are named, not written out."""
+    """Returns a network as ONNX text in one block; large constants and the sizes behind them are replaced by names."""
     nodes = "".join(f"  {_write_node(node)}\n" for node in network.nodes)
     constants = [f"  {_write_constant(name, constant.array)}\n" for name, constant in network.initializers.items()]
     head = ", ".join(f"{spec.type} {spec.name}" for spec in network.inputs)

@@ -1,4 +1,4 @@
-"""A graph on a device in several ways: loaded, imported, split; three runs of one request each, with and without preset outputs."""
+"""A graph on a device in several ways: loaded, imported, split; each time three runs of a request, with or without preset outputs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to run a graph. `pins` of a split name a device for each node; with `is_imported` the network is exported first.
+    """A way to run a graph. `pins` of a split name a device for each node; with `is_imported` the network is exported and imported.
 
-    With `is_exported` it is exported before it runs, for a later way of the same device, configuration and pins that is imported.
+    With `is_exported` it is exported before it runs, for a later import with the same device, configuration and pins.
     """
 
     name: str
@@ -41,7 +41,7 @@ Blobs = dict[tuple[Any, ...], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure, and the way of running the graph on which it appeared."""
+    """A failure, and the way to run the graph that showed it."""
 
     way: Way
     text: str
@@ -57,7 +57,7 @@ class Trial:
         self.expectations = [Expectation(network, feed, reference=reference) for feed in self.feeds]
 
     def find_failure(self, core: Core, ways: Sequence[Way]) -> Failure | None:
-        """Returns the first thing that goes wrong on one of these ways, or None."""
+        """Returns the first failure among these ways, or None."""
         blobs: Blobs = {}
         for way in ways:
             text = self._try_way(core, way, blobs)
@@ -66,7 +66,7 @@ class Trial:
         return None
 
     def find_dispute(self) -> str | None:
-        """Returns where ONNX Runtime and the reference disagree about a run, or None."""
+        """Returns the first disagreement of ONNX Runtime and the reference about a run, or None."""
         disputes = (expectation.describe_dispute() for expectation in self.expectations)
         return next((text for text in disputes if text is not None), None)
 
@@ -76,13 +76,13 @@ class Trial:
             with loaded:
                 return self._run(loaded, way)
         except UnsupportedNodesError as error:
-            # A device is asked about the whole; what it takes there, fused with others, it may refuse alone, with the reason.
+            # The query covers the whole network; a device may take a node as part of a fusion and refuse it alone in a split.
             return None if way.pins else f"{type(error).__name__}: {error}"
-        except Exception as error:  # noqa: BLE001  # a device may raise anything; it is the fault that is looked for
+        except Exception as error:  # noqa: BLE001  # a device may raise anything; the error is the failure
             return f"{type(error).__name__}: {error}"
 
     def _load(self, core: Core, way: Way, blobs: Blobs) -> ExecutableNetwork:
-        """Returns the network as it runs on a way. Where that is imported it is exported as it was loaded for an earlier one."""
+        """Returns the network loaded for this way. An import takes the blob that an earlier way exported, if there is one."""
         key = (way.device, tuple(way.config.items()), tuple(way.pins.items()))
         if way.is_imported and key in blobs:
             return core.import_network(blobs[key], way.device)

@@ -1,1 +1,1 @@
-"""Drawn cases of the operators that ONNX Runtime has beside ONNX's own, with ONNX Runtime's own kernels as the oracle."""
+"""Drawn cases of ONNX Runtime's contrib operators, with ONNX Runtime's kernels as the oracle."""

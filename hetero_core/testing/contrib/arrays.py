@@ -1,4 +1,4 @@
-"""Draws of cases: operators on axes, images, tokens, and those of ONNX's own domain that only ONNX Runtime runs."""
+"""Draws of cases: operators on axes, images and tokens, and operators in ONNX's own domain that only ONNX Runtime supports."""
 
 from __future__ import annotations
 

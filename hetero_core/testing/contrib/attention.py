@@ -11,11 +11,11 @@ from hetero_core.testing.contrib.case import ContribCase, Draw
 from hetero_core.testing.contrib.drawing import Generator
 
 _MASKED = 4e-3
-"""A row all of whose keys are masked keeps 10,000 less than its scores: what is left of them has steps of a thousandth."""
+"""In a row with all keys masked, 10,000 is subtracted from each score, which leaves a resolution of about a thousandth."""
 
 
 def _draw_mask(rng: Generator, batch: int, queries: int, keys: int) -> Any:
-    """Returns no mask, or one of the forms that ONNX Runtime's CPU kernels take."""
+    """Returns None, or a mask in a form that ONNX Runtime's CPU kernels take."""
     kind = rng.integer(5)
     if kind == 0:
         return None
@@ -30,7 +30,7 @@ def _draw_mask(rng: Generator, batch: int, queries: int, keys: int) -> Any:
 
 
 def _draw_bias(rng: Generator, batch: int, heads: int, queries: int, keys: int, *, dtype: Any = np.float32) -> Any:
-    """Returns what is added to the scores, of its own for each batch and head or the same for all."""
+    """Returns the bias of the attention scores, either separate for each batch and head or shared."""
     return rng.floats(rng.choose((1, batch)), rng.choose((1, heads)), queries, keys, dtype=dtype)
 
 

@@ -98,7 +98,7 @@ def _draw_packed(rng: Generator) -> ContribCase:
         kinds = {0: np.float32, 1: np.float16, 30: ml_dtypes.bfloat16}
         rows = rng.floats(5, blocks, 1, dtype=kinds[kind]).view(np.uint8)
     else:
-        # Where the scales of a block stand.
+        # The positions of the scales in a block.
         for place in {13: (0, 2), 14: (208,)}.get(kind, (0,)):
             rows[..., place : place + 2] = rng.scales(5, blocks, 1).astype(np.float16).view(np.uint8)
     indices = np.asarray(rng.integers(-2, 8, rng.choose(((), (3,), (2, 3)))), rng.choose((np.int32, np.int64)))

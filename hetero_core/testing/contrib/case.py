@@ -1,4 +1,4 @@
-"""A case of one operator: drawn inputs and attributes, the model of its one node, and what ONNX Runtime's own kernel computes.
+"""A case of an operator: drawn inputs and attributes, the model of its single node, and the outputs of ONNX Runtime's own kernel.
 
 Imports onnx and ONNX Runtime only inside functions; the engine runs the node without any rewriting, on one thread.
 """
@@ -22,10 +22,10 @@ OPSET = 17
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContribCase:
-    """One node. An absent input is None; `outputs` says which are asked for; `constants` are inputs that the model holds.
+    """A node. An absent input is None; `outputs` are the requested outputs; `constants` are inputs that the model holds as initializers.
 
-    `tolerance` is relative, for floats of 32 bits; integers, bools and texts are compared bit for bit. `aliases` are outputs and the
-    inputs whose memory the engine wants them to have.
+    `tolerance` is relative, for floats of 32 bits; integers, bools and texts are compared bit for bit. `aliases` maps outputs to
+    the inputs whose memory the engine requires them to share.
     """
 
     op_type: str
@@ -40,7 +40,7 @@ class ContribCase:
 
     @property
     def feeds(self) -> dict[str, Any]:
-        """Input name -> array, of the inputs that are no constants."""
+        """Input name -> array, for the inputs that are not constants."""
         return {f"x{index}": x for index, x in enumerate(self.inputs) if x is not None and index not in self.constants}
 
 
@@ -49,7 +49,7 @@ Draw = Callable[[Generator], ContribCase]
 
 
 def make_model(case: ContribCase) -> onnx.ModelProto:
-    """Returns the model of the case's one node; its inputs have types and shapes, its outputs none."""
+    """Returns the model of the case's node; its inputs have types and shapes, its outputs do not."""
     import onnx
 
     from hetero_core.dtypes import dtype_of_numpy, onnx_of_dtype
@@ -73,7 +73,7 @@ def make_model(case: ContribCase) -> onnx.ModelProto:
 def run_engine(case: ContribCase) -> dict[str, Any]:
     """Returns the outputs of ONNX Runtime's own kernel, by their names; products of bytes are exact on every processor.
 
-    Raises: what the engine raises.
+    Raises: any error of the engine.
     """
     case = _with_unsigned_weights(case)
     session = open_reference_session(make_model(case).SerializeToString())
@@ -99,7 +99,7 @@ def _with_unsigned_weights(case: ContribCase) -> ContribCase:
 
 
 def _run_bound(session: Any, case: ContribCase, names: list[str]) -> dict[str, Any]:
-    """Returns the outputs of a run in which some of them take the memory of inputs."""
+    """Returns the outputs of a run in which some outputs share the memory of inputs."""
     import onnxruntime
 
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(x.copy()) for name, x in case.feeds.items()}

@@ -1,4 +1,4 @@
-"""Shared parts of drawn cases: shapes, quantized tensors with scales and zero points, choices. All from one generator."""
+"""Shared parts of drawn cases: shapes, quantized tensors with scales and zero points, choices; all drawn from one generator."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Item = TypeVar("Item")
 
 
 class Generator(np.random.Generator):
-    """NumPy's generator, which also draws what cases are made of."""
+    """NumPy's generator with further methods that draw the parts of cases."""
 
     def choose(self, items: Sequence[Item]) -> Item:
-        """Returns one of the items."""
+        """Returns a random item."""
         return items[int(self.integers(len(items)))]
 
     def flip(self) -> bool:
@@ -22,7 +22,7 @@ class Generator(np.random.Generator):
         return bool(self.integers(2))
 
     def integer(self, low: int, high: int | None = None) -> int:
-        """Returns a number from `low` on, below `high`; with one argument from 0 on, below it."""
+        """Returns an integer in [low, high), or in [0, low) without `high`."""
         return int(self.integers(low, high))
 
     def sizes(self, rank: int, largest: int = 6) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ class Generator(np.random.Generator):
         return np.asarray(self.integers(limits.min, limits.max + 1, sizes)).astype(dtype)
 
     def scales(self, *sizes: int) -> Any:
-        """Returns scales from 0.005 to 0.1; a scalar where there are no sizes."""
+        """Returns scales from 0.005 to 0.1; a scalar if no sizes are given."""
         return np.asarray(self.uniform(0.005, 0.1, sizes)).astype(np.float32)
 
     def quantized(self, dtype: Any, *sizes: int) -> tuple[Any, Any, Any]:
@@ -47,7 +47,7 @@ class Generator(np.random.Generator):
         return self.numbers(dtype, *sizes), self.scales(), self.numbers(dtype)
 
     def constants(self, *inputs: int) -> frozenset[int]:
-        """Returns these inputs, to be constants of the model, every other time; else none."""
+        """Returns these inputs, to become constants of the model, half of the time; else an empty set."""
         return frozenset(inputs) if self.flip() else frozenset()
 
     def byte_type(self) -> Any:

@@ -1,4 +1,4 @@
-"""The draws of all operators of ONNX Runtime's own, by operator."""
+"""The draws of all contrib operators of ONNX Runtime, by operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of cases: normalizations, activations and products with what is fused to them, and operators of ONNX's own domain."""
+"""Draws of cases: normalizations, activations and products with fused operators, and operators of ONNX's own domain."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _draw_simplified(rng: Generator) -> ContribCase:
 
 
 def _draw_layer(rng: Generator) -> ContribCase:
-    # Not float64, of which the standard takes the statistics in float32 and ONNX Runtime in float64.
+    # Without float64, whose statistics ONNX computes in float32 and ONNX Runtime in float64.
     dtype = rng.choose((np.float32, np.float16))
     shape = rng.sizes(3)
     axis = rng.integer(-3, 3)

@@ -1,4 +1,4 @@
-"""Draws of cases: operators on quantized values, element by element and joined."""
+"""Draws of cases: operators on quantized values, elementwise and concatenating."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of cases: LSTMs, linear attention, convolutions with a state, and sequences that stand one behind the other."""
+"""Draws of cases: LSTMs, linear attention, convolutions with a state, and packed sequences."""
 
 from __future__ import annotations
 
