@@ -76,7 +76,7 @@ class AutoDevice(Composer):
         """The latest time that each device took to load a network; which loads fastest is known from it."""
 
     def list_entries(self, device: DeviceName) -> tuple[ListedDevice, ...]:
-        """Returns the devices of the list, or where it names none all that are installed, without the excluded ones."""
+        """Returns the devices of the list (all installed devices if it is empty), without the excluded devices."""
         entries = super().list_entries(device)
         excluded = [entry.device for entry in entries if entry.is_excluded]
         listed = tuple(entry for entry in entries if not entry.is_excluded)

@@ -22,7 +22,7 @@ from hetero_core.network.types import ValueSpec
 
 
 class PoolExecutable(Executable):
-    """Hands each request to a member of the pool. `source` is None where the members came from a blob: no other one can be loaded."""
+    """Hands each request to a member of the pool. `source` is None if the members came from a blob: no other member can be loaded."""
 
     source: MemberSource | None = None
     takes_tensors = True
@@ -111,7 +111,7 @@ class _WaitingTicket(PoolTicket):
         self._granted.set()
 
     def run(self) -> tuple[Any, ...]:
-        """Returns what the member returns, when there is one."""
+        """Waits for a member and returns its result."""
         self._granted.wait()
         self._granted = threading.Event()
         if self._refusal is not None:

@@ -9,7 +9,7 @@ from hetero_core.network.types import TensorType, ValueType
 
 
 def find_type(network: Network, value: str) -> ValueType | None:
-    """Returns the type of a constant or of another value; None where nothing is known of it."""
+    """Returns the type of a constant or of another value; None if it is unknown."""
     return network.initializers[value].type if value in network.initializers else network.type_of(value)
 
 

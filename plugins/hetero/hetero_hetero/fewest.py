@@ -72,7 +72,7 @@ class _Waves:
     last: _Wave | None
 
     def frontier(self) -> tuple[tuple[int, ...], ...]:
-        """Returns what tells apart beginnings that ran different nodes: the ready ones, which are the first of the rest."""
+        """Returns the key of a set of executed nodes: the ready nodes, which are the first of the remaining nodes."""
         return tuple(tuple(sorted(nodes)) for nodes in self.ready)
 
     def rate(self, heights: Sequence[int]) -> tuple[int, int]:

@@ -61,11 +61,11 @@ class SelectionLog:
         self._write("All of them are on one device: one subgraph")
 
     def begin_device(self, device: object) -> None:
-        """Notes whose turn begins."""
+        """Notes the device whose selection begins."""
         self._write(f"Device {device}")
 
     def begin_walk(self, roots: Iterable[int]) -> Note:
-        """Notes the possible roots; returns what notes each step of the growth from the first of them."""
+        """Notes the possible roots; returns the callback that notes each step of the growth from the first root."""
         self._write(f"  Possible roots: {self._list(roots)}")
         self._step = 0
         return self._note_step

@@ -69,7 +69,7 @@ def _find_unit_around(network: Network, index: int) -> tuple[int, ...]:
 
 
 def _follow_to_quantizers(network: Network, index: int) -> tuple[int, ...]:
-    """Returns the activations and QuantizeLinear nodes behind a node, () where something else reads its result."""
+    """Returns the activations and QuantizeLinear nodes behind a node, () if another node reads its result."""
     passed: list[int] = []
     while True:
         node = network.nodes[index]
@@ -85,7 +85,7 @@ def _follow_to_quantizers(network: Network, index: int) -> tuple[int, ...]:
 
 
 def _list_readers(network: Network, node: Node) -> tuple[int, ...]:
-    """Returns the readers of a node's only output, () where it has several or the network returns it."""
+    """Returns the readers of a node's only output, () if it has several outputs or the network returns the output."""
     if len(node.writes) != 1 or node.outputs[0] in network.names_of_outputs:
         return ()
     return network.index_of_consumers.get(node.outputs[0], ())
@@ -107,7 +107,7 @@ def _is_quantizer(node: Node, op_type: str) -> bool:
 
 
 def find_shape_nodes(network: Network) -> tuple[int, ...]:
-    """Returns the positions of the nodes whose results are small and only say how others compute, ascending."""
+    """Returns the ascending positions of shape nodes: small results that only control how other nodes compute."""
     shape_nodes: set[int] = set()
     for index in reversed(range(len(network.nodes))):
         values = network.nodes[index].writes
@@ -117,7 +117,7 @@ def find_shape_nodes(network: Network) -> tuple[int, ...]:
 
 
 def _is_shape(network: Network, value: str) -> bool:
-    """Says whether a value may be a shape, or what one is made of: few integers, or a vector of factors as Resize takes."""
+    """Says whether a value may be a shape or a part of a shape: few integers, or a vector of factors as Resize takes."""
     known = network.type_of(value)
     if not isinstance(known, TensorType):
         return False
