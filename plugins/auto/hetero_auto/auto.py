@@ -86,7 +86,7 @@ class AutoDevice(Composer):
         return tuple(entry for entry in installed if entry.device not in excluded)
 
     def _is_listed(self, device: DeviceName) -> bool:
-        """Says whether the list names devices; else they are all that are installed, and are created one by one."""
+        """Says whether the list names devices; else all installed devices are candidates, created one at a time."""
         return any(not entry.is_excluded for entry in super().list_entries(device))
 
     @hookimpl

@@ -44,7 +44,7 @@ class ChildConfigs(Mapping[str, Mapping[str, Any]]):
 
 
 class Candidates:
-    """A walk over the names that can be repeated. Devices that compute in the network's precision go before the others. Safe for threads."""
+    """A walk over the names that can be repeated. Devices of the network's precision go before the others. Safe for threads."""
 
     def __init__(
         self, core: Core, network: Network, configs: Mapping[str, Mapping[str, Any]], precision: str, *, title: str

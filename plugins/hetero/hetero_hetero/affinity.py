@@ -48,7 +48,7 @@ class SplitTask:
     _parts: dict[tuple[str, ...], Network] = field(default_factory=dict, init=False, repr=False)
 
     def cut(self, names: tuple[str, ...]) -> Network:
-        """Returns the part of these nodes, cut once: what a device was asked about is also what it loads.
+        """Returns the part of these nodes, cut once: a device loads the same network that it was asked about.
 
         Raises: InvalidNetworkError if a value at a border has no known element type.
         """
@@ -91,7 +91,7 @@ def begin_assignment(task: SplitTask) -> Assignment:
             raise AffinityError(
                 f"node {task.network.node(name).label} is pinned to {device}, which cannot be used: {task.unavailable[canonical]}"
             )
-        # A plan that was written as pins says so where HETERO runs an If itself.
+        # A plan written as pins names HETERO for an If that HETERO runs itself.
         if canonical not in priorities and not (canonical == task.itself and is_branching(task.network.node(name))):
             hint = suggest(canonical, priorities) or ";"
             raise AffinityError(
@@ -139,7 +139,7 @@ def _ask_in_order(task: SplitTask, assignment: Assignment) -> list[str]:
 
 
 def _take_branching(task: SplitTask, assignment: Assignment, name: str) -> bool:
-    """Assigns a node that no device takes to HETERO itself where it is an If with branches that can be split; says whether it is."""
+    """Assigns a refused node to HETERO itself if it is an If whose branches can be split; returns whether it was assigned."""
     node = task.network.node(name)
     if (
         not is_branching(node)
@@ -170,7 +170,7 @@ def _query(task: SplitTask, assignment: Assignment, names: Iterable[str], device
 
 
 def _find_part(task: SplitTask, names: tuple[str, ...]) -> Network:
-    """Returns the network of these nodes; the whole one if a value of unknown type makes that no network of its own.
+    """Returns the network of these nodes; the whole network if a border value of unknown type prevents a cut.
 
     A plan that really has to cut there fails when its stages are cut, with the values listed.
     """

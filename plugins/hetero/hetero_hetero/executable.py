@@ -1,4 +1,4 @@
-"""A split network in use: runs its stages as their inputs exist, moves what has to be moved, frees what nobody reads any more.
+"""A split network in use: runs its stages as their inputs exist, moves values between devices, frees values after their last reader.
 
 A chain runs on the caller's thread, without locks to wait for; only where two devices could work at once does `schedule` spread it.
 """

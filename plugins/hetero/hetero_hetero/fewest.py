@@ -23,7 +23,7 @@ WIDEST_BEAM = 64
 
 
 def select_fewest(graph: Digraph, log: SelectionLog) -> list[list[int]]:
-    """Returns the waves as positions, in the order in which they run; those of one device may be disconnected inside."""
+    """Returns the waves as positions, in the order in which they run; a subgraph may be disconnected."""
     log.begin_part(graph, FEWEST)
     devices = graph.device_of_position
     forward = find_waves(graph.producers, graph.consumers, devices)

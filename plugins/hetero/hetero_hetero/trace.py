@@ -27,7 +27,7 @@ _HEADINGS = {
 
 
 class SelectionLog:
-    """What a selection did. `procedure_of_node` maps the number of each node to the procedure that selected its subgraph.
+    """The log of a selection. `procedure_of_node` maps the number of each node to the procedure that selected its subgraph.
 
     Steps are noted only if the log `traces`. Nodes of a part are numbered by its own positions.
     """
@@ -51,7 +51,7 @@ class SelectionLog:
         self._write(_HEADINGS[procedure])
 
     def restart_part(self, part: Digraph, procedure: str) -> None:
-        """Forgets what was noted of the present part, which another procedure selects now."""
+        """Discards the notes on the present part, because another procedure selects it now."""
         length, self._room, self._left_out = self._start
         del self._lines[length:]
         self.begin_part(part, procedure)

@@ -1,4 +1,4 @@
-"""The ORT device: hooks on ONNX Runtime. `ORT` is its CPU provider; the installed engine's other usable providers have names like `ORT.CUDA`."""
+"""The ORT device: hooks on ONNX Runtime. `ORT` is its CPU provider; other usable providers have names like `ORT.CUDA`."""
 
 from __future__ import annotations
 

@@ -427,7 +427,7 @@ def _is_fused_by_channels(node: Node, graph: Graph) -> bool:
 
 
 def _is_per_channel(value_type: object) -> bool:
-    """Says whether a value has a number for each channel of a value of at least four dimensions, and none for any other axis."""
+    """Says whether a value varies only along the channels of a value of at least four dimensions."""
     if not isinstance(value_type, TensorType) or value_type.shape is None:
         return False
     sizes = value_type.shape
