@@ -1,6 +1,6 @@
 """PoolExecutable: a network loaded on several devices, each request on one of them.
 
-A request that is started goes to its device without a thread of ours; a request runs on the caller's thread if the caller waits for it. Inputs and
+A started request goes to its device without a thread of ours; a request that its caller waits for uses the caller's thread. Inputs and
 outputs are the host's, whatever memory a device has; a tensor of the caller stays where the device that runs the request has its memory.
 """
 

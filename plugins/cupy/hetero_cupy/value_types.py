@@ -14,7 +14,7 @@ def find_type(network: Network, value: str) -> ValueType | None:
 
 
 def find_shaped_type(network: Network, value: str) -> TensorType | None:
-    """Returns the type of a tensor whose rank is known; None for any other value."""
+    """Returns the type of a tensor of known rank; None for any other value."""
     value_type = find_type(network, value)
     return value_type if isinstance(value_type, TensorType) and value_type.shape is not None else None
 

@@ -181,7 +181,7 @@ class Flow(Progress):
 
 
 class StartedFlow(Progress):
-    """A run of a schedule without a thread of its own. `begin_stage(index, end)` returns at once, and `end` is called once, from any thread."""
+    """A run without a thread of its own. `begin_stage(index, end)` returns at once, and `end` is called once, from any thread."""
 
     def __init__(self, schedule: Schedule, begin_stage: Begin, token: CancelToken, done: End) -> None:
         super().__init__(schedule, token)

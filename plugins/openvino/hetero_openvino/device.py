@@ -28,7 +28,7 @@ from hetero_openvino.probing import OpenvinoProber
 
 PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 NEWEST_OPSETS = MappingProxyType({"": 28})
-"""The newest opset whose operators were compared with OpenVINO 2026.4, which runs what it does not know as what was before, without a word.
+"""The newest opset whose operators were compared with OpenVINO 2026.4, which silently runs newer operators by their older definition.
 
 What it gets wrong of an opset is in `known_errors`.
 """
@@ -132,13 +132,13 @@ class OpenvinoDevice(EngineDevice):
     def _prepare_measured(
         self, device: DeviceName, network: Network, config: Mapping[str, Any]
     ) -> Callable[[], OpenvinoExecutable] | None:
-        """Returns what compiles the network so that the engine measures it; None if `config` asks for that already."""
+        """Returns a function that compiles the network with profiling; None if `config` asks for that already."""
         if config["PERF_COUNT"]:
             return None
         return lambda: self.compile(device, network, self.stamp(network), {**config, "PERF_COUNT": True})
 
     def store(self, executable: OpenvinoExecutable) -> Mapping[str, Any]:
-        """The engine's own export, and the ports of its model; nothing where all outputs are inputs."""
+        """The engine's own export, and the ports of its model; empty if all outputs are inputs."""
         if executable.compiled is None:
             return {}
         stream = io.BytesIO()

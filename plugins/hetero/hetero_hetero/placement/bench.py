@@ -30,7 +30,7 @@ class StopwatchPool:
     """Answers commands of the stopwatch by key: one process for each key. A context manager."""
 
     def __init__(self, core: Core, network: Network, inputs: Mapping[str, Any], devices: Mapping[str, Mapping[str, Any]]) -> None:
-        """`devices` are those that take part, with their configuration in this Core."""
+        """`devices` maps the participating devices to their configuration in this Core."""
         self._devices = devices
         self._children: dict[str, StopwatchProcess] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
