@@ -76,7 +76,7 @@ class AutoDevice(Composer):
         """The latest time that each device took to load a network; which loads fastest is known from it."""
 
     def list_entries(self, device: DeviceName) -> tuple[ListedDevice, ...]:
-        """Returns the devices of the list, or where it names none all that are installed, without the excluded ones."""
+        """Returns the devices of the list (all installed devices if it is empty), without the excluded devices."""
         entries = super().list_entries(device)
         excluded = [entry.device for entry in entries if entry.is_excluded]
         listed = tuple(entry for entry in entries if not entry.is_excluded)
@@ -86,7 +86,7 @@ class AutoDevice(Composer):
         return tuple(entry for entry in installed if entry.device not in excluded)
 
     def _is_listed(self, device: DeviceName) -> bool:
-        """Says whether the list names devices; else they are all that are installed, and are created one by one."""
+        """Says whether the list names devices; else all installed devices are candidates, created one at a time."""
         return any(not entry.is_excluded for entry in super().list_entries(device))
 
     @hookimpl

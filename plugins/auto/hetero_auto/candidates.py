@@ -44,12 +44,12 @@ class ChildConfigs(Mapping[str, Mapping[str, Any]]):
 
 
 class Candidates:
-    """A walk over the names that can be repeated. Those that compute in the network's precision go before the others. Safe for threads."""
+    """A walk over the names that can be repeated. Devices of the network's precision go before the others. Safe for threads."""
 
     def __init__(
         self, core: Core, network: Network, configs: Mapping[str, Mapping[str, Any]], precision: str, *, title: str
     ) -> None:
-        """`configs` has every device of the list, in order; `title` is the list, where one was given, for warnings."""
+        """`configs` has every device of the list, in order; `title` is the list for warnings, if a list was given."""
         self._core, self._network, self._configs, self._precision = core, network, configs, precision
         self._title = title
         self._lock = threading.RLock()
@@ -104,7 +104,7 @@ class Candidates:
 
     def find_quick(self, seconds: Mapping[str, float]) -> str | None:
         """Returns the device that is taken to load fastest: by the `seconds` of earlier loads where there are some of it, else the last of
-        the list, before those that hold the interpreter's lock; None where no device takes the network.
+        the list, before those that hold the interpreter's lock; None if no device takes the network.
         """
         backwards = list(reversed(self.names))
         backwards.sort(key=self._is_slow)

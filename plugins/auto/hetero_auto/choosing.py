@@ -52,7 +52,7 @@ def list_installed(core: Core, *, itself: str) -> tuple[str, ...]:
 
 
 def _rank(core: Core, name: str) -> int | None:
-    """Returns the place of a device's kind; None for one that is made of others. Raises: DeviceUnavailableError."""
+    """Returns the place of a device's kind; None for a composite device. Raises: DeviceUnavailableError."""
     kind = core.find_kind(name)
     if kind in _RANKS or kind == "composer":
         return _RANKS.get(kind)
@@ -87,7 +87,7 @@ def find_precision(network: Network) -> str:
 def lacks_precision(core: Core, name: str, precision: str) -> bool:
     """Says whether a device computes in other precisions than this by its own account.
 
-    One that names no precision at all, as one made of others, is taken to compute in it.
+    A device without named precisions, as a composite device, is assumed to compute in it.
     """
     capabilities = core.get_metric(name, "OPTIMIZATION_CAPABILITIES")
     own = [capability for capability in capabilities if capability in {"INT8", *_PRECISIONS.values()}]

@@ -1,6 +1,6 @@
 """PoolExecutable: a network loaded on several devices, each request on one of them.
 
-A request that is started goes to its device without a thread of ours; one whose caller waits runs on the caller's thread. Inputs and
+A started request goes to its device without a thread of ours; a request that its caller waits for uses the caller's thread. Inputs and
 outputs are the host's, whatever memory a device has; a tensor of the caller stays where the device that runs the request has its memory.
 """
 
@@ -22,7 +22,7 @@ from hetero_core.network.types import ValueSpec
 
 
 class PoolExecutable(Executable):
-    """Hands each request to a member of the pool. `source` is None where the members came from a blob: no other one can be loaded."""
+    """Hands each request to a member of the pool. `source` is None if the members came from a blob: no other member can be loaded."""
 
     source: MemberSource | None = None
     takes_tensors = True
@@ -111,7 +111,7 @@ class _WaitingTicket(PoolTicket):
         self._granted.set()
 
     def run(self) -> tuple[Any, ...]:
-        """Returns what the member returns, when there is one."""
+        """Waits for a member and returns its result."""
         self._granted.wait()
         self._granted = threading.Event()
         if self._refusal is not None:

@@ -67,7 +67,7 @@ class MemberSource:
         return Member(loaded, slots, index, processors=self.count_processors(loaded))
 
     def load_all(self, names: Sequence[str]) -> list[Member]:
-        """Returns a member for each device; where one fails, those before it are closed."""
+        """Returns a member for each device; if a device fails, the members loaded before it are closed."""
         members: list[Member] = []
         with ExitStack() as opened:
             for name in names:
@@ -80,7 +80,7 @@ class MemberSource:
 def find_shared(core: Core, entries: Sequence[ListedDevice]) -> frozenset[str]:
     """Returns the devices without a count that compute on the host's processors, where there are several: there they take turns.
 
-    Side by side they would take as long as one after the other, so the faster device should not wait for the slower ones.
+    Loading them in parallel would take as long as in sequence, so the faster device should not wait for the slower ones.
     """
     on_host = [str(entry.device) for entry in entries if entry.count is None and computes_on_host(core, str(entry.device))]
     return frozenset(on_host if len(on_host) > 1 else ())

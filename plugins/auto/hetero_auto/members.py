@@ -1,4 +1,4 @@
-"""Members of a pool, what waits for them, and the policies that choose one: plain state, changed under the pool's lock alone."""
+"""Members of a pool, their waiting requests, and the policies that choose a member: plain state, changed under the pool's lock alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Member:
 
     def __init__(self, loaded: ExecutableNetwork, slots: int, index: int, *, processors: int = 0) -> None:
         """`index` is the number of the device in the composer's list, for profiles; `processors` is how many of those that the members
-        share a run on it takes, 0 where it shares none.
+        share a run on it takes, 0 if it shares none.
         """
         self.loaded = loaded
         self.processors = processors
@@ -80,7 +80,7 @@ class MemberMemory:
 
 
 class PoolTicket:
-    """A request in the pool: what it runs, where it has failed, and who has it now."""
+    """A request in the pool: its run, the members that failed at it, and the member that has it now."""
 
     member: Member | None = None
     granted = 0.0
@@ -120,7 +120,7 @@ class PoolTicket:
         raise NotImplementedError
 
     def drop(self, error: BaseException) -> None:
-        """Is called where it will not be granted one."""
+        """Is called if the request will not get a member."""
         raise NotImplementedError
 
 
@@ -147,7 +147,7 @@ class RoundRobin:
 
 
 def choose_soonest(free: Sequence[Member], able: Sequence[Member], place: int) -> Member | None:
-    """MEASURED: the one where the request ends soonest by the runs so far; a slow one that is free waits for its turn.
+    """MEASURED: the member that ends the request soonest, by the runs so far; a slow member that is free waits for its turn.
 
     One that has not run yet counts as the fastest. A member without a free place ends one run after `place` others.
     """

@@ -1,7 +1,7 @@
 """The pool: requests in the order in which they came, and members, each a loaded network that runs so many of them at once.
 
 Rules: a request waits in one queue, and goes to a free member that the policy chooses. One that fails goes to each other member
-once; a member that fails twice in a row where another one succeeds is broken, is named in a warning, and gets nothing more.
+once; a member that fails twice in a row at requests that another member completes is broken, is named in a warning, and gets nothing more.
 Members come and go while requests run. Nothing is computed, and nothing of a device is called, while the lock is held.
 """
 
@@ -58,7 +58,7 @@ class Pool:
         return max(apart + min(sum(member.slots for member in sharing), fitting), 1)
 
     def set_members(self, members: Sequence[Member], *, processors: int = 0) -> None:
-        """Puts these in the place of those there are; one that goes ends what it runs and is closed then. `processors` is how many those
+        """Puts these in the place of those there are; a removed member finishes its runs and is then closed. `processors` is how many those
         have together that share some.
         """
         with self._lock:
@@ -86,7 +86,7 @@ class Pool:
         self._advance()
 
     def leave(self, ticket: PoolTicket, error: BaseException | None) -> bool:
-        """Frees the member of a request that it has run; True where another member gets the request now, False where it has ended."""
+        """Frees the member of a request that it has run; True if another member gets the request now, False if the request has ended."""
         member = ticket.member
         assert member is not None, "a request leaves the member that it was granted"
         is_final = error is None or isinstance(error, _FINAL) or not isinstance(error, Exception) or ticket.context.token.is_set
@@ -145,7 +145,7 @@ class Pool:
         return again
 
     def _find_broken(self, ticket: PoolTicket) -> list[Member]:
-        """Returns the members that have failed at what another one has just done, and at the request before."""
+        """Returns the members that failed at the request that another member has just completed, and at the request before."""
         for member in ticket.failed:
             member.strikes += 1
         broken = [member for member in ticket.failed if member.strikes >= STRIKES and member in self._members]
@@ -195,7 +195,7 @@ class Pool:
         return None
 
     def _find_member(self, ticket: PoolTicket, place: int) -> Member | None:
-        """Returns the member for a waiting request; None where it has to wait."""
+        """Returns the member for a waiting request; None if it has to wait."""
         able = [member for member in self._members if member not in ticket.failed]
         home = ticket.home
         if home is not None and home.member in able:

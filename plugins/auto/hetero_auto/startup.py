@@ -1,4 +1,4 @@
-"""AutoExecutable: a pool whose members change while the best device is found: a quick one first, the chosen one when it is ready.
+"""AutoExecutable: a pool whose members change while the best device is found: a quick device first, the chosen device when it is ready.
 
 One thread of the Core loads, and ends with that; it holds what it loads from and the pool, not the executable.
 """
@@ -49,9 +49,9 @@ class AutoExecutable(PoolExecutable):
     def load(
         source: MemberSource, candidates: Candidates, quick: str | None, seconds_of_device: dict[str, float]
     ) -> AutoExecutable:
-        """Returns the executable, ready for its first request; `quick` serves until another device is chosen, None where none does.
+        """Returns the executable, ready for its first request. The device `quick` (or None) serves until another is chosen.
 
-        Raises: what the last device raises where none can load the network.
+        Raises: the error of the last device, if no device can load the network.
         """
         loader = _Loader(source, candidates, seconds_of_device)
         measures, falls_back = source.config[MEASURE_KEY], source.config[RUNTIME_KEY]
@@ -122,7 +122,7 @@ class _Loader:
     def load_first(self, names: Iterable[str]) -> Member:
         """Returns a member on the first of these devices that can load the network; each that cannot is named in a warning.
 
-        Raises: what the last one raises.
+        Raises: the error of the last device.
         """
         remaining = iter(names)
         name = next(remaining)
@@ -158,7 +158,7 @@ class _Loader:
             logger.warning("%s stays on %s, as its choice of a device failed: %s", self._source.owner, serving, error)
 
     def settle(self, *, measures: bool) -> None:
-        """Loads the chosen device and lets it take the place of those that serve meanwhile; where none can, those stay."""
+        """Loads the chosen device and replaces the members that serve meanwhile; if no device can load, these members stay."""
         try:
             chosen = self._choose_measured() if measures else self._choose_preferred()
         except ClosedError:
@@ -171,7 +171,7 @@ class _Loader:
             self.pool.set_members([chosen])
 
     def replace_failed(self, failed: Member) -> Member | None:
-        """Returns a member on the next device, where one is left and can load the network; it comes behind those there are."""
+        """Returns a member on the next device that can load the network, if any is left; it is placed behind the present members."""
         with self._lock:
             others = [member for member in self.pool.members if member is not failed]
             if others:

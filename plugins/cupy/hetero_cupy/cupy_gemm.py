@@ -71,7 +71,7 @@ def _lay_batch(cupy: Any, x: Any, batch: tuple[int, ...]) -> tuple[Any, int, int
 
 
 def find_leading(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, bool] | None:
-    """Returns the leading dimension of a matrix, and whether it is stored by columns; None where its strides are no matrix's."""
+    """Returns the leading dimension of a matrix, and whether it is stored by columns; None if its strides fit no GEMM layout."""
     (rows, columns), (down, right) = shape, (stride // itemsize for stride in strides)
     if (right == 1 or columns == 1) and (down >= columns or rows == 1):
         return max(down if rows > 1 else columns, 1), False

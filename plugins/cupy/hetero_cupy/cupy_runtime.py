@@ -146,7 +146,7 @@ class CupyCard:
         return multiply_by_cublas(self.xp, cublas, a=a, b=b, uses_tf32=uses_tf32)
 
     def read_memory(self) -> tuple[int, int]:
-        """Returns what the driver has free and what the pool has in reserve together, and all there is."""
+        """Returns the available bytes (free in the driver plus reserved by the pool) and the total bytes."""
         with self.xp.cuda.Device(self._index):
             free, total = self.xp.cuda.runtime.memGetInfo()
             return int(free) + int(self.xp.get_default_memory_pool().free_bytes()), int(total)
@@ -160,7 +160,7 @@ class CupyCard:
         return isinstance(error, self.xp.cuda.memory.OutOfMemoryError) or "cudaErrorMemoryAllocation" in str(error)
 
     def wanted_bytes(self, error: BaseException) -> int | None:
-        """Returns the first number of "Out of memory allocating 1,024 bytes (...)", None where the text is another one."""
+        """Returns the first number of "Out of memory allocating 1,024 bytes (...)", None if the text has another form."""
         words = str(error).replace(",", "").split("allocating", 1)[-1].split()
         return int(words[0]) if words and words[0].isdigit() else None
 

@@ -77,13 +77,13 @@ class GpuDevice:
             "GPU_COMPUTE_CAPABILITY": card.facts.capability,
             "GPU_MEMORY_BYTES": card.facts.memory_bytes,
             "GPU_FREE_MEMORY_BYTES": lambda: card.read_memory()[0],
-            # -1 where nobody can say.
+            # -1 if unknown.
             "GPU_UTILISATION": lambda: -1 if (utilisation := card.read_utilisation()) is None else utilisation,
         }
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
-        """Takes what the kernels table has and what a card can do.
+        """Takes the operators of the kernels table that a card can run.
 
         Asks about the network as it is: the passes of loading only take nodes away, and what they take away here may stay in a part.
         """
@@ -176,7 +176,7 @@ class GpuDevice:
 
     @hookimpl
     def from_host(self, device: DeviceName, array: Any, spec: ValueSpec, target: Any) -> Any:
-        """Returns a copy on the card, in `target` where there is one; an array that lies there already is taken as it is."""
+        """Returns a copy on the card, in `target` if given; an array that lies there already is taken as it is."""
         card = self._card(device)
         if isinstance(array, list):
             return [self.from_host(device, element, spec, None) for element in array]
@@ -203,7 +203,7 @@ def read_precision(config: Mapping[str, Any]) -> str:
 
 
 def describe_recipe(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the weights of a network are prepared for; other keys change nothing about them."""
+    """Returns the configuration that the prepared weights depend on; other keys do not affect them."""
     return {"precision": LOWERED.get(read_precision(config), "float32"), "attention": False}
 
 

@@ -1,6 +1,6 @@
 """A network on a card: weights written once, intermediate values stay, every copy inside is counted.
 
-A run goes to the stream of its request and is complete when it returns, so that whoever reads its arrays next, on whatever stream,
+A run goes to the stream of its request and is complete when it returns, so the next reader of its arrays, on any stream,
 needs to wait for nothing.
 """
 

@@ -13,7 +13,7 @@ import numpy as np
 from hetero_cupy.runtime import Card
 from hetero_cupy.traffic import CopyCounts
 
-# CuPy 14.2 writes at repeated indices by atomic instructions. There is none for products, and none for the other element types.
+# CuPy 14.2 writes at repeated indices by atomic instructions. Products and the other element types have no atomic instruction.
 ATOMIC_REDUCTIONS = frozenset({"none", "add", "max", "min"})
 ATOMIC_DTYPES = frozenset({"float16", "float32", "float64", "int32", "uint32", "uint64"})
 
@@ -38,7 +38,7 @@ class CardNamespace:
         has it as its argument, a list or a host array is a counted copy.
         """
         if self._card.owns(value):
-            # An array without elements or with one axis of one is laid out as C has it, whatever its strides say.
+            # An array without elements, or with a single axis of size 1, counts as C-contiguous for any strides.
             array = value if dtype is None or value.dtype == dtype else value.astype(dtype)
             return array if order is None else self._card.xp.ascontiguousarray(array).reshape(array.shape)
         if isinstance(value, bool | int | float | complex | np.generic):

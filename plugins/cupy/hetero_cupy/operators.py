@@ -227,7 +227,7 @@ class CardOperators:
 
 
 def _describe(windows: Windows) -> Geometry:
-    """Returns the windows of one or two axes as those of two."""
+    """Returns the windows of one or two axes as windows of two axes."""
 
     def pair(sizes: tuple[int, ...], filler: int) -> tuple[int, int]:
         return (filler, sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])

@@ -141,7 +141,7 @@ class SectionWeights:
         self._sections = sections
 
     def locate(self, entries: Iterable[Any], size: int, owner: str) -> Callable[[], Any]:
-        """Returns a function that gives a view of the section. Raises: NetworkReadError where there is none of that size."""
+        """Returns a function that gives a view of the section. Raises: NetworkReadError if no section has that size."""
         offset = next((entry.value for entry in entries if entry.key == "offset"), "")
         row = self._rows.get(offset)
         nbytes = 0 if row is None else memoryview(self._sections[row.section]).nbytes

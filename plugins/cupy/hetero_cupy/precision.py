@@ -130,7 +130,7 @@ class _Lowering:
         return name
 
     def _read_copy(self, name: str) -> str:
-        """Returns the copy in 16 bits, after a cast where there is none yet."""
+        """Returns the copy in 16 bits; casts if there is no copy yet."""
         if name in self._copies:
             return self._copies[name]
         constant = self._network.initializers.get(name)

@@ -1,4 +1,4 @@
-"""Why CuPy cannot work here: what was found, and the sentence that says what is missing and what helps.
+"""Why CuPy cannot work here: the findings of a probe, and a sentence with the missing part and its remedy.
 
 `find_facts` asks a CuPy that was imported; `explain_facts` is a pure function, so that each case can be tested without its machine.
 """
@@ -46,7 +46,7 @@ def _try(call: Callable[[], Any]) -> tuple[Any, str]:
 
 
 def explain_facts(facts: Facts) -> str | None:
-    """Returns what is missing and what helps; None where nothing is."""
+    """Returns the missing part and its remedy; None if nothing is missing."""
     if not facts.driver:
         return (
             "CuPy finds no NVIDIA driver; install the driver of the card, or, in a container, start it with access to the card "

@@ -1,4 +1,4 @@
-"""The seam: what the device needs of a library for cards. CuPy implements it, and a card of make-believe for machines without one.
+"""The interface that the device needs from a GPU library. CuPy implements it, and a card of make-believe for machines without one.
 
 Everything else of the plugin knows cards through these protocols only, so that the same code runs on both. Imports no array library.
 """
@@ -23,7 +23,7 @@ Arrays are C-contiguous."""
 @dataclass(frozen=True, slots=True)
 class CardFacts:
     """Facts about a card, known before anything runs. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has;
-    `uuid` its driver's identifier, 32 hexadecimal digits, "" where there is none."""
+    `uuid` its driver's identifier, 32 hexadecimal digits, "" if it has none."""
 
     full_name: str
     capability: str
@@ -32,7 +32,7 @@ class CardFacts:
 
 
 class Card(Protocol):
-    """One card. Safe for threads; what belongs to one request is made by `create_stream`."""
+    """One card. Safe for threads; `create_stream` makes the state of a single request."""
 
     facts: CardFacts
     memory: str
@@ -62,7 +62,7 @@ class Card(Protocol):
         """Sends what this thread calls meanwhile to a stream of the card; at its end all of it is done."""
 
     def compile_kernel(self, name: str, source: str) -> Launch | None:
-        """Returns the kernel `name` of a module in CUDA C++, None where the card is one that compiles nothing."""
+        """Returns the kernel `name` of a module in CUDA C++, None if the card compiles nothing."""
 
     def multiply(self, a: Array, b: Array, *, uses_tf32: bool) -> Array:
         """Returns the product of the last two axes, the others broadcast; both of one type, float32 or of 16 bits.
@@ -74,13 +74,13 @@ class Card(Protocol):
         """Returns the bytes that are free and all bytes; what only the library's pool holds counts as free."""
 
     def read_utilisation(self) -> int | None:
-        """Returns per cent of the time that the card was busy, None where nobody can say."""
+        """Returns the per cent of time that the card was busy; None if unknown."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Says whether an error is the library's for a card without room."""
 
     def wanted_bytes(self, error: BaseException) -> int | None:
-        """Returns how many bytes were asked for when there was no room, None where the error does not say."""
+        """Returns how many bytes were asked for when there was no room, None if the error does not say."""
 
     def free_unused(self) -> None:
         """Gives back what the library keeps for later."""

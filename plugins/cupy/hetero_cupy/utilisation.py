@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 
 def read_utilisation(bus_id: str) -> int | None:
-    """Returns per cent of the last moments that the card at an address of the bus ("0000:3B:00.0") was busy, None where nobody says."""
+    """Returns the recent load, in per cent, of the card at a bus address ("0000:3B:00.0"); None if unknown."""
     if find_spec("pynvml") is None:
         return None
     library = import_module("pynvml")

@@ -9,12 +9,12 @@ from hetero_core.network.types import TensorType, ValueType
 
 
 def find_type(network: Network, value: str) -> ValueType | None:
-    """Returns the type of a constant or of another value; None where nothing is known of it."""
+    """Returns the type of a constant or of another value; None if it is unknown."""
     return network.initializers[value].type if value in network.initializers else network.type_of(value)
 
 
 def find_shaped_type(network: Network, value: str) -> TensorType | None:
-    """Returns the type of a tensor whose rank is known; None for any other value."""
+    """Returns the type of a tensor of known rank; None for any other value."""
     value_type = find_type(network, value)
     return value_type if isinstance(value_type, TensorType) and value_type.shape is not None else None
 

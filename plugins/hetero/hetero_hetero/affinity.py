@@ -48,7 +48,7 @@ class SplitTask:
     _parts: dict[tuple[str, ...], Network] = field(default_factory=dict, init=False, repr=False)
 
     def cut(self, names: tuple[str, ...]) -> Network:
-        """Returns the part of these nodes, cut once: what a device was asked about is also what it loads.
+        """Returns the part of these nodes, cut once: a device loads the same network that it was asked about.
 
         Raises: InvalidNetworkError if a value at a border has no known element type.
         """
@@ -67,12 +67,12 @@ class SplitTask:
 
     @cached_property
     def units(self) -> tuple[tuple[int, ...], ...]:
-        """The quantized units; none where nodes go by priority alone."""
+        """The quantized units; empty if nodes are assigned by priority alone."""
         return find_quantized_units(self.network) if self.keeps_units else ()
 
     @cached_property
     def shape_nodes(self) -> tuple[int, ...]:
-        """The nodes that only say how others compute; none where nodes go by priority alone."""
+        """The nodes of shape arithmetic; empty if nodes are assigned by priority alone."""
         return find_shape_nodes(self.network) if self.keeps_units else ()
 
 
@@ -91,7 +91,7 @@ def begin_assignment(task: SplitTask) -> Assignment:
             raise AffinityError(
                 f"node {task.network.node(name).label} is pinned to {device}, which cannot be used: {task.unavailable[canonical]}"
             )
-        # A plan that was written as pins says so where HETERO runs an If itself.
+        # A plan written as pins names HETERO for an If that HETERO runs itself.
         if canonical not in priorities and not (canonical == task.itself and is_branching(task.network.node(name))):
             hint = suggest(canonical, priorities) or ";"
             raise AffinityError(
@@ -107,9 +107,9 @@ def begin_assignment(task: SplitTask) -> Assignment:
 
 
 def complete_assignment(task: SplitTask, assignment: Assignment) -> None:
-    """Gives every node without a device one, and selects the subgraphs; `refused` holds the nodes that nobody takes.
+    """Assigns a device to every node and selects the subgraphs; `refused` holds the nodes that every device refuses.
 
-    Raises: InvalidNetworkError for a network that is none.
+    Raises: InvalidNetworkError for an invalid network.
     """
     while True:
         left = [name for name in _ask_in_order(task, assignment) if not _take_branching(task, assignment, name)]
@@ -123,7 +123,7 @@ def complete_assignment(task: SplitTask, assignment: Assignment) -> None:
 
 
 def _ask_in_order(task: SplitTask, assignment: Assignment) -> list[str]:
-    """Assigns what has no device yet; returns the nodes that nobody takes."""
+    """Assigns the nodes without a device; returns the nodes that every device refuses."""
     left = [node.name for node in task.network.nodes if node.name not in assignment.device_of_node]
     for device in task.configs:
         asked = [name for name in left if assignment.may_take(name, device)]
@@ -139,7 +139,7 @@ def _ask_in_order(task: SplitTask, assignment: Assignment) -> list[str]:
 
 
 def _take_branching(task: SplitTask, assignment: Assignment, name: str) -> bool:
-    """Assigns a node that no device takes to HETERO itself where it is an If with branches that can be split; says whether it is."""
+    """Assigns a refused node to HETERO itself if it is an If whose branches can be split; returns whether it was assigned."""
     node = task.network.node(name)
     if (
         not is_branching(node)
@@ -161,7 +161,7 @@ def _take_branching(task: SplitTask, assignment: Assignment, name: str) -> bool:
 
 
 def _query(task: SplitTask, assignment: Assignment, names: Iterable[str], device: str) -> dict[str, str | None]:
-    """Returns for each node None where the device takes it, and the reason where it does not."""
+    """Returns the reason of refusal for each node; None if the device takes the node."""
     part_names = tuple(names)
     answer = task.core.query_network(_find_part(task, part_names), device, task.configs[device])
     if not answer.refused:
@@ -170,7 +170,7 @@ def _query(task: SplitTask, assignment: Assignment, names: Iterable[str], device
 
 
 def _find_part(task: SplitTask, names: tuple[str, ...]) -> Network:
-    """Returns the network of these nodes; the whole one if a value of unknown type makes that no network of its own.
+    """Returns the network of these nodes; the whole network if a border value of unknown type prevents a cut.
 
     A plan that really has to cut there fails when its stages are cut, with the values listed.
     """

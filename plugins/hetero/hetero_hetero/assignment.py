@@ -1,4 +1,4 @@
-"""The state of an affinity: where each node is, what each device said of it, and what was moved against the order of priority."""
+"""The state of an affinity: each node's device, each device's refusals, and the moves against the order of priority."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class KeptOut:
 def explain_within(
     predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgraph], *, steps: int
 ) -> tuple[tuple[KeptOut, ...], int]:
-    """Returns what keeps neighbouring subgraphs of one device apart, and the number of nodes that were not looked at.
+    """Returns the reasons that keep neighbouring subgraphs of one device apart, and the number of nodes not examined.
 
     That is a path in the graph, or else one in which the other subgraphs count as single nodes. Pairs that no path separates are left
     out: a larger subgraph had the node first, and then its own members are named; a rollback rejected it; or the policy separates more.
@@ -85,7 +85,7 @@ def _list_border(split: _Split, number: int) -> list[int]:
 
 
 def _explain_node(split: _Split, number: int, node: int) -> tuple[KeptOut | None, int]:
-    """Returns what keeps a node out of a subgraph, None where no path does, and how many nodes were entered to find it."""
+    """Returns the path that keeps a node out of a subgraph (None if there is no such path) and the number of nodes searched."""
     graph, inside = split.graph, split.members[number]
     path, entered = _find_path(graph, inside, node, {})
     if not path:

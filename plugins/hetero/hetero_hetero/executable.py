@@ -1,4 +1,4 @@
-"""A split network in use: runs its stages as their inputs exist, moves what has to be moved, frees what nobody reads any more.
+"""A split network in use: runs its stages as their inputs exist, moves values between devices, frees values after their last reader.
 
 A chain runs on the caller's thread, without locks to wait for; only where two devices could work at once does `schedule` spread it.
 """
@@ -72,7 +72,7 @@ class HeteroExecutable(Executable):
 
     takes_tensors = True
     _compute: Submit
-    """Computes stages whose devices do not start runs; only where another one does."""
+    """Computes stages on devices that do not start runs; needed only if another device does."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class HeteroExecutable(Executable):
     def _end_step(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
         """Keeps the outputs of a stage, and moves them where they are needed elsewhere."""
         if inner.token.is_set:
-            return  # nobody waits for what a cancelled stage returns
+            return  # the result of a cancelled stage is dropped
         transfers = self._route.steps[index].transfers
         self._keep_outputs(index, results, slots)
         if inner.profile is not None:
@@ -349,7 +349,7 @@ class StartingExecutable(HeteroExecutable):
 
 
 def assemble_stages(*arguments: Any, **more: Any) -> HeteroExecutable:
-    """Returns the stages as one executable, which starts runs where one of their devices does. Arguments: as HeteroExecutable's."""
+    """Returns the stages as a single executable, which starts runs if a device of theirs does. Arguments: as HeteroExecutable's."""
     loaded = arguments[3]
     starts = any(stage.start is not None for stage, _ in loaded)
     return (StartingExecutable if starts else HeteroExecutable)(*arguments, **more)
@@ -369,7 +369,7 @@ def _find_host_type(spec: ValueSpec) -> _HostType | None:
 
 
 def _is_plainly(value: Any, dtype: np.dtype[Any], shape: tuple[int | str | None, ...] | None) -> bool:
-    """Says whether a value is exactly what is wanted; one that is not may still do."""
+    """Says whether a value matches exactly; a value that does not may still be usable."""
     return type(value) is np.ndarray and value.dtype is dtype and value.shape == shape and value.flags.c_contiguous
 
 
@@ -382,7 +382,7 @@ def _check_tensor(value: Any, dtype: np.dtype[Any], stage: ExecutableNetwork, po
         )
     spec = stage.outputs[position]
     if spec.shape is not None and not fits_shape(value.shape, spec.shape):
-        # The next device compiled for this shape; what it would do with another one, nobody knows.
+        # The next device compiled for this shape; its behaviour with another shape is undefined.
         raise PluginError(
             f"device {stage.device} returned shape {list(value.shape)} for '{spec.name}'; expected {spec.type}, as inference proves"
         )

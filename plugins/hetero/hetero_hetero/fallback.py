@@ -1,4 +1,4 @@
-"""Fallback in runs: where the device of a stage fails in a run, the part goes on elsewhere, for this request and for all later ones.
+"""Fallback in runs: if a device fails in a run, another device runs its part, for this request and all later requests.
 
 How a value goes: inputs of the stage in its device's memory -> the run fails -> the part is loaded on the other devices of the list ->
 the inputs come to the host -> the part runs there -> its outputs go into the memory from which the stages behind it read. What ran before
@@ -57,7 +57,7 @@ class Substitutes:
     def load(self, part: Network, device: str, *, threads: int) -> ExecutableNetwork:
         """Returns the part of a device that has failed, loaded on the other devices of the list.
 
-        Raises: UnsupportedNodesError where no device is left, or they refuse nodes; what loading raises.
+        Raises: UnsupportedNodesError if no device is left or the rest refuse nodes; the errors of loading.
         """
         rest = [other for other in self.configs if other != device and other not in self.failed]
         if not rest:
@@ -141,7 +141,7 @@ class GuardedExecutable(Executable):
             return outputs
 
     def _take_over(self, inputs: tuple[Array, ...], context: RunContext, error: Exception) -> tuple[Array, ...] | None:
-        """Returns the outputs that the substitute computes; None where there is none, or it fails, too, as the error then notes."""
+        """Returns the outputs that the substitute computes; None if there is no substitute, or if it fails, too (the error notes this)."""
         if isinstance(error, _FINAL) or context.cancelled():
             return None
         began, reason = perf_counter(), _describe(error)
@@ -192,7 +192,7 @@ class GuardedExecutable(Executable):
 
         values = tuple(map(bring_home, inputs, self.inputs))
         outputs = run_child(substitute, values, context.derive(_state_of(context).of_substitute(substitute)))
-        # Nobody waits for what a cancelled run returns.
+        # The result of a cancelled run is dropped.
         return outputs if context.token.is_set else tuple(map(bring_back, outputs, self.outputs))
 
     def set_config(self, config: Mapping[str, Any]) -> None:

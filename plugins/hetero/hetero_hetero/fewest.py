@@ -23,7 +23,7 @@ WIDEST_BEAM = 64
 
 
 def select_fewest(graph: Digraph, log: SelectionLog) -> list[list[int]]:
-    """Returns the waves as positions, in the order in which they run; those of one device may be disconnected inside."""
+    """Returns the waves as positions, in the order in which they run; a subgraph may be disconnected."""
     log.begin_part(graph, FEWEST)
     devices = graph.device_of_position
     forward = find_waves(graph.producers, graph.consumers, devices)
@@ -72,7 +72,7 @@ class _Waves:
     last: _Wave | None
 
     def frontier(self) -> tuple[tuple[int, ...], ...]:
-        """Returns what tells apart beginnings that ran different nodes: the ready ones, which are the first of the rest."""
+        """Returns the key of a set of executed nodes: the ready nodes, which are the first of the remaining nodes."""
         return tuple(tuple(sorted(nodes)) for nodes in self.ready)
 
     def rate(self, heights: Sequence[int]) -> tuple[int, int]:

@@ -49,7 +49,7 @@ def load_stages(
     Where this raises, everything that was loaded is closed.
 
     Raises: an error of the device's own type if that is a HeteroError, else LoadError, with the device's error as the cause;
-    UnsupportedNodesError where parts that failed find no other device; InvalidNetworkError where a value at a border has no type.
+    UnsupportedNodesError if no other device takes the failed parts; InvalidNetworkError if a value at a border has no type.
     """
     loaded: dict[_Key, ExecutableNetwork] = {}
     try:
@@ -125,7 +125,7 @@ def _move_on(task: SplitTask, assignment: Assignment, failed: FailedStage, movab
 
 
 def _find_own_error(error: Exception) -> Exception:
-    """Returns what the device raised where the core has put an error of hetero in front of it."""
+    """Returns the device's own error if the core has wrapped it in an error of hetero."""
     cause = error.__cause__
     return cause if isinstance(error, InternalError) and isinstance(cause, Exception) else error
 

@@ -45,7 +45,7 @@ def _may_hold(assignment: Assignment, names: Iterable[str], device: str) -> bool
 def propose_shape_moves(network: Network, shape_nodes: Sequence[int], assignment: Assignment) -> list[Move]:
     """Returns moves that bring shape nodes to the device of all that read their results.
 
-    A node moves only where all that it reads is there, or goes there, anyhow; so a move removes boundary values and makes none.
+    A node moves to a device only if all its inputs are there or move there, too; so a move removes boundary values and makes none.
     """
     device_of_index = [assignment.device_of_node[node.name] for node in network.nodes]
     staying: set[int] = set()

@@ -135,7 +135,7 @@ def _name_outer(spec: ValueSpec, sides: Sequence[tuple[ExecutableNetwork, Sequen
 
 
 def _find_mover(spec: ValueSpec, stages: Sequence[ExecutableNetwork]) -> Copy | None:
-    """Returns what brings an input to the host that comes in the memory of a stage; None for one of the host."""
+    """Returns the transfer that brings an input from a stage's memory to the host; None for an input in host memory."""
     if spec.memory == HOST:
         return None
     return next(

@@ -1,6 +1,6 @@
 """Scheduling: which stages of one request may run at the same time, and the threads that run them.
 
-A lane is what runs one stage at a time: a device, or all the devices together that hold the interpreter's lock. Stages of different
+A lane runs one stage at a time; it is a device, or all devices together that hold the interpreter's lock. Stages of different
 lanes that do not depend on each other run at once, as far as their threads fit into the budget of the run. Where no two such stages
 exist, nothing here is used: the caller's thread runs all.
 
@@ -181,7 +181,7 @@ class Flow(Progress):
 
 
 class StartedFlow(Progress):
-    """One run of a schedule on nobody's thread. `begin_stage(index, end)` returns at once, and `end` is called once, from any thread."""
+    """A run without a thread of its own. `begin_stage(index, end)` returns at once, and `end` is called once, from any thread."""
 
     def __init__(self, schedule: Schedule, begin_stage: Begin, token: CancelToken, done: End) -> None:
         super().__init__(schedule, token)

@@ -1,6 +1,6 @@
 """The thread budget of one run, divided over the stages of a split network: who may run beside whom, and with how many threads.
 
-A stage beside which none of another lane can run has the whole budget. The others divide it by lane, because a lane runs one stage at a
+A stage that no stage of another lane can run beside has the whole budget. The others divide it by lane, because a lane runs one stage at a
 time; what DEVICE_PROPERTIES give to a device it has, and the rest is divided. Where there are more lanes than threads, a share is one
 thread, and the schedule holds stages back so that the sum stays within the budget.
 """
@@ -35,7 +35,7 @@ def configure_stages(
 
 
 def find_lane(core: Core, device: str) -> str:
-    """Returns what runs one stage at a time: the device, or "interpreter" for all devices that hold the interpreter's lock."""
+    """Returns the lane of a device: the device itself, or "interpreter" for all devices that hold the interpreter's lock."""
     return "interpreter" if core.get_metric(device, "HOLDS_INTERPRETER_LOCK") else device
 
 

@@ -74,7 +74,7 @@ def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], d
 
 
 def _find_conflicts(network: Network, assignment: Assignment) -> tuple[tuple[Conflict, ...], int]:
-    """Returns what keeps subgraphs of one device apart, by node, and the number of nodes that were not looked at."""
+    """Returns the reasons, by node, that keep subgraphs of one device apart, and the number of nodes that were not examined."""
     index_of_subgraph = {subgraph: index for index, subgraph in enumerate(assignment.subgraphs)}
     kept_outs, unexplained = explain_within(predecessors_of_nodes(network), assignment.subgraphs, steps=_MOST_STEPS)
     by_node = sorted((kept_out.node, index_of_subgraph[kept_out.subgraph], kept_out.path) for kept_out in kept_outs)

@@ -27,7 +27,7 @@ _HEADINGS = {
 
 
 class SelectionLog:
-    """What a selection did. `procedure_of_node` maps the number of each node to the procedure that selected its subgraph.
+    """The log of a selection. `procedure_of_node` maps the number of each node to the procedure that selected its subgraph.
 
     Steps are noted only if the log `traces`. Nodes of a part are numbered by its own positions.
     """
@@ -51,7 +51,7 @@ class SelectionLog:
         self._write(_HEADINGS[procedure])
 
     def restart_part(self, part: Digraph, procedure: str) -> None:
-        """Forgets what was noted of the present part, which another procedure selects now."""
+        """Discards the notes on the present part, because another procedure selects it now."""
         length, self._room, self._left_out = self._start
         del self._lines[length:]
         self.begin_part(part, procedure)
@@ -61,11 +61,11 @@ class SelectionLog:
         self._write("All of them are on one device: one subgraph")
 
     def begin_device(self, device: object) -> None:
-        """Notes whose turn begins."""
+        """Notes the device whose selection begins."""
         self._write(f"Device {device}")
 
     def begin_walk(self, roots: Iterable[int]) -> Note:
-        """Notes the possible roots; returns what notes each step of the growth from the first of them."""
+        """Notes the possible roots; returns the callback that notes each step of the growth from the first root."""
         self._write(f"  Possible roots: {self._list(roots)}")
         self._step = 0
         return self._note_step

@@ -1,6 +1,6 @@
 """Units: nodes that belong on one device, read off the graph. Pure functions on a network; no device is known here.
 
-A quantized unit is an operator between DequantizeLinear and QuantizeLinear, which an engine computes on integers as one. A shape node
+A quantized unit is an operator between DequantizeLinear and QuantizeLinear, which an engine fuses into one integer kernel. A shape node
 computes nothing but what others need on the host: the shape of a Reshape, the ends of a Slice, the count of a Tile.
 """
 
@@ -43,13 +43,13 @@ _HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
 """Operator of ONNX's own domain -> the inputs that say how to compute, not what; a device reads them on the host."""
 _DTYPES_OF_SHAPES = ("int64", "int32", "bool")
 _LARGEST_SHAPE = 1024
-"""Bytes up to which integers pass for a shape; a larger tensor is a computation of its own, whoever reads it."""
+"""Bytes up to which integers pass for a shape; a larger tensor is a computation of its own, whichever nodes read it."""
 
 
 def find_quantized_units(network: Network) -> tuple[tuple[int, ...], ...]:
     """Returns the positions of the nodes of each unit, ascending; units share no node.
 
-    A unit is an operator, those DequantizeLinear nodes that feed it and nobody else, perhaps a Relu or Clip behind it, and the
+    A unit is an operator, the DequantizeLinear nodes that feed it alone, perhaps a Relu or Clip behind it, and the
     QuantizeLinear nodes that alone read the result. A path that leaves a unit leaves it through these and does not return, so
     units can be taken as single nodes, all of them together.
     """
@@ -69,7 +69,7 @@ def _find_unit_around(network: Network, index: int) -> tuple[int, ...]:
 
 
 def _follow_to_quantizers(network: Network, index: int) -> tuple[int, ...]:
-    """Returns the activations and QuantizeLinear nodes behind a node, () where something else reads its result."""
+    """Returns the activations and QuantizeLinear nodes behind a node, () if another node reads its result."""
     passed: list[int] = []
     while True:
         node = network.nodes[index]
@@ -85,7 +85,7 @@ def _follow_to_quantizers(network: Network, index: int) -> tuple[int, ...]:
 
 
 def _list_readers(network: Network, node: Node) -> tuple[int, ...]:
-    """Returns the readers of a node's only output, () where it has several or the network returns it."""
+    """Returns the readers of a node's only output, () if it has several outputs or the network returns the output."""
     if len(node.writes) != 1 or node.outputs[0] in network.names_of_outputs:
         return ()
     return network.index_of_consumers.get(node.outputs[0], ())
@@ -107,7 +107,7 @@ def _is_quantizer(node: Node, op_type: str) -> bool:
 
 
 def find_shape_nodes(network: Network) -> tuple[int, ...]:
-    """Returns the positions of the nodes whose results are small and only say how others compute, ascending."""
+    """Returns the ascending positions of shape nodes: small results that only control how other nodes compute."""
     shape_nodes: set[int] = set()
     for index in reversed(range(len(network.nodes))):
         values = network.nodes[index].writes
@@ -117,7 +117,7 @@ def find_shape_nodes(network: Network) -> tuple[int, ...]:
 
 
 def _is_shape(network: Network, value: str) -> bool:
-    """Says whether a value may be a shape, or what one is made of: few integers, or a vector of factors as Resize takes."""
+    """Says whether a value may be a shape or a part of a shape: few integers, or a vector of factors as Resize takes."""
     known = network.type_of(value)
     if not isinstance(known, TensorType):
         return False
@@ -134,6 +134,6 @@ def _only_steers(network: Network, value: str, shape_nodes: set[int]) -> bool:
 
 
 def _steers(node: Node, value: str) -> bool:
-    """Says whether a node reads the value only where it is told how to compute."""
+    """Says whether a node reads the value only at inputs that control the computation."""
     host = _HOST_INPUTS.get(node.op_type, ()) if not node.domain else ()
     return value not in node.captures and all(place in host for place, name in enumerate(node.inputs) if name == value)

@@ -28,7 +28,7 @@ _DTYPES = {"float": "float32", "double": "float64"}
 
 
 def find_libraries(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """Returns the paths of the libraries that a session of these nodes needs; none where onnx or the engine knows each operator.
+    """Returns the paths of the libraries that a session of these nodes needs; empty if onnx or the engine knows each operator.
 
     Raises: DeviceUnavailableError for a path that is no file.
     """
@@ -47,7 +47,7 @@ def find_libraries(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def infer_types(node: Node, input_types: tuple[ValueType | None, ...]) -> tuple[ValueType, ...] | None:
-    """Returns the element types of what a custom operator makes, ranks unknown; None where no library has it for these inputs.
+    """Returns a custom operator's output element types, ranks unknown; None if no library has it for these inputs.
 
     Raises: DeviceUnavailableError for a path that is no file, or no library of operators.
     """

@@ -1,4 +1,4 @@
-"""The ORT device: hooks on ONNX Runtime. `ORT` is its CPU provider, `ORT.CUDA` and others are what the installed engine really offers."""
+"""The ORT device: hooks on ONNX Runtime. `ORT` is its CPU provider; other usable providers have names like `ORT.CUDA`."""
 
 from __future__ import annotations
 

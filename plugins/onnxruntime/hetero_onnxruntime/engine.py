@@ -89,12 +89,12 @@ class OrtEngine:
 
     @cache  # noqa: B019  # one engine per provider and Core
     def find_fault_of_halves(self, provider: str) -> str | None:
-        """Returns why a provider that came in a library fails to run float16; None where it runs it, or was compiled in."""
+        """Returns why a provider that came in a library fails to run float16; None if the provider runs it or was compiled in."""
         return find_fault(self.module, provider, "float16") if find_devices(self.module, provider) else None
 
     @cache  # noqa: B019  # one engine per Core, and a few domains
     def newest_opset(self, domain: str) -> int:
-        """The newest opset of a domain that the engine accepts; newer ones are under development for it. 0 where onnx has none."""
+        """The newest opset of a domain that the engine accepts; newer ones are under development. 0 if onnx lacks the domain."""
         import onnx  # heavy, and loaded already where there is a network
 
         newest = max((schema.since_version for schema in onnx.defs.get_all_schemas() if schema.domain == domain), default=0)
@@ -111,7 +111,7 @@ class OrtEngine:
 
 
 def find_turn(provider: str) -> AbstractContextManager[Any]:
-    """Returns the lock of a provider whose sessions must take turns, and what does nothing for any other."""
+    """Returns the lock of a provider if its sessions must take turns; a null context for any other provider."""
     return _WEBGPU_TURN if provider == WEBGPU_PROVIDER else _NO_TURN
 
 
@@ -146,7 +146,7 @@ def find_distributions() -> Mapping[str, str]:
 
 
 def describe_rivalry(distributions: Mapping[str, str]) -> str:
-    """Returns a sentence that names distributions which fight for one folder; an empty text where there is one."""
+    """Returns a sentence that names distributions which fight for one folder; an empty text if there is only one."""
     if len(distributions) < 2:
         return ""
     listed = enumerate_choices(f"{name} {version}" for name, version in distributions.items())
@@ -206,7 +206,7 @@ def make_options(module: Any, provider: str, *, spins: bool = False, libraries: 
     # an error of 1 % of the result (ONNX Runtime 1.32).
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if provider != CPU_PROVIDER:
-        # Without these two the engine runs on its CPU provider what the other one does not take, and says nothing.
+        # Without these two options the engine silently runs the nodes that a provider refuses on its CPU provider.
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         devices = find_devices(module, provider)
         if devices:

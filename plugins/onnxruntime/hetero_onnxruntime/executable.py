@@ -145,7 +145,7 @@ class OrtExecutable(Executable):
         return loaded
 
     def _run_again(self, inputs: tuple[Any, ...], presets: Any, bindings: Any) -> tuple[Any, ...]:
-        """Runs into the caller's arrays; what lies where it lay in the last run is bound already."""
+        """Runs into the caller's arrays; arrays at the same address as in the last run are bound already."""
         loaded = self._require_loaded()
         if bindings.bound is None:
             bindings.loaded, bindings.bound = loaded, loaded.session.io_binding()
@@ -234,7 +234,7 @@ class OrtExecutable(Executable):
             self.__dict__.pop("_wide", None)
 
     def __del__(self) -> None:
-        """Lets the session go in its turn, where nobody has closed the network."""
+        """Releases the session under its provider's lock if the network was not closed."""
         with self._turn:
             self._loaded = None
 

@@ -10,7 +10,7 @@ from hetero_onnxruntime.session import Settings
 
 
 def list_optimized(engine: OrtEngine, stamped: Network, settings: Settings, network: Network) -> tuple[ExecutedNode, ...]:
-    """Returns the nodes in order. A fused one stands for the node of its name and for those whose outputs it makes; costs a load."""
+    """Returns the nodes in order. A fused kernel stands for the node of its name and for the nodes that make its outputs; costs a load."""
     import onnx  # heavy, and loaded already where there is a network
 
     model = onnx.load_model_from_string(store_session(engine, stamped, settings)[MODEL])

@@ -54,7 +54,7 @@ def find_devices(module: ModuleType, provider: str) -> list[Any]:
 
 
 def _list_libraries() -> dict[str, Callable[[], tuple[str, tuple[str, ...]]]]:
-    """Returns, by title, what gives a library's path and the names of its providers where they are known."""
+    """Returns, by title, a function that gives a library's path and, if known, the names of its providers."""
     files = [path for path in os.environ.get(LIBRARY_VARIABLE, "").split(os.pathsep) if path]
     return {
         **{name.removeprefix(_PREFIX): partial(_read_package, name) for name in _list_packages()},

@@ -40,7 +40,7 @@ class OrtProber:
         return [self._ask_one(network) for network in networks]
 
     def _ask_one(self, network: Network) -> str:
-        """Returns the reason why the network's one node is refused, an empty text where it is not."""
+        """Returns the reason why the network's only node is refused; an empty text if it is accepted."""
         try:
             options = make_options(self._engine.module, self._provider, libraries=find_libraries(network.nodes))
             options.graph_optimization_level = self._engine.module.GraphOptimizationLevel.ORT_DISABLE_ALL

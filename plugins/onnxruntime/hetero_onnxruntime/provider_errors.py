@@ -46,7 +46,7 @@ _SATURATING = _GROWING | {"Abs", "Add", "Div", "Mul", "Neg", "ReduceMean", "Redu
 
 
 def find_provider_error(node: Node, graph: Graph, provider: str, fault_of_halves: str | None = None) -> str | None:
-    """Returns what a provider gets wrong about a node, or about one in its bodies, in words, or None.
+    """Returns the text of a provider's error in a node or in a node of its bodies, or None.
 
     `fault_of_halves` says why the provider does not run float16 here.
     """
@@ -71,7 +71,7 @@ def _check_node(node: Node, graph: Graph) -> str | None:
 
 def _check_integers(node: Node, graph: Graph) -> str | None:
     """The engine computes integers of 64 bits in 32, some operators of wide ones in float32, and saturates bytes."""
-    # A body computes what it likes with what it reads.
+    # A body may apply any computation to its inputs.
     for position, value in enumerate(node.reads if node.bodies else node.inputs):
         if not value or position in _INDICES.get(node.op_type, ()):
             continue

@@ -13,7 +13,7 @@ from hetero_core.network.graph import Graph, Node
 
 
 def check_webgpu(node: Node, graph: Graph) -> str | None:
-    """Returns what the provider gets wrong about a node, in words, or None."""
+    """Returns the text of the provider's error in a node, or None."""
     if node.domain == MICROSOFT:
         effect = _EFFECTS.get(node.op_type)
         return None if effect is None else f"WebGPU's provider {effect} {node.op_type} of {MICROSOFT}"

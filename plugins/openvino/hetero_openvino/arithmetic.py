@@ -36,7 +36,7 @@ _SATURATING = _GROWING | {"Add", "Mul", "ReduceMean", "Sub", "Sum"}
 
 
 def find_arithmetic_error(node: Node, graph: Graph) -> str | None:
-    """Returns what the engine gets wrong about a node of integers, whatever they are, in words, or None."""
+    """Returns the text of the engine's error in a node of integers, for any values of its inputs, or None."""
     dtype = dtype_of_input(node, graph) or ""
     is_in_float = _is_inexact(node, graph)
     for position, value in enumerate(node.inputs):

@@ -38,7 +38,7 @@ def compile_network(
 
 
 def _compile(engine: OpenvinoEngine, model: Any, ports: Ports, device: str, properties: Mapping[str, Any]) -> tuple[Any, Ports]:
-    """Returns the compiled model, None where all outputs are inputs, and its ports."""
+    """Returns the compiled model (None if all outputs are inputs) and its ports."""
     while any(port is not None for port in ports.outputs):
         compiled = engine.core.compile_model(model, device, dict(properties))
         computed = take_out_copies(model, ports, compiled)

@@ -58,7 +58,7 @@ def _read(core: Any, network: Network) -> Any:
 
 
 def join_networks(networks: Sequence[Network]) -> bytes:
-    """Returns one model in which each network stands by itself; what belongs to the one at index i has names that begin with "i/"."""
+    """Returns one model in which each network stands by itself; names of the network at index i begin with "i/"."""
     import onnx  # heavy, and loaded already where there is a network
 
     joined = onnx.ModelProto()

@@ -230,7 +230,7 @@ def _truncate_quotients(opset: Any, operation: Any) -> None:
 
 
 def _pad_empty(opset: Any, operation: Any) -> None:
-    """A recurrent layer of an open length or batch reads one step and one row at least; its results are cut to the real sizes.
+    """A recurrent layer with a dynamic length or batch reads at least one step and one row; its results are cut to the real sizes.
 
     Of length or batch 0 the engine returns what it has not written, or divides by 0. The frontend turns X, (length, batch, width), to
     (batch, length, width), and takes the lengths and the default states from the sizes of that.
@@ -383,7 +383,7 @@ def _keep_dimensions(opset: Any, operation: Any) -> None:
 
 
 def _lower_constant(opset: Any, operation: Any) -> tuple[Any, list[Any]] | None:
-    """Returns what takes the place of an elementwise operation, and what stands before it; None if it is right as it is.
+    """Returns the replacement of an elementwise operation and the operations before it; None if the operation is right as it is.
 
     x float[3,5], c float[1,1,5]: x + c is float[1,3,5]; the engine, which folds c into what computes x, returns float[3,5]. The constant
     gets the dimensions of the other operand, and an Unsqueeze behind the operation adds those that it had more.
@@ -409,7 +409,7 @@ def _lower_constant(opset: Any, operation: Any) -> tuple[Any, list[Any]] | None:
 def _gather_channel(opset: Any, operation: Any) -> None:
     """One channel that Concat, Expand or Tile repeats is repeated by a Gather, whose channels are first.
 
-    The engine makes a Broadcast or a Tile of all three; where channels are last, those of one channel are wrong.
+    The engine makes a Broadcast or a Tile of all three; if channels are last, the results for a single channel are wrong.
     """
     source = operation.input_value(0)
     shape = source.get_partial_shape()
@@ -436,7 +436,7 @@ def _gather_channel(opset: Any, operation: Any) -> None:
 
 
 def _place_copies(opset: Any, operation: Any, rank: int) -> Any:
-    """Returns a 0 for each copy that an operation makes of its only channel; None where it makes none."""
+    """Returns a 0 for each copy that an operation makes of its only channel; None if it makes no copies."""
     kind = operation.get_type_name()
     if kind == "Concat":
         sources = {(each.get_node().get_friendly_name(), each.get_index()) for each in operation.input_values()}

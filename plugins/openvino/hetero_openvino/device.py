@@ -1,4 +1,4 @@
-"""The OPENVINO device: hooks on OpenVINO. `OPENVINO` is its CPU device, `OPENVINO.GPU` and others are what it lists and what works."""
+"""The OPENVINO device: hooks on OpenVINO. `OPENVINO` is its CPU device; other listed devices that work have names like `OPENVINO.GPU`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hetero_openvino.probing import OpenvinoProber
 
 PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 NEWEST_OPSETS = MappingProxyType({"": 28})
-"""The newest opset whose operators were compared with OpenVINO 2026.4, which runs what it does not know as what was before, without a word.
+"""The newest opset whose operators were compared with OpenVINO 2026.4, which silently runs newer operators by their older definition.
 
 What it gets wrong of an opset is in `known_errors`.
 """
@@ -87,7 +87,7 @@ class OpenvinoDevice(EngineDevice):
 
     def _list_capabilities(self, own: str) -> tuple[str, ...]:
         named = self._engine.core.get_property(own, "OPTIMIZATION_CAPABILITIES")
-        # The engine names BF16 where the processor computes in it; on others it takes the same networks.
+        # The engine names BF16 only if the processor computes in it; other processors take the same networks.
         return tuple(dict.fromkeys((*named, "BF16"))) if own == "CPU" else tuple(named)
 
     def newest_opsets(self, network: Network) -> Mapping[str, int]:
@@ -112,7 +112,7 @@ class OpenvinoDevice(EngineDevice):
         return errors
 
     def find_refusals(self, device: DeviceName, nodes: Iterable[Node], stamped: Network) -> Mapping[str, str]:
-        """Returns what the engine says against nodes when it is asked about all distinct ones at once."""
+        """Returns the engine's reasons for refusing nodes, from one query about all distinct nodes."""
         own = device.id or "CPU"
         with self._lock:
             prober = self._probers.setdefault(own, OpenvinoProber(self._engine, own))
@@ -132,13 +132,13 @@ class OpenvinoDevice(EngineDevice):
     def _prepare_measured(
         self, device: DeviceName, network: Network, config: Mapping[str, Any]
     ) -> Callable[[], OpenvinoExecutable] | None:
-        """Returns what compiles the network so that the engine measures it; None where `config` asks for that already."""
+        """Returns a function that compiles the network with profiling; None if `config` asks for that already."""
         if config["PERF_COUNT"]:
             return None
         return lambda: self.compile(device, network, self.stamp(network), {**config, "PERF_COUNT": True})
 
     def store(self, executable: OpenvinoExecutable) -> Mapping[str, Any]:
-        """The engine's own export, and the ports of its model; nothing where all outputs are inputs."""
+        """The engine's own export, and the ports of its model; empty if all outputs are inputs."""
         if executable.compiled is None:
             return {}
         stream = io.BytesIO()

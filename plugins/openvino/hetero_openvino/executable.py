@@ -266,7 +266,7 @@ class OpenvinoExecutable(Executable):
         return array.view(self._dtypes[index]) if dtype in CARRIERS else array
 
     def metrics(self) -> Mapping[str, Any]:
-        """Metrics that the engine reports of the compiled model; none where all outputs are inputs and nothing was compiled."""
+        """Metrics that the engine reports of the compiled model; empty if all outputs are inputs, because nothing is compiled then."""
         if self.compiled is None:
             return {}
         return {
@@ -291,7 +291,7 @@ class OpenvinoExecutable(Executable):
 
 
 def _find_static_shape(port: Any) -> tuple[int, ...] | None:
-    """Returns the shape that every run's output has; None where it depends on the run."""
+    """Returns the output shape, which is the same in every run; None if it depends on the run."""
     return None if port.get_partial_shape().is_dynamic else tuple(port.get_shape())
 
 

@@ -50,7 +50,7 @@ def _is_in_order(concat: Any, parts: list[Any]) -> bool:
 
 
 def _find_place(part: Any, channels: int) -> tuple[int, int, int] | None:
-    """Returns the axis, the first index and the width of a part of a value; None where it is none, or comes with the run."""
+    """Returns the axis, the first index and the width of a part of a value; None if the value is no part or depends on the run."""
     node = part.get_node()
     kind = node.get_type_name()
     if kind not in ("Slice", "Split", "VariadicSplit"):
@@ -89,6 +89,6 @@ def _pass_identities(value: Any) -> Any:
 def _read_constant(value: Any) -> list[int] | None:
     node = value.get_node()
     if node.get_type_name() == "Broadcast":
-        # The frontend's steps where a Slice names none: a 1 for each axis, and here there is one axis.
+        # The frontend's steps if a Slice has no `steps`: a 1 for each axis, and here there is one axis.
         node = node.input_value(0).get_node()
     return np.atleast_1d(node.data).tolist() if node.get_type_name() == "Constant" else None

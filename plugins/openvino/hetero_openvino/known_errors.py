@@ -1,7 +1,7 @@
 """The table of what OpenVINO computes wrongly, fails at in a run or ends the process at; such nodes are refused with the reason.
 
 Each row was found on OpenVINO 2026.4 by a case of ONNX's own backend suite, which it names, by a report, or by a drawn comparison with
-NumPy. It goes when a newer engine is right. `arithmetic` has what hangs on the magnitude of integers, `corrections` what is put right.
+NumPy. It goes when a newer engine is right. `arithmetic`: errors by the magnitude of integers; `corrections`: rewrites.
 """
 
 from __future__ import annotations
@@ -427,7 +427,7 @@ def _is_fused_by_channels(node: Node, graph: Graph) -> bool:
 
 
 def _is_per_channel(value_type: object) -> bool:
-    """Says whether a value has a number for each channel of a value of at least four dimensions, and none for any other axis."""
+    """Says whether a value varies only along the channels of a value of at least four dimensions."""
     if not isinstance(value_type, TensorType) or value_type.shape is None:
         return False
     sizes = value_type.shape

@@ -67,7 +67,7 @@ def find_bounds(network: Network, limits: Mapping[str, int]) -> dict[str, Bound]
 
 
 def bound_constant(constant: Initializer) -> Bound | None:
-    """Returns the bounds of a constant; None for texts, weights and what holds NaN."""
+    """Returns the bounds of a constant; None for texts, weights and values with NaN."""
     is_integer = constant.dtype in _RANGES
     if not is_integer and (constant.dtype not in ("float16", "float32", "float64") or prod(constant.shape) > _MOST_ELEMENTS):
         return None
@@ -107,7 +107,7 @@ def _bound_output(node: Node, position: int, network: Network, bounds: Mapping[s
 
 
 def bound_exactly(node: Node, position: int, network: Network, bounds: Mapping[str, Bound]) -> Bound | None:
-    """Returns the bounds of an output as if its type held every number; None where no rule says them."""
+    """Returns the bounds of an output as if its type held every number; None if no rule gives bounds."""
     rule = _find_rule(node)
     if position > 0 and node.op_type in ("TopK", "Unique", "MaxPool"):
         return _SIZE
@@ -137,7 +137,7 @@ def _are_sizes(operands: list[Bound]) -> bool:
 
 
 def _select(*positions: int) -> Rule:
-    """A rule for operators whose elements are those of some inputs; none of `positions` stands for all inputs."""
+    """A rule for operators that copy elements of some inputs; empty `positions` stand for all inputs."""
 
     def rule(node: Node, network: Network, operands: list[Bound | None]) -> Bound | None:
         present = [index for index, value in enumerate(node.inputs) if value]

@@ -10,7 +10,7 @@ PACKED = frozenset({"float4e2m1", "int4", "uint4"})
 
 
 def pack_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Returns the elements two to a byte, the first in the low half; the last half is 0 where their number is odd."""
+    """Returns the elements two to a byte, the first in the low half; the last half is 0 if their number is odd."""
     halves: np.ndarray[Any, np.dtype[np.uint8]] = array.reshape(-1).view(np.uint8) & np.uint8(0xF)
     if halves.size % 2:
         halves = np.append(halves, np.uint8(0))

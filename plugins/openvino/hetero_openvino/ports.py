@@ -79,7 +79,7 @@ def take_out_copies(model: Any, ports: Ports, compiled: Any) -> Ports:
 
 
 def _take_out(model: Any, ports: Ports, parameters: list[str | None]) -> Ports:
-    """Removes the results that are parameters; `parameters` has a parameter's name for each result, None for one that is computed."""
+    """Removes the results that are parameters; `parameters` has a parameter's name for each result, None for a computed result."""
     passed = dict(ports.passed)
     outputs: list[int | None] = list(ports.outputs)
     results = list(model.get_results())

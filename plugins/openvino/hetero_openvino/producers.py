@@ -8,7 +8,7 @@ from hetero_core.network.graph import Graph, Node
 
 
 def walk_producers(value: str, graph: Graph, passes: Callable[[Node], bool]) -> Iterator[Node]:
-    """Yields the node that makes a value, and behind each node that passes those that make what it reads; the first one comes first."""
+    """Yields the producer of a value first, then, behind each node that passes, the producers of its inputs."""
     waiting, seen = [value], {value}
     while waiting:
         node = graph.find_producer(waiting.pop())

@@ -27,10 +27,10 @@ _LEFT_OUT = frozenset(("DEVICE_ID", "PERF_COUNT", *CACHE_KEYS, *LIMIT_KEYS))
 
 
 class StopwatchPool:
-    """Answers commands of the stopwatch by key: one key, one process. A context manager."""
+    """Answers commands of the stopwatch by key: one process for each key. A context manager."""
 
     def __init__(self, core: Core, network: Network, inputs: Mapping[str, Any], devices: Mapping[str, Mapping[str, Any]]) -> None:
-        """`devices` are those that take part, with their configuration in this Core."""
+        """`devices` maps the participating devices to their configuration in this Core."""
         self._devices = devices
         self._children: dict[str, StopwatchProcess] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None

@@ -1,4 +1,4 @@
-"""The choice of a placement: none, one that was measured before, or one that is measured now. Its outcome is pins, as a user gives them."""
+"""The choice of a placement: none, a cached measurement, or a new measurement. Its outcome is pins, as a user gives them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NO_DECISION = Decision()
 def place_nodes(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, Decision]:
     """Returns the task with its nodes pinned where the configuration asks for a placement by memory or by measurement, and what decided.
 
-    Raises: ConfigValueError where it asks for both; DeviceMemoryError where the network does not fit.
+    Raises: ConfigValueError if it asks for both; DeviceMemoryError if the network does not fit.
     """
     by_memory = config[MEMORY_KEY] is not None or config[DISTRIBUTION_KEY] == PIPELINE
     is_measured = config[PLACEMENT_KEY] != PLACEMENTS[0]
@@ -83,7 +83,7 @@ def _pin(task: SplitTask, pins: Mapping[str, str]) -> SplitTask:
 
 def _find_placement(task: SplitTask, config: Mapping[str, Any]) -> Placement:
     """Returns the kept placement, or measures one; keeps it where the candidates were timed in turns."""
-    from hetero_hetero.placement.inputs import find_inputs  # what measures is imported where something is measured
+    from hetero_hetero.placement.inputs import find_inputs  # imported only when a placement is measured
     from hetero_hetero.placement.kept import identify_task, read_placement, write_placement
     from hetero_hetero.placement.measured import place_by_measurement
 

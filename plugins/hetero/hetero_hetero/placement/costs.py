@@ -63,7 +63,7 @@ class Costs:
         return tuple(device_of_row.get(index, "") for index in range(self.count))
 
     def estimate(self, devices: Sequence[str]) -> float | None:
-        """Returns the estimated seconds of a placement of all segments; None where one of them has no known cost."""
+        """Returns the estimated seconds of a placement of all segments; None if a segment has no known cost."""
         seconds = Estimator(self.table).find_seconds([devices[index] for index in self.rows])
         return None if seconds == UNUSABLE else seconds
 
@@ -102,7 +102,7 @@ def build_costs(
     rows = tuple(index for index, row in enumerate(measured) if row)
     number = {index: row for row, index in enumerate(rows)}
     lanes = {
-        # Where requests overlap, what devices compute on the host's processors adds up: none is idle while another one works.
+        # If requests overlap, the devices' work on the host's processors adds up: no device is idle while another works.
         device: "processors" if is_pipeline and computes_on_host(task.core, device) else find_lane(task.core, device)
         for device in task.configs
     }

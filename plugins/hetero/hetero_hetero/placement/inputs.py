@@ -1,4 +1,4 @@
-"""The inputs with which a network runs while placement measures: arrays of a file, drawn where there is none."""
+"""The inputs with which a network runs while placement measures: arrays of a file, or random arrays without a file."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class CostTable:
 
     `devices` stand in order of priority. `seconds` has for each segment device -> seconds; a device that is not there does not take
     the segment. `flows` are the values between segments: (maker, readers, bytes). `transfers` maps pairs of devices to the cost; a pair
-    that is not there shares a memory. `overhead` is what one part costs besides its segments. `lanes` maps a device to what runs one
+    that is not there shares a memory. `overhead` is the cost of a part besides its segments. `lanes` maps a device to what runs one
     part at a time, the device itself where it is not there. With `is_pipeline` requests overlap, and the lane with the most to do counts.
     """
 
@@ -95,7 +95,7 @@ class Estimator:
 
 
 def schedule_parts(durations: Sequence[float], predecessors: Sequence[set[int]], lanes: Sequence[str]) -> float:
-    """Returns when the last part ends, where a lane runs one part at a time, the first that is ready, as HETERO's schedule does."""
+    """Returns the end of the last part, if each lane runs one part at a time, the first ready part, as in HETERO's schedule."""
     missing = [len(before) for before in predecessors]
     ready = [index for index, count in enumerate(missing) if count == 0]
     running: list[tuple[float, int]] = []

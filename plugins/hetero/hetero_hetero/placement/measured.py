@@ -42,7 +42,7 @@ _LONGEST_WARM_UP = 10.0
 def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: float, *, streams: int = 0) -> Placement:
     """Returns the placement of a network that its measurements give within about `budget` seconds.
 
-    `streams` is how many runs of each device are to overlap, 0 where the time of one run alone counts.
+    `streams` is how many runs of each device are to overlap, 0 if only the time of a single run counts.
 
     The network's pins are kept. Raises: what the devices' queries raise; never for a device that fails to load or run.
     """
@@ -118,7 +118,7 @@ class _Search:
         return max(self.left, 0.0) + 30.0
 
     def _list_basics(self) -> list[Candidate]:
-        """Returns priority as it is, and each device with what it takes, before what others take of the rest."""
+        """Returns the unchanged priority, and each device moved to the front, before the other devices."""
         candidates = []
         for device in self.task.configs:
             devices = tuple(device if device in takers else next(iter(takers), FREE) for takers in self.takers)

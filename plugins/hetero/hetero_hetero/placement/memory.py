@@ -119,7 +119,7 @@ class _Planner:
         self.bytes_of_value = {value: _count_bytes(largest, value) for value in values}
 
     def balance(self, devices: Sequence[str]) -> list[int] | None:
-        """Returns where the part of each device ends such that the fullest device is as empty as can be; None where they do not fit."""
+        """Returns the end of each device's part that minimizes the fullest device's load; None if the network does not fit."""
         ends = self.fill(devices, 1.0)
         if ends is None or len(devices) == 1:
             return ends

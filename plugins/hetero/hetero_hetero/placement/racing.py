@@ -39,7 +39,7 @@ class Candidate:
 
 
 def decide(candidates: Sequence[Candidate], time: Callable[[Candidate, float, int], None]) -> Candidate | None:
-    """Returns the candidate that wins the last turns; None where there is no basic one.
+    """Returns the candidate that wins the last turns; None if there is no basic candidate.
 
     `time` appends the time of a turn to a candidate. A mixed placement has to be faster than the best basic one in the same turns.
     """

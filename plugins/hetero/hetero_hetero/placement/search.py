@@ -34,7 +34,7 @@ class Proposal:
 
 
 def propose_placements(costs: CostTable, *, count: int) -> tuple[Proposal, ...]:
-    """Returns up to `count` placements with the least estimated makespan, best first; none where a segment has no device."""
+    """Returns up to `count` placements with the least estimated makespan, best first; empty if a segment has no device."""
     if any(not row for row in costs.seconds):
         return ()
     estimator = Estimator(costs)
@@ -109,7 +109,7 @@ def _append(
 
 
 def _better(estimator: Estimator, choices: Sequence[Sequence[str]], placement: Placement) -> Placement:
-    """Returns what moves make of a placement until none betters it."""
+    """Returns the placement improved by moves until no move improves it further."""
     seconds, estimates = estimator.find_seconds(placement), 0
     while True:
         for moved in _list_moves(estimator, choices, placement):

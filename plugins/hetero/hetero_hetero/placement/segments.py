@@ -238,7 +238,7 @@ def _differ(first: range, second: range, kinds: Sequence[tuple[object, str]]) ->
 
 
 def _split_branches(network: Network, block: range, work: Sequence[float], least: float) -> list[tuple[int, ...]]:
-    """Returns the branches of a block and the nodes behind that join them; the block itself where it has no two large ones."""
+    """Returns the branches of a block and the nodes behind that join them; the block itself if it has fewer than two large branches."""
     for join in range(block.stop - 1, block.start, -1):
         branches = _find_components(network, range(block.start, join))
         large = [branch for branch in branches if sum(work[index] for index in branch) >= least / 2]

@@ -41,7 +41,7 @@ class Stopwatch:
         self._plans: dict[str, tuple[ExecutableNetwork, Callable[[float], float]]] = {}
 
     def answer(self, command: Mapping[str, Any]) -> Answer:
-        """Returns what a command comes to: {"do": its name, and its arguments}; {"error": text} where the device fails."""
+        """Returns the result of a command {"do": its name, and its arguments}; {"error": text} if the device fails."""
         arguments = {key: value for key, value in command.items() if key != "do"}
         try:
             return _COMMANDS[command["do"]](self, **arguments)
