@@ -132,7 +132,7 @@ def _list_operands(network: Network, node: Node) -> tuple[str, ...]:
 def turn_region(network: Network, region: Region, perm: Perm) -> Network:
     """Returns the network with the region computing values of which the old ones are the transposes by `perm`.
 
-    Existing transposes at the border of the region become redundant; new ones are added where a value is needed in the other order.
+    A Transpose is added for each non-constant input from outside and for each result; `merge_transposes` removes the redundant ones.
     """
     return _Turner(network, region, perm).turn()
 

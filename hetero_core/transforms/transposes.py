@@ -80,7 +80,7 @@ def merge_transposes(network: Network) -> Network:
 
 
 def _turn_best_region(network: Network) -> Network | None:
-    """Returns the network with the first region turned whose turning saves transposes, None if there is no such region."""
+    """Returns the network with the first region turned that saves transposes, None if no region does."""
     if not any(node.op_type == "Transpose" and not node.domain for node in network.nodes):
         return None
     for region in find_regions(network):
