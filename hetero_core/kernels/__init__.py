@@ -1,1 +1,1 @@
-"""The toolkit of array devices: kernels on an array namespace, the table of what they claim, and programs that run them."""
+"""The toolkit of array devices: kernels on an array namespace, the table of supported operators, and programs that run them."""

@@ -1,5 +1,6 @@
-"""Places values in one block of memory: values that live at the same time lie apart, others may share. For devices that plan their
-memory.
+"""Places values in one block of memory: values that live at the same time do not overlap; the rest may share memory.
+
+For devices that plan their memory.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Lifetime:
 def place_blocks(lifetimes: Sequence[Lifetime], *, alignment: int) -> tuple[tuple[int, ...], int]:
     """Returns the offset of each block, a multiple of `alignment` bytes, and the bytes of the arena.
 
-    Largest blocks first, each at the lowest place where it fits between those that live at the same time: quadratic, and so up to
+    Largest blocks first, each at the lowest offset that is free during its lifetime: quadratic, and so up to
     4,096 blocks; more are placed in the order of their beginnings, each in the smallest piece that is free.
     Source: Pisarchyk & Lee 2020, Efficient memory management for deep neural net inference, greedy by size.
     """
@@ -40,7 +41,7 @@ def place_blocks(lifetimes: Sequence[Lifetime], *, alignment: int) -> tuple[tupl
                 continue
             if offsets[neighbour] >= offset + block.nbytes:
                 break
-            # No calls in here: this is what is quadratic.
+            # No calls in here: this loop makes the cost quadratic.
             if ends[neighbour] > offset:
                 offset = ends[neighbour]
         offsets[index], ends[index] = offset, align_size(offset + block.nbytes, alignment)

@@ -60,8 +60,9 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a kernel, or one transfer. `sources` and `targets` are slots, `releases` slots whose values nobody reads later; only a
-    transfer has a `value`.
+    """A kernel call or a transfer. `sources` and `targets` are slots; `releases` are slots that are not read after this step.
+
+    Only a transfer has a `value`.
     """
 
     node: Node

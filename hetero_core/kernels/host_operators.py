@@ -13,14 +13,14 @@ from hetero_core.contract import Extension
 
 @dataclass(frozen=True)
 class HostOperator:
-    """A custom operator that `compile_program` takes. `read` copies a tensor to the host, `write` one to the device."""
+    """A custom operator that `compile_program` takes. `read` copies a tensor to the host, `write` copies a tensor to the device."""
 
     extension: Extension
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
 
     def function(self, *inputs: Any, **attributes: Any) -> Any:
-        """Returns what the operator makes, on the device."""
+        """Returns the operator's results, in device memory."""
         results = self.extension.function(*(_map_tensors(self.read, value) for value in inputs), **attributes)
         if isinstance(results, tuple):
             return tuple(_map_tensors(self.write, value) for value in results)

@@ -45,7 +45,7 @@ def compile_program(
     """Returns the program of a graph.
 
     `to_host` and `from_host` copy one tensor; with NumPy they are not needed. `extensions` maps (domain, op_type) to an object with
-    a `function(*inputs, **attributes)`, used where no kernel exists. `dtypes` are the element types of the device. `host_inputs` are
+    a `function(*inputs, **attributes)`, used if no kernel exists. `dtypes` are the element types of the device. `host_inputs` are
     inputs of the graph that are given in host memory. `table` has the kernels.
 
     Raises: UnsupportedNodesError naming each node that the table's kernels cannot run, with the reason.
@@ -156,7 +156,7 @@ class _Compiler:
         return slot
 
     def _read(self, node: Node | None, name: str, on_host: bool) -> int:
-        """Returns the slot of a value in the wanted memory; adds a transfer before `node` where it lies only in the other one."""
+        """Returns the slot of a value in the wanted memory; adds a transfer before `node` if the value is only in the other memory."""
         if not name:
             return ABSENT
         on_host = on_host and not self._memory.is_host
@@ -256,7 +256,7 @@ class _Compiler:
 
 
 def bind_kernel(node: Node, record: KernelRecord, xp: Namespace, input_types: tuple[ValueType | None, ...]) -> Callable[..., Any]:
-    """Returns the kernel of a node as a function of its inputs alone (bodies aside); absent ones are None."""
+    """Returns the kernel of a node as a function of its inputs alone (bodies aside); absent inputs are None."""
     attributes = {
         name: value for name, value in node.attributes.items() if not isinstance(value, Graph) and name not in record.unread
     }
@@ -268,7 +268,7 @@ def bind_kernel(node: Node, record: KernelRecord, xp: Namespace, input_types: tu
 
 
 def _is_typed(value_type: ValueType | None) -> bool:
-    # What is known of sequences and optionals was checked when the node was claimed.
+    # The known types of sequences and optionals were checked when the node was claimed.
     return value_type is not None and not (isinstance(value_type, TensorType) and value_type.dtype is None)
 
 

@@ -1,6 +1,6 @@
 """Why a kernel does not run a node: its attributes, its inputs, their sizes, or a preparation that fails.
 
-Each function compares a node with the record of its kernel, and returns the reason, None where nothing is refused.
+Each function compares a node with the record of its kernel, and returns the reason for a refusal, None if it accepts the node.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def refuse_inputs(node: Node, record: KernelRecord, input_types: Sequence[ValueT
         if not name or value_type is None:
             continue
         allowed = record.dtypes_of_input(index)
-        # What a kernel reads on the host never enters the device, so only the kernel's own limits hold there.
+        # An input that a kernel reads on the host never enters the device, so only the kernel's own limits hold there.
         allowed = allowed if index in record.host else allowed & dtypes
         reason = refuse_type(value_type, allowed, takes_maps=record.takes_maps)
         if reason is not None:
@@ -94,7 +94,7 @@ def refuse_type(value_type: ValueType, allowed: Dtypes, *, takes_maps: bool = Fa
 
 
 def refuse_preparation(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Returns the reason why what the kernel computes ahead of its runs fails."""
+    """Returns the reason why the kernel's preparation (computed once, before its runs) fails."""
     if record.prepare is None:
         return None
     import numpy as np  # on the host, whatever the device: only the reason is wanted
@@ -104,6 +104,6 @@ def refuse_preparation(node: Node, record: KernelRecord, input_types: tuple[Valu
     except ValueError as error:
         return f"{node.operator} {error}"
     except (ArithmeticError, LookupError, TypeError) as error:
-        # What a stranger's attributes can be is not foreseen everywhere; that they fit no formula is reason enough.
+        # Not every invalid combination of attributes is checked; an exception in `prepare` counts as a refusal.
         return f"{node.operator} has attributes that do not fit together: {type(error).__name__}: {error}"
     return None

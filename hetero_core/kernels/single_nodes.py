@@ -26,7 +26,7 @@ def compile_node(
     initializers: Mapping[str, Initializer],
     extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
 ) -> Program:
-    """Returns a program of one node: its inputs are what the node reads and is no constant, its outputs what it writes."""
+    """Returns a program of one node: its inputs are the non-constant values that the node reads, its outputs the values that it writes."""
     constants = {name: initializers[name] for name in node.reads if name in initializers}
     inputs = tuple(ValueSpec(name, types.get(name, _UNKNOWN)) for name in node.reads if name not in constants)
     outputs = tuple(ValueSpec(name, types.get(name, _UNKNOWN)) for name in node.writes)
@@ -35,7 +35,7 @@ def compile_node(
 
 
 def evaluate_node(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Returns the outputs of a node by position, None where it has no kernel or fails: the run will then say why.
+    """Returns the outputs of a node by position, None if it has no kernel or fails: the run then reports the reason.
 
     A node that would make much more than it reads fails before it does: a file of a kilobyte can ask for terabytes.
     """

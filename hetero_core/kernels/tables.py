@@ -1,4 +1,4 @@
-"""Tables of kernels by domain, operator and since-version. The toolkit has one; a device with kernels of its own has another.
+"""Tables of kernels by domain, operator and since-version. The toolkit has a table; a device with its own kernels has its own table.
 
 `registry` declares kernels into a table, and tells why a table has none for a node. Imports no array library.
 """
@@ -30,7 +30,8 @@ class Declared(Protocol):
 class KernelTable:
     """A table of kernels. A device makes one and declares its kernels into it: `@kernel("Relu", since=(14,), dtypes=FLOATS, table=TABLE)`.
 
-    A node whose operator has no kernel of its version here is run by that of `base`, where one is given; `registry.TOOLKIT` is ours.
+    If this table has no kernel for a node's operator and version, the lookup falls back to `base`, if given.
+    The toolkit's own table is `registry.TOOLKIT`.
     """
 
     def __init__(self, *, base: KernelTable | None = None) -> None:
@@ -50,7 +51,7 @@ class KernelTable:
         return None if self._base is None else self._base.find(node)
 
     def read(self) -> Mapping[Key, KernelRecord]:
-        """Returns every kernel, sorted by domain, operator and version; those of the base fill what this table lacks."""
+        """Returns every kernel, sorted by domain, operator and version; includes those of the base that are not overridden."""
         below = {} if self._base is None else self._base.read()
         return dict(sorted({**below, **{key: declared.kernel for key, declared in self.entries.items()}}.items()))
 

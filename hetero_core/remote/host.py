@@ -1,10 +1,10 @@
-"""The host: a Core that answers for one device to somebody elsewhere. Operations by name, arguments as plain values, bulk as buffers.
+"""The host: a Core that serves one device to a remote caller. Operations by name, arguments as plain values, bulk as buffers.
 
     describe() -> keys, metrics, capabilities        load(config) + packed network -> network     run: `open_session`
     metric(name)    query(config) + packed network   import(config, trust) + blob -> network      export(network) -> blob
     network_metric(network, name)                    executed(network) -> steps                 close(network)
 
-A network is a number here. What carries operations and arrays, a pipe or a cluster, stands elsewhere.
+A network is a number here. The transport of operations and arrays (a pipe or a cluster) is implemented in other modules.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Host:
         }
 
     def answer(self, operation: str, arguments: Sequence[Any], bulk: Bulk) -> tuple[Any, Bulk]:
-        """Returns the result of an operation and its buffers. Raises: whatever the Core raises."""
+        """Returns the result of an operation and its buffers. Raises: errors of the Core."""
         result = self._operations[operation](bulk, *arguments)
         return result if operation == "export" else (result, ())
 
@@ -123,7 +123,7 @@ def _unpack(bulk: Bulk) -> Any:
 
 
 class NotedLimits(RunLimits):
-    """Limits of a run that tell somebody which node begins: a label, "" after the last one."""
+    """Limits of a run that report each node as it begins, by label; "" after the last node."""
 
     __slots__ = ("_tell",)
 
@@ -138,7 +138,7 @@ class NotedLimits(RunLimits):
 
 
 class HostSession:
-    """One request on a network: its working memory, and its runs one after the other."""
+    """One request on a network: its working memory and its sequential runs."""
 
     def __init__(self, network: ExecutableNetwork) -> None:
         self.network = network

@@ -22,11 +22,11 @@ from hetero_core.remote.host import restore_steps
 from hetero_core.remote.succession import HostReplacedError, Session, Succession, call_again
 
 BLOB = "blob"
-"""The section of a payload that holds the blob of the device elsewhere."""
+"""The section of a payload that holds the blob of the remote device."""
 
 
 class RemoteExecutable(Executable):
-    """A network on a host. Loads it again where the host is another one than before."""
+    """A network on a host. Reloads the network if the host was replaced."""
 
     def __init__(self, carrier: Succession[Any], load: Callable[[CancelToken | None], dict[str, Any]]) -> None:
         self._carrier = carrier
@@ -47,7 +47,7 @@ class RemoteExecutable(Executable):
         return fields
 
     def find_number(self, token: CancelToken | None = None) -> tuple[int, int]:
-        """Returns the generation of the host, and the number of the network there; loads it where it is not, for the run of `token`."""
+        """Returns the generation of the host, and the number of the network there; loads it if it is not there, for the run of `token`."""
         generation, loaded = self._carrier.prepare(), self._loaded
         if loaded[0] == generation:
             return loaded

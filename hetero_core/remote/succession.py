@@ -1,4 +1,4 @@
-"""One host after the other: each is started when it is needed, and one that is gone is followed by the next until that was in vain."""
+"""The succession of hosts of one device: a host starts on first use, and a dead host is replaced until restarts keep failing."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Result = TypeVar("Result")
 
 
 class HostReplacedError(DeviceCrashedError):
-    """The host was ended for the sake of another request, which hung; what was asked for can be asked for again."""
+    """The host was ended for the sake of another request, which hung; the call can be retried."""
 
 
 def call_again(call: Callable[[], Result]) -> Result:
-    """Returns what a call returns; makes it again as often as its host was ended for the sake of another request."""
+    """Returns the result of a call; retries it each time its host was ended because another request hung."""
     while True:
-        # Each round ends with a host that somebody else's request has hung; the one after it is another.
+        # A round fails only if another request hung the host; the next round uses a new host.
         with suppress(HostReplacedError):
             return call()
 
@@ -64,7 +64,7 @@ class Description:
 def describe_remote(carrier: Succession[Any], where: str) -> Description:
     """Asks a host for the description of its device; `where` names both in messages.
 
-    Raises: DeviceUnavailableError where the host has another hetero-core, before anything else of the answer is read.
+    Raises: DeviceUnavailableError if the host's hetero-core differs; the versions are compared before the rest of the answer is read.
     """
     fields, _ = call_again(lambda: carrier.call("describe"))
     theirs, ours = (fields["core"], tuple(fields["api"])), (find_core_version(), hookspecs.API)
@@ -99,10 +99,10 @@ AnyLink = TypeVar("AnyLink", bound=Link)
 
 
 class Succession(Generic[AnyLink]):
-    """The hosts of one device, of which one works at a time; a subclass says how messages and arrays travel to them.
+    """The hosts of one device; only one is active at a time. A subclass says how messages and arrays travel to them.
 
     `memory` is where it takes and leaves arrays of numbers: HOST, or a memory of its own, which it then brings to_host and from_host for.
-    `copies_metric` names the metric of a network that counts what its runs have copied; it is empty where sessions count nothing.
+    `copies_metric` names the metric of a network that counts what its runs have copied; it is empty if sessions do not count copies.
     """
 
     memory: str
@@ -134,9 +134,9 @@ class Succession(Generic[AnyLink]):
     def call(
         self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
     ) -> tuple[Any, Sequence[Any]]:
-        """Returns what the host answers. `bulk` is from `ship`; `token` is of the run that this belongs to.
+        """Returns the host's answer. `bulk` is from `ship`; `token` is of the run that this belongs to.
 
-        Raises: the host's error; DeviceCrashedError where there is no host any more; DeadlineExceededError.
+        Raises: the host's error; DeviceCrashedError if the host is gone; DeadlineExceededError.
         """
 
     @abstractmethod
@@ -144,16 +144,16 @@ class Succession(Generic[AnyLink]):
         """Returns the far end of a request on a network of the host."""
 
     def describe(self) -> Description:
-        """Returns what the host tells of its device, asked once.
+        """Returns the host's description of its device; it is requested once and cached.
 
-        Raises: DeviceUnavailableError where the host has another hetero-core; what the host raises.
+        Raises: DeviceUnavailableError if the host's hetero-core differs; errors of the host.
         """
         if self._description is None:
             self._description = describe_remote(self, f"device {self._device} {self.place}")
         return self._description
 
     def find_link(self) -> AnyLink:
-        """Returns the host that works; starts one where there is none.
+        """Returns the active host; starts a new host if there is none.
 
         Raises: DeviceCrashedError when the device crashed again after it was started again.
         """
@@ -161,7 +161,7 @@ class Succession(Generic[AnyLink]):
             if self._link is not None and not self._link.is_dead:
                 return self._link
             if self._link is not None:
-                # One that hung and was ended for it has cost its caller all the time that the caller had set; it may try again.
+                # A host that we ended because it hung used up its caller's deadline; it does not count as a crash.
                 self._crashes += not self._link.is_ended_by_us
                 self._link.close()
                 self._link = None
@@ -191,11 +191,11 @@ class Succession(Generic[AnyLink]):
         self._crashes = 0
 
     def forget(self, session: int, link: AnyLink) -> None:
-        """Notes a request that nobody has any more; the host is told with the next call. Safe where a garbage collector calls."""
+        """Notes a request that is no longer referenced; the host is told with the next call. Safe where a garbage collector calls."""
         self._forgotten.append((session, link))
 
     def take_forgotten(self, link: AnyLink) -> tuple[int, ...]:
-        """Returns the requests on this host that nobody has any more, once; those on earlier hosts went with them."""
+        """Returns, once, the requests on this host that are no longer referenced; requests on earlier hosts ended with those hosts."""
         sessions = []
         while self._forgotten:
             session, owner = self._forgotten.popleft()

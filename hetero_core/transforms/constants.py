@@ -1,4 +1,4 @@
-"""A pass that computes what depends on constants alone, and one that drops what nobody reads.
+"""Two passes: constant folding, and removal of nodes and constants that are never read.
 
 The pass computes nothing itself: the device gives the function, so that a folded value is what the device would have computed.
 """
@@ -20,21 +20,21 @@ from hetero_core.network.types import shape_of, sizes_of
 from hetero_core.transforms.work import READS_OF_A_BYTE, bound_reads
 
 Evaluate = Callable[[Node, tuple[Any, ...]], tuple[Any, ...] | None]
-"""Computes a node from the arrays of its inputs, None for an absent one; returns None where it cannot, arrays by position else."""
+"""Computes a node from the arrays of its inputs, None if absent; returns arrays by position, None if it cannot."""
 
 RANDOM_OPERATORS = frozenset(
     {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-"""Operators whose results differ from run to run, so that none is ever computed ahead."""
+"""Operators whose results differ from run to run, so they are never folded."""
 
 LARGEST_GROWTH = 1 << 20
-"""Bytes that a node may make beyond those that it reads, to be computed ahead."""
+"""Largest growth in bytes, results over inputs, of a node that is folded."""
 
 _MOST_ELEMENTS = 1 << 48
 """Elements of a stand-in: no array has more, and those that NumPy cannot count have none."""
 
 LARGEST_KEPT = 1 << 16
-"""Bytes from which on a result is computed again rather than kept where nobody needs it for a while."""
+"""Bytes from which on a result is computed again rather than kept in memory between uses."""
 
 
 def limit_folding(network: Network) -> int:
@@ -92,9 +92,9 @@ def fold_node(
     type_of: Callable[[str], Any],
     room: int,
 ) -> dict[str, Initializer] | None:
-    """Returns what a node makes, by name, where it reads nothing but `constants` or the shape of a value that `type_of` knows.
+    """Returns a node's results by name, if it reads only `constants` or the shape of a value that `type_of` knows.
 
-    None where it stays, as `fold_constants` says, or where its results would take more than `room` bytes.
+    None if the node stays (see `fold_constants`), or if its results would take more than `room` bytes.
     """
     if _is_kept(node, network) or _reads_too_much(node, type_of, constants, room):
         return None
@@ -142,7 +142,7 @@ def _evaluate_node(
 
 
 def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Initializer], evaluate: Evaluate) -> Initializer:
-    """Returns the constant that a node made; a large one can be made again, so that it need not be kept beside what is made of it."""
+    """Returns the constant that a node made; a large constant is recomputed on demand instead of being stored."""
     initializer = Initializer.of_array(array)
     if initializer.nbytes < LARGEST_KEPT or any(name and name not in constants for name in node.inputs):
         return initializer
@@ -161,7 +161,7 @@ def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Ini
 
 
 def _read_sizes(node: Node, value_type: Any) -> Any:
-    """Returns what a Shape or a Size makes of a value by its type, None where the shape is not known."""
+    """Returns the result of a Shape or Size node from the type of its input, None if the shape is not known."""
     sizes = sizes_of(value_type)
     if sizes is None or prod(sizes) > _MOST_ELEMENTS:
         return None

@@ -12,12 +12,12 @@ from hetero_core.network.types import Dimension
 from hetero_core.transforms.chains import Chain
 
 Bounds = Mapping[str, tuple[int, int]]
-"""Letter of an axis -> two numbers: begin and end of what is taken out, or how many pixels stand before and after."""
+"""Letter of an axis -> two numbers: begin and end of the crop, or the number of pixels padded before and after."""
 _LETTERS = "DHW"
 
 
 def read_bounds(bounds: Bounds | None, purpose: str, layout: str, where: str) -> dict[int, tuple[int, int]]:
-    """Returns the numbers by axis of the layout. Raises: InvalidNetworkError for other letters, and what is no pair of integers."""
+    """Returns the numbers by axis of the layout. Raises: InvalidNetworkError for other letters and values that are no pairs of integers."""
     axes: dict[int, tuple[int, int]] = {}
     for letter, pair in (bounds or {}).items():
         known = [axis for axis in _LETTERS if axis in layout]
@@ -35,7 +35,7 @@ def read_bounds(bounds: Bounds | None, purpose: str, layout: str, where: str) ->
 
 
 def find_cropped(shape: Sequence[Dimension], crop: Mapping[int, tuple[int, int]], where: str) -> tuple[Dimension, ...]:
-    """Returns the shape of what is taken out; numbers below 0 count from the end. Raises: InvalidNetworkError where nothing is left."""
+    """Returns the shape of the crop; negative numbers count from the end. Raises: InvalidNetworkError if the crop is empty."""
     sizes = list(shape)
     for axis, (begin, end) in crop.items():
         size = sizes[axis]
@@ -60,7 +60,7 @@ def add_crop(chain: Chain, crop: Mapping[int, tuple[int, int]], where: str) -> N
 
 
 def find_inner(shape: Sequence[Dimension], pad: Mapping[int, tuple[int, int]], where: str) -> tuple[Dimension, ...]:
-    """Returns the shape of the image inside of the model's. Raises: InvalidNetworkError where nothing is left of it."""
+    """Returns the shape of the image inside of the model's. Raises: InvalidNetworkError if that shape is empty."""
     inner = list(shape)
     for axis, (before, after) in pad.items():
         size = inner[axis]

@@ -1,4 +1,4 @@
-"""Layouts: the order of axes as one letter each ("NHWC"), checked against shapes and against one another. Imports nothing heavy."""
+"""Layouts: the order of axes as one letter each ("NHWC"), checked against shapes and against each other. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_layout(layout: str, rank: int, where: str) -> str:
 def find_model_layout(spec: ValueSpec, known: str | None, said: str | None, where: str) -> str:
     """Returns the order of the axes in the model: as said, as known from before, or by the rank.
 
-    Raises: InvalidNetworkError where none of these tells.
+    Raises: InvalidNetworkError if no layout follows from these.
     """
     if spec.shape is None:
         raise InvalidNetworkError(f"{where}: the number of axes of {spec} is not known; give the input a shape with with_shapes")
@@ -38,7 +38,7 @@ def find_model_layout(spec: ValueSpec, known: str | None, said: str | None, wher
 def order_axes(source: str, target: str, where: str) -> tuple[int, ...]:
     """Returns for each axis of `target` its position in `source`.
 
-    Raises: InvalidNetworkError where the two have not the same letters.
+    Raises: InvalidNetworkError if the two differ in their letters.
     """
     if sorted(source) != sorted(target):
         raise InvalidNetworkError(

@@ -1,4 +1,4 @@
-"""Patterns: trees of operators, found in a network from their last node backwards, and replaced by what they stand for.
+"""Patterns: trees of operators, found in a network from their last node backwards, and replaced by equivalent nodes.
 
 A pattern counts only where nothing outside of it reads the values within, so that no node is computed twice. Numbers are float32
 constants of one element. The operands of `Add` and `Mul` may stand in either order.
@@ -24,7 +24,7 @@ Kinds = frozenset[str] | None
 
 @dataclass(frozen=True, slots=True)
 class AnyValue:
-    """Matches any value; where a pattern has the name twice, both places hold the same value."""
+    """Matches any value; if a pattern has the name twice, both places must hold the same value."""
 
     name: str
 
@@ -38,7 +38,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class ConstantNumber:
-    """A constant of this one number; any number where it is None, which is kept under the name."""
+    """A constant of this one number; if it is None, any number matches and is stored under the name."""
 
     number: float | None = None
     name: str = ""
@@ -80,12 +80,12 @@ class Found:
 
 
 Build = Callable[[Network, Found, Node], Node | Replacement | None]
-"""Makes what stands for a match that ends in a node; its last node makes the outputs of that node. None refuses the match."""
+"""Makes the replacement of a match that ends in a node; its last node makes the outputs of that node. None refuses the match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern that is an `Op`, and what takes its place."""
+    """A pattern that is an `Op`, and the function that builds its replacement."""
 
     pattern: Op
     build: Build
@@ -151,7 +151,7 @@ def _list_kinds(pattern: Pattern) -> Kinds:
 
 
 def _may_end(network: Network, node: Node, kinds: tuple[Kinds, ...]) -> bool:
-    """Says whether a node's inputs are of the kinds that a pattern reads: most nodes end none, which so costs next to nothing."""
+    """Says whether a node's inputs are of the kinds that a pattern reads: most nodes end no pattern and are rejected here cheaply."""
     input_kinds = [_find_kind(network, value) for value in node.inputs[: len(kinds)]]
     orders = (input_kinds, input_kinds[::-1]) if node.op_type in _COMMUTATIVE else (input_kinds,)
     return any(all(allowed is None or kind in allowed for kind, allowed in zip(order, kinds, strict=False)) for order in orders)
@@ -182,14 +182,14 @@ def _apply_rule(network: Network, rule: Rule, node: Node, gone: set[int]) -> tup
 
 
 def _reads_what_stays(match: Found, new: Replacement) -> bool:
-    """Says whether no new node reads a value whose node goes: one value may stand for two parts of a pattern, scaled for one alone."""
+    """Says whether the new nodes read no value of a removed node: a value may fill two parts of a pattern, scaled in only one part."""
     going = {value for matched_node in match.nodes for value in matched_node.writes}
     fresh = {value for node in new.nodes for value in node.writes}
     return all(value in fresh or value not in going for node in new.nodes for value in node.inputs)
 
 
 def _is_closed(network: Network, match: Found, last: Node) -> bool:
-    """Says whether nothing but the matched nodes reads what they make, apart from the last one's output."""
+    """Says whether only matched nodes read the matched nodes' outputs, except for the last node's output."""
     ids_of_nodes = {id(node) for node in match.nodes}
     for node in match.nodes:
         if node is last:
@@ -248,7 +248,7 @@ def _match_inputs(network: Network, patterns: tuple[Pattern, ...], values: Seque
 
 
 def read_number(network: Network, value: str) -> float | None:
-    """Returns the one element of a float32 constant, None for anything else."""
+    """Returns the element of a float32 constant of size 1, None for anything else."""
     constant = network.initializers.get(value)
     if constant is None or constant.dtype != "float32" or constant.array.size != 1:
         return None
@@ -256,7 +256,7 @@ def read_number(network: Network, value: str) -> float | None:
 
 
 def read_shape(network: Network, value: str) -> tuple[Dimension, ...] | None:
-    """Returns the shape of a float32 tensor, None where its rank is not known or it is none."""
+    """Returns the shape of a float32 tensor, None if its rank is not known or it is not such a tensor."""
     value_type = network.type_of(value)
     return value_type.shape if isinstance(value_type, TensorType) and value_type.dtype == "float32" else None
 
@@ -270,7 +270,7 @@ def read_integers(network: Network, value: str) -> tuple[int, ...] | None:
 
 
 def read_axes(network: Network, node: Node) -> tuple[int, ...] | None:
-    """Returns the axes of a reduction, Squeeze or Unsqueeze: an attribute, or a constant second input; None where it names none."""
+    """Returns the axes of a reduction, Squeeze or Unsqueeze: an attribute, or a constant second input; None if no axes are given."""
     if "axes" in node.attributes:
         return tuple(node.attributes["axes"])
     return read_integers(network, node.inputs[1]) if len(node.inputs) > 1 else None

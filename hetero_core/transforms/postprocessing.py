@@ -1,4 +1,4 @@
-"""Other outputs: converted to another precision or layout, inner values added, or just some, with what nobody needs then left out."""
+"""Other outputs: converted to another precision or layout, inner values added, or a subset, without the nodes that it does not need."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _select_outputs(network: Network, names: Sequence[str]) -> Network:
             selected.append(node)
             needed.update(node.reads)
     was_read = {value for node in network.nodes for value in node.reads} | network.names_of_outputs
-    # An input that nothing read before is part of the model's signature; one that nothing reads any more is not asked for.
+    # An input that nothing read before is part of the model's signature; an input whose readers are all gone is removed.
     inputs = tuple(spec for spec in network.inputs if spec.name in needed or spec.name not in was_read)
     names_of_inputs = {spec.name for spec in inputs}
     present = {node.name for node in selected}
@@ -122,7 +122,7 @@ def _convert_outputs(network: Network, outputs: Mapping[str, OutputInfo]) -> Net
     changed = rename_values(drop_hints(network) if chains else network, renamed)
     types = dict(changed.types)
     for name, chain in zip(renamed, chains, strict=True):
-        # What follows from a shape that is only declared is inferred from what is proved.
+        # Types that followed from a merely declared shape are inferred again, from proved shapes.
         types.update({value: drop_shape(own) for value, own in chain.types.items()} if name in hints else chain.types)
     changed = replace(
         changed,
@@ -138,7 +138,7 @@ def _convert_outputs(network: Network, outputs: Mapping[str, OutputInfo]) -> Net
 def _describe_steps(
     network: Network, spec: ValueSpec, info: OutputInfo, inner: str, names: FreshNames, where: str
 ) -> tuple[Chain, str]:
-    """Returns the steps from what the model makes to what was asked for, and the layout of that."""
+    """Returns the steps from the model's output to the requested output, and the layout of the result."""
     if not isinstance(spec.type, TensorType) or spec.type.dtype is None:
         raise InvalidNetworkError(f"{where}: expected a tensor of a known element type to describe, it is {spec.type}")
     chain = Chain(network, names, base=spec.name, value=inner, value_type=spec.type)

@@ -1,4 +1,4 @@
-"""Regions: connected nodes that compute the same in any order of axes, and how one is turned to another order."""
+"""Regions: connected nodes that compute the same in any order of axes, and how a region is turned to another order."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _rank_of(network: Network, value: str) -> int | None:
 
 
 def _rank_if_turnable(network: Network, node: Node) -> int | None:
-    """Returns the rank of what a node makes where it is a node that a region may have, None otherwise."""
+    """Returns the rank of a node's output if the node may be in a region, None otherwise."""
     if node.domain or len(node.writes) != 1 or node.outputs[1:] or node.bodies or not node.inputs or not node.inputs[0]:
         return None
     rank = _rank_of(network, node.outputs[0])
@@ -132,13 +132,13 @@ def _list_operands(network: Network, node: Node) -> tuple[str, ...]:
 def turn_region(network: Network, region: Region, perm: Perm) -> Network:
     """Returns the network with the region computing values of which the old ones are the transposes by `perm`.
 
-    Transposes into the region read what was turned, those out of it what is not; others are put where one is needed.
+    A Transpose is added for each non-constant input from outside and for each result; `merge_transposes` removes the redundant ones.
     """
     return _Turner(network, region, perm).turn()
 
 
 class _Turner:
-    """One region on its way."""
+    """Turns one region; holds the state of the rewrite."""
 
     def __init__(self, network: Network, region: Region, perm: Perm) -> None:
         self._network = network
@@ -172,7 +172,7 @@ class _Turner:
         turned = self._name(value)
         self._turned[value] = turned
         self._nodes.append(replace(node, inputs=inputs, outputs=(turned,), attributes=attributes))
-        # Nobody may need it in the old order; then it is dropped as what nobody reads.
+        # If the value is never read in the old order, this Transpose is removed later as dead code.
         self._add_transpose(turned, value, self._perm, node)
 
     def _turn_operand(self, value: str, node: Node) -> str:
@@ -198,7 +198,7 @@ class _Turner:
         return name
 
     def _turn_axes(self, node: Node, inputs: tuple[str, ...]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-        """Returns attributes and inputs with the axes that they name where they are now."""
+        """Returns attributes and inputs with their axes mapped to the new order."""
         rank = len(self._perm)
         if node.op_type in _WITH_AXIS:
             return {**node.attributes, "axis": self._perm[int(node.attributes.get("axis", -1)) % rank]}, inputs

@@ -1,4 +1,4 @@
-"""Passes over what only moves or renames elements: chains of reshapes become one, what does nothing goes. Sizes have to be known."""
+"""Passes over nodes that only move elements: they merge chains of reshapes and remove nodes without effect. Sizes must be known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRANSPOSE_OPSET = 21
 
 
 def eliminate_idle(network: Network) -> Network:
-    """Returns the network without nodes that give back what they read: Cast to the same type, Slice of all, Concat of one, ..."""
+    """Returns the network without nodes that return their input unchanged: Cast to the same type, Slice of all, Concat of one, ..."""
 
     def find(node: Node) -> Replacement | None:
         if node.domain or len(node.writes) != 1 or node.outputs[1:] or not node.inputs or not _is_idle(network, node):
@@ -64,9 +64,9 @@ def _read_sizes(network: Network, value: str) -> tuple[int, ...] | None:
 
 
 def merge_reshapes(network: Network) -> Network:
-    """Returns the network with chains of Reshape, Flatten, Squeeze and Unsqueeze as one Reshape, or as nothing where nothing changes.
+    """Returns the network with chains of Reshape, Flatten, Squeeze and Unsqueeze merged into one Reshape, or removed if the shape stays.
 
-    The members of a chain that others read stay for them.
+    A member of a chain stays if a node outside of the chain reads it.
     """
     names = FreshNames(network)
     constants = dict(network.initializers)
@@ -102,7 +102,7 @@ def _is_reshape(node: Node) -> bool:
 
 
 def merge_stacked_transposes(network: Network) -> Network:
-    """Returns the network with Reshape, Transpose, Reshape as one Transpose where they flatten a stack of matrices and turn them."""
+    """Returns the network with Reshape, Transpose, Reshape fused to one Transpose if they transpose a flattened stack of matrices."""
     stacked = Op("Transpose", (Op("Reshape", (AnyValue("x"),), _is_any),), _swaps_matrices)
     return fuse_patterns(network, [Rule(Op("Reshape", (stacked,), _is_any), _build_transpose)])
 

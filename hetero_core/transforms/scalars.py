@@ -1,6 +1,6 @@
-"""A pass that joins chains of arithmetic with one number each: factors become one factor, summands one summand.
+"""A pass that joins chains of arithmetic with scalar constants: factors are multiplied to one factor, summands added to one summand.
 
-Numbers are joined in float64 and rounded once. Only float32 and float64 are touched, and only where the joined number is a normal one.
+Numbers are joined in float64 and rounded once. Only float32 and float64 are touched, and only if the joined number is a normal float.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ties of outputs to inputs: which pairs can be one, and what the first run reads. The nodes of the network stay as they are."""
+"""Ties of outputs to inputs: which pairs may be tied, and the initial values of the first run. The network's nodes stay as they are."""
 
 from __future__ import annotations
 

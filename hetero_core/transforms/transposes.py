@@ -1,4 +1,4 @@
-"""Passes that take out transposes: pairs become one, and regions that may have another order of axes are turned where that saves some.
+"""Passes that remove transposes: they merge pairs, and turn regions that work in any order of axes if that saves transposes.
 
 Only ranks have to be known, not sizes. `x.transpose(p).transpose(q)` is `x.transpose(p[q])`.
 """
@@ -18,7 +18,7 @@ Perm = tuple[int, ...]
 
 
 def read_perm(network: Network, node: Node) -> Perm | None:
-    """Returns the order of axes that a Transpose makes; None for another operator, or where the rank is not known."""
+    """Returns the order of axes that a Transpose makes; None for another operator or an unknown rank."""
     if node.op_type != "Transpose" or node.domain or len(node.writes) != 1 or len(node.inputs) != 1:
         return None
     if "perm" in node.attributes:
@@ -29,17 +29,17 @@ def read_perm(network: Network, node: Node) -> Perm | None:
 
 
 def compose(first: Perm, second: Perm) -> Perm:
-    """Returns the one order that does what two do, one after the other."""
+    """Returns the composition of two orders, applied in sequence."""
     return tuple(first[axis] for axis in second)
 
 
 def invert(perm: Perm) -> Perm:
-    """Returns the order that undoes one."""
+    """Returns the inverse of an order."""
     return tuple(perm.index(axis) for axis in range(len(perm)))
 
 
 def cancel_transposes(network: Network) -> Network:
-    """Returns the network with fewer transposes: pairs merged, Gemm reading what was turned, regions turned where that saves some."""
+    """Returns the network with fewer transposes: pairs merged, transposes moved into Gemm, regions turned if that saves transposes."""
     network = merge_transposes(network)
     # Each turn takes one transpose away at least, so this ends.
     while (turned := _turn_best_region(network)) is not None:
@@ -50,7 +50,7 @@ def cancel_transposes(network: Network) -> Network:
 def merge_transposes(network: Network) -> Network:
     """Returns the network with each Transpose of a Transpose reading the source of the first.
 
-    Those that do nothing vanish, and those that do what an earlier one has done.
+    Transposes without effect are removed, and so are duplicates of an earlier Transpose.
     """
     nodes: list[Node] = []
     sources: dict[str, tuple[str, Perm, Node]] = {}
@@ -80,7 +80,7 @@ def merge_transposes(network: Network) -> Network:
 
 
 def _turn_best_region(network: Network) -> Network | None:
-    """Returns the network with the first region turned that has fewer transposes around it afterwards, None where there is none."""
+    """Returns the network with the first region turned that saves transposes, None if no region does."""
     if not any(node.op_type == "Transpose" and not node.domain for node in network.nodes):
         return None
     for region in find_regions(network):
@@ -91,7 +91,7 @@ def _turn_best_region(network: Network) -> Network | None:
 
 
 def _list_perms(network: Network, region: Region) -> list[Perm]:
-    """Returns the orders that transposes around the region suggest: its values are to be the transposes of other ones by these."""
+    """Returns the orders that transposes around the region suggest: its values become the transposes of new values by these orders."""
     perms: dict[Perm, None] = {}
     for value in region.incoming:
         perm = _read_perm_of(network, value)
@@ -126,7 +126,7 @@ def _count_saved(network: Network, region: Region, perm: Perm) -> int:
 
 
 def _is_turned(network: Network, region: Region, value: str, perm: Perm) -> bool:
-    """Says whether a Transpose outside of the region makes of a value what the region would read."""
+    """Says whether a Transpose outside of the region already makes the transposed value that the region would read."""
     outside = (reader for reader in _list_readers(network, value) if id(reader) not in region.members)
     return any(read_perm(network, reader) == perm for reader in outside)
 

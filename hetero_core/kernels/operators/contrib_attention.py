@@ -1,6 +1,6 @@
 """Attention as ONNX Runtime's own operators have it: Attention, QAttention, MultiHeadAttention, DecoderMaskedMultiHeadAttention.
 
-Scores are scale * q k^T plus what masks and biases add, in float32: a masked position has `mask_filter_value` added, one that lies
+Scores are scale * q k^T plus masks and biases, in float32: a masked position has `mask_filter_value` added, one that lies
 ahead under `unidirectional` the lowest float32.
 """
 
@@ -38,7 +38,7 @@ def join_heads(xp: Namespace, x: Array) -> Array:
 def make_mask(
     xp: Namespace, mask: Array | None, batch: int, queries: int, keys: int, *, past: int, is_causal: bool, low: float
 ) -> Any:
-    """Returns what is added to the scores, (batch or 1, 1, queries, keys), None where it is nothing.
+    """Returns the mask term of the scores, (batch or 1, 1, queries, keys), None if nothing is masked.
 
     mask: how many keys of each row count (batch,); ends, then begins (2 batch,); 1 and 0 for each key, (batch, keys) or
     (batch, queries, keys). Source: ONNX Runtime, com.microsoft.Attention-1, mask_index.
@@ -180,7 +180,7 @@ def quantized_attention(
     scale: float = 0.0,
     unidirectional: int = 0,
 ) -> tuple[Array, Array]:
-    """Returns what Attention returns; input and weights are quantized. Source: ONNX Runtime, com.microsoft.QAttention-1."""
+    """Returns the results of Attention with quantized input and weights. Source: ONNX Runtime, com.microsoft.QAttention-1."""
     projected = mat_mul_integer_to_float(xp, x, weights, input_scale, weight_scale, input_zero_point, weight_zero_point, bias)
     return attend_projected(
         xp, projected, mask_index, past, None, sizes=(), heads=num_heads, scale=scale, is_causal=bool(unidirectional),
@@ -245,7 +245,7 @@ def multi_head_attention(
 
 
 def _lay_heads(xp: Namespace, x: Array, bias: Array | None, heads: int) -> Array:
-    """Returns (batch, heads, steps, size), with the bias of the projection where x is not laid out by heads already."""
+    """Returns (batch, heads, steps, size), with the bias of the projection unless x is already laid out by heads."""
     if x.ndim == 4:
         return x
     return split_heads(xp, x if bias is None else x + bias, heads)
@@ -278,7 +278,7 @@ def decoder_masked_multi_head_attention(
     num_heads: int,
     scale: float = 0.0,
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns what MultiHeadAttention returns for one step, in caches that grow; without beams.
+    """Returns the results of MultiHeadAttention for a single step, with growing caches; without beams.
 
     Source: ONNX Runtime, com.microsoft.DecoderMaskedMultiHeadAttention-1.
     """

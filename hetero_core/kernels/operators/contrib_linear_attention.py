@@ -17,7 +17,7 @@ _ACTIVATIONS = ("none", "silu", "swish")
 
 
 def step_state(state: Array, k: Array, v: Array, decay: Array | None, rate: Array | None, rule: str) -> tuple[Array, Array]:
-    """Returns the state (..., key size, value size) after one step, and what was added to it for the key.
+    """Returns the state (..., key size, value size) after one step, and the update that was added for the key.
 
     decay: (..., key size or 1), to be multiplied; rate: (..., 1).
     """
@@ -82,7 +82,7 @@ def linear_attention(
 
 
 def _read_state(xp: Namespace, q: Array, state: Array) -> Array:
-    """Returns q^T S for each head of queries, or each of the state where it has more."""
+    """Returns q^T S for each head of queries, or for each head of the state if it has more."""
     if q.shape[1] >= state.shape[1]:
         wide = xp.repeat(state, q.shape[1] // state.shape[1], axis=1)
         return (q[..., None, :] @ wide)[..., 0, :]
@@ -188,9 +188,9 @@ def packed_causal_conv_with_state(
     dilation: int = 1,
     state_update_capacity: int = 0,
 ) -> tuple[Array, Array, Array]:
-    """Returns what CausalConvWithState returns for sequences that stand one behind the other, and their first inputs.
+    """Returns the results of CausalConvWithState for concatenated sequences and their initial inputs.
 
-    x: (tokens, channels); cumulative_sequence_length: where each begins, and the end. Source: ONNX Runtime,
+    x: (tokens, channels); cumulative_sequence_length: the start of each sequence, and the end. Source: ONNX Runtime,
     com.microsoft.VarlenCausalConvWithState-1.
     """
     bounds = integers_of(cumulative_sequence_length)
@@ -245,7 +245,7 @@ def gated_delta_net(
     scale: float = 0.0,
     update_rule: str = "gated_delta",
 ) -> tuple[Array, Array]:
-    """Returns the linear attention of sequences that stand one behind the other, and each one's last state (heads, value, key).
+    """Returns the linear attention of concatenated sequences, and the last state of each (heads, value, key).
 
     query, key: (tokens, heads, size), or (batch, steps, heads, size), or query, key and value in one. Source: ONNX Runtime,
     com.microsoft.GatedDeltaNet-1.

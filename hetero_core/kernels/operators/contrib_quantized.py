@@ -1,6 +1,6 @@
 """Element by element on quantized values, as ONNX Runtime's own operators of com.microsoft do it: QLinearAdd, QLinearMul and their like.
 
-Integers come out bit for bit as ONNX Runtime's kernels on x86 make them. A function of one byte is a table of 256 values. Sums and
+Integer results equal those of ONNX Runtime's x86 kernels bit for bit. A function of one byte is a table of 256 values. Sums and
 products are rounded where those kernels round: they multiply by ratios of scales and add once (a fused multiply-add, which float64
 followed by one rounding to float32 reproduces), they do not divide at the end.
 """
@@ -30,7 +30,7 @@ def scalar_of(x: Array) -> Array:
 
 
 def zero_of(zero_point: Array | None) -> Array | float:
-    """Returns a zero point as a float32 scalar; 0 where there is none."""
+    """Returns a zero point as a float32 scalar; 0 if it is absent."""
     return np.float32(0) if zero_point is None else scalar_of(zero_point).astype(np.float32)
 
 
@@ -228,7 +228,7 @@ def qlinear_softmax(
     table = xp.asarray(_tabulate_exponentials(float(x_scale.reshape(())), length))
     rows = moved.reshape((-1, length)).astype(np.int64)
     terms = xp.take(table, 255 + rows - xp.max(rows, axis=1, keepdims=True))
-    # The kernel adds one by one.
+    # The kernel adds the elements sequentially.
     total = xp.cumsum(terms, axis=1, dtype=np.float32)[:, -1:]
     units = xp.floor(np.float32(1) / scalar_of(y_scale))
     # A row of one element has a term that the units could take beyond float32.

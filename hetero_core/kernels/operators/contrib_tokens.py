@@ -42,9 +42,9 @@ def bifurcation_detector(
     max_ngram_size: int,
     min_ngram_size: int,
 ) -> tuple[Array, Array]:
-    """Returns the current tokens with the predicted ones from where they part from the source, and where their end occurs in it.
+    """Returns the current tokens with the predicted ones up to the first mismatch, and the position of their end in the source.
 
-    -1 where the longest n-gram of the end that the source has occurs in it more than once, or none does.
+    The position is -1 if no n-gram of the end occurs in the source, or the longest that does occurs more than once.
     Source: ONNX Runtime, com.microsoft.BifurcationDetector-1.
     """
     source, tokens = src_tokens.reshape(-1), cur_tokens.reshape(-1)
@@ -145,7 +145,7 @@ def n_gram_hash_mapping(
 
 
 def shift_ids(ids: Any, reach: int, segments: Any, eos: int | None, filler: int) -> list[Any]:
-    """Returns the ids of each position, of the one before it, and so on; what lies behind a boundary is the filler."""
+    """Returns the ids of each position, of the one before it, and so on; positions behind a boundary get the filler."""
     count = len(ids) - reach
     is_cut = np.zeros(count, bool)
     shifts = [ids[reach:]]
@@ -201,7 +201,7 @@ def packed_n_gram_hash_mapping(
     reset_on_eos: int = 0,
     state_update_capacity: int = 0,
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns what NGramHashMapping returns for sequences that stand one behind the other; their segments, and the ids after each token.
+    """Returns the results of NGramHashMapping for concatenated sequences; their segments, and the ids after each token.
 
     Source: ONNX Runtime, com.microsoft.VarlenNGramHashMapping-1.
     """

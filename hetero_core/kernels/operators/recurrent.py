@@ -24,7 +24,7 @@ States = tuple[Array, ...]
 CellStep = Callable[[Array, States], States]
 _ACTIVATION_COUNTS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 _DIRECTIONS = {"direction": ("forward", "reverse", "bidirectional"), "layout": (0, 1)}
-# Name -> defaults of alpha and beta where the function takes them; NaN where the two sources have different ones or none.
+# Name -> defaults of alpha and beta, if the function takes them; NaN if the two sources disagree or give no default.
 _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
     "affine": (nan, nan),
     "elu": (1.0, None),
@@ -43,7 +43,7 @@ _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
 def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...], *, count: int | None = None) -> str | None:
     """Refuses activations that do not exist, are too few, or need an alpha or a beta that is not given.
 
-    `count` is how many one direction needs, where the operator is none of ONNX's.
+    `count` is the number per direction, for operators outside of ONNX's own domain.
     """
     names = [str(name).casefold() for name in node.attributes.get("activations", ())]
     directions = 2 if node.attributes.get("direction") == "bidirectional" else 1
@@ -105,7 +105,7 @@ def choose_activations(
     clip: float | None = None,
     **_: Any,
 ) -> list[Activation]:
-    """Returns the functions; alphas and betas are consumed by those that take one, in order. `clip` limits what goes in."""
+    """Returns the functions; each function that takes an alpha or beta consumes the next value. `clip` limits what goes in."""
     chosen: list[Activation] = []
     next_alpha, next_beta = iter(activation_alpha), iter(activation_beta)
     for name in names:
@@ -185,7 +185,7 @@ def run_directions(
 
 
 def sum_biases(b: Array | None) -> Callable[[int], Array]:
-    """Returns what gives a direction's bias: that of the input plus that of the state, 0 where there is none."""
+    """Returns a function that gives a direction's bias: input bias plus state bias, 0 if there is no bias."""
     return lambda index: 0 if b is None else sum(_split_columns(widen(b[index]), 2))
 
 

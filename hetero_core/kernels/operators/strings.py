@@ -29,7 +29,7 @@ def _count_pieces(x: Array, *, delimiter: str | None = None, maxsplit: int | Non
 
 @kernel("StringConcat", since=(20,), dtypes=STRING, runs_on_host=True, count_bytes=_count_concatenated)
 def string_concat(xp: Namespace, x: Array, y: Array) -> Array:
-    """Returns the texts of both, one behind the other. Source: ONNX StringConcat-20."""
+    """Returns the concatenation of both texts, element by element. Source: ONNX StringConcat-20."""
     return np.asarray(x.astype(object) + y.astype(object), dtype=object)
 
 
@@ -79,7 +79,7 @@ def string_normalizer(
     locale: str | None = None,
     stopwords: tuple[str, ...] = (),
 ) -> Array:
-    """Returns the texts without stop words, in another case; one empty text where none is left. Source: ONNX StringNormalizer-10.
+    """Returns the texts without stop words, in another case; a single empty text if all are removed. Source: ONNX StringNormalizer-10.
 
     x is (texts,) or (1, texts). Case changes do not depend on the locale.
     """
