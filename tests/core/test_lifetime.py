@@ -49,6 +49,10 @@ def test_objects_go_in_every_order_and_nothing_stays(order: tuple[str, ...], dev
         gc.collect()
         if "request" in held:
             assert held["request"].infer({"x": X})["y"].tolist() == [6], f"a request works without its {kind}"
+    # A thread of the pool that has told of the end of its run may not have left it yet.
+    end = monotonic() + 60
+    while monotonic() < end and any(one() is not None for one in watched.values()):
+        gc.collect()
     assert [kind for kind, one in watched.items() if one() is not None] == []
 
 
@@ -224,14 +228,16 @@ def test_exports_into_a_folder_of_the_search_path_leave_nothing_in_memory(tmp_pa
         return sum(isinstance(one, importlib_metadata.Lookup) for one in gc.get_objects())
 
     with Core() as core:
-        network = core.load_network(onnx.parser.parse_model(MODEL), "CPU")
+        # Without machine code: its compiler, in the background, asks once for the version of llvmlite.
+        network = core.load_network(onnx.parser.parse_model(MODEL), "CPU", {"CPU_KERNELS": "NUMPY"})
         network.export_network(tmp_path / "0.blob")
         before = count_listings()
         for number in range(1, 6):
             os.utime(tmp_path, ns=(number, number))
             network.export_network(tmp_path / f"{number}.blob")
             os.utime(tmp_path, ns=(number, number))
-            core.load_network(onnx.parser.parse_model(MODEL), "CPU", {"CACHE_DIR": str(tmp_path / "cache")})
+            config = {"CACHE_DIR": str(tmp_path / "cache"), "CPU_KERNELS": "NUMPY"}
+            core.load_network(onnx.parser.parse_model(MODEL), "CPU", config)
     assert before > 0
     assert count_listings() == before
 
