@@ -59,9 +59,10 @@ LOCK_SECONDS = 300.0
 _IDENTITY = "hetero/cache"
 """The section of an entry that says what it was made from; the plugin that imports the entry does not see it."""
 _ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.blob")
-_PARTIAL_NAME = re.compile(r"[0-9a-f]{64}\.[^.]+\.partial")
-_LONGEST_WRITE = 86400.0
-"""Seconds after which an entry that is not whole was left by a process that was killed."""
+_LEFTOVER_NAME = re.compile(r"[0-9a-f]{64}\.(lock|[^.]+\.partial)")
+
+_tidied: set[Path] = set()
+"""The folders in which this process has looked for files of killed processes."""
 
 # The parts of a split network are loaded within the load of the whole, and are in its entry.
 _is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=False)
@@ -104,7 +105,12 @@ class NetworkCache:
                 except OSError as error:
                     self._warn_of_folder(error)
                     return make()
-                return self._load_from(folder, identity, take, make, pack)
+                try:
+                    return self._load_from(folder, identity, take, make, pack)
+                finally:
+                    if self._path not in _tidied:
+                        _tidied.add(self._path)
+                        _remove_leftovers(folder)
         finally:
             _is_inside.reset(token)
 
@@ -136,7 +142,7 @@ class NetworkCache:
     @contextmanager
     def _hold_lock(self, folder: CacheFolder, key: str) -> Iterator[bool]:
         """Gives True if this load alone may write the entry, False if the cache cannot be used for it."""
-        lock = FileLock(folder.path / f"{key}.lock", folder=folder.descriptor, owners=folder.owners)
+        lock = _lock_of(folder, key)
         try:
             is_held = lock.acquire(
                 LOCK_SECONDS, on_wait=lambda holder: logger.info("waiting for %s, which loads the same network", holder)
@@ -163,7 +169,7 @@ class NetworkCache:
             self._warn(error)
             return
         try:
-            _remove_leftovers(folder)
+            _remove_leftovers(folder, held=key)
             code = find_code(payload)
             if code:
                 logger.info("network '%s' is not kept in the cache: it holds code, in the sections %s", header.network, code)
@@ -258,12 +264,37 @@ def _take_entry_or_warn(
         return None
 
 
-def _remove_leftovers(folder: CacheFolder) -> None:
-    """Removes entries that killed processes have left half written."""
-    for name in _list(folder, _PARTIAL_NAME):
-        with suppress(OSError):  # one that cannot be removed says nothing about the next
-            if folder.stat(name).st_mtime < time.time() - _LONGEST_WRITE:
-                folder.remove(name)
+def _lock_of(folder: CacheFolder, key: str) -> FileLock:
+    return FileLock(folder.path / f"{key}.lock", folder=folder.descriptor, owners=folder.owners)
+
+
+def _remove_leftovers(folder: CacheFolder, held: str = "") -> None:
+    """Removes the partial files and locks of killed processes: of each key whose lock is free.
+
+    `held` is the key whose lock this load holds.
+    """
+    try:
+        names = _list(folder, _LEFTOVER_NAME)
+    except OSError:
+        return  # the folder is gone or unreadable; the load reports that
+    for key in sorted({name.partition(".")[0] for name in names}):
+        partials = [name for name in names if name.startswith(key) and name.endswith(".partial")]
+        # A file that cannot be removed says nothing about the next.
+        with suppress(OSError):
+            if key == held:
+                _remove_all(folder, partials)
+                continue
+            lock = _lock_of(folder, key)
+            if lock.acquire(0, on_wait=lambda _: None):
+                try:
+                    _remove_all(folder, partials)
+                finally:
+                    lock.release()
+
+
+def _remove_all(folder: CacheFolder, names: list[str]) -> None:
+    for name in names:
+        folder.remove(name)
 
 
 def _list(folder: CacheFolder, pattern: re.Pattern[str]) -> list[str]:

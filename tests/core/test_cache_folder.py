@@ -231,17 +231,16 @@ def test_folder_that_goes_while_an_entry_is_written_is_a_warning(
     assert [load(), load()] == [False, True]
 
 
-def test_entry_that_a_killed_writer_left_goes_after_a_day(load: Callable[..., bool], folder: Path) -> None:
+def test_files_of_killed_writers_go_with_the_next_store(load: Callable[..., bool], folder: Path) -> None:
     assert not load()
-    old, new = (folder / f"{key * 64}.ab12_x.partial" for key in "ab")
+    own = [folder / f"{'a' * 64}.ab12_x.partial", folder / f"{'b' * 64}.lock"]
     foreign = [folder / name for name in ("x.partial", "mine.lock", f"{'A' * 64}.a.partial", f"{'a' * 64}.tmp")]
-    for path in (old, new, *foreign):
+    for path in (own[0], *foreign):
         path.write_bytes(b"half")
-    for path in (old, *foreign):
-        os.utime(path, (time.time() - 90000,) * 2)
+    own[1].write_bytes(b"process 1")
     assert not load(text=TEXT.replace("g (", "h ("))
-    assert not old.exists()
-    assert all(path.exists() for path in (new, *foreign))
+    assert not any(path.exists() for path in own)
+    assert all(path.exists() for path in foreign)
 
 
 def test_entry_that_was_just_written_is_never_the_one_to_go(load: Callable[..., bool], folder: Path) -> None:

@@ -223,8 +223,7 @@ def judge(folder: Path, networks: int) -> list[str]:
                 findings += told["warnings"]
         suffixes = Counter(path.suffix for path in folder.iterdir())
         say(f"{name} clean run: {answers['hit']} hits, {answers['miss']} misses, then " + str(dict(sorted(suffixes.items()))))
-        # What was half written goes after a day.
-        if not set(suffixes) <= {".blob", ".partial"}:
+        if set(suffixes) != {".blob"}:
             findings.append(f"after the {name} clean run there are {dict(suffixes)}")
     if answers["miss"]:
         findings.append(f"{answers['miss']} entries were not kept")
