@@ -369,7 +369,7 @@ class CommonConfig:
         return self._values
 
     def set(self, config: Mapping[str, Any]) -> None:
-        """Keeps values; None takes one back. All of them are checked before one is kept. Raises: ConfigKeyError, ConfigValueError."""
+        """Keeps values; None removes the value of a key. All are checked before any is kept. Raises: ConfigKeyError, ConfigValueError."""
         try:
             values, dropped = take_back(config, _KEYS, device="(all)")
             converted = convert_config(values, _KEYS, device="(all)")

@@ -122,7 +122,7 @@ class Compiler:
         self._lock = threading.Lock()
 
     def find(self, kernel: Kernel) -> int | None:
-        """Returns the address of a kernel that is compiled already; None for another one."""
+        """Returns the address of a kernel; None if it is not compiled yet."""
         return self._addresses.get(kernel.name)
 
     def load_stored(self, kernels: Iterable[Kernel]) -> bool:

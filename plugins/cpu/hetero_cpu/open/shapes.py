@@ -50,7 +50,7 @@ class OpenShapes:
     """Derived floats without infinities and NaN, whatever the sizes."""
 
     def read(self, value: str) -> Elements | None:
-        """Returns the elements of a small integer value; None for another one."""
+        """Returns the elements of a value; None unless it is a small array of integers."""
         known = self.elements.get(value)
         if known is not None:
             return known
@@ -60,7 +60,7 @@ class OpenShapes:
         return constant.array.astype(object)
 
     def read_numbers(self, value: str) -> Sequence[Any] | None:
-        """Returns the numbers of a small integer value, or of a constant of floats; None for another one."""
+        """Returns the numbers of a small integer value or of a constant of floats; None for all other values."""
         elements = self.read(value)
         if elements is not None:
             return list(elements.reshape(-1).tolist())

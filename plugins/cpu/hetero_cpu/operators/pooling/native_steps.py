@@ -140,7 +140,7 @@ def _make_factor(height: int, length: int) -> Array:
 
 
 def _read_windows(site: Site) -> Windows | None:
-    """Returns the windows of a pooling of float32 images; None for another one."""
+    """Returns the windows of a pooling; None if its operands are not float32 images."""
     node = site.node
     source = node.inputs[0]
     if not site.is_float32(source) or len(site.shape(source)) != 4 or not set(node.attributes) <= _ATTRIBUTES:
