@@ -133,7 +133,7 @@ def may_divide_least(node: Node, graph: Graph) -> bool:
     """Says whether a Div of int32 or int64 may divide the least integer by -1, at which the processor raises a signal."""
     if len(node.inputs) != 2 or dtype_of_input(node, graph) not in ("int32", "int64"):
         return False
-    dividend, divisor = (find_constant(name, graph, graph.initializers) for name in node.inputs)
+    dividend, divisor = (find_constant(name, graph) for name in node.inputs)
     may_be_least = dividend is None or bool((dividend == np.iinfo(dividend.dtype).min).any())
     return may_be_least and (divisor is None or bool((divisor == -1).any()))
 

@@ -27,11 +27,10 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
 from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
-from hetero_openvino.conversion import CARRIERS, TYPE_NAMES
+from hetero_openvino.conversion import CARRIERS, PACKED, TYPE_NAMES, pack_array, unpack_array
 from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executed import list_layers, record_layers
 from hetero_openvino.known_errors import SizeLimit, list_size_limits
-from hetero_openvino.packing import PACKED, pack_array, unpack_array
 from hetero_openvino.ports import Ports
 from hetero_openvino.probing import shorten_message
 
