@@ -179,6 +179,17 @@ def both(first: Condition, second: Condition) -> Condition:
     return lambda node, graph: first(node, graph) and second(node, graph)
 
 
+def follows(op_type: str) -> Condition:
+    """Returns the condition that a node of this operator makes the first input."""
+    return lambda node, graph: (producer := graph.find_producer(node.inputs[0])) is not None and producer.op_type == op_type
+
+
+def flattens_axes(node: Node, graph: Graph) -> bool:
+    """Says whether the axis of a Softmax is not the last of more than one element, so that versions before 13 flatten several."""
+    shape, axis = find_shape(node, graph), node.attributes.get("axis", 1)
+    return not (shape and all(size == 1 for size in shape[axis % len(shape) + 1 :]))
+
+
 def rounds_aligned_size(node: Node, graph: Graph) -> bool:
     """Says whether a Resize aligns corners and has scales that may give an axis a fractional size, which engines round first."""
     is_aligned = node.attributes.get("coordinate_transformation_mode") == "align_corners"

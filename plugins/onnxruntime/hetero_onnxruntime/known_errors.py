@@ -24,6 +24,8 @@ from hetero_core.engines.known_errors import (
     computes_input,
     differs,
     find_error,
+    flattens_axes,
+    follows,
     has_dtype,
     may_be_empty,
     may_have_empty_axes,
@@ -74,19 +76,11 @@ def _draws_badly(node: Node, graph: Graph) -> bool:
     return float(node.attributes.get("low", 0.0)) > float(node.attributes.get("high", 1.0))
 
 
-def _has_integer_mask(node: Node, graph: Graph) -> bool:
-    return has_input(node, 3) and dtype_of_input(node, graph, 3) not in (*FLOAT_DTYPES, "bool")
-
-
 def _has_short_mask(node: Node, graph: Graph) -> bool:
     if not has_input(node, 3) or has_input(node, 4):
         return False
     keys, columns = (find_shape(node, graph, 1) or ())[-2:-1], (find_shape(node, graph, 3) or ())[-1:]
     return keys != columns or columns in ((), (None,))
-
-
-def _has_channel_points(node: Node, graph: Graph) -> bool:
-    return has_input(node, 3) and find_shape(node, graph, 3) not in ((), (1,))
 
 
 def _moves_dequantized(node: Node, graph: Graph) -> bool:
@@ -109,10 +103,6 @@ def _may_have_many_positions(node: Node, graph: Graph) -> bool:
     places = {"SequenceAt": 1, "SequenceErase": 1, "SequenceInsert": 2}
     shape = find_shape(node, graph, places[node.op_type])
     return shape is not None and not all(size == 1 for size in shape)
-
-
-def _shares_caches(node: Node, graph: Graph) -> bool:
-    return node.op_type == "SparseAttention" or bool(node.attributes.get("past_present_share_buffer", 0))
 
 
 def _has_no_depth(first: int, second: int) -> Condition:
@@ -276,22 +266,6 @@ def _check_integers(node: Node, graph: Graph) -> str | None:
     return None
 
 
-def _may_be_real(node: Node, graph: Graph) -> bool:
-    dtype = dtype_of_input(node, graph)
-    return dtype is None or "float" in dtype
-
-
-def _rounds_quotient(node: Node, graph: Graph) -> bool:
-    producer = graph.find_producer(node.inputs[0])
-    return producer is not None and producer.op_type == "Div"
-
-
-def _flattens(node: Node, graph: Graph) -> bool:
-    """Says whether a Softmax before opset 13 flattens more than one axis."""
-    shape, axis = find_shape(node, graph), node.attributes.get("axis", 1)
-    return node.since_version < 13 and not (shape and all(size == 1 for size in shape[axis % len(shape) + 1 :]))
-
-
 def _may_step_back(node: Node, graph: Graph) -> bool:
     # float[8] from 1 to -9 in steps of -1 is wrong.
     steps = graph.initializers.get(node.inputs[4]) if has_input(node, 4) else None
@@ -309,7 +283,8 @@ ERRORS = (
     _row("scores of causal attention", "Attention", both(differs("is_causal", 0), _has_output(3)),
          "ONNX Runtime returns the lowest float where the standard has -inf in the scores of causal attention",
          "attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal", versions="1.31"),
-    _row("mask of integers", "Attention", _has_integer_mask,
+    _row("mask of integers", "Attention",
+         both(reads(3), lambda node, graph: dtype_of_input(node, graph, 3) not in (*FLOAT_DTYPES, "bool")),
          "ONNX Runtime adds a mask of integers wrongly, and this mask is of integers or of a type that is not known"),
     _row("short mask", "Attention", _has_short_mask,
          "ONNX Runtime fails at run time on a mask that is shorter than the keys, and its size here is not known to be theirs",
@@ -318,7 +293,8 @@ ERRORS = (
          "ONNX Runtime normalizes by other statistics than the batch's if nothing reads the running mean and variance"),
     _row("saturate", "Cast CastLike", lambda node, graph: node.attributes.get("saturate", 1) not in (0, 1),
          "ONNX Runtime returns memory that it has not written from a {node.op_type} whose saturate is neither 0 nor 1"),
-    _row("zero points of channels", "ConvInteger", _has_channel_points,
+    _row("zero points of channels", "ConvInteger",
+         both(reads(3), lambda node, graph: find_shape(node, graph, 3) not in ((), (1,))),
          "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number",
          "convinteger_with_padding", kind="fails"),
     _row("8-bit product over nothing",
@@ -366,7 +342,8 @@ ERRORS = (
          "onnxruntime#1879", kind="ends the process"),
     _row("shared caches",
          "com.microsoft.Attention com.microsoft.DecoderMaskedMultiHeadAttention com.microsoft.QAttention com.microsoft.SparseAttention",
-         _shares_caches, "ONNX Runtime's {node.op_type} writes its caches into its inputs, and inputs are never written here"),
+         lambda node, graph: node.op_type == "SparseAttention" or bool(node.attributes.get("past_present_share_buffer", 0)),
+         "ONNX Runtime's {node.op_type} writes its caches into its inputs, and inputs are never written here"),
 )
 # fmt: on
 """The table of all providers, in the order of operators; the first row that a node meets gives the reason."""
@@ -381,7 +358,7 @@ OPENVINO_ERRORS = (
     _openvino_row("blocks", "DequantizeLinear", differs("block_size", 0),
                   "OpenVINO's provider ignores block_size of DequantizeLinear", "dequantizelinear_blocked"),
     _openvino_row("quotient between codes", "DynamicQuantizeLinear QuantizeLinear", always, _HALVES, "dynamicquantizelinear"),
-    _openvino_row("rounded quotient", "Round", _rounds_quotient, _HALVES),
+    _openvino_row("rounded quotient", "Round", follows("Div"), _HALVES),
     _openvino_row("layout", "GRU LSTM RNN", differs("layout", 0),
                   "OpenVINO's provider ignores the layout of a recurrent operator", "gru_batchwise"),
     _openvino_row("norm of 0", "LpNormalization", always, "OpenVINO's provider divides by a norm of 0, where the standard has 0",
@@ -391,13 +368,13 @@ OPENVINO_ERRORS = (
     _openvino_row("boxes at the threshold", "NonMaxSuppression", always,
                   "OpenVINO's provider drops boxes whose overlap equals the threshold",
                   "nonmaxsuppression_iou_threshold_boundary"),
-    _openvino_row("maximum of infinities", "ReduceMax", _may_be_real,
+    _openvino_row("maximum of infinities", "ReduceMax", has_dtype(None, "bfloat16", "float16", "float32", "float64"),
                   "OpenVINO's provider returns the lowest float of infinities alone"),
-    _openvino_row("minimum of infinities", "ReduceMin", _may_be_real,
+    _openvino_row("minimum of infinities", "ReduceMin", has_dtype(None, "bfloat16", "float16", "float32", "float64"),
                   "OpenVINO's provider returns the highest float of infinities alone"),
     _openvino_row("aspect ratio", "Resize", differs("keep_aspect_ratio_policy", "stretch"),
                   "OpenVINO's provider ignores keep_aspect_ratio_policy of Resize", "resize_downsample_sizes_nearest_not_larger"),
-    _openvino_row("flattened softmax", "LogSoftmax Softmax", _flattens,
+    _openvino_row("flattened softmax", "LogSoftmax Softmax", both(flattens_axes, lambda node, graph: node.since_version < 13),
                   "OpenVINO's provider computes {node.op_type} before opset 13 along one axis; "
                   "the standard flattens all from that axis on"),
     _openvino_row("open repeats", "Tile", computes_input(1),

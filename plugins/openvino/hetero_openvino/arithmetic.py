@@ -110,13 +110,16 @@ def find_excess(node: Node, network: Network, magnitudes: Mapping[str, Magnitude
         return f"OpenVINO computes {node.op_type} of {dtype} in {kind}; {_describe(value, magnitudes[value])}"
     for value in node.outputs:
         dtype = str(dtype_of_value(value, network)) if value else ""
-        if dtype in _NARROW and value in network.index_of_consumers:
-            exact = _bound_exactly(node, value, network, magnitudes)
-            if exact is not None and (
-                _changes_sign(node, network, dtype) or exact.largest > (2**15 if dtype == "int16" else 2**16 - 1)
-            ):
-                return f"OpenVINO holds {dtype} in 32 bits within a network and does not wrap it around; {_describe(value, exact)}"
+        if dtype in _NARROW and value in network.index_of_consumers and not node.domain and _wraps_around(node, network, dtype):
+            return f"OpenVINO holds {dtype} in 32 bits within a network and does not wrap it around, as '{value}' may have to"
     return None
+
+
+def _wraps_around(node: Node, graph: Graph, dtype: str) -> bool:
+    if node.op_type in ("Cast", "CastLike"):
+        source = str(dtype_of_input(node, graph))
+        return "int" in source and source not in ("uint8", dtype, "int8" if dtype == "int16" else "uint8")
+    return node.op_type in (*_ADDING, *_SUMMING, "Abs", "BitwiseNot", "Mul", "Neg")
 
 
 def _describe(value: str, magnitude: Magnitude) -> str:
@@ -224,7 +227,7 @@ def find_magnitudes(network: Network, limits: Mapping[str, int]) -> dict[str, Ma
             elif default is None or dtype == "int64":
                 magnitude = exact
             elif dtype in _LONG:
-                magnitude = Magnitude(inf) if _changes_sign(node, network, str(dtype)) else exact
+                magnitude = Magnitude(inf) if _changes_sign(node, network) else exact
             else:
                 magnitude = Magnitude(min(exact.largest, default.largest), exact.is_size)
             if magnitude is not None:
@@ -242,14 +245,10 @@ def _fit(dtype: str) -> Magnitude | None:
     return Magnitude(min(2**bits - 1 if dtype.startswith("uint") else 2 ** (bits - 1), LARGEST))
 
 
-def _changes_sign(node: Node, graph: Graph, dtype: str) -> bool:
-    """Says whether a result may be negative though its type is unsigned, or the negated least number."""
-    if node.op_type in ("Abs", "BitwiseNot", "Neg"):
-        return True
-    if not dtype.startswith("uint"):
-        return False
-    sources = {str(dtype_of_value(value, graph)) for value in node.inputs[:1] if value}
-    return node.op_type == "Sub" or (node.op_type in ("Cast", "CastLike") and not sources <= {"bool", "uint8", "uint16", "uint32"})
+def _changes_sign(node: Node, graph: Graph) -> bool:
+    """Says whether a result may be negative though its type is unsigned."""
+    is_cast = node.op_type in ("Cast", "CastLike")
+    return node.op_type in ("BitwiseNot", "Neg", "Sub") or (is_cast and str(dtype_of_input(node, graph)).startswith("int"))
 
 
 def _measure_constant(constant: Initializer) -> Magnitude | None:

@@ -27,21 +27,13 @@ TYPE_NAMES: Mapping[str, str] = MappingProxyType(
         "float16": "f16",
         "bfloat16": "bf16",
         "bool": "boolean",
-        "float8e4m3fn": "f8e4m3",
-        "float8e5m2": "f8e5m2",
-        "float8e8m0": "f8e8m0",
-        "float4e2m1": "f4e2m1",
-        "int4": "i4",
-        "uint4": "u4",
         **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     }
 )
 """Element types whose arrays go in and out, and the engine's names of them. float64 is missing: it is computed in float32 there."""
 
-CARRIERS: Mapping[str, str] = MappingProxyType(
-    {"bfloat16": "uint16", "float8e4m3fn": "uint8", "float8e5m2": "uint8", "float8e8m0": "uint8"}
-)
-"""Element types that NumPy lacks, and the NumPy type of the same size that carries their bytes to the engine and back."""
+_STORED = frozenset({"float4e2m1", "float8e4m3fn", "float8e5m2", "float8e8m0", "int4", "uint4"})
+"""Element types of constants alone: the engine packs them, or NumPy lacks them."""
 
 
 def read_model(core: Any, network: Network) -> Any:
@@ -88,7 +80,7 @@ def find_type_fault(name: str, network: Network) -> str | None:
         return f"'{name}' is {value_type}; OpenVINO takes and gives tensors"
     if value_type.dtype == "float64":
         return f"'{name}' is float64, which OpenVINO computes in float32"
-    if value_type.dtype not in TYPE_NAMES:
+    if value_type.dtype not in TYPE_NAMES and not (value_type.dtype in _STORED and name in network.initializers):
         return f"'{name}' is {value_type.dtype}, which OpenVINO does not take or give as an array"
     return None
 
@@ -102,28 +94,6 @@ def find_border_fault(network: Network) -> str | None:
     unmade = [spec.name for spec in network.outputs if spec.name not in network.index_of_producer]
     copied = [name for name in (*unread, *unmade) if getattr(network.type_of(name), "dtype", None) != "float64"]
     return next((fault for name in copied if (fault := find_type_fault(name, network)) is not None), None)
-
-
-PACKED = frozenset({"float4e2m1", "int4", "uint4"})
-"""Element types that the engine packs, two elements to a byte; NumPy holds one element in a byte."""
-
-
-def pack_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Returns the elements two to a byte, the first in the low half; the last half is 0 if their number is odd."""
-    halves: np.ndarray[Any, np.dtype[np.uint8]] = array.reshape(-1).view(np.uint8) & np.uint8(0xF)
-    if halves.size % 2:
-        halves = np.append(halves, np.uint8(0))
-    return halves[0::2] | (halves[1::2] << np.uint8(4))
-
-
-def unpack_array(packed: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Returns an array of this shape and type from bytes of two elements each."""
-    raw = packed.reshape(-1).view(np.uint8)
-    halves = np.stack([raw & 0xF, raw >> 4], axis=1).reshape(-1)[: int(np.prod(shape, dtype=np.int64))]
-    if dtype.name == "int4":
-        # The sign reaches through the upper half of the byte.
-        halves = ((halves ^ 8).astype(np.int8) - 8).view(np.uint8)
-    return halves.view(dtype).reshape(shape)
 
 
 _OPEN_ENDED = frozenset({"ConstantOfShape", "Range", "Slice"})

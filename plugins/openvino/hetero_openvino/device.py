@@ -20,7 +20,7 @@ from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_l
 from hetero_openvino.conversion import find_border_fault, read_model
 from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executable import OpenvinoExecutable, open_tensor
-from hetero_openvino.known_errors import QUANTIZED_KEY, find_endless_loops, find_known_error
+from hetero_openvino.known_errors import QUANTIZED_KEY, find_known_error
 from hetero_openvino.ports import Ports, assign_ports, take_out_copies
 from hetero_openvino.probing import OpenvinoProber, shorten_message
 
@@ -98,7 +98,6 @@ class OpenvinoDevice(EngineDevice):
             name: f"OpenVINO computes constants ahead, here of {nbytes} bytes or more, and knows no limit"
             for name, nbytes in find_excess_folding(network).items()
         }
-        errors.update(find_endless_loops(network))
         excess = find_output_excess(network) or find_border_fault(network)
         if excess is not None:
             return {node.name: errors.get(node.name, excess) for node in network.nodes}

@@ -114,11 +114,6 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
         ),
         ("g (int8[2] x) => (int8[2] y) { y = Add(x, x) }", 17, "saturates int8; the standard's reference wraps around"),
         (
-            "g (float[2] x) => (float[N] y) { y = ReduceMax <keepdims = 2> (x) }",
-            17,
-            "OpenVINO may read a flag that is neither 0 nor 1 otherwise than 1",
-        ),
-        (
             "g (int32[1] x) => (int32[1] y) <int32[1] w = {16777217}> { y = Div(x, w) }",
             17,
             "OpenVINO computes Div of int32 in float32, which is exact up to 2^24; the constant 'w' has larger values",

@@ -50,12 +50,12 @@ SMALLEST = -(2**63)
         (
             "g (int32[2] m) => (bool[2] y) <uint16 k = {9}> { a = Cast <to = 4> (m) y = Less (a, k) }",
             "Cast_0",
-            "holds uint16 in 32 bits within a network and does not wrap it around; 'a' may have absolute values up to 2147483647",
+            "holds uint16 in 32 bits within a network and does not wrap it around, as 'a' may have to",
         ),
         (
             "g (uint16[2] m) => (bool[2] y) { a = Add (m, m) y = Less (a, m) }",
             "Add_0",
-            "does not wrap it around; 'a' may have absolute values up to 131070",
+            "does not wrap it around, as 'a' may have to",
         ),
         (
             "g (float[2] x) => (float[2] y) { a = Cast <to = 10> (x) b = Identity (a) y = Cast <to = 1> (b) }",
