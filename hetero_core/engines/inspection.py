@@ -77,3 +77,18 @@ def find_constant(name: str, graph: Graph, steps: list[int] | None = None) -> An
         return None
     known_value = compute_known_value(node, graph.types, {value: Initializer.of_array(array) for value, array in sources.items()})
     return known_value[name].array if name in known_value else None
+
+
+def find_reduced_axes(node: Node, graph: Graph) -> list[int] | None:
+    """Returns the axes that a Reduce operator reduces, counted from the first; None if they or the rank are not known."""
+    shape, axes = find_shape(node, graph), node.attributes.get("axes")
+    if axes is None and has_input(node, 1):
+        constant = find_constant(node.inputs[1], graph)
+        axes = None if constant is None else constant.reshape(-1).tolist()
+        if axes is None:
+            return None
+    if shape is None:
+        return None
+    if not axes:
+        axes = () if node.attributes.get("noop_with_empty_axes", 0) else range(len(shape))
+    return sorted({axis % len(shape) for axis in axes}) if shape else []

@@ -70,12 +70,6 @@ def _has_output(index: int) -> Condition:
     return lambda node, graph: any(node.outputs[index : index + 1])
 
 
-def _draws_badly(node: Node, graph: Graph) -> bool:
-    if node.op_type.startswith("RandomNormal"):
-        return float(node.attributes.get("scale", 1.0)) <= 0
-    return float(node.attributes.get("low", 0.0)) > float(node.attributes.get("high", 1.0))
-
-
 def _has_short_mask(node: Node, graph: Graph) -> bool:
     if not has_input(node, 3) or has_input(node, 4):
         return False
@@ -97,12 +91,6 @@ def _loses_statistics(node: Node, graph: Graph) -> bool:
     """Says whether nothing reads the running mean or variance of a BatchNormalization that trains."""
     read = [name for name in node.outputs[1:3] if name in graph.index_of_consumers or name in graph.names_of_outputs]
     return bool(node.attributes.get("training_mode", 0)) and len(read) < 2
-
-
-def _may_have_many_positions(node: Node, graph: Graph) -> bool:
-    places = {"SequenceAt": 1, "SequenceErase": 1, "SequenceInsert": 2}
-    shape = find_shape(node, graph, places[node.op_type])
-    return shape is not None and not all(size == 1 for size in shape)
 
 
 def _has_no_depth(first: int, second: int) -> Condition:
@@ -291,8 +279,6 @@ ERRORS = (
          "attention_4d_diff_heads_mask4d_padded_kv", kind="fails", versions="1.31"),
     _row("batch statistics that nothing reads", "BatchNormalization", _loses_statistics,
          "ONNX Runtime normalizes by other statistics than the batch's if nothing reads the running mean and variance"),
-    _row("saturate", "Cast CastLike", lambda node, graph: node.attributes.get("saturate", 1) not in (0, 1),
-         "ONNX Runtime returns memory that it has not written from a {node.op_type} whose saturate is neither 0 nor 1"),
     _row("zero points of channels", "ConvInteger",
          both(reads(3), lambda node, graph: find_shape(node, graph, 3) not in ((), (1,))),
          "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number",
@@ -323,16 +309,11 @@ ERRORS = (
     _row("product of integers", "ReduceProd",
          both(has_dtype("int32", "int64"), lambda node, graph: not _is_of_sizes(node.inputs[0], graph, 16)),
          "ONNX Runtime multiplies integers in float64 and saturates, and this product may overflow", "onnxruntime#28743"),
-    _row("drawn numbers", "RandomNormal RandomNormalLike RandomUniform RandomUniformLike", _draws_badly,
-         "ONNX Runtime ends the process on a {node.op_type} whose scale is not positive, or whose low is above its high",
-         kind="ends the process"),
     _row("aligned corners", "Resize", rounds_aligned_size,
          "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given",
          "resize_downsample_scales_linear_align_corners", versions="1.31"),
     _row("nearest pixel", "Resize", _picks_other_pixels,
          "ONNX Runtime divides coordinates in float32 and picks another pixel than the standard at these sizes"),
-    _row("position in a sequence", "SequenceAt SequenceErase SequenceInsert", _may_have_many_positions,
-         "ONNX Runtime may end the process on a {node.op_type} whose position is not one number", kind="ends the process"),
     _row("empty list of axes", "Squeeze", may_have_empty_axes, EMPTY_AXES),
     _row("layers without steps", "com.microsoft.AttnLSTM", may_be_empty(0, slice(2)),
          "ONNX Runtime ends the process on a {node.op_type} without steps or sequences, and there may be none here",

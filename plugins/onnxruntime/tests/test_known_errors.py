@@ -34,10 +34,6 @@ EXAMPLES: dict[str, Example] = {
         "15 g (float[2,3] x, float[3] s) => (y) { y, m, v = BatchNormalization<training_mode = 1>(x, s, s, s, s) }",
         "15 g (float[2,3] x, float[3] s) => (y, m, v) { y, m, v = BatchNormalization<training_mode = 1>(x, s, s, s, s) }",
     ),
-    "saturate": (
-        "21 g (float[2] x) => (float8e4m3fn[2] y) { y = Cast<to = 17, saturate = 2>(x) }",
-        "21 g (float[2] x) => (float8e4m3fn[2] y) { y = Cast<to = 17, saturate = 0>(x) }",
-    ),
     "zero points of channels": (
         "13 g (uint8[1,2,5,5] x, uint8[3,2,3,3] w, uint8 a, uint8[3] z) => (y) { y = ConvInteger(x, w, a, z) }",
         "13 g (uint8[1,2,5,5] x, uint8[3,2,3,3] w, uint8 a, uint8 z) => (y) { y = ConvInteger(x, w, a, z) }",
@@ -80,10 +76,6 @@ EXAMPLES: dict[str, Example] = {
         "13 g (int64[3] x) => (y) { y = ReduceProd(x) }",
         "13 g (float[n,m,3] x) => (y) { s = Shape(x) y = ReduceProd(s) }",
     ),
-    "drawn numbers": (
-        "13 g (float[2] x) => (y) { y = RandomNormalLike<scale = 0.0>(x) }",
-        "13 g (float[2] x) => (y) { y = RandomNormalLike(x) }",
-    ),
     "aligned corners": (
         '13 g (float[1,1,5,4] x) => (y) <float[4] s = {1, 1, 1.5, 1}> { y = Resize<mode = "linear", '
         'coordinate_transformation_mode = "align_corners">(x, , s) }',
@@ -95,10 +87,6 @@ EXAMPLES: dict[str, Example] = {
         'coordinate_transformation_mode = "asymmetric">(x, , , s) }',
         '18 g (float[1,1,1,20] x) => (y) <int64[4] s = {1, 1, 1, 40}> { y = Resize<mode = "nearest", nearest_mode = "floor", '
         'coordinate_transformation_mode = "asymmetric">(x, , , s) }',
-    ),
-    "position in a sequence": (
-        "13 g (float[2] x, int64[0] p) => (y) { s = SequenceConstruct(x, x) y = SequenceAt(s, p) }",
-        "13 g (float[2] x, int64 p) => (y) { s = SequenceConstruct(x, x) y = SequenceAt(s, p) }",
     ),
     "empty list of axes": (
         "13 g (float[2,1] x, int64[n] a) => (y) { y = Squeeze(x, a) }",

@@ -19,7 +19,6 @@ from hetero_core.dtypes import bits_of_dtype
 from hetero_core.engines.inspection import MOVING, dtype_of_input, dtype_of_value, find_shape, walk_producers
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import ValueSpec
 
 LARGEST = 2**31 - 1
 EXACT_FLOAT = 2**24
@@ -85,7 +84,7 @@ def settle_limits(network: Network) -> tuple[dict[str, int], dict[str, Magnitude
     Inputs that are not named may be anything. Under these limits no value is too large for the engine, as long as they can be `_LEAST` or
     more; `find_excess` says of which nodes that is not so.
     """
-    limits = {spec.name: LARGEST for spec in network.inputs if _is_limited(spec, network)}
+    limits = {spec.name: LARGEST for spec in network.inputs if spec.dtype in _LONG}
     for value in _list_values_in_float(network):
         for name in _list_origins(value, network):
             if network.inputs[network.index_of_input[name]].dtype in _WIDE:
@@ -148,25 +147,6 @@ def _is_inexact(node: Node, graph: Graph) -> bool:
         return False
     is_exact = any(value in graph.initializers and not _exceeds(value, graph, EXACT_FLOAT - 2) for value in node.inputs)
     return not (node.op_type in _COMPARING and is_exact)
-
-
-def _is_limited(spec: ValueSpec, network: Network) -> bool:
-    """Says whether the engine is wrong about some numbers of an input, whatever is done with it, or by what is done with it."""
-    if spec.dtype in ("int64", "uint64"):
-        return True
-    waiting, seen = [spec.name], {spec.name}
-    while waiting and spec.dtype in ("int32", "uint32"):
-        for node in (network.nodes[index] for index in network.index_of_consumers.get(waiting.pop(), ())):
-            # All bits of uint32 are there; only who takes them for a number is wrong. Of int32 the lowest number is False as bool.
-            is_cast = node.op_type in ("Cast", "CastLike") and not node.domain
-            is_cast_to_bool = is_cast and dtype_of_value(node.outputs[0], network) == "bool"
-            is_moved = (node.op_type in MOVING and not node.domain) or (is_cast and spec.dtype == "int32")
-            if is_cast_to_bool or (spec.dtype == "uint32" and not is_moved):
-                return True
-            fresh = [value for value in node.outputs if is_moved and value and value not in seen]
-            seen.update(fresh)
-            waiting += fresh
-    return False
 
 
 def _list_values_in_float(network: Network) -> Iterable[str]:

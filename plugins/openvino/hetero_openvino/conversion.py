@@ -5,15 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
-from hetero_core.network.graph import EMPTY, Network, Node
-from hetero_core.network.initializers import Initializer
-from hetero_core.network.renaming import FreshNames
+from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType
 from hetero_core.network.writer import network_to_bytes, network_to_proto, write_network
 from hetero_openvino.corrections import correct_model
@@ -38,7 +33,7 @@ _STORED = frozenset({"float4e2m1", "float8e4m3fn", "float8e5m2", "float8e8m0", "
 
 def read_model(core: Any, network: Network) -> Any:
     """Returns the engine's model of a network, corrected. Raises: what the engine raises."""
-    model = _read(core, state_lengths(network))
+    model = _read(core, network)
     correct_model(model)
     return model
 
@@ -94,44 +89,3 @@ def find_border_fault(network: Network) -> str | None:
     unmade = [spec.name for spec in network.outputs if spec.name not in network.index_of_producer]
     copied = [name for name in (*unread, *unmade) if getattr(network.type_of(name), "dtype", None) != "float64"]
     return next((fault for name in copied if (fault := find_type_fault(name, network)) is not None), None)
-
-
-_OPEN_ENDED = frozenset({"ConstantOfShape", "Range", "Slice"})
-"""Operators whose output is as long as their inputs say."""
-_FIRST_OPSET = 5
-"""The first opset in which Reshape has its shape as an input."""
-
-
-def state_lengths(network: Network) -> Network:
-    """Returns the network with a Reshape behind each list of known length that an open-ended operator makes of values of the run.
-
-    OpenVINO 2026.4 converts no reduction whose axes have no known length, and does not read what it is told of a value's type.
-    """
-    names = FreshNames(network)
-    nodes: list[Node] = []
-    initializers = dict(network.initializers)
-    for node in network.nodes:
-        length = _find_length(node, network)
-        if length is None:
-            nodes.append(node)
-            continue
-        list_name, constant = names.value(f"{node.name}/list"), names.value(f"{node.name}/length")
-        initializers[constant] = Initializer.of_array(np.array([length], np.int64))
-        nodes.append(replace(node, outputs=(list_name,)))
-        reshape = names.node(f"{node.name}/reshape")
-        nodes.append(Node(reshape, "Reshape", (list_name, constant), node.outputs, "", node.opset, _FIRST_OPSET, EMPTY))
-    if len(nodes) == len(network.nodes):
-        return network
-    return replace(network, nodes=tuple(nodes), initializers=MappingProxyType(initializers))
-
-
-def _find_length(node: Node, network: Network) -> int | None:
-    if node.domain or node.op_type not in _OPEN_ENDED or node.opset < _FIRST_OPSET:
-        return None
-    if all(value in network.initializers for value in node.inputs if value):
-        return None
-    result_type = network.type_of(node.outputs[0])
-    if not isinstance(result_type, TensorType) or result_type.dtype not in ("int32", "int64") or len(result_type.shape or ()) != 1:
-        return None
-    (length,) = result_type.shape or ()
-    return length if isinstance(length, int) and length > 0 else None

@@ -20,6 +20,7 @@ from hetero_core.engines.inspection import (
     dtype_of_input,
     dtype_of_value,
     find_constant,
+    find_reduced_axes,
     find_shape,
     has_input,
     walk_producers,
@@ -178,15 +179,10 @@ def _list_summed(node: Node, graph: Graph) -> tuple[list[int | str | None], bool
         return None
     rank = len(shape)
     if node.op_type in REDUCTIONS:
-        axes = node.attributes.get("axes")
-        if axes is None and has_input(node, 1):
-            constant = find_constant(node.inputs[1], graph)
-            if constant is None:
-                return None
-            axes = constant.reshape(-1).tolist()
-        if not axes:
-            axes = () if node.attributes.get("noop_with_empty_axes", 0) else range(rank)
-        summed = {axis % rank for axis in axes} if rank else set()
+        axes = find_reduced_axes(node, graph)
+        if axes is None:
+            return None
+        summed = set(axes)
     elif node.op_type == "CumSum":
         constant = find_constant(node.inputs[1], graph)
         summed = set(range(rank)) if constant is None else {int(constant.reshape(-1)[0]) % rank} if rank else set()
@@ -278,16 +274,18 @@ def _shares_turned_input(node: Node, graph: Graph) -> bool:
         return False
     value, reader = node.inputs[0], node
     order: tuple[int, ...] = (0, 1, 2)
-    others: list[Node] = []
+    is_shared = False
     while True:
-        others += [other for index in graph.index_of_consumers.get(value, ()) if (other := graph.nodes[index]) is not reader]
+        others = [other for index in graph.index_of_consumers.get(value, ()) if (other := graph.nodes[index]) is not reader]
+        is_read_turned = order == _TURN and (bool(others) or value in graph.names_of_outputs)
+        is_shared = is_shared or is_read_turned or any(other.op_type in (*_PASSING, *RECURRENT) for other in others)
         producer = graph.find_producer(value)
         if producer is None or producer.op_type not in _PASSING:
             break
         if producer.op_type == "Transpose":
             order = compose(tuple(producer.attributes.get("perm", (2, 1, 0))), order)
         value, reader = producer.inputs[0], producer
-    return compose(order, _TURN) != (0, 1, 2) and any(other.op_type in (*_PASSING, *RECURRENT) for other in others)
+    return is_shared and compose(order, _TURN) != (0, 1, 2)
 
 
 _FUSED_PAIRS = frozenset({"Add", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum"})
@@ -513,30 +511,6 @@ def _differs_beside_axis(node: Node, graph: Graph) -> bool:
     return not all(size is not None and size == other for size, other in beside)
 
 
-def _may_lack_axis(node: Node, graph: Graph) -> bool:
-    shape, axis = find_shape(node, graph), node.attributes.get("axis")
-    return axis is not None and not (shape and -len(shape) <= axis < len(shape))
-
-
-def _has_unfit_slopes(node: Node, graph: Graph) -> bool:
-    shape, slopes = find_shape(node, graph), find_shape(node, graph, 1)
-    if shape is None or slopes is None:
-        return False
-    pairs = zip(reversed(slopes), reversed(shape), strict=False)
-    return len(slopes) > len(shape) or not all(slope in (1, size) for slope, size in pairs)
-
-
-def _selects_too_many(node: Node, graph: Graph) -> bool:
-    shape, count = find_shape(node, graph), node.attributes.get("k")
-    if len(node.inputs) > 1 and node.inputs[1] in graph.initializers:
-        count = int(graph.initializers[node.inputs[1]].array.reshape(-1)[0])
-    axis = node.attributes.get("axis", -1)
-    if count is None or not shape or not -len(shape) <= axis < len(shape):
-        return False
-    size = shape[axis]
-    return isinstance(size, int) and bool(count > size)
-
-
 def _divides_by_zero(node: Node, graph: Graph) -> bool:
     """Says whether the engine folds a division of integers by 0, or of the least one by -1; of values of the run it makes some number."""
     if len(node.inputs) != 2 or node.attributes.get("fmod", 0):
@@ -713,12 +687,6 @@ ROWS = (
          "OpenVINO returns what it has not written from GatherND by indices of no coordinates"),
     _row("global_lp_pool_of_nothing", "GlobalLpPool", lambda node, graph: 0 in (find_shape(node, graph) or (0,)),
          "OpenVINO ends the process on GlobalLpPool of no elements", kind="ends the process"),
-    _row("prelu_slopes", "PRelu", _has_unfit_slopes,
-         "OpenVINO may end the process on PRelu whose slopes do not broadcast to its input", kind="ends the process"),
-    _row("top_k_of_fewer", "TopK", _selects_too_many, "OpenVINO may end the process on TopK of more elements than there are",
-         kind="ends the process"),
-    _row("unique_axis", "Unique", _may_lack_axis, "OpenVINO may end the process on Unique of an axis that its input may not have",
-         kind="ends the process"),
     _row("pool_of_unfit_window", "AveragePool LpPool MaxPool", _has_unfit_window,
          "strides, dilations, pads and the input of {node.op_type} have other numbers of dimensions than its kernel"),
     _row("average_behind_padding", "AveragePool", _counts_behind_padding,
