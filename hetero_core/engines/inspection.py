@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hetero_core.network.graph import Graph, Node
@@ -43,34 +43,28 @@ def has_input(node: Node, index: int) -> bool:
     return len(node.inputs) > index and bool(node.inputs[index])
 
 
-def scales_are_whole(node: Node, graph: Graph) -> bool:
-    """Says whether the scales of a Resize are known and give every axis a whole size, which rounding does not change."""
-    scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
-    if scales is None:
-        return False
-    factors = [float(scale) for scale in scales.array]
-    if all(factor.is_integer() for factor in factors):
-        return True
-    if shape is None or len(factors) != len(shape):
-        return False
-    return all(
-        factor.is_integer() or (isinstance(size, int) and (size * factor).is_integer())
-        for size, factor in zip(shape, factors, strict=True)
-    )
+def walk_producers(value: str, graph: Graph, passes: Callable[[Node], bool]) -> Iterator[Node]:
+    """Yields the producer of a value first, then, behind each node that passes, the producers of its inputs."""
+    waiting, seen = [value], {value}
+    while waiting:
+        node = graph.find_producer(waiting.pop())
+        if node is None:
+            continue
+        yield node
+        if passes(node):
+            fresh = [source for source in node.reads if source not in seen]
+            seen.update(fresh)
+            waiting += fresh
 
 
 _MOST_STEPS = 64
 """Nodes of a constant computation that are followed."""
 
 
-def find_constant(name: str, graph: Graph, constants: Mapping[str, Initializer]) -> Any:
+def find_constant(name: str, graph: Graph, steps: list[int] | None = None) -> Any:
     """Returns the array that a value has in every run, as far as it is small and easily known; None else."""
-    return _find_constant(name, graph, constants, [_MOST_STEPS])
-
-
-def _find_constant(name: str, graph: Graph, constants: Mapping[str, Initializer], steps: list[int]) -> Any:
-    """Returns the array that a value has in every run, as far as it is small and easily known; None else."""
-    constant = constants.get(name)
+    constant = graph.initializers.get(name)
+    steps = [_MOST_STEPS] if steps is None else steps
     if constant is not None:
         return constant.array
     index = graph.index_of_producer.get(name)
@@ -78,8 +72,23 @@ def _find_constant(name: str, graph: Graph, constants: Mapping[str, Initializer]
     if index is None or steps[0] < 0:
         return None
     node = graph.nodes[index]
-    sources = {value: _find_constant(value, graph, constants, steps) for value in node.reads}
+    sources = {value: find_constant(value, graph, steps) for value in node.reads}
     if any(array is None for array in sources.values()):
         return None
     known_value = compute_known_value(node, graph.types, {value: Initializer.of_array(array) for value, array in sources.items()})
     return known_value[name].array if name in known_value else None
+
+
+def find_reduced_axes(node: Node, graph: Graph) -> list[int] | None:
+    """Returns the axes that a Reduce operator reduces, counted from the first; None if they or the rank are not known."""
+    shape, axes = find_shape(node, graph), node.attributes.get("axes")
+    if axes is None and has_input(node, 1):
+        constant = find_constant(node.inputs[1], graph)
+        axes = None if constant is None else constant.reshape(-1).tolist()
+        if axes is None:
+            return None
+    if shape is None:
+        return None
+    if not axes:
+        axes = () if node.attributes.get("noop_with_empty_axes", 0) else range(len(shape))
+    return sorted({axis % len(shape) for axis in axes}) if shape else []

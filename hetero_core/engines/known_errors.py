@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Literal, cast
 
-from hetero_core.engines.inspection import find_shape, has_input
+from hetero_core.engines.inspection import dtype_of_input, find_shape, has_input
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueType
@@ -25,6 +25,9 @@ Condition = Callable[[Node, Graph], bool]
 def always(node: Node, graph: Graph) -> bool:
     """The condition of a row that refuses every node of its operators."""
     return True
+
+
+Kind = Literal["wrong", "fails", "ends the process", "never returns"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,22 @@ class KnownError:
     source: str
     condition: Condition = always
     probe: Callable[[], bool] | None = None
+    kind: Kind = "wrong"
+
+
+def state_error(
+    name: str,
+    operators: str,
+    condition: Condition,
+    reason: str,
+    source: str = "drawn",
+    kind: Kind = "wrong",
+    *,
+    versions: str,
+    probe: Callable[[], bool] | None = None,
+) -> KnownError:
+    """Returns a row of a table; `operators` are names separated by blanks."""
+    return KnownError(name, tuple(operators.split()), reason, versions, source, condition, probe, kind)
 
 
 def tabulate(rows: Iterable[KnownError]) -> Check:
@@ -65,30 +84,31 @@ def tabulate(rows: Iterable[KnownError]) -> Check:
     return check
 
 
-def find_error(node: Node, graph: Graph, check: Check, *, check_in_body: Check | None = None) -> str | None:
-    """Returns the reason that a check gives for a node, or for the first node in its bodies, which the text names; else None.
-
-    `check_in_body` replaces `check` for nodes in bodies. A body is shown with the types and constants that it captures.
-    """
+def find_error(node: Node, graph: Graph, check: Check) -> str | None:
+    """Returns the reason that a check gives for a node, or for the first node in its bodies, which the text names; else None."""
     error = check(node, graph)
     if error is not None:
         return error
-    check_inner = check if check_in_body is None else check_in_body
     for inner, body in _iterate_bodies(node, graph):
-        error = check_inner(inner, body)
+        error = check(inner, body)
         if error is not None:
             return f"its body holds '{inner.name}' ({inner.op_type}): {error}"
     return None
 
 
+def surround(body: Graph, outer: Graph) -> Graph:
+    """Returns a body with the types and constants of the graphs around it."""
+    return replace(
+        body,
+        types=ChainMap(dict(body.types), cast("dict[str, ValueType]", outer.types)),
+        initializers=ChainMap(dict(body.initializers), cast("dict[str, Initializer]", outer.initializers)),
+    )
+
+
 def _iterate_bodies(node: Node, graph: Graph) -> Iterator[tuple[Node, Graph]]:
     """Yields the nodes in a node's bodies, each with its graph, to which types and constants of the graphs around it are added."""
     for body in node.bodies.values():
-        around = replace(
-            body,
-            types=ChainMap(dict(body.types), cast("dict[str, ValueType]", graph.types)),
-            initializers=ChainMap(dict(body.initializers), cast("dict[str, Initializer]", graph.initializers)),
-        )
+        around = surround(body, graph)
         for inner in body.nodes:
             yield inner, around
             yield from _iterate_bodies(inner, around)
@@ -104,6 +124,94 @@ def refuse_unless(attribute: str, usual: object, reason: str) -> Check:
     return lambda node, graph: reason if node.attributes.get(attribute, usual) != usual else None
 
 
+def differs(attribute: str, usual: object) -> Condition:
+    """Returns the condition that an attribute has another value than the usual one."""
+    return lambda node, graph: node.attributes.get(attribute, usual) != usual
+
+
+def equals(attribute: str, value: object) -> Condition:
+    """Returns the condition that a node states this value of an attribute."""
+    return lambda node, graph: bool(node.attributes.get(attribute) == value)
+
+
+def reads(position: int) -> Condition:
+    """Returns the condition that a node has its input at this position."""
+    return lambda node, graph: has_input(node, position)
+
+
+def computes_input(*positions: int) -> Condition:
+    """Returns the condition that some of these inputs come with the run."""
+    return lambda node, graph: any(has_input(node, index) and node.inputs[index] not in graph.initializers for index in positions)
+
+
+def has_dtype(*dtypes: str | None) -> Condition:
+    """Returns the condition that the first input has one of these element types; None stands for an unknown one."""
+    return lambda node, graph: dtype_of_input(node, graph) in dtypes
+
+
+def is_empty(index: int = 0) -> Condition:
+    """Returns the condition that an input is known to have no elements."""
+    return lambda node, graph: 0 in (find_shape(node, graph, index) or ())
+
+
+def may_be_empty(index: int = 0, axes: slice = slice(None)) -> Condition:
+    """Returns the condition that an input may have no elements: some of its first sizes are 0 or not known."""
+
+    def condition(node: Node, graph: Graph) -> bool:
+        shape = find_shape(node, graph, index)
+        return shape is None or not all(isinstance(size, int) and size > 0 for size in shape[axes])
+
+    return condition
+
+
+def is_open(index: int = 0, axes: slice = slice(None)) -> Condition:
+    """Returns the condition that some of the first sizes of an input is not known."""
+
+    def condition(node: Node, graph: Graph) -> bool:
+        shape = find_shape(node, graph, index)
+        return shape is None or not all(isinstance(size, int) for size in shape[axes])
+
+    return condition
+
+
+def both(first: Condition, second: Condition) -> Condition:
+    """Returns the condition that two conditions hold."""
+    return lambda node, graph: first(node, graph) and second(node, graph)
+
+
+def follows(op_type: str) -> Condition:
+    """Returns the condition that a node of this operator makes the first input."""
+    return lambda node, graph: (producer := graph.find_producer(node.inputs[0])) is not None and producer.op_type == op_type
+
+
+def flattens_axes(node: Node, graph: Graph) -> bool:
+    """Says whether the axis of a Softmax is not the last of more than one element, so that versions before 13 flatten several."""
+    shape, axis = find_shape(node, graph), node.attributes.get("axis", 1)
+    return not (shape and all(size == 1 for size in shape[axis % len(shape) + 1 :]))
+
+
+def rounds_aligned_size(node: Node, graph: Graph) -> bool:
+    """Says whether a Resize aligns corners and has scales that may give an axis a fractional size, which engines round first."""
+    is_aligned = node.attributes.get("coordinate_transformation_mode") == "align_corners"
+    return is_aligned and has_input(node, 2) and not _scales_are_whole(node, graph)
+
+
+def _scales_are_whole(node: Node, graph: Graph) -> bool:
+    """Says whether the scales of a Resize are known and give every axis a whole size."""
+    scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
+    if scales is None:
+        return False
+    factors = [float(scale) for scale in scales.array]
+    if all(factor.is_integer() for factor in factors):
+        return True
+    if shape is None or len(factors) != len(shape):
+        return False
+    return all(
+        factor.is_integer() or (isinstance(size, int) and (size * factor).is_integer())
+        for size, factor in zip(shape, factors, strict=True)
+    )
+
+
 def may_have_empty_axes(node: Node, graph: Graph) -> bool:
     """Says whether the axes of a Squeeze may be an empty list: ONNX then removes no axis, but engines remove all of size 1."""
     if not has_input(node, 1):
@@ -112,7 +220,5 @@ def may_have_empty_axes(node: Node, graph: Graph) -> bool:
     return shape is None or (len(shape) == 1 and (not isinstance(shape[0], int) or shape[0] == 0))
 
 
-def refuse_empty_axes(node: Node, graph: Graph) -> str | None:
-    """Refuses a Squeeze whose list of axes may be empty."""
-    reason = "the engine takes an empty list of axes for all axes of size 1, and here the list may be empty"
-    return reason if may_have_empty_axes(node, graph) else None
+EMPTY_AXES = "the engine takes an empty list of axes for all axes of size 1, and here the list may be empty"
+"""The reason of a row for Squeeze."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx
+from hetero_core.executed import ExecutedNode
 from hetero_core.network.arrays import array_of_bytes
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
@@ -67,3 +68,28 @@ def restore_session(engine: OrtEngine, stored: Mapping[str, memoryview], setting
     if values:
         options.add_external_initializers(list(values), list(values.values()))
     return Loaded(open_session(engine.module, model.SerializeToString(), options, settings.provider), (values, arrays))
+
+
+def list_optimized(engine: OrtEngine, stamped: Network, settings: Settings, network: Network) -> tuple[ExecutedNode, ...]:
+    """Returns the nodes in order. A fused kernel stands for the node of its name and for the nodes that make its outputs; costs a load."""
+    import onnx  # heavy, and loaded already where there is a network
+
+    model = onnx.load_model_from_string(store_session(engine, stamped, settings)[MODEL])
+    constants = {tensor.name for tensor in model.graph.initializer}
+    nodes = []
+    for node in model.graph.node:
+        makers = [index for value in node.output if (index := network.index_of_producer.get(value)) is not None]
+        named = network.index_of_node.get(node.name)
+        indices = sorted({*makers, *([] if named is None else [named])})
+        nodes.append(
+            ExecutedNode(
+                node.name,
+                node.op_type,
+                tuple(network.nodes[index].name for index in indices),
+                tuple(value for value in node.input if value and value not in constants),
+                tuple(filter(None, node.output)),
+                node.domain,
+                types=tuple(map(network.types.get, filter(None, node.output))),
+            )
+        )
+    return tuple(nodes)

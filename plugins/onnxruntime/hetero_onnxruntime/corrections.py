@@ -7,16 +7,17 @@ without a correction are refused by the table in `known_errors`. Seen with ONNX 
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
-from hetero_core.engines.inspection import dtype_of_input, find_constant, find_shape, has_input
+from hetero_core.engines.inspection import dtype_of_input, find_constant, find_reduced_axes, find_shape, has_input
+from hetero_core.engines.known_errors import surround
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
@@ -70,7 +71,7 @@ class _Corrector:
 
     def correct_graph(self, graph: Graph, outer: Graph | None = None) -> Graph:
         """Returns a graph with corrections; `outer` holds types and constants of the graphs around it."""
-        around = graph if outer is None else _surround(graph, outer)
+        around = graph if outer is None else surround(graph, outer)
         above = self._nodes, self._constants
         nodes: list[Node] = []
         constants: dict[str, Initializer] = {}
@@ -121,19 +122,11 @@ class _Corrector:
         return f"hetero/corrected/{stem}_{self._count}"
 
 
-def _surround(graph: Graph, outer: Graph) -> Graph:
-    return replace(
-        graph,
-        types=ChainMap(dict(graph.types), cast("dict[str, Any]", outer.types)),
-        initializers=ChainMap(dict(graph.initializers), cast("dict[str, Initializer]", outer.initializers)),
-    )
-
-
 def may_divide_least(node: Node, graph: Graph) -> bool:
     """Says whether a Div of int32 or int64 may divide the least integer by -1, at which the processor raises a signal."""
     if len(node.inputs) != 2 or dtype_of_input(node, graph) not in ("int32", "int64"):
         return False
-    dividend, divisor = (find_constant(name, graph, graph.initializers) for name in node.inputs)
+    dividend, divisor = (find_constant(name, graph) for name in node.inputs)
     may_be_least = dividend is None or bool((dividend == np.iinfo(dividend.dtype).min).any())
     return may_be_least and (divisor is None or bool((divisor == -1).any()))
 
@@ -217,19 +210,11 @@ def _correct_reduction(corrector: _Corrector, node: Node, graph: Graph) -> bool:
 
 def _count_reduced(node: Node, graph: Graph) -> int | None:
     """Returns how many elements a reduction adds up to one; None if that is not known."""
-    shape = find_shape(node, graph)
-    if shape is None:
+    shape, axes = find_shape(node, graph), find_reduced_axes(node, graph)
+    sizes = None if shape is None or axes is None else [shape[axis] for axis in axes]
+    if sizes is None or not all(isinstance(size, int) for size in sizes):
         return None
-    axes = node.attributes.get("axes")
-    if has_input(node, 1):
-        constant = graph.initializers.get(node.inputs[1])
-        axes = tuple(range(len(shape))) if constant is None else tuple(int(axis) for axis in constant.array.reshape(-1))
-    if not axes:
-        axes = () if node.attributes.get("noop_with_empty_axes", 0) else range(len(shape))
-    sizes = [shape[axis] for axis in axes if -len(shape) <= axis < len(shape)]
-    if not all(isinstance(size, int) for size in sizes):
-        return None
-    return int(np.prod(cast("list[int]", sizes), dtype=np.int64))
+    return prod(cast("list[int]", sizes))
 
 
 def _correct_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:

@@ -14,9 +14,8 @@ from hetero_core.network.graph import Network, Node
 from hetero_onnxruntime.compiled import restore_session, store_session
 from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, OrtEngine, describe_rivalry, make_id
 from hetero_onnxruntime.executable import OrtExecutable
-from hetero_onnxruntime.known_errors import find_known_error
+from hetero_onnxruntime.known_errors import find_known_error, find_provider_error
 from hetero_onnxruntime.probing import OrtProber
-from hetero_onnxruntime.provider_errors import find_provider_error
 from hetero_onnxruntime.session import CONFIG_KEYS, Settings, build_session
 
 _CARDS = ("CUDA", "MIGRAPHX", "NVTENSORRTRTX", "ROCM", "TENSORRT", "WEBGPU")

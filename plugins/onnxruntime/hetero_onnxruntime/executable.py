@@ -26,9 +26,9 @@ from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.profile import Profile
+from hetero_onnxruntime.compiled import list_optimized
 from hetero_onnxruntime.corrections import MANY, has_open_sum
 from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, find_turn
-from hetero_onnxruntime.executed import list_optimized
 from hetero_onnxruntime.session import Loaded, Settings, build_session
 
 logger = logging.getLogger(__name__)

@@ -1,50 +1,73 @@
-"""The known errors of ONNX Runtime: nodes that it computes wrongly, fails at in a run, or ends the process at. The query refuses them.
+"""The known errors of ONNX Runtime and of two of its providers: nodes that are computed wrongly, fail in a run, or end the process.
 
-Nodes that the plugin replaces by others, which the engine computes rightly, are in `corrections`; rewrites of the engine that change a
-result are in `engine` and `session`. A row goes when a newer engine is right.
+The query refuses them. Nodes that the plugin replaces by others, which the engine computes rightly, are in `corrections`; rewrites of the
+engine that change a result are in `engine` and `session`. A row goes when a newer engine is right. OpenVINO's provider: found with
+onnxruntime-openvino 1.24.1. WebGPU's provider: found with onnxruntime-ep-webgpu 0.4.0 on SwiftShader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache, partial
 
 import numpy as np
 
 from hetero_core.dtypes import FLOAT_DTYPES
-from hetero_core.engines.inspection import dtype_of_input, find_constant, find_shape, has_input, scales_are_whole
-from hetero_core.engines.known_errors import Condition, KnownError, find_error, may_have_empty_axes, tabulate
+from hetero_core.engines.inspection import dtype_of_input, dtype_of_value, find_constant, find_shape, has_input
+from hetero_core.engines.known_errors import (
+    EMPTY_AXES,
+    Condition,
+    always,
+    both,
+    computes_input,
+    differs,
+    find_error,
+    flattens_axes,
+    follows,
+    has_dtype,
+    may_be_empty,
+    may_have_empty_axes,
+    reads,
+    rounds_aligned_size,
+    state_error,
+    tabulate,
+)
 from hetero_core.network.graph import Graph, Node
-from hetero_onnxruntime.corrections import MANY, has_steps, may_have_no_depth
-from hetero_onnxruntime.resizing import picks_other_pixels
+from hetero_onnxruntime.corrections import MANY, may_have_no_depth
+from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, make_options, open_session
+
+OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
 
 
 def find_known_error(node: Node, graph: Graph) -> str | None:
     """Returns the reason of the first row that a node, or a node in its bodies, meets; None if it meets none."""
-    return find_error(node, graph, _check_node)
+    return find_error(node, graph, _check_engine)
 
 
-def has_elements(index: int = 0) -> Callable[[Node, Graph], bool]:
-    """Returns a predicate that says whether an input has elements in every run."""
+def find_provider_error(node: Node, graph: Graph, provider: str, fault_of_halves: str | None = None) -> str | None:
+    """Returns the text of a provider's error in a node or in a node of its bodies, or None.
 
-    def predicate(node: Node, graph: Graph) -> bool:
-        shape = find_shape(node, graph, index)
-        return shape is not None and all(isinstance(size, int) and size > 0 for size in shape)
-
-    return predicate
-
-
-def _draws_badly(node: Node, graph: Graph) -> bool:
-    if node.op_type.startswith("RandomNormal"):
-        return float(node.attributes.get("scale", 1.0)) <= 0
-    return float(node.attributes.get("low", 0.0)) > float(node.attributes.get("high", 1.0))
+    `fault_of_halves` says why the provider does not run float16 here.
+    """
+    if fault_of_halves is not None and any(
+        dtype_of_value(value, graph) == "float16" for value in (*node.reads, *node.outputs) if value
+    ):
+        return f"{provider} does not run float16 here: {fault_of_halves}"
+    if provider == WEBGPU_PROVIDER:
+        return find_error(node, graph, _check_webgpu)
+    return find_error(node, graph, _check_openvino) if provider == OPENVINO_PROVIDER else None
 
 
-def _hides_scores(node: Node, graph: Graph) -> bool:
-    return len(node.outputs) > 3 and bool(node.outputs[3]) and bool(node.attributes.get("is_causal", 0))
+def _check_openvino(node: Node, graph: Graph) -> str | None:
+    if node.domain:
+        return None
+    return _check_openvino_rows(node, graph) or _check_integers(node, graph)
 
 
-def _has_integer_mask(node: Node, graph: Graph) -> bool:
-    return has_input(node, 3) and dtype_of_input(node, graph, 3) not in (*FLOAT_DTYPES, "bool")
+def _has_output(index: int) -> Condition:
+    return lambda node, graph: any(node.outputs[index : index + 1])
 
 
 def _has_short_mask(node: Node, graph: Graph) -> bool:
@@ -52,19 +75,6 @@ def _has_short_mask(node: Node, graph: Graph) -> bool:
         return False
     keys, columns = (find_shape(node, graph, 1) or ())[-2:-1], (find_shape(node, graph, 3) or ())[-1:]
     return keys != columns or columns in ((), (None,))
-
-
-def _has_channel_points(node: Node, graph: Graph) -> bool:
-    return has_input(node, 3) and find_shape(node, graph, 3) not in ((), (1,))
-
-
-def _is_bool_and_may_be_empty(node: Node, graph: Graph) -> bool:
-    return dtype_of_input(node, graph) == "bool" and not has_elements()(node, graph)
-
-
-def _rounds_aligned_size(node: Node, graph: Graph) -> bool:
-    is_aligned = node.attributes.get("coordinate_transformation_mode") == "align_corners"
-    return is_aligned and has_input(node, 2) and not scales_are_whole(node, graph)
 
 
 def _moves_dequantized(node: Node, graph: Graph) -> bool:
@@ -83,20 +93,6 @@ def _loses_statistics(node: Node, graph: Graph) -> bool:
     return bool(node.attributes.get("training_mode", 0)) and len(read) < 2
 
 
-def _may_have_many_positions(node: Node, graph: Graph) -> bool:
-    places = {"SequenceAt": 1, "SequenceErase": 1, "SequenceInsert": 2}
-    shape = find_shape(node, graph, places[node.op_type])
-    return shape is not None and not all(size == 1 for size in shape)
-
-
-def _shares_caches(node: Node, graph: Graph) -> bool:
-    return node.op_type == "SparseAttention" or bool(node.attributes.get("past_present_share_buffer", 0))
-
-
-def _may_be_unique_of_nothing(node: Node, graph: Graph) -> bool:
-    return "axis" in node.attributes and not has_elements()(node, graph)
-
-
 def _has_no_depth(first: int, second: int) -> Condition:
     """Returns a condition that holds if a product of matrices may be over an axis of length 0."""
 
@@ -106,16 +102,12 @@ def _has_no_depth(first: int, second: int) -> Condition:
     return condition
 
 
-def _may_overflow_product(node: Node, graph: Graph) -> bool:
-    return dtype_of_input(node, graph) in ("int32", "int64") and not _is_of_sizes(node.inputs[0], graph, 16)
-
-
 _SIZE_OPERATORS = frozenset({"Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 
 
 def _is_of_sizes(value: str, graph: Graph, depth: int) -> bool:
     """Says whether a value holds sizes of axes, whose product no tensor in memory lets overflow."""
-    constant = find_constant(value, graph, graph.initializers)
+    constant = find_constant(value, graph)
     if constant is not None:
         return constant.dtype.kind in "iu" and bool(np.prod(np.abs(constant.astype(np.float64))) < np.iinfo(np.int32).max)
     node = graph.find_producer(value)
@@ -127,228 +119,278 @@ def _is_of_sizes(value: str, graph: Graph, depth: int) -> bool:
     return node.op_type in _SIZE_OPERATORS and all(_is_of_sizes(source, graph, depth - 1) for source in sources)
 
 
-def _sums_many(axis_of: Callable[[Node, tuple[int | str | None, ...]], int]) -> Condition:
-    """Returns a condition that holds if a norm is known to be of many elements."""
-
-    def condition(node: Node, graph: Graph) -> bool:
-        shape = find_shape(node, graph)
-        if not shape:
-            return False
-        sizes = shape[axis_of(node, shape) :] if node.op_type == "GlobalLpPool" else (shape[axis_of(node, shape)],)
-        return all(isinstance(size, int) for size in sizes) and int(np.prod([int(size) for size in sizes])) >= MANY  # type: ignore[arg-type]  # sizes are integers
-
-    return condition
+def _sums_many(node: Node, graph: Graph) -> bool:
+    """Says whether a norm is known to be of many elements."""
+    shape = find_shape(node, graph)
+    if not shape:
+        return False
+    sizes = shape[2:] if node.op_type == "GlobalLpPool" else (shape[int(node.attributes.get("axis", -1))],)
+    return math.prod(size if isinstance(size, int) else 0 for size in sizes) >= MANY
 
 
+_MODES = ("asymmetric", "half_pixel", "pytorch_half_pixel")
+_LARGEST = 1 << 16
+"""Pixels along an axis; the coordinates of longer ones are not computed one by one."""
+
+
+def _picks_other_pixels(node: Node, graph: Graph) -> bool:
+    """Says whether a nearest Resize of known sizes picks another pixel than the standard, since it divides in float32.
+
+    From 20 to 12 pixels, asymmetric, floor: pixel 9 is 15 = 9 x 20 / 12 and becomes 14. Open sizes are not refused. Source: ONNX
+    Resize-19.
+    """
+    coordinates = node.attributes.get("coordinate_transformation_mode", "half_pixel")
+    is_stretched = node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+    if node.attributes.get("mode", "nearest") != "nearest" or coordinates not in _MODES or not is_stretched:
+        return False
+    rounding = node.attributes.get("nearest_mode", "round_prefer_floor")
+    return any(_is_wrong(size, target, scale, coordinates, rounding) for size, target, scale in _iterate_axes(node, graph))
+
+
+def _iterate_axes(node: Node, graph: Graph) -> Iterator[tuple[int, int, float | None]]:
+    """Yields size, new size and scale, if it is given, of each axis whose new size is no multiple of the old one."""
+    shape = find_shape(node, graph)
+    if shape is None or len(node.inputs) < 3:
+        return
+    has_sizes = has_input(node, 3)
+    constant = graph.initializers.get(node.inputs[3 if has_sizes else 2])
+    if constant is None:
+        return
+    axes = node.attributes.get("axes", range(len(shape)))
+    for axis, number in zip(axes, constant.array.reshape(-1).tolist(), strict=False):
+        size = shape[axis]
+        if not isinstance(size, int) or not 0 < size <= _LARGEST:
+            continue
+        target = int(number) if has_sizes else math.floor(size * number)
+        if 0 < target <= _LARGEST and target % size:
+            yield size, target, None if has_sizes else float(number)
+
+
+@cache
+def _is_wrong(size: int, target: int, scale: float | None, coordinates: str, rounding: str) -> bool:
+    """Compares the engine's pixels along one axis with exact fractions."""
+    import onnx.parser  # heavy, and loaded already if there is a network
+    import onnxruntime  # the engine; loaded already
+
+    ratio = Fraction(target, size) if scale is None else Fraction(scale)
+    expected = [_pick(pixel, size, target, ratio, coordinates, rounding) for pixel in range(target)]
+    constant, inputs = (
+        (f"int64[4] s = {{1,1,{target},1}}", ", , , s") if scale is None else (f"float[4] s = {{1,1,{scale},1}}", ", , s")
+    )
+    attributes = f'mode = "nearest", coordinate_transformation_mode = "{coordinates}", nearest_mode = "{rounding}"'
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 13]> probe (float[1,1,{size},1] x) => (float[a,b,c,d] y) <{constant}> '
+        f"{{ y = Resize <{attributes}> (x{inputs}) }}"
+    )
+    options = make_options(onnxruntime, CPU_PROVIDER)
+    options.intra_op_num_threads = 1
+    session = open_session(onnxruntime, model.SerializeToString(), options, CPU_PROVIDER)
+    (pixels,) = session.run(None, {"x": np.arange(size, dtype=np.float32).reshape(1, 1, size, 1)})
+    return bool(pixels.reshape(-1).astype(int).tolist() != expected)
+
+
+def _pick(pixel: int, size: int, target: int, ratio: Fraction, coordinates: str, rounding: str) -> int:
+    half = Fraction(1, 2)
+    place = pixel / ratio if coordinates == "asymmetric" else (pixel + half) / ratio - half
+    if coordinates == "pytorch_half_pixel" and target == 1:
+        place = Fraction(0)
+    rounded = {
+        "ceil": math.ceil(place),
+        "floor": math.floor(place),
+        "round_prefer_ceil": math.floor(place + half),
+        "round_prefer_floor": math.ceil(place - half),
+    }[rounding]
+    return min(max(rounded, 0), size - 1)
+
+
+_LONG = frozenset({"int64", "uint64"})
+_WIDE = _LONG | {"int32", "uint32"}
+_BYTES = frozenset({"int8", "uint8"})
+_INDICES = {
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Gather": (1,),
+    "GatherElements": (1,),
+    "GatherND": (1,),
+    "Loop": (0,),
+    "OneHot": (0, 1),
+    "Pad": (1, 3),
+    "Reshape": (1,),
+    "ScatterElements": (1,),
+    "ScatterND": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unsqueeze": (1,),
+}
+"""Operator -> the inputs that hold sizes, axes and positions, which 32 bits are enough for."""
+_GROWING = frozenset({"Einsum", "Gemm", "MatMul", "Pow", "ReduceProd", "ReduceSumSquare"})
+_IN_FLOAT = _GROWING | {
+    *("Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mod", "ReduceL1", "ReduceMax", "ReduceMean"),
+    *("ReduceMin", "Resize", "ReverseSequence", "TopK", "Trilu", "Upsample"),
+}
+_SATURATING = _GROWING | {"Abs", "Add", "Div", "Mul", "Neg", "ReduceMean", "ReduceSum", "Sub", "Sum"}
+
+
+def _check_integers(node: Node, graph: Graph) -> str | None:
+    """The engine computes integers of 64 bits in 32, some operators of wide ones in float32, and saturates bytes."""
+    # A body may apply any computation to its inputs.
+    for position, value in enumerate(node.reads if node.bodies else node.inputs):
+        if not value or position in _INDICES.get(node.op_type, ()):
+            continue
+        constant = graph.initializers.get(value)
+        if constant is None:
+            if dtype_of_value(value, graph) in _LONG:
+                return f"OpenVINO's provider computes integers of 64 bits in 32; '{value}' may be larger"
+        elif constant.dtype in _LONG and node.op_type != "Slice" and (constant.array != constant.array.astype(np.int32)).any():
+            return f"OpenVINO's provider computes integers of 64 bits in 32; the constant '{value}' is larger"
+    dtype = dtype_of_input(node, graph)
+    if dtype in _WIDE and node.op_type in _IN_FLOAT:
+        return f"OpenVINO's provider computes {node.op_type} of {dtype} in float32"
+    if dtype in _BYTES and node.op_type in _SATURATING:
+        return f"OpenVINO's provider saturates {dtype} in {node.op_type}; the standard's reference wraps around"
+    if node.op_type == "BitShift":
+        return "OpenVINO's provider shifts signed integers, and beyond their width, another way than the standard"
+    return None
+
+
+def _may_step_back(node: Node, graph: Graph) -> bool:
+    # float[8] from 1 to -9 in steps of -1 is wrong.
+    steps = graph.initializers.get(node.inputs[4]) if has_input(node, 4) else None
+    return has_input(node, 4) and (steps is None or not bool((steps.array > 0).all()))
+
+
+_row = partial(state_error, versions="1.32")
+_openvino_row = partial(state_error, versions="1.24.1")
+_webgpu_row = partial(state_error, versions="0.4.0")
 _UNWRITTEN = "ONNX Runtime returns memory that it has not written from a {node.op_type} over an axis of length 0, as it may be here"
+_HALVES = "OpenVINO's provider multiplies by the reciprocal, so that a quotient may be on the other side of a half"
 
+# fmt: off
 ERRORS = (
-    KnownError(
-        "scores of causal attention",
-        ("Attention",),
-        "ONNX Runtime returns the lowest float where the standard has -inf in the scores of causal attention",
-        "1.31",
-        "attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal",
-        _hides_scores,
-    ),
-    KnownError(
-        "mask of integers",
-        ("Attention",),
-        "ONNX Runtime adds a mask of integers wrongly, and this mask is of integers or of a type that is not known",
-        "1.32",
-        "drawn",
-        _has_integer_mask,
-    ),
-    KnownError(
-        "short mask",
-        ("Attention",),
-        "ONNX Runtime fails at run time on a mask that is shorter than the keys, and its size here is not known to be theirs",
-        "1.31",
-        "attention_4d_diff_heads_mask4d_padded_kv",
-        _has_short_mask,
-    ),
-    KnownError(
-        "batch statistics that nothing reads",
-        ("BatchNormalization",),
-        "ONNX Runtime normalizes by other statistics than the batch's if nothing reads the running mean and variance",
-        "1.32",
-        "drawn",
-        _loses_statistics,
-    ),
-    KnownError(
-        "saturate",
-        ("Cast", "CastLike"),
-        "ONNX Runtime returns memory that it has not written from a {node.op_type} whose saturate is neither 0 nor 1",
-        "1.32",
-        "drawn",
-        lambda node, graph: node.attributes.get("saturate", 1) not in (0, 1),
-    ),
-    KnownError(
-        "zero points of channels",
-        ("ConvInteger",),
-        "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number",
-        "1.32",
-        "convinteger_with_padding",
-        _has_channel_points,
-    ),
-    KnownError(
-        "8-bit product over nothing",
-        ("ConvInteger", "MatMulInteger", "com.microsoft.DynamicQuantizeMatMul", "com.microsoft.MatMulIntegerToFloat"),
-        _UNWRITTEN,
-        "1.32",
-        "onnxruntime#23142",
-        _has_no_depth(0, 1),
-    ),
-    KnownError(
-        "8-bit product with scales over nothing",
-        ("QLinearConv", "QLinearMatMul", "com.microsoft.QGemm"),
-        _UNWRITTEN,
-        "1.32",
-        "onnxruntime#23142",
-        _has_no_depth(0, 3),
-    ),
-    KnownError(
-        "dequantized int32 beside a Transpose",
-        ("DequantizeLinear",),
-        "ONNX Runtime fails to load a DequantizeLinear of int32 with a zero point in a network that has a Transpose",
-        "1.32",
-        "drawn",
-        _moves_dequantized,
-    ),
-    KnownError(
-        "training dropout",
-        ("Dropout",),
-        "a Dropout that trains draws other numbers than ONNX's cases",
-        "1.31",
-        "training_dropout",
-        _may_train,
-    ),
-    KnownError(
-        "norm of many elements",
-        ("LpNormalization",),
-        "ONNX Runtime adds up many elements in one float32, and loses them",
-        "1.32",
-        "drawn",
-        _sums_many(lambda node, shape: int(node.attributes.get("axis", -1))),
-    ),
-    KnownError(
-        "pooled norm of many elements",
-        ("GlobalLpPool",),
-        "ONNX Runtime adds up many elements in one float32, and loses them",
-        "1.32",
-        "drawn",
-        _sums_many(lambda node, shape: 2),
-    ),
-    KnownError(
-        "given size of MaxUnpool",
-        ("MaxUnpool",),
-        "ONNX Runtime places values wrongly when output_shape is given",
-        "1.31",
-        "maxunpool_export_with_output_shape",
-        lambda node, graph: has_input(node, 2),
-    ),
-    KnownError(
-        "coordinates of a scalar",
-        ("NonZero",),
-        "ONNX Runtime gives the element of a scalar one coordinate in NonZero",
-        "1.32",
-        "drawn",
-        lambda node, graph: find_shape(node, graph) == (),
-    ),
-    KnownError(
-        "exponentials of integers",
-        ("ReduceLogSumExp",),
-        "ONNX Runtime adds exponentials that are cut to integers in {node.op_type} of integers",
-        "1.32",
-        "drawn",
-        lambda node, graph: dtype_of_input(node, graph) in ("int32", "int64"),
-    ),
-    KnownError(
-        "extreme of no bools",
-        ("ReduceMax", "ReduceMin"),
-        "ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor",
-        "1.31",
-        "reduce_max_empty_set_bool",
-        _is_bool_and_may_be_empty,
-    ),
-    KnownError(
-        "product of integers",
-        ("ReduceProd",),
-        "ONNX Runtime multiplies integers in float64 and saturates, and this product may overflow",
-        "1.32",
-        "onnxruntime#28743",
-        _may_overflow_product,
-    ),
-    KnownError(
-        "drawn numbers",
-        ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-        "ONNX Runtime ends the process on a {node.op_type} whose scale is not positive, or whose low is above its high",
-        "1.32",
-        "drawn",
-        _draws_badly,
-    ),
-    KnownError(
-        "aligned corners",
-        ("Resize",),
-        "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given",
-        "1.31",
-        "resize_downsample_scales_linear_align_corners",
-        _rounds_aligned_size,
-    ),
-    KnownError(
-        "nearest pixel",
-        ("Resize",),
-        "ONNX Runtime divides coordinates in float32 and picks another pixel than the standard at these sizes",
-        "1.32",
-        "drawn",
-        picks_other_pixels,
-    ),
-    KnownError(
-        "position in a sequence",
-        ("SequenceAt", "SequenceErase", "SequenceInsert"),
-        "ONNX Runtime may end the process on a {node.op_type} whose position is not one number",
-        "1.32",
-        "drawn",
-        _may_have_many_positions,
-    ),
-    KnownError(
-        "empty list of axes",
-        ("Squeeze",),
-        "the engine takes an empty list of axes for all axes of size 1, and here the list may be empty",
-        "1.32",
-        "drawn",
-        may_have_empty_axes,
-    ),
-    KnownError(
-        "layers without steps",
-        ("com.microsoft.AttnLSTM",),
-        "ONNX Runtime ends the process on a {node.op_type} without steps or sequences, and there may be none here",
-        "1.32",
-        "drawn",
-        lambda node, graph: not has_steps(node, graph),
-    ),
-    KnownError(
-        "slices of nothing",
-        ("Unique",),
-        "ONNX Runtime ends the process on Unique along an axis of a tensor without elements, as this one may be",
-        "1.32",
-        "onnxruntime#1879",
-        _may_be_unique_of_nothing,
-    ),
-    KnownError(
-        "shared caches",
-        (
-            "com.microsoft.Attention",
-            "com.microsoft.DecoderMaskedMultiHeadAttention",
-            "com.microsoft.QAttention",
-            "com.microsoft.SparseAttention",
-        ),
-        "ONNX Runtime's {node.op_type} writes its caches into its inputs, and inputs are never written here",
-        "1.32",
-        "drawn",
-        _shares_caches,
-    ),
+    _row("scores of causal attention", "Attention", both(differs("is_causal", 0), _has_output(3)),
+         "ONNX Runtime returns the lowest float where the standard has -inf in the scores of causal attention",
+         "attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal", versions="1.31"),
+    _row("mask of integers", "Attention",
+         both(reads(3), lambda node, graph: dtype_of_input(node, graph, 3) not in (*FLOAT_DTYPES, "bool")),
+         "ONNX Runtime adds a mask of integers wrongly, and this mask is of integers or of a type that is not known"),
+    _row("short mask", "Attention", _has_short_mask,
+         "ONNX Runtime fails at run time on a mask that is shorter than the keys, and its size here is not known to be theirs",
+         "attention_4d_diff_heads_mask4d_padded_kv", kind="fails", versions="1.31"),
+    _row("batch statistics that nothing reads", "BatchNormalization", _loses_statistics,
+         "ONNX Runtime normalizes by other statistics than the batch's if nothing reads the running mean and variance"),
+    _row("zero points of channels", "ConvInteger",
+         both(reads(3), lambda node, graph: find_shape(node, graph, 3) not in ((), (1,))),
+         "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number",
+         "convinteger_with_padding", kind="fails"),
+    _row("8-bit product over nothing",
+         "ConvInteger MatMulInteger com.microsoft.DynamicQuantizeMatMul com.microsoft.MatMulIntegerToFloat", _has_no_depth(0, 1),
+         _UNWRITTEN, "onnxruntime#23142"),
+    _row("8-bit product with scales over nothing", "QLinearConv QLinearMatMul com.microsoft.QGemm", _has_no_depth(0, 3),
+         _UNWRITTEN, "onnxruntime#23142"),
+    _row("dequantized int32 beside a Transpose", "DequantizeLinear", _moves_dequantized,
+         "ONNX Runtime fails to load a DequantizeLinear of int32 with a zero point in a network that has a Transpose",
+         kind="fails"),
+    _row("training dropout", "Dropout", _may_train, "a Dropout that trains draws other numbers than ONNX's cases",
+         "training_dropout", versions="1.31"),
+    _row("norm of many elements", "LpNormalization", _sums_many,
+         "ONNX Runtime adds up many elements in one float32, and loses them"),
+    _row("pooled norm of many elements", "GlobalLpPool", _sums_many,
+         "ONNX Runtime adds up many elements in one float32, and loses them"),
+    _row("given size of MaxUnpool", "MaxUnpool", reads(2), "ONNX Runtime places values wrongly when output_shape is given",
+         "maxunpool_export_with_output_shape", versions="1.31"),
+    _row("coordinates of a scalar", "NonZero", lambda node, graph: find_shape(node, graph) == (),
+         "ONNX Runtime gives the element of a scalar one coordinate in NonZero"),
+    _row("exponentials of integers", "ReduceLogSumExp", has_dtype("int32", "int64"),
+         "ONNX Runtime adds exponentials that are cut to integers in {node.op_type} of integers"),
+    _row("extreme of no bools", "ReduceMax ReduceMin", both(has_dtype("bool"), may_be_empty()),
+         "ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor", "reduce_max_empty_set_bool", kind="fails",
+         versions="1.31"),
+    _row("product of integers", "ReduceProd",
+         both(has_dtype("int32", "int64"), lambda node, graph: not _is_of_sizes(node.inputs[0], graph, 16)),
+         "ONNX Runtime multiplies integers in float64 and saturates, and this product may overflow", "onnxruntime#28743"),
+    _row("aligned corners", "Resize", rounds_aligned_size,
+         "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given",
+         "resize_downsample_scales_linear_align_corners", versions="1.31"),
+    _row("nearest pixel", "Resize", _picks_other_pixels,
+         "ONNX Runtime divides coordinates in float32 and picks another pixel than the standard at these sizes"),
+    _row("empty list of axes", "Squeeze", may_have_empty_axes, EMPTY_AXES),
+    _row("layers without steps", "com.microsoft.AttnLSTM", may_be_empty(0, slice(2)),
+         "ONNX Runtime ends the process on a {node.op_type} without steps or sequences, and there may be none here",
+         kind="ends the process"),
+    _row("slices of nothing", "Unique", both(differs("axis", None), may_be_empty()),
+         "ONNX Runtime ends the process on Unique along an axis of a tensor without elements, as this one may be",
+         "onnxruntime#1879", kind="ends the process"),
+    _row("shared caches",
+         "com.microsoft.Attention com.microsoft.DecoderMaskedMultiHeadAttention com.microsoft.QAttention com.microsoft.SparseAttention",
+         lambda node, graph: node.op_type == "SparseAttention" or bool(node.attributes.get("past_present_share_buffer", 0)),
+         "ONNX Runtime's {node.op_type} writes its caches into its inputs, and inputs are never written here"),
 )
-"""The table, in the order of operators; the first row that a node meets gives the reason."""
+# fmt: on
+"""The table of all providers, in the order of operators; the first row that a node meets gives the reason."""
 
-_check_node = tabulate(ERRORS)
+# fmt: off
+OPENVINO_ERRORS = (
+    _openvino_row("several windows", "AveragePool MaxPool", differs("ceil_mode", 0),
+                  "OpenVINO's provider counts a window that begins behind the end of the input, under ceil_mode",
+                  "maxpool_2d_ceil_output_size_reduce_by_one"),
+    _openvino_row("axes of CenterCropPad", "CenterCropPad", differs("axes", None),
+                  "OpenVINO's provider fails at run time on CenterCropPad of some axes", "center_crop_pad_crop_axes_chw", "fails"),
+    _openvino_row("blocks", "DequantizeLinear", differs("block_size", 0),
+                  "OpenVINO's provider ignores block_size of DequantizeLinear", "dequantizelinear_blocked"),
+    _openvino_row("quotient between codes", "DynamicQuantizeLinear QuantizeLinear", always, _HALVES, "dynamicquantizelinear"),
+    _openvino_row("rounded quotient", "Round", follows("Div"), _HALVES),
+    _openvino_row("layout", "GRU LSTM RNN", differs("layout", 0),
+                  "OpenVINO's provider ignores the layout of a recurrent operator", "gru_batchwise"),
+    _openvino_row("norm of 0", "LpNormalization", always, "OpenVINO's provider divides by a norm of 0, where the standard has 0",
+                  "l2normalization_axis_0"),
+    _openvino_row("one value", "Max Min Sum", lambda node, graph: len(node.inputs) == 1,
+                  "OpenVINO's provider does not write the {node.op_type} of one value", "max_one_input"),
+    _openvino_row("boxes at the threshold", "NonMaxSuppression", always,
+                  "OpenVINO's provider drops boxes whose overlap equals the threshold",
+                  "nonmaxsuppression_iou_threshold_boundary"),
+    _openvino_row("maximum of infinities", "ReduceMax", has_dtype(None, "bfloat16", "float16", "float32", "float64"),
+                  "OpenVINO's provider returns the lowest float of infinities alone"),
+    _openvino_row("minimum of infinities", "ReduceMin", has_dtype(None, "bfloat16", "float16", "float32", "float64"),
+                  "OpenVINO's provider returns the highest float of infinities alone"),
+    _openvino_row("aspect ratio", "Resize", differs("keep_aspect_ratio_policy", "stretch"),
+                  "OpenVINO's provider ignores keep_aspect_ratio_policy of Resize", "resize_downsample_sizes_nearest_not_larger"),
+    _openvino_row("flattened softmax", "LogSoftmax Softmax", both(flattens_axes, lambda node, graph: node.since_version < 13),
+                  "OpenVINO's provider computes {node.op_type} before opset 13 along one axis; "
+                  "the standard flattens all from that axis on"),
+    _openvino_row("open repeats", "Tile", computes_input(1),
+                  "OpenVINO's provider returns what it has not written where repeats are no constant", "tile"),
+)
+# fmt: on
+
+# fmt: off
+WEBGPU_ERRORS = (
+    _webgpu_row("training", "BatchNormalization", differs("training_mode", 0),
+                "WebGPU's provider fails in a run at a BatchNormalization that trains", "batchnorm_example_training_mode",
+                "fails"),
+    _webgpu_row("groups over three axes", "Conv",
+                both(differs("group", 1), lambda node, graph: len(find_shape(node, graph) or (0,) * 5) > 4),
+                "WebGPU's provider fails in a run of a Conv in groups over three axes", "Conv3d_groups", "fails"),
+    _webgpu_row("logarithm of 0", "Log ReduceLogSum", always, "WebGPU's provider has -88 for the logarithm of 0",
+                "reduce_log_sum_empty_set"),
+    _webgpu_row("extreme of nothing", "ReduceMax ReduceMin", may_be_empty(),
+                "WebGPU's provider fails in a run at the {node.op_type} of nothing, and an axis may be empty here",
+                "reduce_max_empty_set", "fails"),
+    _webgpu_row("antialias", "Resize", differs("antialias", 0), "WebGPU's provider fails in a run at a Resize with antialias",
+                "resize_downsample_scales_cubic_antialias", "fails"),
+    _webgpu_row("deviations", "SimplifiedLayerNormalization", _has_output(1),
+                "WebGPU's provider returns other deviations of a SimplifiedLayerNormalization"),
+    _webgpu_row("negative step", "Slice", _may_step_back,
+                "WebGPU's provider takes the wrong elements where a step of a Slice is negative, as one may be here"),
+    _webgpu_row("crashes of com.microsoft", "com.microsoft.Attention com.microsoft.CausalConvWithState com.microsoft.FusedConv",
+                always, "WebGPU's provider ends the process on {node.op_type} of com.microsoft", "drawn", "ends the process"),
+    _webgpu_row("failures of com.microsoft",
+                "com.microsoft.EngramGate com.microsoft.GatherBlockQuantized com.microsoft.MultiHeadAttention com.microsoft.QMoE",
+                always, "WebGPU's provider fails in a run of {node.op_type} of com.microsoft", "drawn", "fails"),
+    _webgpu_row("wrong of com.microsoft",
+                "com.microsoft.GatedRMSNorm com.microsoft.GroupQueryAttention com.microsoft.LinearAttention com.microsoft.NGramHashMapping",
+                always, "WebGPU's provider computes a wrong {node.op_type} of com.microsoft"),
+)
+# fmt: on
+
+_check_engine, _check_openvino_rows, _check_webgpu = tabulate(ERRORS), tabulate(OPENVINO_ERRORS), tabulate(WEBGPU_ERRORS)

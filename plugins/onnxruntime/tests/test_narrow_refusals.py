@@ -38,14 +38,6 @@ def test_padded_convolution_with_zero_points_runs(core: Core, pad: int, filter_p
     np.testing.assert_array_equal(y, convolve(x, w, 7, 3, pad))
 
 
-@pytest.mark.parametrize("points", ["int8[3] wz", "int8[n] wz"])
-def test_convolution_with_a_zero_point_for_each_channel_is_refused_without_padding_too(core: Core, points: str) -> None:
-    text = f"""<ir_version: 8, opset_import: ["": 17]>
-    g (uint8[1,2,5,5] x, int8[3,2,3,3] w, uint8 xz, {points}) => (y) {{ y = ConvInteger (x, w, xz, wz) }}"""
-    refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
-    assert "fails at run time on ConvInteger with a zero point for each channel" in refused["ConvInteger_0"]
-
-
 @pytest.mark.parametrize("opset", [7, 9, 10, 11, 12, 13, 17])
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 def test_resize_before_a_model_of_an_older_opset_runs_with_it(core: Core, mode: str, opset: int) -> None:
@@ -80,45 +72,6 @@ def test_withdrawn_operator_runs_in_the_last_opset_that_has_it(core: Core) -> No
     x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
     loaded = core.load_network(onnx.parser.parse_model(text), "ORT")
     np.testing.assert_array_equal(loaded.infer({"x": x})["y"], x.repeat(2, axis=2).repeat(2, axis=3))
-
-
-@pytest.mark.parametrize(
-    "node",
-    [
-        "RandomUniform <shape = [2], low = 1.0, high = 0.0> ()",
-        "RandomUniformLike <low = 3.0> (x)",
-        "RandomNormal <shape = [2], scale = 0.0> ()",
-        "RandomNormalLike <scale = -1.0> (x)",
-    ],
-)
-def test_draws_that_end_the_process_are_refused(core: Core, node: str) -> None:
-    text = """<ir_version: 8, opset_import: ["": 15]> g (float[2] x, bool c) => (float[2] y, float[2] z) { y = NODE
-    z = If (c) <then_branch: graph = t () => (float[2] u) { u = NODE }, else_branch: graph = e () => (float[2] v) { v = Neg (x) }> }"""
-    network = core.read_network(onnx.parser.parse_model(text.replace("NODE", node)))
-    refused = core.query_network(network, "ORT").refused
-    assert ["ends the process on a Random" in each for each in refused.values()] == [True, True]
-
-
-def test_other_draws_are_taken(core: Core) -> None:
-    text = """<ir_version: 8, opset_import: ["": 15]> g (float[2] x) => (float[2] y, float[2] z) {
-    y = RandomUniformLike <low = 1.0, high = 1.0> (x) z = RandomNormalLike (x) }"""
-    assert not core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
-
-
-@pytest.mark.parametrize(("size", "is_refused"), [("[0]", True), ("[n]", True), ("[1]", False), ("", False)])
-def test_position_in_a_sequence_is_one_number(core: Core, size: str, is_refused: bool) -> None:
-    text = f"""<ir_version: 8, opset_import: ["": 15]> g (float[2] x, int64{size} p) => (float[2] y) {{
-    s = SequenceConstruct (x, x) y = SequenceAt (s, p) }}"""
-    refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
-    assert ["position is not one number" in each for each in refused.values()] == [True] * is_refused
-
-
-@pytest.mark.parametrize(("mask", "is_refused"), [("uint8", True), ("int32", True), ("bool", False), ("float", False)])
-def test_attention_with_a_mask_of_integers_is_refused(core: Core, mask: str, is_refused: bool) -> None:
-    text = f"""<ir_version: 13, opset_import: ["": 25]> g (float[2,3,4,8] q, float[2,3,8,8] k, float[2,3,8,8] v, {mask}[1,8] m, int64[2] n)
-    => (float[2,3,4,8] y) {{ y = Attention <is_causal = 1, left_window_size = 2> (q, k, v, m, "", "", n) }}"""
-    refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
-    assert refused.get("Attention_0", "").startswith("ONNX Runtime adds a mask of integers wrongly") == is_refused
 
 
 ALIGNED = """<ir_version: 8, opset_import: ["": 13]> g (float[1,C,H,W] x) => (float[1,C,A,B] y) <float[4] s = {%s}>

@@ -12,8 +12,6 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType
 from hetero_core.network.writer import network_to_bytes, network_to_proto, write_network
 from hetero_openvino.corrections import correct_model
-from hetero_openvino.lengths import state_lengths
-from hetero_openvino.pixels import gather_pixels
 
 _LARGEST_IN_MEMORY = 2**30
 """Bytes of weights; a larger model goes through a file, as one protobuf message ends at 2 GiB."""
@@ -24,26 +22,18 @@ TYPE_NAMES: Mapping[str, str] = MappingProxyType(
         "float16": "f16",
         "bfloat16": "bf16",
         "bool": "boolean",
-        "float8e4m3fn": "f8e4m3",
-        "float8e5m2": "f8e5m2",
-        "float8e8m0": "f8e8m0",
-        "float4e2m1": "f4e2m1",
-        "int4": "i4",
-        "uint4": "u4",
         **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     }
 )
 """Element types whose arrays go in and out, and the engine's names of them. float64 is missing: it is computed in float32 there."""
 
-CARRIERS: Mapping[str, str] = MappingProxyType(
-    {"bfloat16": "uint16", "float8e4m3fn": "uint8", "float8e5m2": "uint8", "float8e8m0": "uint8"}
-)
-"""Element types that NumPy lacks, and the NumPy type of the same size that carries their bytes to the engine and back."""
+_STORED = frozenset({"float4e2m1", "float8e4m3fn", "float8e5m2", "float8e8m0", "int4", "uint4"})
+"""Element types of constants alone: the engine packs them, or NumPy lacks them."""
 
 
 def read_model(core: Any, network: Network) -> Any:
     """Returns the engine's model of a network, corrected. Raises: what the engine raises."""
-    model = _read(core, gather_pixels(state_lengths(network)))
+    model = _read(core, network)
     correct_model(model)
     return model
 
@@ -85,7 +75,7 @@ def find_type_fault(name: str, network: Network) -> str | None:
         return f"'{name}' is {value_type}; OpenVINO takes and gives tensors"
     if value_type.dtype == "float64":
         return f"'{name}' is float64, which OpenVINO computes in float32"
-    if value_type.dtype not in TYPE_NAMES:
+    if value_type.dtype not in TYPE_NAMES and not (value_type.dtype in _STORED and name in network.initializers):
         return f"'{name}' is {value_type.dtype}, which OpenVINO does not take or give as an array"
     return None
 

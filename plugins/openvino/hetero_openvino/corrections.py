@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero_openvino.groups import part_channels_by_gather
-
 
 def correct_model(model: Any) -> None:
     """Replaces, in the engine's model and its bodies, the operations that it computes wrongly."""
@@ -115,16 +113,6 @@ def _end_where_it_begins(opset: Any, operation: Any) -> None:
         each.set_friendly_name(f"{operation.get_friendly_name()}/{index}")
 
 
-def _keep_slopes_last(opset: Any, operation: Any) -> None:
-    """The standard broadcasts slopes of one dimension along the last axis; the engine takes them for those of the channels."""
-    slopes = operation.input_value(1)
-    rank = slopes.get_partial_shape().rank
-    if rank.is_static and rank.get_length() == 1:
-        raised = opset.unsqueeze(slopes, opset.constant(0, np.int64))
-        raised.set_friendly_name(f"{operation.get_friendly_name()}/0")
-        operation.input(1).replace_source_output(raised.output(0))
-
-
 def _keep_reduced_axes(opset: Any, operation: Any) -> None:
     """A Reduce that drops its axes keeps them, and a Squeeze drops them; it reads what a Reshape before it reads.
 
@@ -198,35 +186,9 @@ def _pass_reshapes(source: Any, axes: list[int]) -> tuple[Any, list[int]]:
     return source, axes
 
 
-def _reduce_before_einsum(opset: Any, operation: Any) -> None:
-    """The labels that one operand of Einsum has alone, and the result has not, are summed before it.
-
-    The engine makes a Reduce of them when it compiles, and loses a Reshape or Transpose behind it, as in `_keep_reduced_axes`.
-    """
-    terms, arrow, result = operation.get_attributes()["equation"].replace(" ", "").partition("->")
-    labels = terms.split(",")
-    operands = [operation.input_value(index) for index in range(len(labels))]
-    sums: list[Any] = []
-    for index, term in enumerate(labels):
-        others = "".join(labels[:index] + labels[index + 1 :]) + result
-        alone = [letter for letter in term if letter.isalpha() and letter not in others]
-        if not arrow or not alone or any(term.count(letter) > 1 for letter in term if letter.isalpha()):
-            continue
-        first, _, last = term.partition("...")
-        axes = [first.index(letter) if letter in first else last.index(letter) - len(last) for letter in alone]
-        reduced = opset.reduce_sum(operands[index], opset.constant(axes, np.int64), keep_dims=True)
-        squeezed = opset.squeeze(reduced, opset.constant(axes, np.int64))
-        sums += [reduced, squeezed]
-        operands[index] = squeezed.output(0)
-        labels[index] = "".join(letter for letter in term if letter not in alone)
-    if sums:
-        _replace(operation, opset.einsum(operands, ",".join(labels) + arrow + result), sums)
-
-
 def _truncate_quotients(opset: Any, operation: Any) -> None:
     """The frontend asks for quotients of integers that are rounded down, which the engine's kernel ignores and its folding does not."""
     operation.set_attribute("m_pythondiv", False)
-    _keep_dimensions(opset, operation)
 
 
 def _pad_empty(opset: Any, operation: Any) -> None:
@@ -371,41 +333,6 @@ def _fold(opset: Any, value: Any) -> Any:
     return opset.constant(array, dtype)
 
 
-def _correct_concat(opset: Any, operation: Any) -> None:
-    part_channels_by_gather(opset, operation)
-    _gather_channel(opset, operation)
-
-
-def _keep_dimensions(opset: Any, operation: Any) -> None:
-    lowered = _lower_constant(opset, operation)
-    if lowered is not None:
-        _replace(operation, *lowered)
-
-
-def _lower_constant(opset: Any, operation: Any) -> tuple[Any, list[Any]] | None:
-    """Returns the replacement of an elementwise operation and the operations before it; None if the operation is right as it is.
-
-    x float[3,5], c float[1,1,5]: x + c is float[1,3,5]; the engine, which folds c into what computes x, returns float[3,5]. The constant
-    gets the dimensions of the other operand, and an Unsqueeze behind the operation adds those that it had more.
-    """
-    operands = operation.input_values()
-    for index, operand in enumerate(operands):
-        constant, rank = operand.get_node(), operands[1 - index].get_partial_shape().rank
-        kinds = constant.get_type_name(), operands[1 - index].get_node().get_type_name()
-        if kinds[0] != "Constant" or kinds[1] == "Constant" or rank.is_dynamic:
-            continue
-        more = len(operand.get_shape()) - rank.get_length()
-        sizes = list(operand.get_shape())
-        if more <= 0 or any(size != 1 for size in sizes[:more]):
-            continue
-        # The engine folds the Reshape; not every type of element has an array of NumPy.
-        lowered = opset.reshape(operand, opset.constant(np.array(sizes[more:], np.int64)), special_zero=False)
-        operands[index] = lowered.output(0)
-        computed = getattr(opset, _BINARY[operation.get_type_name()])(*operands)
-        return opset.unsqueeze(computed, opset.constant(np.arange(more, dtype=np.int64))), [lowered, computed]
-    return None
-
-
 def _gather_channel(opset: Any, operation: Any) -> None:
     """One channel that Concat, Expand or Tile repeats is repeated by a Gather, whose channels are first.
 
@@ -475,33 +402,14 @@ _REDUCTIONS: Mapping[str, str] = MappingProxyType(
 )
 """The engine's reductions, and the functions that make them."""
 
-_BINARY: Mapping[str, str] = MappingProxyType(
-    {
-        "Add": "add",
-        "Divide": "divide",
-        "FloorMod": "floor_mod",
-        "Maximum": "maximum",
-        "Minimum": "minimum",
-        "Mod": "mod",
-        "Multiply": "multiply",
-        "Power": "power",
-        "SquaredDifference": "squared_difference",
-        "Subtract": "subtract",
-    }
-)
-"""The engine's elementwise operations with two operands, and the functions that make them."""
-
 _CORRECTIONS: dict[str, Callable[[Any, Any], None]] = {
-    **dict.fromkeys(_BINARY, _keep_dimensions),
     **dict.fromkeys(("GRUSequence", "LSTMSequence", "RNNSequence"), _pad_empty),
     "Divide": _truncate_quotients,
     "Gather": _fold_gathered_scales,
     "MatMul": _fold_scales,
     "Broadcast": _gather_channel,
-    "Concat": _correct_concat,
-    "Einsum": _reduce_before_einsum,
+    "Concat": _gather_channel,
     "NonMaxSuppression": _keep_overlaps_at_threshold,
-    "PRelu": _keep_slopes_last,
     "Range": _end_where_it_begins,
     **dict.fromkeys(_REDUCTIONS, _keep_reduced_axes),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), _keep_infinities),

@@ -17,14 +17,12 @@ from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
 from hetero_core.transforms.folding import find_excess_folding
 from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_limits
-from hetero_openvino.compiling import compile_network
-from hetero_openvino.conversion import find_border_fault
+from hetero_openvino.conversion import find_border_fault, read_model
 from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executable import OpenvinoExecutable, open_tensor
 from hetero_openvino.known_errors import QUANTIZED_KEY, find_known_error
-from hetero_openvino.loops import find_endless_loops
-from hetero_openvino.ports import Ports
-from hetero_openvino.probing import OpenvinoProber
+from hetero_openvino.ports import Ports, assign_ports, take_out_copies
+from hetero_openvino.probing import OpenvinoProber, shorten_message
 
 PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 NEWEST_OPSETS = MappingProxyType({"": 28})
@@ -100,7 +98,6 @@ class OpenvinoDevice(EngineDevice):
             name: f"OpenVINO computes constants ahead, here of {nbytes} bytes or more, and knows no limit"
             for name, nbytes in find_excess_folding(network).items()
         }
-        errors.update(find_endless_loops(network))
         excess = find_output_excess(network) or find_border_fault(network)
         if excess is not None:
             return {node.name: errors.get(node.name, excess) for node in network.nodes}
@@ -125,9 +122,30 @@ class OpenvinoDevice(EngineDevice):
             raise LoadError(
                 f"cannot load network '{network.name}' on {device}: {excess}. Take the output away, or use HETERO:{device},CPU"
             )
-        own = device.id or "CPU"
+        properties = _translate(config, device.id or "CPU")
+        try:
+            model = read_model(self._engine.core, stamped)
+            compiled, ports = self._compile(model, assign_ports(model, stamped), device.id or "CPU", properties)
+        except LoadError:
+            raise
+        except Exception as error:
+            raise LoadError(
+                f"OpenVINO {self.version} cannot load network '{network.name}' on {device.id or 'CPU'}: {shorten_message(str(error))}"
+            ) from error
         measured = self._prepare_measured(device, network, config)
-        return compile_network(self._engine, network, stamped, own, _translate(config, own), measured)
+        return OpenvinoExecutable(
+            self._engine, network, compiled, ports, streams=properties[STREAMS_KEY], compile_measured=measured
+        )
+
+    def _compile(self, model: Any, ports: Ports, device: str, properties: Mapping[str, Any]) -> tuple[Any, Ports]:
+        """Returns the compiled model (None if all outputs are inputs) and its ports."""
+        while any(port is not None for port in ports.outputs):
+            compiled = self._engine.core.compile_model(model, device, dict(properties))
+            computed = take_out_copies(model, ports, compiled)
+            if computed.outputs == ports.outputs:
+                return compiled, ports
+            ports = computed
+        return None, ports
 
     def _prepare_measured(
         self, device: DeviceName, network: Network, config: Mapping[str, Any]

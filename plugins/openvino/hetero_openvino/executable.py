@@ -27,18 +27,16 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
 from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
-from hetero_openvino.conversion import CARRIERS, TYPE_NAMES
 from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executed import list_layers, record_layers
 from hetero_openvino.known_errors import SizeLimit, list_size_limits
-from hetero_openvino.packing import PACKED, pack_array, unpack_array
 from hetero_openvino.ports import Ports
 from hetero_openvino.probing import shorten_message
 
 _SECOND_NAMES = "qQ"
 """C has two names for integers of 64 bits, and the binding knows NumPy's arrays of the first only."""
-_CONVERTED = PACKED | CARRIERS.keys()
-"""Element types whose arrays the engine takes and gives in another form."""
+_CARRIED = "bfloat16"
+"""The element type that NumPy lacks; uint16 carries its bytes to the engine and back."""
 _SET_BEFORE: dict[int, Any] = {}
 """The argument of `infer` where all inputs stand in the engine's memory, or were set."""
 
@@ -105,7 +103,7 @@ class OpenvinoExecutable(Executable):
         self._small_inputs = tuple((index, port) for index, port, spec in inner if _is_small(compiled.inputs[port], spec))
         self._bound_inputs = tuple(each for each in inner if each[:2] not in self._small_inputs)
         lanes = [
-            (index, port, spec, None if spec.dtype in PACKED else _find_static_shape(compiled.outputs[port]))
+            (index, port, spec, _find_static_shape(compiled.outputs[port]))
             for index, (port, spec) in enumerate(zip(ports.outputs, self.outputs, strict=True))
             if port is not None
         ]
@@ -121,7 +119,7 @@ class OpenvinoExecutable(Executable):
         # The engine gives a thread that asks one stream for good: of several, two threads may be given the same.
         self._has_one_stream = streams == 1
         is_all_copied = compiled is not None and not self._bound_inputs and not self._bound_outputs and not ports.passed
-        is_plain = not any(spec.dtype in _CONVERTED for spec in self.outputs)
+        is_plain = not any(spec.dtype == _CARRIED for spec in self.outputs)
         self._is_copied = self._has_one_stream and is_all_copied and is_plain
         limits, _ = settle_limits(network)
         self._limited = [
@@ -235,35 +233,29 @@ class OpenvinoExecutable(Executable):
 
     def _is_new_place(self, lane: EngineRequest, key: tuple[int, bool], array: np.ndarray[Any, Any], spec: ValueSpec) -> bool:
         """Says whether the engine has to be told where an array lies, and keeps that for the next run."""
-        place = None if spec.dtype in _CONVERTED else find_place(array)
+        place = None if spec.dtype == _CARRIED else find_place(array)
         if place is not None and lane.places.get(key) == place:
             return False
         lane.places[key] = place
         return True
 
     def _carry(self, array: np.ndarray[Any, Any], spec: ValueSpec) -> np.ndarray[Any, Any]:
-        """Returns an array of a type that the engine's binding knows: of the same memory, but for types of four bits."""
-        if spec.dtype in PACKED:
-            return pack_array(array)
+        """Returns an array over the same memory, of a type that the engine's binding knows."""
         if not array.flags.writeable:
             array = _open_for_engine(array)
         if array.dtype.char in _SECOND_NAMES:
             return array.view(array.dtype.name)
-        carrier = CARRIERS.get(str(spec.dtype))
-        return array if carrier is None else array.view(carrier)
+        return array.view("uint16") if spec.dtype == _CARRIED else array
 
     def _share(self, array: np.ndarray[Any, Any], spec: ValueSpec, shape: tuple[int, ...]) -> Any:
         """Returns the engine's tensor over an array's own memory; one that is read-only, too, since the engine writes no input."""
-        if spec.dtype in _CONVERTED:
-            return self._module.Tensor(array, shape, getattr(self._module.Type, TYPE_NAMES[str(spec.dtype)]))
+        if spec.dtype == _CARRIED:
+            return self._module.Tensor(array, shape, self._module.Type.bf16)
         return self._module.Tensor(array, shared_memory=True)
 
     def _take(self, tensor: Any, index: int) -> np.ndarray[Any, Any]:
-        dtype = self.outputs[index].dtype
-        if dtype in PACKED:
-            return unpack_array(tensor.data, tuple(tensor.shape), self._dtypes[index])
         array = np.array(tensor.data)
-        return array.view(self._dtypes[index]) if dtype in CARRIERS else array
+        return array.view(self._dtypes[index]) if self.outputs[index].dtype == _CARRIED else array
 
     def metrics(self) -> Mapping[str, Any]:
         """Metrics that the engine reports of the compiled model; empty if all outputs are inputs, because nothing is compiled then."""
@@ -297,7 +289,7 @@ def _find_static_shape(port: Any) -> tuple[int, ...] | None:
 
 def _is_small(port: Any, spec: ValueSpec) -> bool:
     """Says whether a port's arrays are of one small size, and of a type that the engine shows as NumPy has it."""
-    if _find_static_shape(port) is None or spec.dtype in _CONVERTED:
+    if _find_static_shape(port) is None or spec.dtype == _CARRIED:
         return False
     return 0 < (count_bytes(spec) or 0) <= SMALL
 

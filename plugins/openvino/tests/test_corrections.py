@@ -45,22 +45,6 @@ def test_reshape_behind_a_reduction_is_not_lost(core: Core, read: Read, operator
     assert describe_mismatch(run(core, network, x=x), expected) is None
 
 
-@pytest.mark.parametrize(
-    ("equation", "shapes"), [("bld->bd", [(1, 15, 2)]), ("...ld->...d", [(1, 15, 2)]), ("bld,dk->bk", [(1, 5, 2), (2, 3)])]
-)
-@pytest.mark.parametrize("dtype", ["float", "float16"])
-def test_transpose_behind_an_einsum_is_not_lost(core: Core, read: Read, equation: str, shapes: list[Any], dtype: str) -> None:
-    values = [draw(*shape, dtype=HALF if dtype == "float16" else np.float32) for shape in shapes]
-    specs = ", ".join(f"{dtype}[{','.join(map(str, shape))}] x{index}" for index, shape in enumerate(shapes))
-    names = ", ".join(f"x{index}" for index in range(len(shapes)))
-    network = read(
-        f'g ({specs}) => ({dtype}[a,b] y) {{ v = Einsum <equation = "{equation}"> ({names}) y = Transpose <perm = [1, 0]> (v) }}'
-    )
-    y = run(core, network, **{f"x{index}": value for index, value in enumerate(values)})
-    expected = np.einsum(equation, *(value.astype(np.float64) for value in values)).T
-    np.testing.assert_allclose(y, expected, rtol=1e-2 if dtype == "float16" else 1e-4, atol=1e-2 if dtype == "float16" else 1e-4)
-
-
 @pytest.mark.parametrize("repeat", ["Concat <axis = 1> (p, p, p, p)", "Tile (p, repeats)", "Expand (p, sizes)", "Expand (p, four)"])
 @pytest.mark.parametrize("dtype", ["float", "float16"])
 def test_one_channel_is_repeated_where_channels_are_last(core: Core, read: Read, repeat: str, dtype: str) -> None:
@@ -109,18 +93,11 @@ BODY = "If (c) <then_branch = t () => ({to} a) {{ {body} }}, else_branch = e () 
         ("v = ReduceSum <keepdims = 0> (x, one) a = Transpose <perm = [1, 0]> (v)", (1, 5, 2), "float[2,1]", lambda x: x.sum(1).T),
         ("v = Unsqueeze(x, one) a = ReduceSum (v, one)", (2, 3), "float[2,1,3]", lambda x: x[:, None]),
         (
-            'v = Einsum <equation = "bld->bd"> (x) a = Transpose <perm = [1, 0]> (v)',
-            (1, 5, 2),
-            "float[2,1]",
-            lambda x: x.sum(1).T,
-        ),
-        (
             "v = Log (zero) m = Mul (x, v) a = ReduceMax <axes = [1], keepdims = 1> (m)",
             (2, 3),
             "float[2,1]",
             lambda x: np.full((2, 1), -np.inf),
         ),
-        ("a = PRelu (x, slopes)", (1, 3, 3), "float[1,3,3]", lambda x: np.where(x < 0, x * np.float32([0.5, 2, 3]), x)),
         (
             "k = Constant <value_ints = [1]> () m = Max (x, five) v, a = TopK (m, k)",
             (2, 3),
@@ -153,31 +130,6 @@ def write_recurrent(operator: str, sizes: str, attributes: str, *, has_lengths: 
     return f"g ({specs}) => (float[a,b,c,d] y) {{ y = {operator} <hidden_size = 4{attributes}> ({inputs}) }}"
 
 
-@pytest.mark.parametrize("operator", ["LSTM", "GRU", "RNN"])
-@pytest.mark.parametrize("sizes", ["T,3", "6,B"])
-def test_lengths_of_sequences_are_refused_where_length_or_batch_is_open(core: Core, read: Read, operator: str, sizes: str) -> None:
-    network = read(write_recurrent(operator, sizes, "", has_lengths=True), 14)
-    (reason,) = core.query_network(network, "OPENVINO").refused.values()
-    assert f"ignores the lengths of the sequences of {operator} if length or batch is open" in reason
-
-
-@pytest.mark.parametrize(
-    ("operator", "attributes", "words"),
-    [
-        ("LSTM", ", input_forget = 1", "ignores input_forget of LSTM"),
-        (
-            "RNN",
-            ', direction = "bidirectional", activations = ["Tanh", "Relu"]',
-            "both directions of RNN with the activations of the first",
-        ),
-    ],
-)
-def test_attribute_that_the_engine_ignores_is_refused(core: Core, read: Read, operator: str, attributes: str, words: str) -> None:
-    network = read(write_recurrent(operator, "6,3", attributes, has_lengths=False), 14)
-    (reason,) = core.query_network(network, "OPENVINO").refused.values()
-    assert words in reason
-
-
 @pytest.mark.parametrize(
     ("operator", "attributes", "has_lengths"),
     [
@@ -197,26 +149,6 @@ def test_recurrent_node_that_is_taken_is_right(
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 14]> {text}')
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(run(core, network, **inputs), session.run(None, inputs)[0], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (
-            "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { y = LRN <size = 3, bias = 1.5> (x) }",
-            "cuts the fraction of the bias of LRN off",
-        ),
-        (
-            f"g (float[1,2,8] x) => (float[1,2,5] y) {{ y = {POOL} (x) }}",
-            "counts elements behind the padding, under ceil_mode and count_include_pad",
-        ),
-        ("g (float[2,0] x, float[0,3] w) => (float[2,3] y) { y = MatMul (x, w) }", "wrong about products over an axis of length 0"),
-        ("g () => (float[0] y) <float16[0] none = {}> { y = Cast <to = 1> (none) }", "gives a Cast of no elements another shape"),
-    ],
-)
-def test_formula_that_the_engine_changes_is_refused(core: Core, read: Read, text: str, words: str) -> None:
-    (reason,) = core.query_network(read(text, 17), "OPENVINO").refused.values()
-    assert words in reason
 
 
 def test_windows_that_end_within_the_padding_are_taken(core: Core, read: Read) -> None:
@@ -243,89 +175,3 @@ def test_error_of_the_engine_names_the_inputs_and_its_node(core: Core, read: Rea
     with pytest.raises(InferenceError, match=r"cannot compute network 'g' of x\[0, 2, 6, 6\]: .*MaxPool node with name"):
         loaded.infer({"x": draw(0, 2, 6, 6)})
     assert loaded.infer({"x": draw(1, 2, 6, 6)})["y"].shape == (1, 2, 5, 5)
-
-
-SPLIT = "a, b, c = Split <axis = 1, num_outputs = 3> (x)"
-SLICES = "a = Slice (x, i0, i1, i1) b = Slice (x, i1, i2, i1) c = Slice (x, m1, i3, i1)"
-
-
-@pytest.mark.parametrize("parting", [SPLIT, SLICES])
-@pytest.mark.parametrize("sizes", ["1,3,9,6", "n,k,h,w"])
-@pytest.mark.parametrize(
-    ("joined", "axis", "last"),
-    [("bac", 1, ""), ("ab", 1, ""), ("abc", 2, ""), ("bbb", 3, ""), ("abca", 1, ""), ("bac", 1, "Identity")],
-)
-def test_convolutions_of_channels_keep_their_order(
-    core: Core, read: Read, parting: str, sizes: str, joined: str, axis: int, last: str
-) -> None:
-    if parting is SLICES and sizes != "1,3,9,6":
-        sizes = "n,3,h,w"
-    filters = {name: draw(2, 1, 3, 3) + index for index, name in enumerate("abc")}
-    nodes = " ".join(f"{name}v = Conv <pads = [1, 1, 1, 1]> ({name}, {name}w)" for name in "abc")
-    if last:
-        nodes += " " + " ".join(f"{name}u = {last} ({name}v)" for name in "abc")
-    values = ", ".join(name + ("u" if last else "v") for name in joined)
-    weights = ", ".join(f"float[2,1,3,3] {name}w" for name in "abc")
-    numbers = ", ".join(f"int64[1] i{index} = {{{index}}}" for index in range(4))
-    model = onnx.parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["": 18]> g (float[{sizes}] x, {weights}) => (float[q,r,s,t] y)
-        <{numbers}, int64[1] m1 = {{-1}}> {{ {parting} {nodes} y = Concat <axis = {axis}> ({values}) }}"""
-    )
-    del model.graph.input[1:]
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, f"{name}w") for name, value in filters.items())
-    x = draw(1, 3, 9, 6)
-    windows = np.lib.stride_tricks.sliding_window_view(
-        np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3)
-    )
-    each = {name: np.einsum("nhwij,oij->nohw", windows[:, "abc".index(name)], filters[name][:, 0]) for name in "abc"}
-    expected = np.concatenate([each[name] for name in joined], axis=axis)
-    np.testing.assert_allclose(run(core, core.read_network(model), x=x), expected, atol=1e-4)
-
-
-@pytest.mark.parametrize("other", ["w", "x", "q, w"])
-@pytest.mark.parametrize("axis", [1, 2])
-def test_convolution_of_a_part_beside_a_constant(core: Core, read: Read, other: str, axis: int) -> None:
-    filters = "2,2,1,1" if axis == 1 else "4,4,1,1"
-    network = read(
-        f"""g (float[1,4,4,3] x) => (float[a,b,c,d] y) <float[{filters}] f = {{{", ".join(["1"] * (4 if axis == 1 else 16))}}},
-        float[1,4,4,3] w = {{{", ".join(str(index) for index in range(48))}}}>
-        {{ p, q = Split <axis = {axis}, num_outputs = 2> (x) v = Conv (q, f) y = Concat <axis = {axis}> (v, {other}) }}""",
-        18,
-    )
-    x = draw(1, 4, 4, 3)
-    half = np.split(x, 2, axis)[1]
-    summed = half.astype(np.float64).sum(1, keepdims=True).repeat(2 if axis == 1 else 4, 1)
-    values = {"x": x, "q": half, "w": np.arange(48.0).reshape(x.shape)}
-    expected = np.concatenate([summed, *(values[name] for name in other.split(", "))], axis)
-    np.testing.assert_allclose(run(core, network, x=x), expected, atol=1e-5)
-
-
-def test_convolutions_of_parts_that_come_with_the_run_are_refused(core: Core, read: Read) -> None:
-    network = read(
-        """g (float[1,2,9,6] x, int64[2] s) => (float[1,2,9,6] y) <float[1,1,1,1] w = {2}>
-        { a, b = Split <axis = 1> (x, s) c = Conv (a, w) d = Conv (b, w) y = Concat <axis = 1> (d, c) }""",
-        18,
-    )
-    (refusal,) = core.query_network(network, "OPENVINO").refused.values()
-    assert "makes one convolution with groups" in refusal
-
-
-@pytest.mark.parametrize(
-    ("before", "operator", "function", "ranks"),
-    [
-        ("s = ReduceSum <keepdims = 0> (x, axes)", "Add", np.add, (0, 1)),
-        ("s = Squeeze (x, axes)", "Mul", np.multiply, (1, 3)),
-        ("s = Gather <axis = 0> (x, zero)", "Max", np.maximum, (0, 3)),
-        ("s = Squeeze (x, axes)", "Div", np.divide, (0, 1)),
-    ],
-)
-def test_a_constant_of_one_element_adds_its_dimensions(
-    core: Core, read: Read, before: str, operator: str, function: Callable[..., Any], ranks: tuple[int, int]
-) -> None:
-    x = draw(1, *(5,) * ranks[0])
-    shape, ones = ",".join(map(str, x.shape)), ",".join("1" * ranks[1])
-    head = f"g (float[{shape}] x) => (float[{','.join('abc'[: ranks[1]])}] y)"
-    constants = f"<int64[1] axes = {{0}}, int64 zero = {{0}}, float[{ones}] c = {{2}}>"
-    network = read(f"{head} {constants} {{ {before} y = {operator} (s, c) }}")
-    expected = function(x[0], np.full((1,) * ranks[1], 2, np.float32))
-    assert describe_mismatch(run(core, network, x=x), expected) is None

@@ -13,42 +13,20 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Network
-from hetero_core.errors import LoadError, NetworkDeclarationWarning, PluginError, UnsupportedNodesError
+from hetero_core.errors import LoadError, NetworkDeclarationWarning, PluginError
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch
 
 pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-openvino[test]'")
 
 from hetero_openvino import conversion, device
+from hetero_openvino.known_errors import HALF_ROWS, ROWS
 
 Read = Callable[..., Network]
 
-REFUSED = {
-    "attention_local_window": "ignores left_window_size",
-    "attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal": "counts the positions of causal Attention",
-    "bernoulli_seed": "draws 1 of Bernoulli with the probability of 0",
-    "bitshift_right_int8_negative_input": "shifts signed integers",
-    "cast_FLOAT_to_BFLOAT16": "does not round floats to the nearest bfloat16",
-    "cast_FLOAT_to_FLOAT8E4M3FN": "does not saturate",
-    "cast_FLOAT_to_FLOAT4E2M1": "makes NaN the largest float4e2m1",
-    "cast_e8m0_FLOAT_to_FLOAT8E8M0": "rounds to the nearest float8e8m0",
-    "div_int8": "rounds quotients of int8",
-    "dft_axis": "ignores the axis of DFT",
-    "dft_rfft": "shapes one-sided transforms wrongly",
-    "dynamicquantizelinear": "on the other side of a half",
-    "dynamicquantizelinear_expanded": "on the other side of a half",
-    "gru_batchwise": "ignores the layout of GRU",
-    "lstm_with_peepholes": "ignores the peepholes",
-    "maxpool_2d_ceil_output_size_reduce_by_one": "counts a window that begins behind the end",
-    "quantizelinear_uint16": "on the other side of a half",
-    "resize_downsample_scales_cubic_align_corners": "scales by the rounded size",
-    "resize_downsample_scales_linear_antialias": "ignores antialias",
-    "resize_upsample_scales_cubic_A_n0p5_exclude_outside": "ignores exclude_outside",
-    "resize_upsample_sizes_nearest_not_larger": "ignores keep_aspect_ratio_policy",
-    "roialign_mode_max": "interpolates after it takes the maximum",
-    "spacetodepth_crd_mode_example": "ignores the mode of SpaceToDepth",
-    "tile": "returns what it has not written",
-}
+REFUSED = sorted({row.source for row in (*ROWS, *HALF_ROWS) if row.source != "drawn" and "#" not in row.source})
+UNSURE = ("tile", "cast_FLOAT_to_BFLOAT16", "attention_4d_causal_padded_kv_bf16")
+"""Cases that the engine gets wrong in some runs alone: memory that it does not write may hold anything, a rounding is tolerated."""
 CORRECTED = {
     "nonmaxsuppression_iou_threshold_boundary": "NonMaxSuppression",
     "reduce_max_empty_set": "ReduceMax",
@@ -74,17 +52,13 @@ def find_mismatch(core: Core, case: BackendCase) -> str | None:
     return next(filter(None, (describe_mismatch(value, wanted, name=name) for (name, value), wanted in pairs)), None)
 
 
-@pytest.mark.parametrize(("name", "reason"), REFUSED.items(), ids=REFUSED)
-def test_case_is_refused_for_what_the_engine_gets_wrong(core: Core, name: str, reason: str) -> None:
-    refused = core.query_network(find_case(name).model, "OPENVINO").refused
-    assert any(reason in text for text in refused.values()), refused
-
-
-@pytest.mark.parametrize("name", [name for name in REFUSED if name not in ("tile", "cast_FLOAT_to_BFLOAT16")])
-def test_engine_is_still_wrong_about_what_is_refused(core: Core, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Where this fails the entry can go. What Tile leaves unwritten may be anything, and a rounding is tolerated."""
+@pytest.mark.parametrize("name", REFUSED)
+def test_case_of_a_row_is_refused_and_still_wrong(core: Core, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A row can go when this fails."""
+    case = find_case(name)
+    assert core.query_network(case.model, "OPENVINO").refused
     monkeypatch.setattr(device, "find_known_error", lambda node, network, **_: None)
-    assert find_mismatch(core, find_case(name)) is not None
+    assert name in UNSURE or find_mismatch(core, case) is not None
 
 
 @pytest.mark.parametrize("name", CORRECTED)
@@ -128,7 +102,6 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
 @pytest.mark.parametrize(
     ("text", "opset", "reason"),
     [
-        ("g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax <axis = 1> (x) }", 11, "computes Softmax-11 along one axis"),
         (
             "g (float[2,3] x) => (float[2,1] y) { y = ReduceLogSumExp <axes = [1]> (x) }",
             17,
@@ -139,20 +112,12 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
             17,
             "strides, dilations, pads and the input of MaxPool have other numbers of dimensions than its kernel",
         ),
-        ("g (float[1,2,3,3] x) => (y) { y = MeanVarianceNormalization(x) }", 8, "averages other axes in MeanVarianceNormalization"),
         ("g (int8[2] x) => (int8[2] y) { y = Add(x, x) }", 17, "saturates int8; the standard's reference wraps around"),
-        ("g (float[1,1,4] x) => (float[1,1,N] y) { y = LpPool (x) }", 1, "LpPool has no kernel_shape"),
-        (
-            "g (float[2] x) => (float[N] y) { y = ReduceMax <keepdims = 2> (x) }",
-            17,
-            "OpenVINO may read a flag that is neither 0 nor 1 otherwise than 1",
-        ),
         (
             "g (int32[1] x) => (int32[1] y) <int32[1] w = {16777217}> { y = Div(x, w) }",
             17,
             "OpenVINO computes Div of int32 in float32, which is exact up to 2^24; the constant 'w' has larger values",
         ),
-        ("g (int8[2] x) => (int4[2] y) { a = Cast <to = 1> (x) y = Cast <to = 22> (a) }", 21, "rounds to integers of 4 bits"),
         ("g (int32[2,2] x) => (int32[2,2] y) { y = MatMul(x, x) }", 17, "computes MatMul of int32 in float32"),
         ('g (uint8[2] x) => (uint8[2] y) { y = BitShift <direction = "LEFT"> (x, x) }', 17, "beyond their width"),
         (
@@ -194,22 +159,6 @@ def test_scales_of_output_channels_are_refused_and_the_engine_still_takes_them_f
     assert np.abs(difference).max() > 1
 
 
-@pytest.mark.parametrize(
-    ("data", "indices", "is_taken"),
-    [("5,2", "3,2", True), ("N,M", "K,M", True), ("N,M", "A,B", False), ("N,2", "A,B", False), ("5,2", "5,1", False)],
-)
-def test_elements_are_gathered_where_the_sizes_beside_the_axis_are_equal(
-    core: Core, read: Read, data: str, indices: str, is_taken: bool
-) -> None:
-    network = read(f"g (float[{data}] x, int64[{indices}] i) => (float[P,Q] y) {{ y = GatherElements<axis = 0>(x, i) }}")
-    if not is_taken:
-        assert core.query_network(network, "OPENVINO").refused
-        return
-    loaded = core.load_network(network, "OPENVINO")
-    x, i = np.random.default_rng(3).standard_normal((5, 2)).astype(np.float32), np.array([[4, -1], [0, 3], [-5, 2]])
-    assert np.array_equal(loaded.infer({"x": x, "i": i})["y"], np.take_along_axis(x, i, 0))
-
-
 @pytest.mark.parametrize(("sizes", "shape"), [("2,0", (2, 0)), ("N,M", (2, 0)), ("N,M", (2, 2)), ("2,2", (2, 2))])
 def test_more_values_than_there_are_do_not_end_the_process(sizes: str, shape: tuple[int, int]) -> None:
     """The engine alone reads beyond them, in some runs until a signal comes."""
@@ -232,14 +181,6 @@ def test_range_whose_step_leads_away_has_no_elements(core: Core, read: Read, dty
     inputs = {name: np.array(number, dtype.replace("float", "float32")) for name, number in zip("abc", limits, strict=True)}
     found = core.load_network(network, "OPENVINO").infer(inputs)["y"]
     assert found.tolist() == (list(range(*limits)) if limits[2] else [])
-
-
-@pytest.mark.parametrize(
-    "text", ["(float[1,0,2] x) => (float[1,0,2] y) <int64[1] s = {1}>", "(float[1,2] x) => (float[0,2] y) <int64[2] s = {0,2}>"]
-)
-def test_expand_without_elements_is_refused_since_it_ends_the_process(core: Core, read: Read, text: str) -> None:
-    (reason,) = core.query_network(read(f"g {text} {{ y = Expand(x, s) }}"), "OPENVINO").refused.values()
-    assert "if Expand makes or reads no elements" in reason
 
 
 def test_constant_of_64_bits_as_an_output_is_refused_with_and_without_nodes(core: Core, read: Read) -> None:
@@ -271,31 +212,6 @@ def test_convolution_with_one_scale_is_taken_and_equals_the_cpu_device(core: Cor
     assert found.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize(
-    ("text", "opset"),
-    [
-        ("g (float[2,3,1] x) => (float[2,3,1] y) { y = Softmax <axis = 1> (x) }", 11),
-        ("g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax <axis = 1> (x) }", 8),
-        ("g (float[2,3,4] x) => (float[2,3,4] y) { y = LogSoftmax <axis = 1> (x) }", 11),
-        (
-            "g (float[1,1,5,5] x) => (float[1,1,2,2] y) { y = MaxPool <kernel_shape = [3,3], strides = [2,2], ceil_mode = 1> (x) }",
-            17,
-        ),
-        (
-            "g (float[1,1,2,2] x) => (float[1,1,4,4] y) <float[4] s = {1,1,2,2}> "
-            '{ y = Resize <mode = "linear", coordinate_transformation_mode = "align_corners"> (x, , s) }',
-            13,
-        ),
-        ("g (float[2] x) => (float[2] y) { y = Round(x) }", 17),
-    ],
-)
-def test_neighbour_of_what_is_refused_is_taken_and_equals_the_cpu_device(core: Core, read: Read, text: str, opset: int) -> None:
-    network = read(text, opset)
-    x = np.random.default_rng(3).standard_normal(list(network.inputs[0].type.shape)).astype(np.float32)  # type: ignore[union-attr, arg-type]  # static tensors
-    found, expected = (core.load_network(network, name).infer({"x": x})["y"] for name in ("OPENVINO", "CPU"))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
 def test_arithmetic_on_shapes_is_taken(core: Core, read: Read) -> None:
     network = read(
         "g (float[N,6] x) => (float[M,3] y) <int64[1] two = {2}, int64[1] i = {0}, int64[1] three = {3}> "
@@ -310,19 +226,6 @@ def test_arithmetic_on_shapes_is_taken(core: Core, read: Read) -> None:
 def draw_numbers(core: Core, read: Read, operator: str, x: Any) -> Any:
     text = f"g (float[20000] x) => (float[20000] y) {{ r = {operator} (x) y = Add(x, r) }}"
     return core.load_network(read(text, 15), "OPENVINO").infer({"x": x})["y"]
-
-
-@pytest.mark.parametrize("operator", ["RandomNormalLike", "RandomNormalLike <seed = 0.0>"])
-def test_normal_numbers_without_a_seed_are_refused(core: Core, read: Read, operator: str) -> None:
-    with pytest.raises(UnsupportedNodesError, match="draws RandomNormalLike without a seed from two generators that are alike"):
-        draw_numbers(core, read, operator, np.zeros(20000, np.float32))
-
-
-def test_multinomial_is_refused_as_its_runs_are_alike(core: Core, read: Read) -> None:
-    network = read("g (float[1,4] x) => (int32[1,9] y) { y = Multinomial <sample_size = 9> (x) }", 15)
-    (reason,) = core.query_network(network, "OPENVINO").refused.values()
-    version = core.get_metric("OPENVINO", "FULL_DEVICE_NAME").rpartition(" ")[2]
-    assert reason == f"OpenVINO draws the same numbers of Multinomial in every run (OpenVINO {version})"
 
 
 @pytest.mark.parametrize(
@@ -341,10 +244,3 @@ def test_numbers_that_are_taken_are_distributed_as_they_say(
     expected = np.array([distribute(value) for value in ordered.tolist()])
     distance = np.abs(expected - np.arange(1, 20001) / 20000).max() * 20000**0.5
     assert distance < 2.8
-
-
-@pytest.mark.parametrize("condition", ["bool[0] c", "bool[1,0] c"])
-def test_compress_by_nothing_is_refused_since_it_ends_the_process(core: Core, read: Read, condition: str) -> None:
-    network = read(f"g (float[2,3] x, {condition}) => (float[N,3] y) {{ y = Compress <axis = 0>(x, c) }}")
-    with pytest.raises(UnsupportedNodesError, match="ends the process if the condition of Compress has no elements"):
-        core.load_network(network, "OPENVINO")

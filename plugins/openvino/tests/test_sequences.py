@@ -48,7 +48,6 @@ WRONG = {
 RIGHT = {
     "alone": (LSTM, Y, "3,4,5"),
     "negated beside": (f"{LSTM} t = Neg (x)", f"{Y}, {T}", "3,4,5"),
-    "turned otherwise": (f"{LSTM} t = Transpose <perm = [0, 2, 1]> (x)", f"{Y}, {T}", "3,4,5"),
     "batch first": (f"{TURN} {LSTM.replace('(x', '(t')} n = Neg (x)", f"{Y}, float[I,J,K] n", "3,4,5"),
     "both directions": (f"{BOTH} {TURN}", f"{Z}, {T}", "3,4,5"),
     "length 1": (f"{LSTM} {TURN}", f"{Y}, {T}", "1,4,5"),
