@@ -5,17 +5,51 @@ Everything else is the library's own. Each entry can go when the library does wh
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.registry import BOOL, COMPLEX, INTEGERS
 from hetero_cupy.runtime import Card
-from hetero_cupy.traffic import CopyCounts
+
+SMALL = frozenset({"float16", "bfloat16"})
+DTYPES = INTEGERS | COMPLEX | BOOL | {"float16", "float32", "float64"}
+"""The element types of models that run on a card. CuPy 14.2 has bfloat16 in some functions only, and no 8-bit and 4-bit floats."""
 
 # CuPy 14.2 writes at repeated indices by atomic instructions. Products and the other element types have no atomic instruction.
 ATOMIC_REDUCTIONS = frozenset({"none", "add", "max", "min"})
 ATOMIC_DTYPES = frozenset({"float16", "float32", "float64", "int32", "uint32", "uint64"})
+
+
+@dataclass
+class CopyCounts:
+    """Numbers and bytes of the copies that runs made inside a network; those at its border are the core's to count."""
+
+    reads: int = 0
+    read_bytes: int = 0
+    writes: int = 0
+    written_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def count_read(self, nbytes: int) -> None:
+        """Counts one copy from the card to the host."""
+        with self._lock:
+            self.reads += 1
+            self.read_bytes += nbytes
+
+    def count_write(self, nbytes: int) -> None:
+        """Counts one copy from the host to the card."""
+        with self._lock:
+            self.writes += 1
+            self.written_bytes += nbytes
+
+    def snapshot(self) -> tuple[int, int, int, int]:
+        """Returns reads, their bytes, writes, their bytes."""
+        with self._lock:
+            return self.reads, self.read_bytes, self.writes, self.written_bytes
 
 
 class CardNamespace:

@@ -3,8 +3,7 @@
 Data flow: a value keeps its name and float32; its copy in 16 bits has a name of its own, and each node reads the one that suits it. The
 operator of a node decides what it makes: products make 16 bits; operators that only move or mix values make what they read; all others,
 such as Exp, Pow and sums, make float32, since their results may leave the range of 16 bits or need more digits. Constants are cast here,
-once. Outputs and values that bodies read stay float32, as in the model. Kernels sum in float32 whatever they read. Imports no array
-library at its head.
+once. Outputs and values that bodies read stay float32, as in the model. Kernels sum in float32 whatever they read.
 """
 
 from __future__ import annotations
@@ -12,14 +11,22 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
+import numpy as np
+
 from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
 from hetero_core.kernels.registry import find_kernel
+from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
-from hetero_core.transforms.constants import drop_unread
-from hetero_cupy.value_types import find_type
+from hetero_core.transforms.activations import fuse_gelu
+from hetero_core.transforms.affine import fold_affines
+from hetero_core.transforms.constants import drop_unread, fold_constants
+from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
+from hetero_core.transforms.normalizations import fuse_layer_normalization
+from hetero_core.transforms.rewrite import run_passes
+from hetero_cupy.namespace import SMALL
 
 PRODUCTS = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 """Sums of products: they read 16 bits and make 16 bits, the sum is float32."""
@@ -44,6 +51,20 @@ NEUTRAL = frozenset(
 
 _CAST_OPSET = 13
 """The first opset whose Cast knows bfloat16."""
+
+
+def prepare_network(network: Network, *, precision: str) -> Network:
+    """Returns the network with its weights as the card gets them: constants folded, nodes joined, and 16 bits if `precision` says so."""
+    passes = (
+        eliminate_dropout,
+        eliminate_copies,
+        lambda current: fold_constants(current, evaluate_node),
+        fold_affines,
+        fuse_layer_normalization,
+        fuse_gelu,
+    )
+    network = run_passes(network, passes)
+    return lower_precision(network, precision) if precision in SMALL else network
 
 
 def lower_precision(network: Network, dtype: str) -> Network:
@@ -106,7 +127,8 @@ class _Lowering:
         )
 
     def _is_float32(self, name: str) -> bool:
-        value_type = find_type(self._network, name)
+        constant = self._network.initializers.get(name)
+        value_type = self._network.type_of(name) if constant is None else constant.type
         return isinstance(value_type, TensorType) and value_type.dtype == "float32"
 
     def _makes_small(self, node: Node, floats: list[str]) -> bool:
@@ -174,8 +196,6 @@ def _stays_on_host(node: Node, index: int) -> bool:
 
 def _fits_in(constant: Initializer, dtype: str) -> bool:
     """Says whether 16 bits hold a constant: nothing finite becomes infinite, and no single number becomes zero."""
-    import numpy as np  # the head imports no array library
-
     with np.errstate(over="ignore"):
         small = constant.array.astype(numpy_dtype(dtype)).astype(np.float32)
     if (np.isinf(small) & np.isfinite(constant.array)).any():

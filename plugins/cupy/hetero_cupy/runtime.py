@@ -5,7 +5,7 @@ Everything else of the plugin knows cards through these protocols only, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,10 +14,6 @@ Array = Any
 """An array in a card's memory."""
 HostArray = Any
 """A NumPy array."""
-Launch = Callable[[int, int, tuple[Any, ...]], None]
-"""A compiled kernel: blocks, threads of a block, arguments; of arrays the address of their first element, numbers as NumPy has them.
-
-Arrays are C-contiguous."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +56,6 @@ class Card(Protocol):
 
     def use(self, stream: Any) -> AbstractContextManager[None]:
         """Sends what this thread calls meanwhile to a stream of the card; at its end all of it is done."""
-
-    def compile_kernel(self, name: str, source: str) -> Launch | None:
-        """Returns the kernel `name` of a module in CUDA C++, None if the card compiles nothing."""
-
-    def multiply(self, a: Array, b: Array, *, uses_tf32: bool) -> Array:
-        """Returns the product of the last two axes, the others broadcast; both of one type, float32 or of 16 bits.
-
-        Sums are float32, the result is rounded once. With TF32 the elements of float32 may lose all but 10 bits of their fractions.
-        """
 
     def read_memory(self) -> tuple[int, int]:
         """Returns the bytes that are free and all bytes; what only the library's pool holds counts as free."""

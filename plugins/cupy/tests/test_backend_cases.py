@@ -18,14 +18,13 @@ from hetero_core.testing.compare import describe_mismatch
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "tf32": {"INFERENCE_PRECISION_HINT": "tf32"},
     "f16": {"INFERENCE_PRECISION_HINT": "f16"},
     "bf16": {"INFERENCE_PRECISION_HINT": "bf16"},
 }
 # Config -> one of so many cases is tried with it; WHOLE_KIT in the environment makes it each.
 SPARSE = 1 if os.environ.get("WHOLE_KIT") else 8
 # Differences over the largest value of an output: some roundings of 2^-11, or of 2^-8.
-BOUNDS = {"tf32": 5e-3, "f16": 5e-3, "bf16": 4e-2}
+BOUNDS = {"f16": 5e-3, "bf16": 4e-2}
 
 
 @pytest.fixture(scope="module")

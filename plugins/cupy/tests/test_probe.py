@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hetero_cupy.probe import Facts, explain_facts, explain_import, find_facts
+from hetero_cupy.cupy_runtime import Facts, explain_facts, explain_import, find_facts
 
 from hetero_core import Core
 
