@@ -11,23 +11,24 @@ from hetero_core.contract import DeviceHooks, DeviceName, Executable, Extension,
 from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY, describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.hookspecs import hookimpl
+from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.transforms.activations import fuse_gelu, fuse_hard_swish, fuse_swish
 from hetero_core.transforms.attention import fuse_attention
+from hetero_core.transforms.constants import fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.normalizations import fuse_layer_normalization, fuse_rms_normalization, fuse_softmax
 from hetero_core.transforms.rewrite import run_passes
 from hetero_torch.arrays import DTYPES, to_array, to_tensor
 from hetero_torch.executable import TorchExecutable
-from hetero_torch.folding import fold_numbers
 from hetero_torch.installation import CPU, TorchProcessors
 from hetero_torch.table import find_torch_refusals
 
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 PASSES = (
-    fold_numbers,
+    lambda network: fold_constants(network, evaluate_node),
     fuse_attention,
     fuse_layer_normalization,
     fuse_rms_normalization,
@@ -72,11 +73,14 @@ class TorchDevice(DeviceHooks):
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
         """Takes what the table has, in the element types of the place."""
         transformed = run_passes(network, PASSES_OF_QUERY)
-        reasons = find_torch_refusals(transformed, dtypes=self._find_dtypes(device), extensions=self._extensions)
+        place = self._places.find(device.id)
+        reasons = find_torch_refusals(
+            transformed,
+            dtypes=DTYPES - {"float64"} if place.type == "mps" else DTYPES,
+            shares_memory=place.type == "cpu" and self._shares_memory,
+            extensions=self._extensions,
+        )
         return query_by_transform(device, network, lambda _: transformed, lambda node, _: reasons.get(node.name))
-
-    def _find_dtypes(self, device: DeviceName) -> frozenset[str]:
-        return DTYPES - {"float64"} if self._places.find(device.id).type == "mps" else DTYPES
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, query: QueryResult | None = None) -> Executable:

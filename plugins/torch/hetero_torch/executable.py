@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from hetero_core.contract import Executable, Extension, RunContext
 from hetero_core.errors import DeviceMemoryError
 from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
-from hetero_core.kernels.program import find_host_inputs
+from hetero_core.kernels.host_operators import HostOperator
+from hetero_core.kernels.program import compile_program, find_host_inputs
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_torch.arrays import to_array, to_tensor
-from hetero_torch.program import compile_torch, copy_constants, find_constant_memory, wait_for_steps
+from hetero_torch.arrays import DTYPES, to_array, to_tensor
+from hetero_torch.table import TORCH_KERNELS
 
 
 class TorchExecutable(Executable):
@@ -43,7 +47,19 @@ class TorchExecutable(Executable):
         self.outputs = tuple(_place_value(spec, memory) for spec in network.outputs)
         self._is_entered = tuple(spec.name not in host_inputs and spec.memory == HOST for spec in self.inputs)
         with torch.inference_mode():
-            self._program: Program = compile_torch(transformed, place, extensions, host_inputs)
+            namespace = TorchNamespace(place)
+            self._program = compile_program(
+                transformed,
+                xp=namespace,
+                to_host=to_array,
+                from_host=namespace.asarray,
+                extensions={
+                    key: HostOperator(extension, _read, partial(to_tensor, place=place)) for key, extension in extensions.items()
+                },
+                dtypes=DTYPES,
+                host_inputs=host_inputs,
+                table=TORCH_KERNELS,
+            )
         self._constant_memory = find_constant_memory(self._program)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -77,3 +93,70 @@ class TorchExecutable(Executable):
 
 def _place_value(spec: ValueSpec, memory: str) -> ValueSpec:
     return spec if memory == HOST else replace(spec, memory=memory)
+
+
+def _read(value: Any) -> Any:
+    return to_array(value) if isinstance(value, Tensor) else value
+
+
+class TorchNamespace:
+    """The functions of an array namespace that the kernels of `table.TOOLKIT` call, on tensors of one place."""
+
+    def __init__(self, place: torch.device) -> None:
+        self._place = place
+
+    def asarray(self, value: Any, dtype: Any = None) -> Tensor:
+        """Returns an array or a number as a tensor."""
+        return value if isinstance(value, Tensor) else to_tensor(np.asarray(value, dtype=dtype), self._place)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Tensor:
+        """Returns zeros of a type of NumPy, or of PyTorch."""
+        if isinstance(dtype, torch.dtype):
+            return torch.zeros(shape, dtype=dtype, device=self._place)
+        return self.asarray(np.zeros(shape, dtype))
+
+    def concatenate(self, tensors: Any, axis: int = 0) -> Tensor:
+        """Returns tensors one after another."""
+        return torch.cat(tuple(tensors), axis)
+
+    def stack(self, tensors: Any, axis: int = 0) -> Tensor:
+        """Returns tensors along a new axis."""
+        return torch.stack(tuple(tensors), axis)
+
+    def transpose(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+        """Returns x with its axes in another order."""
+        return x.permute(axes)
+
+    def moveaxis(self, x: Tensor, source: int, target: int) -> Tensor:
+        """Returns x with one axis moved."""
+        return torch.movedim(x, source, target)
+
+
+def find_constant_memory(program: Program) -> frozenset[int]:
+    """Returns the addresses of the memory of a program's constants, and of those of its bodies."""
+    own = {_address(value) for value in program.values if isinstance(value, Tensor)}
+    return frozenset(own.union(*(find_constant_memory(body.program) for step in program.steps for body in step.bodies)))
+
+
+def copy_constants(results: tuple[Any, ...], constant_memory: frozenset[int]) -> tuple[Any, ...]:
+    """Returns results of a run, with copies of those that share memory with a constant: a reader may write into its results."""
+    return tuple(result.clone() if _address(result) in constant_memory else result for result in results)
+
+
+def _address(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def wait_for_steps(program: Program, place: torch.device) -> Program:
+    """Returns a program whose steps end when the place is done with them, so that their times are right."""
+    synchronize = torch.get_device_module(place).synchronize
+
+    def wait(function: Callable[..., Any]) -> Callable[..., Any]:
+        def compute(*inputs: Any, **bodies: Any) -> Any:
+            results = function(*inputs, **bodies)
+            synchronize()
+            return results
+
+        return compute
+
+    return replace(program, steps=tuple(replace(step, function=wait(step.function)) for step in program.steps))
