@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_core import errors
 from hetero_core.cli.answer import INTERRUPTED, OK, Announcer, Answer, UsageError, follow, format_table
@@ -35,9 +35,6 @@ from hetero_core.cli.options import (
 from hetero_core.core import Core
 from hetero_core.devices.processors import count_affinity
 from hetero_core.errors import HeteroError
-
-if TYPE_CHECKING:
-    from hetero_core.cli.measurement import BenchTask
 
 
 _SECONDS = 1.0
@@ -127,7 +124,8 @@ def answer(options: argparse.Namespace) -> Answer:
         fields["trace"] = str(target)
         text += f"\n\nwrote '{target}': a trace of a few more runs of each device with PERF_COUNT, which are not in the times above"
     remarks = _list_remarks(rows, cleared, is_interrupted=bench.is_interrupted)
-    return Answer(text, fields, _find_exit_code(rows, bench), remarks)
+    code = max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
+    return Answer(text, fields, INTERRUPTED if bench.is_interrupted else code, remarks)
 
 
 def _find_api(options: argparse.Namespace) -> str:
@@ -138,8 +136,6 @@ def _find_api(options: argparse.Namespace) -> str:
 
 
 def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
-    from hetero_core.cli.measurement import BenchTask
-
     is_async = _find_api(options) == "async"
     config, shapes, pins = read_config(options), read_shapes(options.shape), read_pins(options)
     return [
@@ -203,12 +199,6 @@ def _list_remarks(rows: Sequence[Mapping[str, Any]], cleared: Sequence[str], *, 
     if is_interrupted:
         remarks.append("interrupted; the table has what was measured until then")
     return tuple(remarks)
-
-
-def _find_exit_code(rows: Sequence[Mapping[str, Any]], bench: Bench) -> int:
-    if bench.is_interrupted:
-        return INTERRUPTED
-    return max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
 
 
 # These variables choose kernels of NumPy's libraries and of the engines. Set in a shell, they measure another machine.
@@ -344,13 +334,9 @@ def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[st
 
 
 def _describe_round(answer: Mapping[str, Any]) -> dict[str, Any]:
-    copied_fields = ("read_seconds", "load_seconds", "first_seconds", "peak_bytes")
-    measured = {"runs": len(answer["latencies"]), "median_seconds": median(answer["latencies"])}
-    return {
-        **measured,
-        "per_second": len(answer["latencies"]) / answer["seconds"],
-        **{name: answer[name] for name in copied_fields},
-    }
+    runs = len(answer["latencies"])
+    measured = {"runs": runs, "median_seconds": median(answer["latencies"]), "per_second": runs / answer["seconds"]}
+    return {**measured, **{name: answer[name] for name in ("read_seconds", "load_seconds", "first_seconds", "peak_bytes")}}
 
 
 def find_percentile(ordered: Sequence[float], percent: int) -> float:
@@ -381,8 +367,8 @@ def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     header = [*_HEADER, *(["LARGEST DIFFERENCE"] if compares else []), *(["ERROR"] if fails else [])]
     table = []
     for row in rows:
-        difference = [_show_difference(row)] if compares else []
-        reason = [_shorten_reason(row["error"])] if fails else []
+        difference = [_show_difference(row.get("difference"))] if compares else []
+        reason = ["" if row["error"] is None else " ".join(str(row["error"]["message"]).split())] if fails else []
         table.append([row["device"], *_format_cells(row), *difference, *reason])
     lines = [format_table(header, table)]
     for row in rows:
@@ -413,16 +399,11 @@ def _show_milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:.3f} ms" if seconds < 0.1 else f"{seconds * 1000:.1f} ms"
 
 
-def _show_difference(row: Mapping[str, Any]) -> str:
-    difference = row.get("difference")
+def _show_difference(difference: Mapping[str, Any] | None) -> str:
     if difference is None:
         return "-"
     absolute = difference["max_absolute_difference"]
     return "differs" if absolute is None else f"{absolute:.3g}"
-
-
-def _shorten_reason(error: Mapping[str, Any] | None) -> str:
-    return "" if error is None else " ".join(str(error["message"]).split())
 
 
 def find_common_error(rows: Sequence[Mapping[str, Any]]) -> HeteroError | None:

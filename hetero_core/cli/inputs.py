@@ -188,11 +188,9 @@ def _require_known(names: Sequence[str], specs: Sequence[ValueSpec], network: st
     for name in names:
         if name not in known:
             hint = suggest(name, known) or ";"
-            raise UsageError(f"{where}: network '{network}' has no input '{name}'{hint} its inputs are {_list_specs(specs)}")
-
-
-def _list_specs(specs: Sequence[ValueSpec]) -> str:
-    return "; ".join(map(str, specs)) or "none"
+            raise UsageError(
+                f"{where}: network '{network}' has no input '{name}'{hint} its inputs are {'; '.join(map(str, specs)) or 'none'}"
+            )
 
 
 def _open(reader: Callable[[Path, ValueSpec], Any], path: Path, spec: ValueSpec) -> Any:
@@ -256,21 +254,6 @@ def _read_proto(path: Path, spec: ValueSpec) -> Any:
             f"cannot read input '{spec.name}' from '{path}': it is no ONNX TensorProto, or damaged ({error})"
         ) from error
     return read_tensor(proto, WeightFiles(str(path.parent)), f"the tensor of '{path}'").array
-
-
-def _read_image(path: Path, spec: ValueSpec) -> Any:
-
-    return read_image(path, spec)
-
-
-_READERS: Mapping[str, Callable[[Path, ValueSpec], Any]] = {
-    ".npy": _read_npy,
-    ".npz": _read_npz,
-    ".pb": _read_proto,
-    ".png": _read_image,
-    ".jpg": _read_image,
-    ".jpeg": _read_image,
-}
 
 
 def _view_as(array: Any, spec: ValueSpec) -> Any:
@@ -560,3 +543,11 @@ def _convert_type(pixels: np.ndarray[Any, Any], path: Path, spec: ValueSpec) -> 
 
         return (pixels / np.float32(255)).astype(numpy_dtype(spec.dtype))
     raise UsageError(f"image '{path}' gives uint8 or floats; input {spec} takes neither. Give the input as a .npy file")
+
+
+_READERS: Mapping[str, Callable[[Path, ValueSpec], Any]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".pb": _read_proto,
+    **dict.fromkeys((".png", ".jpg", ".jpeg"), read_image),
+}

@@ -20,7 +20,7 @@ from hetero_core.kernels.program import compile_program, find_host_inputs
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_torch.arrays import DTYPES, to_array, to_tensor
-from hetero_torch.table import TORCH_KERNELS
+from hetero_torch.table import TORCH_KERNELS, find_operator
 
 
 class TorchExecutable(Executable):
@@ -87,8 +87,10 @@ class TorchExecutable(Executable):
         return copy_constants(results, self._constant_memory)
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
-        """The functions in the order in which they are called."""
-        return tuple(replace(node, kernel="torch") for node in self._program.list_steps(self.network.types))
+        """The steps in order: `torch` is a function of PyTorch, `toolkit` a kernel of the toolkit."""
+        has_function = {step.node.name for step in self._program.steps if find_operator(step.node) is not None}
+        steps = self._program.list_steps(self.network.types)
+        return tuple(replace(step, kernel="torch") if step.name in has_function else step for step in steps)
 
 
 def _place_value(spec: ValueSpec, memory: str) -> ValueSpec:
@@ -100,7 +102,7 @@ def _read(value: Any) -> Any:
 
 
 class TorchNamespace:
-    """The functions of an array namespace that the kernels of `table.TOOLKIT` call, on tensors of one place."""
+    """The functions of an array namespace that the kernels of `table.TENSOR_KERNELS` call, on tensors of one place."""
 
     def __init__(self, place: torch.device) -> None:
         self._place = place
