@@ -36,7 +36,6 @@ from hetero_core.core import Core
 from hetero_core.devices.processors import count_affinity
 from hetero_core.errors import HeteroError
 
-
 _SECONDS = 1.0
 _ROUNDS = 3
 _WARMUP = 5
