@@ -108,7 +108,7 @@ _STYLE_OF_CELL = {"DIFFERS": "bold red", "failed": "red", "same": "green", "chos
 
 
 def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
-    """Returns a table: in the width and colours of the terminal, or as plain text with one line for each row if the output is a pipe."""
+    """Returns a table in the width and colours of the terminal; as plain text, a line for each row, if the output is a pipe."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

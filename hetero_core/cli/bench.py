@@ -1,4 +1,4 @@
-"""`hetero bench`: times a model on one or several devices, side by side; each device in a process of its own."""
+"""`hetero bench`: times a model on several devices, each in its own process, and compares their outputs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def add_options(parser: Parser) -> None:
         required=True,
         action="append",
         metavar="DEVICE",
-        help="for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, the outputs of the others are compared with those of the first",
+        help="for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, outputs are compared with the first device's",
     )
     add_repeated(
         parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key, for those devices that have it; may be repeated"
@@ -160,7 +160,7 @@ def _share_options(
 ) -> list[tuple[str, Mapping[str, str], Mapping[str, str]]]:
     """Returns each device with its keys and pins; a single device gets all of them, and its load refuses the unknown.
 
-    Raises: UsageError for a key that none of several devices has, and for pins if none of them splits networks.
+    Raises: UsageError for a key that no device has, and for pins without a device that splits networks.
     """
     if len(devices) == 1 or not (config or pins):
         return [(device, config, pins) for device in devices]
@@ -300,7 +300,7 @@ _HEADER = ("DEVICE", "LOAD", "FIRST", "MEDIAN", "P90", "PER SECOND", "PEAK MEMOR
 
 
 def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the row of a device, with an `error` if it failed and with times if it was measured; `config` are the keys of the call."""
+    """Returns the row of a device, with an `error` if it failed and with times if it was measured; `config` has all keys of the call."""
     task = bench.tasks[position]
     rounds = bench.rounds[position]
     row: dict[str, Any] = {"device": task.device, "error": bench.errors.get(position), "runs": 0}
@@ -339,12 +339,12 @@ def _describe_round(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_percentile(ordered: Sequence[float], percent: int) -> float:
-    """Returns the smallest of the values, in rising order, that so many percent of them do not exceed."""
+    """Returns the smallest value that is not below `percent` percent of the values, which are in rising order."""
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
 
 def _compare(bench: Bench, position: int) -> dict[str, Any] | None:
-    """Returns the differences from the outputs of the first device that has outputs; None for that device itself."""
+    """Returns the differences from the first device with outputs; None for that device."""
     from hetero_core.cli.outputs import compare_outputs
 
     first = min(bench.outputs)
@@ -414,7 +414,7 @@ def find_common_error(rows: Sequence[Mapping[str, Any]]) -> HeteroError | None:
 
 
 def rebuild_error(fields: Mapping[str, Any]) -> HeteroError | None:
-    """Returns the error that another process wrote as JSON; None if its class is not in `hetero_core.errors`."""
+    """Returns an error from the JSON of another process; None if its class is not in `hetero_core.errors`."""
     kind = UsageError if fields["type"] == UsageError.__name__ else getattr(errors, str(fields["type"]), None)
     if not (isinstance(kind, type) and issubclass(kind, HeteroError)):
         return None

@@ -74,7 +74,7 @@ class CupyCard:
             full_name.decode() if isinstance(full_name, bytes) else str(full_name),
             f"{properties['major']}.{properties['minor']}",
             int(properties["totalGlobalMem"]),
-            # HIP has none.
+            # HIP has no UUID.
             bytes(properties.get("uuid", b"")).hex(),
         )
 
@@ -85,7 +85,7 @@ class CupyCard:
         return copied
 
     def from_host(self, array: Any) -> Any:
-        """Returns a copy on the card; an array that another library put there is taken as it is, by DLPack."""
+        """Returns a copy on the card; an array of another library on the card is adopted by DLPack."""
         with self.xp.cuda.Device(self._index):
             if isinstance(array, np.ndarray):
                 result = self.xp.empty(array.shape, array.dtype)
@@ -96,7 +96,7 @@ class CupyCard:
             return adopted if adopted.flags.c_contiguous else self.xp.ascontiguousarray(adopted)
 
     def fill(self, target: Any, array: np.ndarray[Any, Any]) -> None:
-        """Copies an array into one of its size, and waits: runs have streams of their own."""
+        """Copies an array into an array of its size, and waits, since runs have streams of their own."""
         if array.nbytes:
             with self.xp.cuda.Device(self._index):
                 target.set(np.ascontiguousarray(array).reshape(array.shape))
@@ -107,11 +107,11 @@ class CupyCard:
         return isinstance(value, self.xp.ndarray) and value.device.id == self._index
 
     def find_nonzero(self, flags: Any) -> Any:
-        """Returns the positions of what is true; CuPy reads their number and waits for it."""
+        """Returns the positions of true elements; CuPy reads their number and waits for it."""
         return self.xp.nonzero(flags)[0]
 
     def create_stream(self) -> Any:
-        """Returns a stream that does not wait for the default one."""
+        """Returns a stream that does not wait for the default stream."""
         with self.xp.cuda.Device(self._index):
             return self.xp.cuda.Stream(non_blocking=True)
 
@@ -131,7 +131,7 @@ class CupyCard:
             return int(free) + int(self.xp.get_default_memory_pool().free_bytes()), int(total)
 
     def read_utilisation(self) -> int | None:
-        """Asks NVIDIA's management library, where it is."""
+        """Asks NVIDIA's management library if it is installed."""
         return read_utilisation(self.xp.cuda.Device(self._index).pci_bus_id)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
@@ -156,7 +156,7 @@ def read_utilisation(bus_id: str) -> int | None:
         return None
     library = import_module("pynvml")
     try:
-        # Counted by the library: as often as it was opened it has to be closed.
+        # The library counts: each opening needs a closing.
         library.nvmlInit()
         try:
             return int(library.nvmlDeviceGetUtilizationRates(library.nvmlDeviceGetHandleByPciBusId(bus_id.encode())).gpu)
@@ -171,7 +171,7 @@ INSTALL = "pip install 'hetero-cupy[cuda12]' for a driver of CUDA 12, 'hetero-cu
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Versions as CUDA numbers them (12090 is 12.9), 0 for no driver. A field of text is the error that was met, empty for none."""
+    """Versions as CUDA numbers them (12090 is 12.9), 0 for no driver. A text is the error, "" without an error."""
 
     driver: int = 0
     runtime: int = 0
@@ -182,7 +182,7 @@ class Facts:
 
 
 def find_facts(cupy: Any, run_kernel: Callable[[], None]) -> Facts:
-    """Returns what is found; asks nothing further once something is missing, as the rest would fail for that reason."""
+    """Returns the findings up to the first missing part, since the rest would fail for that reason."""
     runtime = cupy.cuda.runtime
     driver, version = runtime.driverGetVersion(), runtime.runtimeGetVersion()
     if not driver or driver // 1000 < version // 1000:

@@ -62,7 +62,7 @@ class GpuDevice:
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """Facts about the card, and what is free on it."""
+        """Facts about the card, and its free memory."""
         card = self._card(device)
         return {
             "AVAILABLE_DEVICES": tuple(str(index) for index in range(len(self._runtime.cards()))),
@@ -83,7 +83,7 @@ class GpuDevice:
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
         """Takes the operators of the kernels table that a card can run.
 
-        Asks about the network as it is: the passes of loading only take nodes away, and what they take away here may stay in a part.
+        The passes of a load only remove nodes, and a part may keep a node that the whole network loses: they do not run here.
         """
         return answer_query(device, network, find_card_refusals(network, self._extensions))
 
@@ -140,7 +140,7 @@ class GpuDevice:
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:
-        """Takes any operator that is given as a function on host arrays; it runs there, between counted copies."""
+        """Takes any custom operator: a function on host arrays, which runs on the host between counted copies."""
         self._extensions[extension.domain, extension.op_type] = extension
         return True
 
@@ -153,7 +153,7 @@ class GpuDevice:
 
     @hookimpl
     def from_host(self, device: DeviceName, array: Any, spec: ValueSpec, target: Any) -> Any:
-        """Returns a copy on the card, in `target` if given; an array that lies there already is taken as it is."""
+        """Returns a copy on the card, in `target` unless that is None; an array of the card is returned as it is."""
         card = self._card(device)
         if isinstance(array, list):
             return [self.from_host(device, element, spec, None) for element in array]
@@ -166,7 +166,7 @@ class GpuDevice:
 
     @hookimpl
     def close_device(self) -> bool:
-        """Forgets the extensions, and gives back what the library keeps."""
+        """Forgets the extensions, and frees the library's unused memory."""
         self._extensions.clear()
         for card in self._runtime.cards():
             card.free_unused()
@@ -183,7 +183,7 @@ def _describe(identity: Mapping[str, str]) -> str:
 
 
 def find_capabilities(capability: str) -> tuple[str, ...]:
-    """Returns what a card computes with, by its compute capability: tensor cores take bfloat16 and TF32 from 8.0 on."""
+    """Returns the capabilities of a card by its compute capability: tensor cores take bfloat16 and TF32 from 8.0 on."""
     major = int(capability.partition(".")[0])
     return ("FP32", "FP64", "FP16", *(("BF16", "TF32") if major >= _AMPERE else ()), "INT8")
 
@@ -208,7 +208,7 @@ def _refuse_node(node: Node, graph: Graph, dtypes: frozenset[str]) -> str | None
     record = find_kernel(node)
     if record is not None and record.runs_on_host:
         return f"{node.operator} is computed on the host; HETERO:GPU,CPU runs it on CPU"
-    # What a kernel reads was looked at with the table; of a custom operator nothing was.
+    # The table has checked the inputs of a kernel, but not of a custom operator.
     for value in (*(node.inputs if record is None else ()), *node.writes):
         value_type = graph.type_of(value)
         if isinstance(value_type, TensorType) and value_type.dtype is not None and value_type.dtype not in dtypes:

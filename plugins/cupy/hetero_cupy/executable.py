@@ -28,13 +28,13 @@ from hetero_cupy.namespace import DTYPES, SMALL, CardNamespace, CopyCounts
 from hetero_cupy.runtime import Card
 
 SMALLEST_LEFT = 1 << 10
-"""Bytes from which on a constant is left to the card alone; smaller ones stay on the host, where they stand in a blob's model."""
+"""The smallest constant, in bytes, that lives on the card alone; smaller constants stay on the host."""
 
 GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the network to another device, as in HETERO:GPU,CPU"
 
 
 class GpuExecutable(Executable):
-    """A compiled program on one card. `network` is the prepared one, its large constants on the card alone."""
+    """A compiled program on one card. `network` is the prepared network, its large constants on the card alone."""
 
     def __init__(
         self, prepared: Network, card: Card, *, precision: str, extensions: Mapping[tuple[str, str], Extension], where: str
@@ -85,7 +85,7 @@ class GpuExecutable(Executable):
 
     def _write(self, array: Any) -> Any:
         if dtype_of_numpy(array.dtype) not in DTYPES | SMALL:
-            return array  # a text: it is an output as it is, since no kernel of the card reads one
+            return array  # texts stay on the host: no kernel of the card reads them
         self._counted.count_write(array.nbytes)
         written = self.card.from_host(array)
         if self._counted is self.weights:
@@ -93,7 +93,7 @@ class GpuExecutable(Executable):
         return written
 
     def _leave_weights_on_card(self, network: Network) -> Network:
-        """Returns the network with the large constants that were written as renewable ones, which an export reads back."""
+        """Returns the network with its large constants as renewable constants: an export reads them back from the card."""
         constant_of_id: dict[int, Initializer] = {}
         for constant in network.initializers.values():
             upload = self._uploads.get(_identify(constant.array)) if constant.nbytes >= SMALLEST_LEFT else None
@@ -122,16 +122,16 @@ class GpuExecutable(Executable):
 
     @contextmanager
     def _watch_memory(self, when: str) -> Iterator[None]:
-        """Turns the library's error for a full card into ours, and gives back what is kept for later."""
+        """Turns the library's error for a full card into ours, and frees unused memory of the card."""
         try:
             yield
         except Exception as error:
             if not self.card.is_out_of_memory(error):
                 raise
             needed, notes = self.card.wanted_bytes(error), getattr(error, "__notes__", [])
-            # The frames of the error hold the arrays of the run, for as long as somebody keeps the error.
+            # The frames of the error hold the arrays of the run for the lifetime of the error.
             traceback.clear_frames(error.__traceback__)
-            # Those of earlier errors are often a part of a cycle.
+            # Frames of earlier errors are often part of a cycle.
             gc.collect()
             self.card.free_unused()
             raise describe_full_card(self.card, self._where, when, needed, notes) from error
@@ -154,7 +154,7 @@ class GpuExecutable(Executable):
 
 
 def require_room_for_weights(card: Card, network: Network, where: str) -> None:
-    """Raises DeviceMemoryError where the constants of a network take more than is free on the card."""
+    """Raises DeviceMemoryError if the constants of a network take more than the card's free memory."""
     bytes_of_constant = {
         id(constant): constant.nbytes for graph in iterate_graphs(network) for constant in graph.initializers.values()
     }

@@ -1,6 +1,6 @@
-"""The interface that the device needs from a GPU library. CuPy implements it, and a card of make-believe for machines without one.
+"""The interface that the device needs from a GPU library. CuPy implements it, and cards of make-believe for tests.
 
-Everything else of the plugin knows cards through these protocols only, so that the same code runs on both. Imports no array library.
+All further code of the plugin knows cards through these protocols only, so that the same code runs on both. Imports no array library.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ HostArray = Any
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """Facts about a card, known before anything runs. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has;
-    `uuid` its driver's identifier, 32 hexadecimal digits, "" if it has none."""
+    """Facts about a card, known before the first run. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has;
+    `uuid` its driver's identifier, 32 hexadecimal digits, "" if unknown."""
 
     full_name: str
     capability: str
@@ -32,7 +32,7 @@ class Card(Protocol):
 
     facts: CardFacts
     memory: str
-    """The name of its memory in a ValueSpec: two cards share arrays where it is the same."""
+    """The name of its memory in a ValueSpec: cards with the same name share arrays."""
     xp: Any
     """The array namespace. It never reads from the card or writes to it by itself."""
 
@@ -43,22 +43,22 @@ class Card(Protocol):
         """Returns a copy on the card, complete for every later `use` and `to_host`; the host's array may be changed at once."""
 
     def fill(self, target: Array, array: HostArray) -> None:
-        """Copies an array into one of its size on the card; as complete as `from_host`."""
+        """Copies an array into an array of its size on the card; as complete as `from_host`."""
 
     def owns(self, value: Any) -> bool:
         """Says whether a value is an array in this card's memory."""
 
     def find_nonzero(self, flags: Array) -> Array:
-        """Returns the positions of what is true in a vector, int64; reads their number, 8 bytes."""
+        """Returns the positions of true elements in a vector, int64; reads their number, 8 bytes."""
 
     def create_stream(self) -> Any:
-        """Returns a queue of work for one request."""
+        """Returns a queue of work for a request."""
 
     def use(self, stream: Any) -> AbstractContextManager[None]:
-        """Sends what this thread calls meanwhile to a stream of the card; at its end all of it is done."""
+        """Sends the calls of this thread to a stream of the card, and waits for them at the end of the block."""
 
     def read_memory(self) -> tuple[int, int]:
-        """Returns the bytes that are free and all bytes; what only the library's pool holds counts as free."""
+        """Returns the free bytes and all bytes; unused memory in the library's pool counts as free."""
 
     def read_utilisation(self) -> int | None:
         """Returns the per cent of time that the card was busy; None if unknown."""
@@ -67,10 +67,10 @@ class Card(Protocol):
         """Says whether an error is the library's for a card without room."""
 
     def wanted_bytes(self, error: BaseException) -> int | None:
-        """Returns how many bytes were asked for when there was no room, None if the error does not say."""
+        """Returns the number of bytes of the failed allocation, None if the error does not say."""
 
     def free_unused(self) -> None:
-        """Gives back what the library keeps for later."""
+        """Frees the unused memory of the library's pool."""
 
 
 class Runtime(Protocol):

@@ -14,7 +14,7 @@ import hetero_core.kernels
 
 # The namespace of the plugin answers for these itself.
 OWN = ("random.RandomState", "asarray", "nonzero")
-# What CuPy's ufuncs take apart from arrays.
+# The keywords of CuPy's ufuncs.
 UFUNC_KEYWORDS = {"out", "dtype", "casting"}
 
 
@@ -30,15 +30,15 @@ def iterate_calls() -> Iterator[tuple[str, str, set[str]]]:
 
 
 def find_problem(cupy: Any, name: str, keywords: set[str]) -> str | None:
-    found = cupy
+    attribute = cupy
     for part in name.split("."):
-        found = getattr(found, part, None)
-        if found is None:
+        attribute = getattr(attribute, part, None)
+        if attribute is None:
             return "does not exist"
-    if isinstance(found, cupy.ufunc):
+    if isinstance(attribute, cupy.ufunc):
         return f"takes no {sorted(keywords - UFUNC_KEYWORDS)}" if keywords - UFUNC_KEYWORDS else None
     try:
-        parameters = inspect.signature(found).parameters
+        parameters = inspect.signature(attribute).parameters
     except ValueError:
         return None  # compiled, and silent about its arguments
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -46,7 +46,7 @@ def find_problem(cupy: Any, name: str, keywords: set[str]) -> str | None:
     return f"takes no {sorted(keywords - parameters.keys())}" if keywords - parameters.keys() else None
 
 
-def test_kernels_call_what_there_is() -> None:
+def test_kernels_call_functions_of_cupy() -> None:
     cupy = pytest.importorskip("cupy")
     calls = [call for call in iterate_calls() if call[1] not in OWN]
     problems = {f"{place}: {name}": problem for place, name, keywords in calls if (problem := find_problem(cupy, name, keywords))}

@@ -1,4 +1,4 @@
-"""Blobs of GPU: the weights as the card has them, written there as they lie in the blob; what does not fit is refused."""
+"""Blobs of GPU: weights in the card's form, written to the card from the blob's memory; refusals of blobs that do not fit."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def product_model(op_type: str) -> onnx.ModelProto:
         constants = (writer.add_constant(draw(32, 48)), writer.add_constant(draw(32)))
         y = writer.add_node("Relu", writer.add_node("Gemm", x, *constants, transB=1))
     else:
-        # What is made of constants alone is made once, by whoever loads the model.
+        # The load folds nodes that read constants alone.
         turned = writer.add_node("Transpose", writer.add_constant(draw(32, 48)), perm=[1, 0])
         y = writer.add_node("Sigmoid", writer.add_node("Add", writer.add_node("MatMul", x, turned), writer.add_constant(draw(32))))
     writer.add_output(y, (3, 32))
@@ -95,7 +95,7 @@ def written(runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> list[np.nd
 
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Network]:
-    """The networks whose weights were made anew so far."""
+    """The networks that were prepared so far."""
     networks, prepare = [], device_module.prepare_network
 
     def note(network: Network, **options: Any) -> Network:

@@ -1,4 +1,4 @@
-"""INFERENCE_PRECISION_HINT: which values are kept in 16 bits, that sums are float32, and that nothing is lowered unasked."""
+"""INFERENCE_PRECISION_HINT: values in 16 bits, sums in float32, and no lower precision without the hint."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NAMES = {"f16": "float16", "bf16": "bfloat16"}
 
 
 def lower(network: Network, hint: str = "f16") -> dict[str, str]:
-    """Returns operator -> the element type that it makes, in order; the last one of a name counts."""
+    """Returns operator -> element type of its result; the last node of an operator counts."""
     lowered = prepare_network(network, precision=LOWERED[hint])
-    made = ((node.op_type, lowered.type_of(node.outputs[0])) for node in lowered.nodes)
-    return {name: str(found.dtype) for name, found in made if isinstance(found, TensorType)}
+    types = ((node.op_type, lowered.type_of(node.outputs[0])) for node in lowered.nodes)
+    return {name: str(value_type.dtype) for name, value_type in types if isinstance(value_type, TensorType)}
 
 
 def test_every_operator_of_a_class_exists_and_is_in_one_class() -> None:
@@ -44,8 +44,8 @@ def test_values_between_products_are_small_and_the_border_is_not(read: Callable[
         c = Conv (x, w) r = Relu (c) p = GlobalAveragePool (r) y = MatMul (p, v) }"""
     small = NAMES[hint]
     lowered = prepare_network(read(text), precision=LOWERED[hint])
-    made = [(node.op_type, lowered.type_of(node.outputs[0]).dtype) for node in lowered.nodes]  # type: ignore[union-attr]  # tensors
-    assert made == [
+    dtypes = [(node.op_type, lowered.type_of(node.outputs[0]).dtype) for node in lowered.nodes]  # type: ignore[union-attr]  # tensors
+    assert dtypes == [
         ("Cast", small),
         ("Conv", small),
         ("Relu", small),
@@ -93,8 +93,8 @@ def test_captured_and_unknown_values_are_what_the_model_says(core: Core, read: C
     text = """g (float[2,2] x, bool c) => (float[2,2] y) { m = MatMul (x, x) y = If (c) <
         then_branch = t () => (float[2,2] p) { p = Neg (m) }, else_branch = e () => (float[2,2] q) { q = Abs (m) }> }"""
     x = np.array([[1, 2], [3, 4]], np.float32)
-    found = core.load_network(read(text), "GPU", {HINT: "bf16"}).infer({"x": x, "c": np.array(True)})["y"]
-    np.testing.assert_array_equal(found, -(x @ x))
+    result = core.load_network(read(text), "GPU", {HINT: "bf16"}).infer({"x": x, "c": np.array(True)})["y"]
+    np.testing.assert_array_equal(result, -(x @ x))
 
 
 @pytest.mark.parametrize("hint", ["f16", "bf16"])
@@ -108,8 +108,8 @@ def test_sums_are_float32_and_rounded_once(core: Core, read: Callable[..., Netwo
     x = np.random.default_rng(0).normal(size=count).astype(np.float32)
     small = x.astype(SMALL[hint]).astype(np.float64)
     expected = np.float64(small @ small).astype(np.float32).astype(SMALL[hint]).astype(np.float32)
-    found = loaded.infer({"x": x.reshape(1, -1), "z": x.reshape(-1, 1)})["y"]
-    assert found.tolist() == [[float(expected)]]
+    result = loaded.infer({"x": x.reshape(1, -1), "z": x.reshape(-1, 1)})["y"]
+    assert result.tolist() == [[float(expected)]]
 
 
 def test_weights_are_cast_before_they_are_written(core: Core, read: Callable[..., Network], runtime: FakeRuntime) -> None:
@@ -157,13 +157,13 @@ def test_capabilities_follow_the_card() -> None:
 
 @pytest.mark.parametrize(("hint", "bound"), [("f16", 4e-3), ("bf16", 3e-2)])
 def test_squeezenet_stays_near_float32(hint: str, bound: float) -> None:
-    # 26 products in a row: the bounds are four units in the last place of the type, for values of the size of the largest one.
+    # 26 products in a row: the bounds are four units in the last place of the type, at the largest value.
     model = light_model("squeezenet")
     inputs = light_inputs(model)
     with Core() as core:
         core.register_plugin("CARD", GpuDevice("CARD", FakeRuntime()))
         (expected,) = core.load_network(model, "CPU").infer(inputs).values()
-        (found,) = core.load_network(model, "CARD", {HINT: hint}).infer(inputs).values()
-    difference = np.abs(found - expected).max() / np.abs(expected).max()
+        (result,) = core.load_network(model, "CARD", {HINT: hint}).infer(inputs).values()
+    difference = np.abs(result - expected).max() / np.abs(expected).max()
     assert 1e-6 < difference < bound
     assert math.isfinite(difference)

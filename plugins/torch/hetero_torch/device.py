@@ -1,4 +1,4 @@
-"""The TORCH device: hooks on PyTorch. `TORCH` and `TORCH.CPU` are the processor, `TORCH.CUDA.0` and others accelerators."""
+"""The TORCH device: hooks on PyTorch. `TORCH` and `TORCH.CPU` are the processor; `TORCH.CUDA.0` is an accelerator."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ PASSES = (
     fuse_hard_swish,
     fuse_swish,
 )
-"""Passes that join an expression of several nodes to one function; nodes that the device takes stay nodes that it takes."""
+"""Passes that fold constants and join an expression of several nodes to one function; the device takes the joined nodes, too."""
 
 
 class TorchDevice(DeviceHooks):
     """One object per Core and registered name; the places of PyTorch are its ids."""
 
     def __init__(self, name: str, places: TorchProcessors, *, shares_memory: bool = True) -> None:
-        """With `shares_memory=False` the processor has a memory of its own, too, as accelerators do: for tests without one."""
+        """With `shares_memory=False` the processor has a memory of its own, as accelerators do: for tests without an accelerator."""
         self._name = name
         self._places = places
         self._shares_memory = shares_memory
@@ -71,7 +71,7 @@ class TorchDevice(DeviceHooks):
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
-        """Takes what the table has, in the element types of the place."""
+        """Takes the nodes of the table, in the element types of the place."""
         transformed = run_passes(network, PASSES_OF_QUERY)
         place = self._places.find(device.id)
         reasons = find_torch_refusals(
@@ -109,7 +109,7 @@ class TorchDevice(DeviceHooks):
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:
-        """Takes any operator that is given as a function on arrays of the host; it runs there."""
+        """Takes any custom operator: a function on arrays of the host, which runs there."""
         self._extensions[extension.domain, extension.op_type] = extension
         return True
 

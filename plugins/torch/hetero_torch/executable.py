@@ -24,9 +24,9 @@ from hetero_torch.table import TORCH_KERNELS, find_operator
 
 
 class TorchExecutable(Executable):
-    """A program at one place, shared by threads. `network` is the user's own, `transformed` the one that is compiled.
+    """A program at one place, shared by threads. `network` is the user's, `transformed` the compiled network.
 
-    On the processor values lie in the memory of the host, unless `memory` says that they are in one of their own.
+    On the processor values lie in the memory of the host, unless `memory` names a memory of their own.
     """
 
     def __init__(
@@ -102,14 +102,18 @@ def _read(value: Any) -> Any:
 
 
 class TorchNamespace:
-    """The functions of an array namespace that the kernels of `table.TENSOR_KERNELS` call, on tensors of one place."""
+    """The functions of an array namespace that the kernels of `table.TENSOR_KERNELS` call, on tensors of a place."""
 
     def __init__(self, place: torch.device) -> None:
         self._place = place
 
     def asarray(self, value: Any, dtype: Any = None) -> Tensor:
         """Returns an array or a number as a tensor."""
-        return value if isinstance(value, Tensor) else to_tensor(np.asarray(value, dtype=dtype), self._place)
+        if isinstance(value, Tensor):
+            return value
+        array = np.asarray(value, dtype=dtype)
+        # PyTorch knows no negative strides, as of reversed arrays.
+        return to_tensor(array.copy() if any(stride < 0 for stride in array.strides) else array, self._place)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Tensor:
         """Returns zeros of a type of NumPy, or of PyTorch."""
@@ -118,7 +122,7 @@ class TorchNamespace:
         return self.asarray(np.zeros(shape, dtype))
 
     def concatenate(self, tensors: Any, axis: int = 0) -> Tensor:
-        """Returns tensors one after another."""
+        """Returns the tensors joined along an axis."""
         return torch.cat(tuple(tensors), axis)
 
     def stack(self, tensors: Any, axis: int = 0) -> Tensor:
@@ -135,13 +139,13 @@ class TorchNamespace:
 
 
 def find_constant_memory(program: Program) -> frozenset[int]:
-    """Returns the addresses of the memory of a program's constants, and of those of its bodies."""
+    """Returns the memory addresses of the constants of a program and of its bodies."""
     own = {_address(value) for value in program.values if isinstance(value, Tensor)}
     return frozenset(own.union(*(find_constant_memory(body.program) for step in program.steps for body in step.bodies)))
 
 
 def copy_constants(results: tuple[Any, ...], constant_memory: frozenset[int]) -> tuple[Any, ...]:
-    """Returns results of a run, with copies of those that share memory with a constant: a reader may write into its results."""
+    """Returns results of a run; a result that shares memory with a constant is copied, since its reader may write into it."""
     return tuple(result.clone() if _address(result) in constant_memory else result for result in results)
 
 
@@ -150,7 +154,7 @@ def _address(tensor: Tensor) -> int:
 
 
 def wait_for_steps(program: Program, place: torch.device) -> Program:
-    """Returns a program whose steps end when the place is done with them, so that their times are right."""
+    """Returns a program whose steps wait for the place, so that their times are right."""
     synchronize = torch.get_device_module(place).synchronize
 
     def wait(function: Callable[..., Any]) -> Callable[..., Any]:

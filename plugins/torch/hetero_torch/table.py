@@ -1,7 +1,7 @@
 """The table of kernels: the toolkit's, with PyTorch's own functions for products, windows, normalization, attention and single elements.
 
-A function gets the node's inputs by position, absent ones as None, and its attributes by name, with the toolkit's names and defaults. All
-other kernels of the toolkit run with NumPy on the host, which is the processor's own memory; accelerators refuse their nodes.
+A function gets the node's inputs by position, None for an absent input, and its attributes by name, with the toolkit's names and defaults.
+All further kernels of the toolkit run with NumPy on the host, which is the processor's own memory; accelerators refuse their nodes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NUMBERS = FLOATS | SIGNED | {"uint8"}
 
 _MOVING = "Concat DepthToSpace Flatten Identity If Loop Scan Shape Size SpaceToDepth Split Squeeze Unsqueeze"
 TENSOR_KERNELS = frozenset(_MOVING.split())
-"""Operators whose kernels of the toolkit only move elements, or call bodies: they run on tensors as they are."""
+"""Operators that only move elements, or call bodies: the toolkit's kernels run on tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ _TABLE: dict[tuple[str, int], Operator] = {}
 def operator(
     op_type: str, *since: int, dtypes: Dtypes = DTYPES, widens: bool = False, refuse: Refuse | None = None
 ) -> Callable[[Function], Function]:
-    """Registers a function for versions of an operator, or for all that the toolkit has where none is named."""
+    """Registers a function for versions of an operator; without versions, for every version of the toolkit."""
 
     def register(function: Function) -> Function:
         for version in since or (0,):
@@ -213,7 +213,8 @@ def _refuse_type(value_type: ValueType | None, dtypes: Dtypes) -> str | None:
 def _refuse_operator(node: Node, types: Types, *, shares_memory: bool) -> str | None:
     own = find_operator(node)
     if own is None:
-        is_claimed = shares_memory or (not node.domain and node.op_type in TENSOR_KERNELS)
+        # Bodies compute on tensors, so that their node cannot run on the host.
+        is_claimed = (shares_memory and not node.bodies) or (not node.domain and node.op_type in TENSOR_KERNELS)
         return None if is_claimed else f"there is no function of PyTorch for {node.operator}; HETERO:TORCH,CPU runs it on CPU"
     dtype = dtype_of(types, 0)
     if dtype is not None and dtype not in own.dtypes:
@@ -222,7 +223,7 @@ def _refuse_operator(node: Node, types: Types, *, shares_memory: bool) -> str | 
 
 
 def dtype_of(types: Types, index: int) -> str | None:
-    """Returns the element type of an input, None if the input is absent."""
+    """Returns the element type of an input, None for an absent input."""
     value_type = types[index] if index < len(types) else None
     return value_type.dtype if isinstance(value_type, TensorType) else None
 
@@ -234,7 +235,7 @@ def rank_of(types: Types, index: int) -> int | None:
 
 
 def refuse_attributes(**allowed: tuple[Any, ...]) -> Refuse:
-    """Returns a check that refuses an attribute that is set to another value than these."""
+    """Returns a check that allows only these values of attributes."""
 
     def refuse(node: Node, types: Types) -> str | None:
         for name, values in allowed.items():
@@ -256,5 +257,5 @@ def refuse_outputs(count: int) -> Refuse:
 
 
 def refuse_any(*checks: Refuse) -> Refuse:
-    """Returns a check that refuses what one of these does."""
+    """Returns a check that joins several checks."""
     return lambda node, types: next((reason for check in checks if (reason := check(node, types)) is not None), None)

@@ -1,4 +1,4 @@
-"""TORCH: its memory, its constants, its table beside the toolkit's, what it refuses, and what processors trap."""
+"""TORCH: memory, constants, its table beside the toolkit's, refusals, and divisions that processors trap."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def test_arithmetic_on_shapes_gives_the_shape(load: Load) -> None:
 def test_shape_that_follows_from_elements_is_found_in_each_run(load: Load) -> None:
     network = load("g (float[N] x) => (int64[1] count, int64[1,M] y) { y = NonZero (x) c = Size (y) o = Shape (c) count = Expand (c, one) }"
                    .replace("float[N] x) =>", "float[N] x, int64[1] one) =>"))  # fmt: skip
-    one = np.ones(1, np.int64)
+    ones = np.ones(1, np.int64)
     for x in ([0, 1, 2], [0, 0, 0], [5, 0, 0]):
-        outputs = network.infer({"x": np.array(x, np.float32), "one": one})
+        outputs = network.infer({"x": np.array(x, np.float32), "one": ones})
         assert outputs["count"].tolist() == [np.count_nonzero(x)]
         assert outputs["y"].tolist() == [np.flatnonzero(x).tolist()]
 

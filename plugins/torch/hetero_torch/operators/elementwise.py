@@ -70,7 +70,7 @@ def _register(op_type: str, function: Any) -> None:
 
     @operator(op_type, 1, 11, dtypes=FLOATS, widens=True)
     def compute_flattened(x: Tensor, *, axis: int = 1) -> Tensor:
-        # All axes before `axis` are rows, all others one column axis.
+        # The axes before `axis` are rows, the rest is a single axis of columns.
         if not x.numel():
             return x
         first = axis if axis >= 0 else axis + x.ndim
@@ -127,7 +127,7 @@ def minimum(*inputs: Tensor) -> Tensor:
     return reduce(torch.minimum, inputs)
 
 
-# Operators that are one function of PyTorch.
+# Operators with the same meaning as a function of PyTorch.
 _OF_FLOATS = "Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Reciprocal Round Sigmoid Sin Sinh Sqrt Tan Tanh"
 _OF_ANYTHING: tuple[tuple[str, Callable[..., Any], tuple[int, ...]], ...] = (
     ("Equal", torch.eq, (7, 11, 13, 19)),

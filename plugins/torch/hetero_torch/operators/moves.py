@@ -75,7 +75,7 @@ def pad(x: Tensor, pads: Any, constant_value: Tensor | None = None, axes: Any = 
         return functional.pad(x, [width for widths in reversed(spread) for width in widths], value=value)
     for axis, (begin, end) in enumerate(spread):
         if begin or end:
-            # Cutting comes first: what was cut off is not mirrored or repeated.
+            # Cuts come first: elements that were cut off are not mirrored or repeated.
             x = x.narrow(axis, max(-begin, 0), x.shape[axis] - max(-begin, 0) - max(-end, 0))
             sources = find_sources(x.shape[axis], max(begin, 0), max(end, 0), mode)
             x = x.index_select(axis, torch.tensor(sources, dtype=torch.int64, device=x.device))
