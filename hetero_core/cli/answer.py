@@ -79,7 +79,8 @@ Announcer = Callable[[str], contextlib.AbstractContextManager[Callable[[str], No
 
 def follow(options: argparse.Namespace) -> Announcer:
     """Returns the announcer of a command: silent with --json, and if standard error is no terminal."""
-    return _stay_silent if options.json or not sys.stderr.isatty() else _show_step
+    is_silent = options.json or not sys.stderr.isatty()
+    return (lambda _: contextlib.nullcontext(lambda _: None)) if is_silent else _show_step
 
 
 @contextlib.contextmanager
@@ -89,11 +90,6 @@ def _show_step(step: str) -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)
     with console.status(f"{step} ...") as status:
         yield lambda text: status.update(f"{text} ...")
-
-
-@contextlib.contextmanager
-def _stay_silent(_: str) -> Iterator[Callable[[str], None]]:
-    yield lambda _: None
 
 
 def print_error(label: str, text: str) -> None:
@@ -112,7 +108,7 @@ _STYLE_OF_CELL = {"DIFFERS": "bold red", "failed": "red", "same": "green", "chos
 
 
 def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
-    """Returns a table: in the width and colours of the terminal, or as plain text with one line for each row if the output is a pipe."""
+    """Returns a table in the width and colours of the terminal; as plain text, a line for each row, if the output is a pipe."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

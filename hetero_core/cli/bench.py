@@ -1,4 +1,4 @@
-"""`hetero bench`: times a model on one or several devices, side by side; each device in a process of its own."""
+"""`hetero bench`: times a model on several devices, each in its own process, and compares their outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_core import errors
 from hetero_core.cli.answer import INTERRUPTED, OK, Announcer, Answer, UsageError, follow, format_table
@@ -36,10 +36,6 @@ from hetero_core.core import Core
 from hetero_core.devices.processors import count_affinity
 from hetero_core.errors import HeteroError
 
-if TYPE_CHECKING:
-    from hetero_core.cli.measurement import BenchTask
-
-
 _SECONDS = 1.0
 _ROUNDS = 3
 _WARMUP = 5
@@ -54,7 +50,7 @@ def add_options(parser: Parser) -> None:
         required=True,
         action="append",
         metavar="DEVICE",
-        help="for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, the outputs of the others are compared with those of the first",
+        help="for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, outputs are compared with the first device's",
     )
     add_repeated(
         parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key, for those devices that have it; may be repeated"
@@ -127,7 +123,8 @@ def answer(options: argparse.Namespace) -> Answer:
         fields["trace"] = str(target)
         text += f"\n\nwrote '{target}': a trace of a few more runs of each device with PERF_COUNT, which are not in the times above"
     remarks = _list_remarks(rows, cleared, is_interrupted=bench.is_interrupted)
-    return Answer(text, fields, _find_exit_code(rows, bench), remarks)
+    code = max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
+    return Answer(text, fields, INTERRUPTED if bench.is_interrupted else code, remarks)
 
 
 def _find_api(options: argparse.Namespace) -> str:
@@ -138,8 +135,6 @@ def _find_api(options: argparse.Namespace) -> str:
 
 
 def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
-    from hetero_core.cli.measurement import BenchTask
-
     is_async = _find_api(options) == "async"
     config, shapes, pins = read_config(options), read_shapes(options.shape), read_pins(options)
     return [
@@ -165,7 +160,7 @@ def _share_options(
 ) -> list[tuple[str, Mapping[str, str], Mapping[str, str]]]:
     """Returns each device with its keys and pins; a single device gets all of them, and its load refuses the unknown.
 
-    Raises: UsageError for a key that none of several devices has, and for pins if none of them splits networks.
+    Raises: UsageError for a key that no device has, and for pins without a device that splits networks.
     """
     if len(devices) == 1 or not (config or pins):
         return [(device, config, pins) for device in devices]
@@ -203,12 +198,6 @@ def _list_remarks(rows: Sequence[Mapping[str, Any]], cleared: Sequence[str], *, 
     if is_interrupted:
         remarks.append("interrupted; the table has what was measured until then")
     return tuple(remarks)
-
-
-def _find_exit_code(rows: Sequence[Mapping[str, Any]], bench: Bench) -> int:
-    if bench.is_interrupted:
-        return INTERRUPTED
-    return max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
 
 
 # These variables choose kernels of NumPy's libraries and of the engines. Set in a shell, they measure another machine.
@@ -311,7 +300,7 @@ _HEADER = ("DEVICE", "LOAD", "FIRST", "MEDIAN", "P90", "PER SECOND", "PEAK MEMOR
 
 
 def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the row of a device, with an `error` if it failed and with times if it was measured; `config` are the keys of the call."""
+    """Returns the row of a device, with an `error` if it failed and with times if it was measured; `config` has all keys of the call."""
     task = bench.tasks[position]
     rounds = bench.rounds[position]
     row: dict[str, Any] = {"device": task.device, "error": bench.errors.get(position), "runs": 0}
@@ -344,22 +333,18 @@ def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[st
 
 
 def _describe_round(answer: Mapping[str, Any]) -> dict[str, Any]:
-    copied_fields = ("read_seconds", "load_seconds", "first_seconds", "peak_bytes")
-    measured = {"runs": len(answer["latencies"]), "median_seconds": median(answer["latencies"])}
-    return {
-        **measured,
-        "per_second": len(answer["latencies"]) / answer["seconds"],
-        **{name: answer[name] for name in copied_fields},
-    }
+    runs = len(answer["latencies"])
+    measured = {"runs": runs, "median_seconds": median(answer["latencies"]), "per_second": runs / answer["seconds"]}
+    return {**measured, **{name: answer[name] for name in ("read_seconds", "load_seconds", "first_seconds", "peak_bytes")}}
 
 
 def find_percentile(ordered: Sequence[float], percent: int) -> float:
-    """Returns the smallest of the values, in rising order, that so many percent of them do not exceed."""
+    """Returns the smallest value that is not below `percent` percent of the values, which are in rising order."""
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
 
 def _compare(bench: Bench, position: int) -> dict[str, Any] | None:
-    """Returns the differences from the outputs of the first device that has outputs; None for that device itself."""
+    """Returns the differences from the first device with outputs; None for that device."""
     from hetero_core.cli.outputs import compare_outputs
 
     first = min(bench.outputs)
@@ -381,8 +366,8 @@ def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     header = [*_HEADER, *(["LARGEST DIFFERENCE"] if compares else []), *(["ERROR"] if fails else [])]
     table = []
     for row in rows:
-        difference = [_show_difference(row)] if compares else []
-        reason = [_shorten_reason(row["error"])] if fails else []
+        difference = [_show_difference(row.get("difference"))] if compares else []
+        reason = ["" if row["error"] is None else " ".join(str(row["error"]["message"]).split())] if fails else []
         table.append([row["device"], *_format_cells(row), *difference, *reason])
     lines = [format_table(header, table)]
     for row in rows:
@@ -413,16 +398,11 @@ def _show_milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:.3f} ms" if seconds < 0.1 else f"{seconds * 1000:.1f} ms"
 
 
-def _show_difference(row: Mapping[str, Any]) -> str:
-    difference = row.get("difference")
+def _show_difference(difference: Mapping[str, Any] | None) -> str:
     if difference is None:
         return "-"
     absolute = difference["max_absolute_difference"]
     return "differs" if absolute is None else f"{absolute:.3g}"
-
-
-def _shorten_reason(error: Mapping[str, Any] | None) -> str:
-    return "" if error is None else " ".join(str(error["message"]).split())
 
 
 def find_common_error(rows: Sequence[Mapping[str, Any]]) -> HeteroError | None:
@@ -434,7 +414,7 @@ def find_common_error(rows: Sequence[Mapping[str, Any]]) -> HeteroError | None:
 
 
 def rebuild_error(fields: Mapping[str, Any]) -> HeteroError | None:
-    """Returns the error that another process wrote as JSON; None if its class is not in `hetero_core.errors`."""
+    """Returns an error from the JSON of another process; None if its class is not in `hetero_core.errors`."""
     kind = UsageError if fields["type"] == UsageError.__name__ else getattr(errors, str(fields["type"]), None)
     if not (isinstance(kind, type) and issubclass(kind, HeteroError)):
         return None

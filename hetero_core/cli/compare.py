@@ -95,7 +95,7 @@ def answer(options: argparse.Namespace) -> Answer:
 
 
 class Runner:
-    """Runs networks on a device with its configuration; the network of the last run stays loaded, for the next run of it."""
+    """Runs networks on a device with its configuration. The last network stays loaded, so that running it again does not load it."""
 
     def __init__(self, core: Core, device: str, config: Mapping[str, str], step: Announcer) -> None:
         self._step = step
@@ -113,7 +113,7 @@ class Runner:
             self._loaded.close()
 
     def __call__(self, network: Network, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the outputs; every run but the first waits for machine code that is being compiled."""
+        """Returns the outputs; the second and later runs wait until the device has compiled its machine code."""
         if self._loaded is None or network is not self._network:
             self.__exit__()
             with self._step(f"loading network '{network.name}' on {self._device}"):

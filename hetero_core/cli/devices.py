@@ -126,7 +126,7 @@ def _describe_values(key: dict[str, Any]) -> str:
 
 
 def _answer_metric(core: Core, statuses: tuple[DeviceStatus, ...], metric: str) -> Answer:
-    """Returns one metric of every device, and of each id of a device that has several.
+    """Returns a metric of every device; a device with several ids has a row for each id.
 
     Raises: UsageError if no device has it.
     """

@@ -1,9 +1,9 @@
 """Inputs of one inference: from files, from values in the command, and random on demand.
 
-An option is NAME=FILE or NAME=VALUE; a bare .npz gives each of its arrays to the input of that name, any other bare file the only input.
---shape x=2,3 is the shape of input x, and binds the named sizes in it; --shape height=320 binds a named size for every input. An array
-that is given binds the names in its input's shape, too. Of images nothing is guessed: no scaling, no cropping, no change of colours; a
-uint8 input gets the pixels 0..255, a float input the pixels divided by 255.
+An option is NAME=FILE or NAME=VALUE. A bare .npz gives each of its arrays to the input of that name; another bare file is the only input.
+--shape x=2,3 is the shape of input x, and binds the named sizes in it; --shape height=320 binds a named size for every input. The shape of
+a file's array binds names, too. Images are not scaled or cropped, and colours stay: a uint8 input gets the pixels 0..255, a float input the
+pixels divided by 255.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def collect_inputs(
     seed: int | None,
     replaceable: Sequence[ValueSpec] = (),
 ) -> dict[str, Any]:
-    """Returns the inputs of one inference, checked: those of the -i options, and with a seed random values for the rest.
+    """Returns the checked inputs of an inference: values of the -i options, and with a seed random values for the rest.
 
-    `shapes` are those of the --shape options, by input or by named size; `replaceable` are constants that may be given as well.
+    `shapes` come from the --shape options, by input or by named size; `replaceable` are constants that -i may replace.
 
     Raises: UsageError, InputNameError, InputTypeError, InputShapeError.
     """
@@ -54,7 +54,7 @@ def collect_inputs(
 def collect_with_constants(
     network: Network, texts: Sequence[str], *, shapes: Mapping[str, tuple[int, ...]], seed: int
 ) -> tuple[Network, dict[str, Any]]:
-    """Returns the inputs as `collect_inputs` does, and the network with the replaceable constants that are given as inputs.
+    """Returns the network with the replaced constants as inputs, and the values of all inputs as `collect_inputs` does.
 
     Raises: as `collect_inputs`.
     """
@@ -73,7 +73,7 @@ def read_inputs(
 ) -> dict[str, Any]:
     """Returns the values of the -i options by input name: arrays of files, whose types are not checked yet, and `Literal`.
 
-    `replaceable` are constants that may be given by name as well.
+    `replaceable` are constants that -i may replace by name.
 
     Raises: UsageError for names that are unknown or given twice, and for files that cannot be read.
     """
@@ -188,11 +188,9 @@ def _require_known(names: Sequence[str], specs: Sequence[ValueSpec], network: st
     for name in names:
         if name not in known:
             hint = suggest(name, known) or ";"
-            raise UsageError(f"{where}: network '{network}' has no input '{name}'{hint} its inputs are {_list_specs(specs)}")
-
-
-def _list_specs(specs: Sequence[ValueSpec]) -> str:
-    return "; ".join(map(str, specs)) or "none"
+            raise UsageError(
+                f"{where}: network '{network}' has no input '{name}'{hint} its inputs are {'; '.join(map(str, specs)) or 'none'}"
+            )
 
 
 def _open(reader: Callable[[Path, ValueSpec], Any], path: Path, spec: ValueSpec) -> Any:
@@ -258,23 +256,8 @@ def _read_proto(path: Path, spec: ValueSpec) -> Any:
     return read_tensor(proto, WeightFiles(str(path.parent)), f"the tensor of '{path}'").array
 
 
-def _read_image(path: Path, spec: ValueSpec) -> Any:
-
-    return read_image(path, spec)
-
-
-_READERS: Mapping[str, Callable[[Path, ValueSpec], Any]] = {
-    ".npy": _read_npy,
-    ".npz": _read_npz,
-    ".pb": _read_proto,
-    ".png": _read_image,
-    ".jpg": _read_image,
-    ".jpeg": _read_image,
-}
-
-
 def _view_as(array: Any, spec: ValueSpec) -> Any:
-    """NumPy files keep bfloat16 and its kin as plain bytes; those of the right size get their element type back."""
+    """Returns plain bytes, which NumPy writes for bfloat16 and its kin, as the input's element type if the size is right."""
     if spec.dtype is None or array.dtype.kind != "V" or array.dtype.names is not None:
         return array
     dtype = numpy_dtype(spec.dtype)
@@ -292,7 +275,7 @@ def _draw_tensor(spec: ValueSpec, shape: tuple[int, ...], *, seed: tuple[int, in
         return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
     if dtype in FLOAT_DTYPES:
         return np.asarray(generator.standard_normal(shape)).astype(numpy_dtype(dtype))
-    # Most integers index something whose size is not known here; 0 and 1 are in range of nearly all.
+    # Most integers are indices into an axis of unknown size; 0 and 1 are nearly always in range.
     return np.asarray(generator.integers(0, 256 if dtype == "uint8" else 2, shape)).astype(numpy_dtype(dtype))
 
 
@@ -315,7 +298,7 @@ class Sizes:
         return None if shape is None else tuple(self.named.get(size, size) if isinstance(size, str) else size for size in shape)
 
     def bind(self, spec: ValueSpec, shape: Sequence[int]) -> Sizes:
-        """Returns these sizes and those that an array of this shape gives to names that have none yet."""
+        """Returns the sizes extended by the unbound names of the input, which an array of this shape binds."""
         declared = find_tensor_shape(spec)
         if declared is None or len(declared) != len(shape):
             return self
@@ -328,7 +311,7 @@ class Sizes:
 
 
 def find_tensor_type(spec: ValueSpec) -> TensorType | None:
-    """Returns the type of a tensor or of an optional tensor; None for sequences and maps."""
+    """Returns the type of a tensor or an optional tensor; None for sequences and maps."""
     value_type = spec.type.element if isinstance(spec.type, OptionalType) else spec.type
     return value_type if isinstance(value_type, TensorType) else None
 
@@ -420,7 +403,7 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """The values of an input that stand in the command. One value fills the whole input; several are its elements in order."""
+    """Values of an input in the command. A single value fills the whole input; several are its elements in order."""
 
     text: str
     dtype: str
@@ -428,7 +411,7 @@ class Literal:
 
     @property
     def is_single(self) -> bool:
-        """Says whether one value stands for all elements."""
+        """Says whether a single value fills the input."""
         return len(self.values) == 1
 
     def make_array(self, spec: ValueSpec, shape: Sequence[Dimension] | None) -> np.ndarray[Any, Any]:
@@ -481,14 +464,14 @@ def _read_value(text: str, dtype: str) -> Any:
     return number
 
 
-# Modes of Pillow whose pixels are 8-bit channels.
+# Modes of Pillow with channels of 8 bits.
 _CHANNELS_OF_MODE = {"L": 1, "RGB": 3, "RGBA": 4}
 # Palettes and black-and-white images are converted to these.
 _PLAIN_MODE = {"1": "L", "P": "RGB"}
 
 
 def read_image(path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
-    """Returns the pixels in the layout and element type of the input; height and width are those of the file.
+    """Returns the pixels in the layout and element type of the input; height and width are the file's.
 
     Raises: UsageError if Pillow is missing, the layout is ambiguous, or channels or element type do not fit; OSError.
     """
@@ -560,3 +543,11 @@ def _convert_type(pixels: np.ndarray[Any, Any], path: Path, spec: ValueSpec) -> 
 
         return (pixels / np.float32(255)).astype(numpy_dtype(spec.dtype))
     raise UsageError(f"image '{path}' gives uint8 or floats; input {spec} takes neither. Give the input as a .npy file")
+
+
+_READERS: Mapping[str, Callable[[Path, ValueSpec], Any]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".pb": _read_proto,
+    **dict.fromkeys((".png", ".jpg", ".jpeg"), read_image),
+}

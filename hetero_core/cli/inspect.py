@@ -1,4 +1,4 @@
-"""`hetero inspect`: shows the contents of a model, the devices that run it whole, and why the others do not; nothing is loaded."""
+"""`hetero inspect`: shows the contents of a model, and the answers of the devices about it; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def answer(options: argparse.Namespace) -> Answer:
 
 
 def _ask_devices(core: Core, network: Network, devices: Sequence[str], step: Announcer) -> tuple[list[Any], list[Any], str]:
-    """Returns the answers of the given devices, or of all, and the advice; and both as text."""
+    """Returns the answers of the named or all devices, the advice, and a text of both."""
     if not devices:
         rows = ask_installed_devices(core, network, step)
         add_cures(core, rows)

@@ -51,7 +51,7 @@ _EPILOG = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; `arguments` are those of the process unless given.
+    """Runs one command and returns its exit code; `arguments` default to those of the process.
 
     Raises: SystemExit after --help and --version.
     """
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of the output has left; what is still buffered must not raise again when the interpreter ends.
+        # The reader of the output has left; the rest of the buffer must not raise again when the interpreter ends.
         _drop_output()
         return BROKEN_PIPE
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The child process of `hetero bench`, and how it is started: it loads one device, times or traces it, and writes the result to a file.
+"""The child process of `hetero bench`, and its start: it loads a network on a device, times or traces it, and writes the result to a file.
 
-`python -m hetero_core.cli.measurement FOLDER` reads FOLDER/task.json, which says what to do, and writes FOLDER/answer.json: the times, or
-under `error` what failed. Prints of engines go to standard error. The benchmarks of the repository share the format.
+`python -m hetero_core.cli.measurement FOLDER` reads the task FOLDER/task.json and writes FOLDER/answer.json: the times, or the failure
+under `error`. Prints of engines go to standard error. The benchmarks of the repository share the format.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def run_task(
 
 
 def take_turns(parties: Sequence[Party], turn: int) -> list[Party]:
-    """Returns them in order, and in reverse in every second round, so that a drift of the machine's speed affects all of them equally."""
+    """Returns the parties, in reverse order in every second round: a drift of the machine's speed affects all parties equally."""
     return list(parties) if turn % 2 == 0 else list(reversed(parties))
 
 
@@ -70,7 +70,7 @@ class BenchTask:
     """The measurement to make, in values that JSON can hold.
 
     `requests` is None for a single request that runs repeatedly; else the length of a queue, 0 for the network's own choice. Timed for
-    `seconds` or `iterations`, whichever is given. `outputs` is the file for the outputs of the first run. With `first_process` nothing is
+    `seconds` or `iterations`. `outputs` is the file for the outputs of the first run. With `first_process` nothing is
     timed: the runs are traced.
     """
 
@@ -109,7 +109,7 @@ def main(folder: Path) -> int:
 
 
 def measure(task: BenchTask) -> dict[str, Any]:
-    """Returns the fields of one measurement, times in seconds. Raises: what loading and running raise."""
+    """Returns the fields of one measurement, times in seconds. Raises: the errors of loading and running."""
     from hetero_core.core import Core  # reads the installed distributions
 
     with Core() as core:
@@ -182,7 +182,7 @@ def _time_one_request(executable: ExecutableNetwork, inputs: Mapping[str, Any], 
 
 
 def _is_enough(task: BenchTask, runs: int, seconds: float) -> bool:
-    """Says whether a round may end; it has at least one run, however long that takes."""
+    """Says whether a round may end: after at least one run."""
     if task.iterations is not None:
         return runs >= task.iterations
     return runs > 0 and task.seconds is not None and seconds >= task.seconds
@@ -190,7 +190,7 @@ def _is_enough(task: BenchTask, runs: int, seconds: float) -> bool:
 
 @contextlib.contextmanager
 def _open_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> Iterator[AsyncInferQueue]:
-    """Yields a queue whose requests are warm."""
+    """Yields a queue of warm requests."""
     from hetero_core.runtime.queue import AsyncInferQueue
 
     with AsyncInferQueue(executable, task.requests or 0) as queue:
@@ -219,7 +219,7 @@ def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: 
 
 
 def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> list[dict[str, Any]]:
-    """Returns the trace events of a few runs after those that warm up, without a queue those of a queue of one request."""
+    """Returns the trace events of a few warm runs, of a queue of one request if the task has no queue."""
     from hetero_core.reports.trace import list_events
 
     profiles: list[Profile | None] = []
@@ -232,25 +232,20 @@ def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: Bench
 
 
 def find_peak_memory() -> int | None:
-    """Returns the most bytes of memory that this process has had resident; None if the system does not say.
+    """Returns the largest number of resident bytes of this process so far; None if the system does not say.
 
     On Linux, `getrusage` would include the memory of the parent from before this program was started.
     """
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return _ask_for_usage()
+        if sys.platform != "darwin":
+            return None
+        import resource  # not on Windows
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peaks = [int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")]
     return peaks[0] if peaks else None
-
-
-def _ask_for_usage() -> int | None:
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 if __name__ == "__main__":

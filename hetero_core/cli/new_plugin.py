@@ -28,7 +28,7 @@ _IN_WHEEL, _IN_CHECKOUT = _CORE / "template", _CORE.parent / "plugins" / "templa
 
 @dataclass(frozen=True, slots=True)
 class PluginName:
-    """A device's name with those that follow from it: `MY_CHIP` is the package hetero_my_chip and the distribution hetero-my-chip."""
+    """A device's name and the names made from it: `MY_CHIP` is the package hetero_my_chip and the distribution hetero-my-chip."""
 
     device: str
 

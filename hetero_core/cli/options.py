@@ -116,7 +116,7 @@ def add_pin_options(parser: Parser) -> None:
 
 
 def add_shape_option(parser: argparse._ActionsContainer, of: str = "an input") -> None:
-    """Adds --shape, for commands that give a model other shapes (see `reshape`) or draw inputs."""
+    """Adds --shape, for commands that reshape a model (see `reshape`) or draw inputs."""
     text = f"the shape of {of}, or the value of a named size for all inputs; may be repeated"
     add_repeated(parser, "--shape", metavar="NAME=SIZE,...", help=text)
 
@@ -183,7 +183,7 @@ def read_config(options: argparse.Namespace) -> dict[str, str]:
 
 
 def share_config(core: Core, devices: Sequence[str], config: Mapping[str, str]) -> list[dict[str, str]]:
-    """Returns for each of several devices those keys of -c that it has; a device that cannot be used gets all, and says so when it loads.
+    """Returns each device's own keys of -c; a device that cannot be used gets all keys, and its load raises the reason.
 
     Raises: UsageError for a key that no device has.
     """
@@ -211,7 +211,7 @@ def _has_key(core: Core, device: str, name: str) -> bool:
 
 
 def read_pins(options: argparse.Namespace) -> dict[str, str]:
-    """Returns pattern to device: the pins of --affinity, and those of --pin over them; a pattern may hold "=".
+    """Returns pattern -> device: pins of --pin override pins of --affinity; a pattern may hold "=".
 
     Raises: UsageError; AffinityError for the file.
     """
@@ -234,7 +234,7 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _split_list(text: str) -> list[str]:
-    """Returns the options in "n=1,m=2"; a text with other commas is a single option, since names may hold commas."""
+    """Returns the options in "n=1,m=2"; any other text with commas is a single option, since names may hold commas."""
     pieces = re.split(r",(?=[^,=]+=)", text)
     return pieces if all(re.fullmatch(r"[^,=]+=[\d\s]*(,[\d\s]+)*", piece) for piece in pieces) else [text]
 

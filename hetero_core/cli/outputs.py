@@ -1,4 +1,4 @@
-"""Outputs of one inference: as a table, as fields for JSON, as files, and compared with the outputs of another device."""
+"""Outputs of one inference: a table, fields for JSON, files, and the comparison with another device."""
 
 from __future__ import annotations
 

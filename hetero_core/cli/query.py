@@ -1,4 +1,4 @@
-"""`hetero query`: which device takes which node, and why others refuse it; nothing is loaded."""
+"""`hetero query`: shows the device of each node, and the reasons of devices that refuse it; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _explain(
 
 
 def _ask_for_trace(core: Core, device: str) -> Mapping[str, str]:
-    """Returns the configuration that makes a device write its selection into the plan. Raises: UsageError if it has no such key."""
+    """Returns the key that makes a device write its selection into the plan. Raises: UsageError if the device has no such key."""
     if _TRACE_KEY not in core.config_keys(device):
         raise UsageError(
             f"--trace-selection shows how subgraphs are selected; {device} selects none. Use a device as HETERO:GPU,CPU"
@@ -137,7 +137,7 @@ def _count_rest(count: int, limit: int) -> str:
 
 
 def _find_plan(core: Core, network: Network, result: QueryResult, device: str, config: Mapping[str, str]) -> Plan:
-    """Returns the plan of a query, or makes one for a single device, and for a split in which a node has no device."""
+    """Returns the plan of a query; makes a plan for a single device, and for a split with a node that has no device."""
     if result.plan is not None:
         return result.plan
     parts = list_parts(core, device, config)

@@ -51,7 +51,7 @@ def add_options(parser: Parser) -> None:
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns how small the model became; the failure that is kept is the code that the check ends with on the whole model.
+    """Returns the reduced model's size. A part fails if its check ends with the same code as on the whole model.
 
     Raises: UsageError when the check passes or cannot be started; errors of reading, devices and inputs.
     """
@@ -102,7 +102,7 @@ def answer(options: argparse.Namespace) -> Answer:
 def _choose_check(options: argparse.Namespace) -> list[str]:
     """Returns the command that checks a model: the user's own, or a comparison of the outputs as they are, run by run.
 
-    Raises: UsageError for both, for neither, and for inputs without a reader.
+    Raises: UsageError for both, for neither, and for inputs that the check does not read.
     """
     if (options.check is None) == (not options.device):
         raise UsageError("expected a check: --check COMMAND, or -d REFERENCE -d DEVICE to compare the outputs of two devices")
@@ -138,7 +138,7 @@ def _run_check(command: Sequence[str], path: str, timeout: float) -> int:
 
 
 def _record(core: Core, network: Network, options: argparse.Namespace) -> dict[str, Any]:
-    """Returns every inner value of one run that is an array."""
+    """Returns the arrays among the inner values of a run."""
     import numpy as np
 
     from hetero_core.cli.inputs import collect_with_constants

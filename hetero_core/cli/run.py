@@ -152,7 +152,7 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
 def _collect_inputs(
     options: argparse.Namespace, specs: Sequence[ValueSpec], network: str, replaceable: Sequence[ValueSpec]
 ) -> dict[str, Any]:
-    """Returns the inputs, and the constants that are given, checked before anything is loaded."""
+    """Returns the inputs and replaced constants, checked before a network is loaded."""
     from hetero_core.cli.inputs import collect_inputs
 
     seed = None if not options.random else 0 if options.seed is None else options.seed
@@ -209,7 +209,7 @@ def _describe_times(fields: Mapping[str, Any], executable: ExecutableNetwork) ->
 
 
 def _time_later_runs(executable: ExecutableNetwork, request: InferRequest, inputs: Mapping[str, Any]) -> list[float]:
-    """Returns the seconds of each later inference, after machine code that is being compiled: a second of them, at most 100."""
+    """Returns the seconds of later inferences, at most 100 and about a second, once machine code is compiled."""
     wait_for_kernels(executable, inputs, most_seconds=_COMPILING_SECONDS)
     seconds: list[float] = []
     while not seconds or (len(seconds) < _MOST_RUNS and sum(seconds) + seconds[-1] < _STEADY_SECONDS):
@@ -227,7 +227,7 @@ def wait_for_kernels(executable: ExecutableNetwork, inputs: Mapping[str, Any], *
 
 
 def is_compiling(executable: ExecutableNetwork) -> bool:
-    """Says whether the device still compiles machine code for the network: one of its metrics `..._KERNELS_READY` is False."""
+    """Says whether the device still compiles machine code for the network: a metric `..._KERNELS_READY` is False."""
     names = [name for name in executable.get_metric("SUPPORTED_METRICS") if name.endswith("_KERNELS_READY")]
     return not all(executable.get_metric(name) for name in names)
 
@@ -245,7 +245,7 @@ def _save(outputs: Mapping[str, Any], options: argparse.Namespace, fields: dict[
 def _compare(
     core: Core, network: Network, inputs: Mapping[str, Any], outputs: Mapping[str, Any], options: argparse.Namespace, answer: Answer
 ) -> Answer:
-    """Returns the answer with the comparison added; the other device runs with its default configuration and without pins."""
+    """Returns the answer with the comparison added; that device runs with its default configuration and without pins."""
     from hetero_core.cli.outputs import compare_outputs, format_comparison
 
     with follow(options)(f"running network '{network.name}' on {options.compare}"):

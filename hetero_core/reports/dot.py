@@ -28,7 +28,7 @@ def plan_to_dot(plan: Plan) -> str:
 
 
 def _draw_boundary(boundary: Boundary, plan: Plan) -> list[str]:
-    """Returns an edge from the producing subgraph, or from the input, to each consuming one."""
+    """Returns an edge from the producing subgraph, or the input, to each consumer."""
     lines = []
     source = _quote(f"input {boundary.value}")
     tail = ""
@@ -51,7 +51,7 @@ def _quote(text: str) -> str:
 
 
 _MOST_VALUES = 3
-"""Values named on one arrow."""
+"""The most values named on an arrow."""
 
 
 def plan_to_mermaid(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:

@@ -21,7 +21,7 @@ from hetero_core.reports.text import count, describe_boundary
 
 @dataclass(frozen=True, slots=True)
 class Color:
-    """One device's colours: fill and line of its boxes, on a light and on a dark background."""
+    """The colours of a device: fill and line of its boxes, on a light and on a dark background."""
 
     fill: str
     line: str
@@ -49,14 +49,14 @@ def index_colors(plan: Plan) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Inputs of the network that the same subgraphs read, or the outputs that one subgraph makes."""
+    """Inputs of the network with the same readers, or outputs of the same subgraph."""
 
     values: tuple[str, ...]
     is_input: bool
 
     @property
     def label(self) -> str:
-        """The name of the only value, or how many there are."""
+        """The name of the only value, or the number of values."""
         if len(self.values) == 1:
             return self.values[0]
         return f"{len(self.values)} {'inputs' if self.is_input else 'outputs'}"
@@ -64,7 +64,7 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class PlanLink:
-    """All values that go from one place to another; `boundaries` are empty on the way to an output."""
+    """All values from a place to another; `boundaries` is empty for outputs of the network."""
 
     source: int
     target: int
@@ -120,7 +120,7 @@ class LegendEntry:
 
 
 def list_devices(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> tuple[LegendEntry, ...]:
-    """Returns the devices in order of priority, including those without a node."""
+    """Returns the devices in order of priority, devices without a node included."""
     entries = []
     for device, color in index_colors(plan).items():
         stages = [stage for stage in plan.stages if stage.device == device]
@@ -248,7 +248,7 @@ def _draw_link(link: PlanLink, route: tuple[Point, ...]) -> str:
 
 
 def _trace(route: tuple[Point, ...]) -> str:
-    """Returns the path through the points: straight where x or y stay, else a curve that leaves and arrives upright."""
+    """Returns the path through the points: a straight line if x or y stay, else a curve with upright ends."""
     pieces = [f"M{route[0][0]:.1f} {route[0][1]:.1f}"]
     for (x, y), (next_x, next_y) in pairwise(route):
         if (x, y) == (next_x, next_y):
@@ -270,7 +270,7 @@ ARROW = (
 
 
 def read_asset(name: str) -> str:
-    """Returns a file that lies beside this one: a style sheet or a page."""
+    """Returns the text of a file in this folder: a style sheet or a page."""
     return (files("hetero_core.reports") / name).read_text(encoding="utf-8")
 
 

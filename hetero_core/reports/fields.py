@@ -1,4 +1,4 @@
-"""A plan, and any other record of it, as plain values that JSON can hold; docs/reference/command-line.md names the fields."""
+"""Plans and their records as plain values for JSON; docs/reference/command-line.md names the fields."""
 
 from __future__ import annotations
 

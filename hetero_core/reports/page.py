@@ -59,7 +59,7 @@ def plan_to_html(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
 
 
 def _hash(text: str) -> str:
-    """Returns the source of a policy that allows this inline text and no other."""
+    """Returns the source for a policy that allows only this inline text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -70,7 +70,7 @@ def _escape_json(fields: Mapping[str, Any]) -> str:
 
 
 def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> dict[str, Any]:
-    """Returns what the program of the page shows on demand."""
+    """Returns the fields that the program of the page shows on demand."""
     return {
         "network": plan.network,
         "priorities": list(plan.priorities),
@@ -96,7 +96,7 @@ def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> dict[s
 
 
 def _list_notes(plan: Plan) -> list[str]:
-    """Returns what is said of the plan as a whole."""
+    """Returns the notes about the whole plan."""
     notes = [] if plan.placement is None else [f"{describe_placement(plan.placement)}."]
     notes += [f"Subgraphs are {describe_procedures(plan)}."] if plan.procedures.keys() - {"LITERAL"} else []
     return [*notes, _MOST_UNEXPLAINED.format(plan.unexplained)] if plan.unexplained else notes

@@ -12,7 +12,7 @@ from hetero_core.reports.fields import record_to_json
 
 
 def describe_placement(placement: Placement) -> str:
-    """Returns one line: the candidate that was chosen, and the time of one run of each."""
+    """Returns a line with the chosen candidate and the time of a run of each candidate."""
     chosen = "priority decides" if placement.chosen is None else f"{placement.candidates[placement.chosen].title} was chosen"
     times = ", ".join(f"{candidate.title} {_describe_time(candidate)}" for candidate in placement.candidates)
     how = "measured before" if placement.is_kept else f"measured in {placement.seconds:.1f} s"
@@ -115,7 +115,7 @@ def describe_boundary(boundary: Boundary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAnswer:
-    """The answer of a device of the list about a node: True if it takes it, False if not, None if it was not asked; and the reason."""
+    """A device's answer about a node, with the reason: True if it takes the node, False if not, None if it was not asked."""
 
     device: str
     takes: bool | None
@@ -124,11 +124,11 @@ class DeviceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The place of one node in a plan, and the reasons for it.
+    """The place of a node in a plan, with the reasons.
 
-    `device` and `stage` are None if no device takes the node, or if there is no split. `conflicts` are the node's own,
-    or else those of its subgraph, which keep the whole subgraph apart. `is_complete` is False if the network was too large to look for all
-    conflicts.
+    `device` and `stage` are None if no device takes the node, or if there is no split. `conflicts` are the node's own;
+    without any, the conflicts of its subgraph, which keep the whole subgraph apart. `is_complete` is False if the network was too large for a
+    search for all conflicts.
     """
 
     node: str

@@ -1,7 +1,7 @@
 """The times of runs as a Chrome trace, which Perfetto and chrome://tracing show: devices, nodes, transfers, requests side by side.
 
-A process for the requests, one for each device, one for the transfers; slices that overlap have tracks of their own.
-Arrows lead from the subgraph that makes a value, over its transfer if there is one, to those that read it.
+Requests, transfers and each device are processes of the trace; slices that overlap have tracks of their own. Arrows lead from the subgraph
+that makes a value, over the value's transfer, to its readers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from hetero_core.profile import NodeTime, Profile, StageTime
 
 _JITTER = 50
-"""Nanoseconds that two slices may overlap by rounding alone: the later one is moved."""
+"""The largest overlap of two slices, in nanoseconds, by rounding alone: the later slice is moved."""
 
 Event = dict[str, Any]
 """One event of the format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU."""
 
 _REQUESTS, _TRANSFERS = "requests", "transfers"
 _MOST_ARROWS = 1_000_000
-"""Limit for the arrows of one list of events, so that those of several lists have different numbers."""
+"""The most arrows of a list of events: arrows of several lists have different numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +106,7 @@ def profiles_to_trace(profiles: Sequence[Profile]) -> str:
 
 
 def format_events(events: Iterable[Event]) -> str:
-    """Returns events, those of several lists, too, as JSON: names first, then by time, an enclosing event before the events within it."""
+    """Returns events of one or several lists as JSON: names first, then by time, an enclosing event before its inner events."""
     ordered = sorted(events, key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0), event["ph"] != "X"))
     return json.dumps({"traceEvents": ordered, "displayTimeUnit": "ns"}, indent=0)
 
@@ -181,7 +181,7 @@ def _make_slice(name: str, category: str, begin: float, end: float, arguments: M
 
 
 def _find_end(profile: Profile) -> float:
-    """Returns when a run ended; of a run that was given up, when the last thing did that is known."""
+    """Returns the end of a run; of an abandoned run, the end of its last known step."""
     if profile.ended is not None:
         return profile.ended
     known = [profile.requested if profile.began is None else profile.began]
@@ -235,7 +235,7 @@ def _enclose(path: tuple[int, ...], entries: Sequence[NodeTime]) -> StageTime:
 
 
 def _share_out(entries: Iterable[NodeTime], stages: Sequence[StageTime]) -> list[list[NodeTime]]:
-    """Returns the entries of each stage: those of its path; of several runs of a path, the last that began before the entry."""
+    """Returns the entries of each stage by path; of several runs of a path, an entry belongs to the last run that began before it."""
     positions: dict[tuple[int, ...], list[int]] = {}
     for index, stage in enumerate(stages):
         positions.setdefault(stage.path, []).append(index)

@@ -1,25 +1,23 @@
-"""The seam implemented with CuPy. Nothing of this file has run on a card so far: docs/explanation/gpu-device.md says what was.
+"""Cards by CuPy, and the reason why CuPy cannot work on this machine. Beyond that probe this file has not run on a card yet.
 
-CuPy is imported when the device is created. Kernels that it compiles go to a folder that only the user can write to.
+CuPy is imported when the device is created. Its compiled kernels go to a folder that only the user can write to.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from hetero_core.blobs.store import open_private_folder
 from hetero_core.errors import DeviceUnavailableError
-from hetero_cupy.cupy_copies import CupyCopyEngine
-from hetero_cupy.cupy_gemm import multiply_by_cublas
-from hetero_cupy.probe import explain_facts, explain_import, find_facts
-from hetero_cupy.runtime import CardFacts, Launch
-from hetero_cupy.staging import Copies
-from hetero_cupy.utilisation import read_utilisation
+from hetero_cupy.runtime import CardFacts
 
 _CACHE_VARIABLE = "CUPY_CACHE_DIR"
 
@@ -76,74 +74,55 @@ class CupyCard:
             full_name.decode() if isinstance(full_name, bytes) else str(full_name),
             f"{properties['major']}.{properties['minor']}",
             int(properties["totalGlobalMem"]),
-            # HIP has none.
+            # HIP has no UUID.
             bytes(properties.get("uuid", b"")).hex(),
         )
-        with cupy.cuda.Device(index):
-            self._copies = Copies(CupyCopyEngine(cupy))
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
-        """Returns a copy on the host, by way of page-locked memory."""
+        """Returns a copy on the host."""
         with self.xp.cuda.Device(self._index):
-            result = np.empty(array.shape, array.dtype)
-            if result.nbytes:
-                laid = array if array.flags.c_contiguous else self.xp.ascontiguousarray(array)
-                self._copies.read(int(laid.data.ptr), result, current=self.xp.cuda.get_current_stream())
-        return result
+            copied: np.ndarray[Any, Any] = array.get()
+        return copied
 
     def from_host(self, array: Any) -> Any:
-        """Returns a copy on the card; what lies there already, of another library, is taken as it is by DLPack."""
+        """Returns a copy on the card; an array of another library on the card is adopted by DLPack."""
         with self.xp.cuda.Device(self._index):
-            if not isinstance(array, np.ndarray):
-                return self._adopt(array)
-            result = self.xp.empty(array.shape, array.dtype)
-            self.fill(result, array)
-        return result
+            if isinstance(array, np.ndarray):
+                result = self.xp.empty(array.shape, array.dtype)
+                self.fill(result, array)
+                return result
+            adopted = self.xp.from_dlpack(array)
+            self.xp.cuda.Device(self._index).synchronize()
+            return adopted if adopted.flags.c_contiguous else self.xp.ascontiguousarray(adopted)
 
     def fill(self, target: Any, array: np.ndarray[Any, Any]) -> None:
-        """Copies an array into one of its size."""
+        """Copies an array into an array of its size, and waits, since runs have streams of their own."""
         if array.nbytes:
             with self.xp.cuda.Device(self._index):
-                self._copies.write(np.ascontiguousarray(array), int(target.data.ptr), current=self.xp.cuda.get_current_stream())
-
-    def _adopt(self, array: Any) -> Any:
-        adopted = self.xp.from_dlpack(array)
-        self.xp.cuda.Device(self._index).synchronize()
-        return adopted if adopted.flags.c_contiguous else self.xp.ascontiguousarray(adopted)
+                target.set(np.ascontiguousarray(array).reshape(array.shape))
+                self.xp.cuda.get_current_stream().synchronize()
 
     def owns(self, value: Any) -> bool:
         """Says whether a value is an array of CuPy on this card."""
         return isinstance(value, self.xp.ndarray) and value.device.id == self._index
 
     def find_nonzero(self, flags: Any) -> Any:
-        """Returns the positions of what is true; CuPy reads their number and waits for it."""
+        """Returns the positions of true elements; CuPy reads their number and waits for it."""
         return self.xp.nonzero(flags)[0]
 
     def create_stream(self) -> Any:
-        """Returns a stream that does not wait for the default one."""
+        """Returns a stream that does not wait for the default stream."""
         with self.xp.cuda.Device(self._index):
             return self.xp.cuda.Stream(non_blocking=True)
 
     @contextmanager
     def use(self, stream: Any) -> Iterator[None]:
-        """Makes card and stream this thread's own, behind the inputs that are under way, and waits at the end."""
+        """Makes card and stream the current ones of this thread, and waits for the stream at the end."""
         with self.xp.cuda.Device(self._index), stream:
-            self._copies.join(stream)
             try:
                 yield
             finally:
                 stream.synchronize()
-
-    def compile_kernel(self, name: str, source: str) -> Launch:
-        """Returns CuPy's kernel of a module, which is compiled when it is first called."""
-        kernel = self.xp.RawKernel(source, name)
-        return lambda blocks, threads, arguments: kernel((blocks,), (threads,), arguments)
-
-    def multiply(self, a: Any, b: Any, *, uses_tf32: bool) -> Any:
-        """Returns the product by cuBLAS."""
-        from cupy_backends.cuda.libs import cublas  # loads the library
-
-        return multiply_by_cublas(self.xp, cublas, a=a, b=b, uses_tf32=uses_tf32)
 
     def read_memory(self) -> tuple[int, int]:
         """Returns the available bytes (free in the driver plus reserved by the pool) and the total bytes."""
@@ -152,7 +131,7 @@ class CupyCard:
             return int(free) + int(self.xp.get_default_memory_pool().free_bytes()), int(total)
 
     def read_utilisation(self) -> int | None:
-        """Asks NVIDIA's management library, where it is."""
+        """Asks NVIDIA's management library if it is installed."""
         return read_utilisation(self.xp.cuda.Device(self._index).pci_bus_id)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
@@ -169,3 +148,94 @@ class CupyCard:
         with self.xp.cuda.Device(self._index):
             self.xp.get_default_memory_pool().free_all_blocks()
             self.xp.get_default_pinned_memory_pool().free_all_blocks()
+
+
+def read_utilisation(bus_id: str) -> int | None:
+    """Returns the recent load, in per cent, of the card at a bus address ("0000:3B:00.0"); None if unknown."""
+    if find_spec("pynvml") is None:
+        return None
+    library = import_module("pynvml")
+    try:
+        # The library counts: each opening needs a closing.
+        library.nvmlInit()
+        try:
+            return int(library.nvmlDeviceGetUtilizationRates(library.nvmlDeviceGetHandleByPciBusId(bus_id.encode())).gpu)
+        finally:
+            library.nvmlShutdown()
+    except library.NVMLError:
+        return None
+
+
+INSTALL = "pip install 'hetero-cupy[cuda12]' for a driver of CUDA 12, 'hetero-cupy[cuda13]' for one of CUDA 13 or later"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Versions as CUDA numbers them (12090 is 12.9), 0 for no driver. A text is the error, "" without an error."""
+
+    driver: int = 0
+    runtime: int = 0
+    cards: int = 0
+    count_error: str = ""
+    nvrtc_error: str = ""
+    kernel_error: str = ""
+
+
+def find_facts(cupy: Any, run_kernel: Callable[[], None]) -> Facts:
+    """Returns the findings up to the first missing part, since the rest would fail for that reason."""
+    runtime = cupy.cuda.runtime
+    driver, version = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+    if not driver or driver // 1000 < version // 1000:
+        return Facts(driver, version)
+    cards, count_error = _try(runtime.getDeviceCount)
+    if not cards:
+        return Facts(driver, version, 0, count_error)
+    _, nvrtc_error = _try(cupy.cuda.nvrtc.getVersion)
+    kernel_error = "" if nvrtc_error else _try(run_kernel)[1]
+    return Facts(driver, version, cards, "", nvrtc_error, kernel_error)
+
+
+def _try(call: Callable[[], Any]) -> tuple[Any, str]:
+    try:
+        return call(), ""
+    except Exception as error:  # noqa: BLE001  # whatever it is becomes a part of the reason that the user reads
+        return None, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def explain_facts(facts: Facts) -> str | None:
+    """Returns the missing part and its remedy; None if nothing is missing."""
+    if not facts.driver:
+        return (
+            "CuPy finds no NVIDIA driver; install the driver of the card, or, in a container, start it with access to the card "
+            "(docker run --gpus all)"
+        )
+    if facts.driver // 1000 < facts.runtime // 1000:
+        return (
+            f"the driver is too old: it is for CUDA {_show(facts.driver)} and this CuPy for CUDA {_show(facts.runtime)}; install a newer "
+            f"driver, or the CuPy that fits: {INSTALL}"
+        )
+    if not facts.cards:
+        error = f" ({facts.count_error})" if facts.count_error else ""
+        return f"there is a driver and no card{error}; look at nvidia-smi, and at the environment variable CUDA_VISIBLE_DEVICES"
+    if facts.nvrtc_error:
+        return (
+            f"NVRTC, with which CuPy compiles kernels, cannot be loaded ({facts.nvrtc_error}); "
+            f"pip install nvidia-cuda-nvrtc-cu{facts.runtime // 1000} for CUDA 12, nvidia-cuda-nvrtc for later ones"
+        )
+    if facts.kernel_error:
+        return (
+            f"the card did not run a first kernel ({facts.kernel_error}); look at nvidia-smi, and whether the CuPy fits: {INSTALL}"
+        )
+    return None
+
+
+def explain_import(error: ImportError) -> str:
+    """Returns why CuPy cannot be imported."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "cupy":
+        return f"CuPy is not installed; {INSTALL}"
+    text = " ".join(str(error).split())[:300]
+    return f"CuPy is installed and cannot be imported ({text}); uninstall every distribution of it, and then {INSTALL}"
+
+
+def _show(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"

@@ -14,22 +14,20 @@ from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY
 from hetero_core.devices.query import answer_query, require_all_supported
 from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
-from hetero_core.network.graph import Network
-from hetero_core.network.types import ValueSpec
-from hetero_core.network.writer import unpack_network
-from hetero_cupy.conversions import SMALL
+from hetero_core.kernels.registry import find_kernel, find_refusals
+from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.network.writer import pack_network, unpack_network
 from hetero_cupy.executable import GpuExecutable
-from hetero_cupy.operators import CardOperators, take_operators
-from hetero_cupy.passes import LOWERED, prepare_network
-from hetero_cupy.payload import VERSION, WEIGHTS, describe_mapping, pack_prepared, unpack_prepared
-from hetero_cupy.refusals import DTYPES, find_card_refusals
+from hetero_cupy.namespace import ATOMIC_DTYPES, ATOMIC_REDUCTIONS, DTYPES, SMALL
+from hetero_cupy.precision import prepare_network
 from hetero_cupy.runtime import Card, Runtime
 
 PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 
+VERSION = 3
+"""Of blobs: the sections of `pack_network` with the prepared network, and `_IDENTITY`. Versions 1 and 2 are refused."""
 _IDENTITY = "gpu identity"
-_PLANS = "gpu arena"
-"""A section that blobs of hetero-cupy 0.1.0 hold; it is not read any more."""
 _AMPERE = 8
 
 
@@ -50,21 +48,21 @@ class GpuDevice:
         precision = ConfigKey(
             str,
             None,
-            "What float32 is computed in; not set: as EXECUTION_MODE_HINT has it. "
-            "f16 and bf16 keep most values in 16 bits, tf32 rounds what products multiply.",
+            "What float32 is computed in. f16 and bf16 keep most values in 16 bits; tf32 allows CuPy to round the factors of products, "
+            "which it does if the environment variable CUPY_TF32 is 1.",
             choices=("bf16", "f16", "f32", "tf32"),
         )
         mode = ConfigKey(
             str,
             "ACCURACY",
-            "ACCURACY: float32 is computed in f32; PERFORMANCE: in tf32. INFERENCE_PRECISION_HINT wins.",
+            "PERFORMANCE allows tf32, ACCURACY does not ask for it. INFERENCE_PRECISION_HINT wins.",
             choices=("ACCURACY", "PERFORMANCE"),
         )
         return {PRECISION_KEY: precision, MODE_KEY: mode}
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """Facts about the card, and what is free on it."""
+        """Facts about the card, and its free memory."""
         card = self._card(device)
         return {
             "AVAILABLE_DEVICES": tuple(str(index) for index in range(len(self._runtime.cards()))),
@@ -85,46 +83,25 @@ class GpuDevice:
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
         """Takes the operators of the kernels table that a card can run.
 
-        Asks about the network as it is: the passes of loading only take nodes away, and what they take away here may stay in a part.
+        The passes of a load only remove nodes, and a part may keep a node that the whole network loses: they do not run here.
         """
         return answer_query(device, network, find_card_refusals(network, self._extensions))
-
-    def _require_taken(self, device: DeviceName, prepared: Network) -> None:
-        """Raises UnsupportedNodesError for a prepared network with nodes that the card does not run; its values may be bfloat16."""
-        reasons = find_card_refusals(prepared, self._extensions, dtypes=DTYPES | SMALL)
-        require_all_supported(device, prepared, answer_query(device, prepared, reasons))
 
     @hookimpl
     def load_network(
         self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
     ) -> Executable:
         """Writes the weights to the card and binds the kernels."""
-        return self._compile(device, self._prepare(device, network, config, query), config)
-
-    def _prepare(
-        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
-    ) -> Network:
         require_all_supported(device, network, self.query_network(device, network) if query is None else query)
-        return prepare_network(network, precision=read_precision(config))
+        return self._compile(device, prepare_network(network, precision=read_precision(config)), config)
 
-    def _compile(
-        self,
-        device: DeviceName,
-        prepared: Network,
-        config: Mapping[str, Any],
-        *,
-        is_stored: bool = False,
-    ) -> GpuExecutable:
-        card = self._card(device)
+    def _compile(self, device: DeviceName, prepared: Network, config: Mapping[str, Any]) -> GpuExecutable:
         return GpuExecutable(
             prepared,
-            take_operators(prepared),
-            card,
-            recipe=describe_recipe(config),
-            is_stored=is_stored,
+            self._card(device),
+            precision=read_precision(config),
             extensions=self._extensions,
             where=f"network '{prepared.name}' on {device}",
-            operators=CardOperators(card, uses_tf32=read_precision(config) == "tf32"),
         )
 
     @hookimpl
@@ -133,37 +110,37 @@ class GpuDevice:
 
         Compiled kernels stay in the user's own folder.
         """
-        identity = json.dumps(self._identify(executable.card)).encode()
-        return Payload({**pack_prepared(executable.network, executable.recipe), _IDENTITY: identity}, VERSION)
+        identity = json.dumps(self._identify(executable.card, executable.precision)).encode()
+        sections = pack_network(executable.network)
+        for constant in executable.network.initializers.values():
+            constant.release()
+        return Payload({**sections, _IDENTITY: identity}, VERSION)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """Writes the weights to the card as they lie in the blob, and chooses the kernels.
+        """Writes the weights to the card as they lie in the blob: nothing is folded or cast again.
 
-        Raises: BlobMismatchError for a blob of another library, another kind of card or other keys; BlobDamagedError.
+        Raises: BlobMismatchError for a blob of another library, another kind of card or other keys.
         """
-        payload.require_version(1, VERSION)
-        sections = dict(payload.sections)
-        identity = json.loads(bytes(sections.pop(_IDENTITY)))
-        here = self._identify(self._card(device))
+        payload.require_version(VERSION)
+        identity = json.loads(bytes(payload.sections[_IDENTITY]))
+        here = self._identify(self._card(device), read_precision(config))
         if identity != here:
             raise BlobMismatchError(
-                f"cannot import the blob on {device}: it was exported with {describe_mapping(identity)}, here is "
-                f"{describe_mapping(here)}; load the model again and export it"
+                f"cannot import the blob on {device}: it was exported with {_describe(identity)}, here is {_describe(here)}; "
+                "load the model again and export it"
             )
-        sections.pop(_PLANS, None)
-        if WEIGHTS not in sections:
-            return self._compile(device, self._prepare(device, unpack_network(sections), config), config)
-        prepared = unpack_prepared(sections, describe_recipe(config), str(device))
-        self._require_taken(device, prepared)
-        return self._compile(device, prepared, config, is_stored=True)
+        prepared = unpack_network(payload.sections)
+        reasons = find_card_refusals(prepared, self._extensions, dtypes=DTYPES | SMALL)
+        require_all_supported(device, prepared, answer_query(device, prepared, reasons))
+        return self._compile(device, prepared, config)
 
-    def _identify(self, card: Card) -> dict[str, str]:
-        return {"library": self._runtime.name, "compute capability": card.facts.capability}
+    def _identify(self, card: Card, precision: str) -> dict[str, str]:
+        return {"library": self._runtime.name, "compute capability": card.facts.capability, "precision": precision}
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:
-        """Takes any operator that is given as a function on host arrays; it runs there, between counted copies."""
+        """Takes any custom operator: a function on host arrays, which runs on the host between counted copies."""
         self._extensions[extension.domain, extension.op_type] = extension
         return True
 
@@ -176,7 +153,7 @@ class GpuDevice:
 
     @hookimpl
     def from_host(self, device: DeviceName, array: Any, spec: ValueSpec, target: Any) -> Any:
-        """Returns a copy on the card, in `target` if given; an array that lies there already is taken as it is."""
+        """Returns a copy on the card, in `target` unless that is None; an array of the card is returned as it is."""
         card = self._card(device)
         if isinstance(array, list):
             return [self.from_host(device, element, spec, None) for element in array]
@@ -189,7 +166,7 @@ class GpuDevice:
 
     @hookimpl
     def close_device(self) -> bool:
-        """Forgets the extensions, and gives back what the library keeps."""
+        """Forgets the extensions, and frees the library's unused memory."""
         self._extensions.clear()
         for card in self._runtime.cards():
             card.free_unused()
@@ -197,17 +174,56 @@ class GpuDevice:
 
 
 def read_precision(config: Mapping[str, Any]) -> str:
-    """Returns what float32 is computed in."""
-    precision = config[PRECISION_KEY]
-    return str(precision) if precision is not None else "tf32" if config[MODE_KEY] == "PERFORMANCE" else "f32"
+    """Returns the element type that float32 values are lowered to; TF32 is no type, and CuPy's to choose (CUPY_TF32)."""
+    return {"f16": "float16", "bf16": "bfloat16"}.get(config[PRECISION_KEY], "float32")
 
 
-def describe_recipe(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the configuration that the prepared weights depend on; other keys do not affect them."""
-    return {"precision": LOWERED.get(read_precision(config), "float32"), "attention": False}
+def _describe(identity: Mapping[str, str]) -> str:
+    return ", ".join(f"{subject} {value}" for subject, value in identity.items())
 
 
 def find_capabilities(capability: str) -> tuple[str, ...]:
-    """Returns what a card computes with, by its compute capability: tensor cores take bfloat16 and TF32 from 8.0 on."""
+    """Returns the capabilities of a card by its compute capability: tensor cores take bfloat16 and TF32 from 8.0 on."""
     major = int(capability.partition(".")[0])
     return ("FP32", "FP64", "FP16", *(("BF16", "TF32") if major >= _AMPERE else ()), "INT8")
+
+
+def find_card_refusals(
+    network: Network, extensions: Mapping[tuple[str, str], Any], *, dtypes: frozenset[str] = DTYPES
+) -> dict[str, str]:
+    """Returns node name -> reason for each node of the root graph that the card does not run.
+
+    `extensions` are custom operators that the Core knows, functions on host arrays: they run there, between counted copies. `dtypes` are
+    the element types that values may have.
+    """
+    reasons = find_refusals(network, extensions=extensions, dtypes=dtypes)
+    for node in network.nodes:
+        reason = reasons.get(node.name) or _refuse_node(node, network, dtypes)
+        if reason is not None:
+            reasons[node.name] = reason
+    return reasons
+
+
+def _refuse_node(node: Node, graph: Graph, dtypes: frozenset[str]) -> str | None:
+    record = find_kernel(node)
+    if record is not None and record.runs_on_host:
+        return f"{node.operator} is computed on the host; HETERO:GPU,CPU runs it on CPU"
+    # The table has checked the inputs of a kernel, but not of a custom operator.
+    for value in (*(node.inputs if record is None else ()), *node.writes):
+        value_type = graph.type_of(value)
+        if isinstance(value_type, TensorType) and value_type.dtype is not None and value_type.dtype not in dtypes:
+            return f"value '{value}' of {node.operator} has dtype {value_type.dtype}; a card has {', '.join(sorted(dtypes))}"
+    reduction = node.attributes.get("reduction", "none")
+    if node.op_type in ("ScatterElements", "ScatterND") and not node.domain and reduction != "none":
+        value_type = graph.type_of(node.inputs[0])
+        if value_type is None and node.inputs[0] in graph.initializers:
+            value_type = graph.initializers[node.inputs[0]].type
+        dtype = value_type.dtype if isinstance(value_type, TensorType) else None
+        if reduction not in ATOMIC_REDUCTIONS or dtype not in ATOMIC_DTYPES:
+            return f"reduction '{reduction}' of {node.operator} on {dtype or 'an unknown type'} has no atomic instruction"
+    for attribute, body in node.bodies.items():
+        for inner in body.nodes:
+            reason = _refuse_node(inner, body, dtypes)
+            if reason is not None:
+                return f"node '{inner.name}' in {attribute} of {node.operator}: {reason}"
+    return None

@@ -10,6 +10,8 @@ import gc
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from hetero_core.contract import Executable, Extension, RunContext
@@ -20,72 +22,57 @@ from hetero_core.kernels.execution import Program
 from hetero_core.kernels.host_operators import HostOperator
 from hetero_core.kernels.program import compile_program, find_host_inputs
 from hetero_core.network.graph import Network, iterate_graphs
-from hetero_core.network.types import HOST, ValueSpec
-from hetero_cupy.conversions import SMALL
-from hetero_cupy.namespace import CardNamespace
-from hetero_cupy.operators import CardOperators
-from hetero_cupy.placement import place_value
-from hetero_cupy.refusals import DTYPES
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.types import HOST, MapType, TensorType, ValueSpec, ValueType
+from hetero_cupy.namespace import DTYPES, SMALL, CardNamespace, CopyCounts
 from hetero_cupy.runtime import Card
-from hetero_cupy.traffic import CopyCounts
-from hetero_cupy.uploads import Uploads
+
+SMALLEST_LEFT = 1 << 10
+"""The smallest constant, in bytes, that lives on the card alone; smaller constants stay on the host."""
 
 GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the network to another device, as in HETERO:GPU,CPU"
 
 
 class GpuExecutable(Executable):
-    """A compiled program on one card. `transformed` is the network as it is compiled; exports hold `prepared`, what it was made from."""
+    """A compiled program on one card. `network` is the prepared network, its large constants on the card alone."""
 
     def __init__(
-        self,
-        prepared: Network,
-        transformed: Network,
-        card: Card,
-        *,
-        recipe: Mapping[str, Any],
-        is_stored: bool,
-        extensions: Mapping[tuple[str, str], Extension],
-        where: str,
-        operators: CardOperators,
+        self, prepared: Network, card: Card, *, precision: str, extensions: Mapping[tuple[str, str], Extension], where: str
     ) -> None:
-        """Writes the weights to the card.
-
-        `recipe` says what the weights were prepared for; `is_stored` that they lie in a blob, and need not be read back to be exported.
+        """Writes the weights to the card. `precision` is the element type that float32 was lowered to.
 
         Raises: DeviceMemoryError.
         """
-        self.recipe = recipe
+        self.precision = precision
         self.card = card
         self.traffic = CopyCounts()
         self.weights = CopyCounts()
         self._where = where
         self._extensions = {key: HostOperator(extension, self._read, self._write) for key, extension in extensions.items()}
-        self._stream = card.create_stream()
-        self._own = operators.list_extensions()
-        host_inputs = find_host_inputs(transformed)
+        host_inputs = find_host_inputs(prepared)
         self.inputs = tuple(
             ValueSpec(spec.name, spec.type, HOST) if spec.name in host_inputs else place_value(spec, card.memory)
             for spec in prepared.inputs
         )
         self.outputs = tuple(place_value(spec, card.memory) for spec in prepared.outputs)
-        require_room_for_weights(card, transformed, where)
-        uploads = Uploads()
-        self._uploads: Uploads | None = uploads
+        require_room_for_weights(card, prepared, where)
+        # Host memory and its copy on the card. The host's array is held as well: its address is its own only while it lives.
+        self._uploads: dict[tuple[int, int, str], tuple[Any, Any]] = {}
         self._counted = self.weights
         with self._watch_memory("while the weights were written"):
-            self._program = self._compile(transformed, host_inputs)
+            self._program = self._compile(prepared, host_inputs)
         self._counted = self.traffic
-        self._uploads = None
-        self.network = prepared if is_stored else uploads.keep_on_card(prepared, self._download)
+        self.network = self._leave_weights_on_card(prepared)
+        self._uploads.clear()
 
     def _compile(self, network: Network, host_inputs: frozenset[str]) -> Program:
-        with self.card.use(self._stream):
+        with self.card.use(self.card.create_stream()):
             return compile_program(
                 network,
                 xp=CardNamespace(self.card, self.traffic),
                 to_host=self._read,
                 from_host=self._write,
-                extensions={**self._extensions, **self._own},
+                extensions=self._extensions,
                 dtypes=DTYPES | SMALL,
                 host_inputs=host_inputs,
             )
@@ -98,16 +85,31 @@ class GpuExecutable(Executable):
 
     def _write(self, array: Any) -> Any:
         if dtype_of_numpy(array.dtype) not in DTYPES | SMALL:
-            return array  # a text: it is an output as it is, since no kernel of the card reads one
+            return array  # texts stay on the host: no kernel of the card reads them
         self._counted.count_write(array.nbytes)
         written = self.card.from_host(array)
-        if self._uploads is not None:
-            self._uploads.note(array, written)
+        if self._counted is self.weights:
+            self._uploads[_identify(array)] = array, written
         return written
 
-    def _download(self, array: Any) -> Any:
-        self.weights.count_read(array.nbytes)
-        return self.card.to_host(array)
+    def _leave_weights_on_card(self, network: Network) -> Network:
+        """Returns the network with its large constants as renewable constants: an export reads them back from the card."""
+        constant_of_id: dict[int, Initializer] = {}
+        for constant in network.initializers.values():
+            upload = self._uploads.get(_identify(constant.array)) if constant.nbytes >= SMALLEST_LEFT else None
+            constant_of_id[id(constant)] = constant if upload is None else self._renew_from_card(constant, upload[1])
+        initializers = {name: constant_of_id[id(constant)] for name, constant in network.initializers.items()}
+        return replace(network, initializers=MappingProxyType(initializers))
+
+    def _renew_from_card(self, constant: Initializer, written: Any) -> Initializer:
+        shape = constant.shape
+
+        def download() -> Any:
+            self.weights.count_read(written.nbytes)
+            # A constant may have been written in another shape, as a bias that is spread.
+            return self.card.to_host(written).reshape(shape)
+
+        return Initializer(constant.dtype, shape, download, is_renewable=True)
 
     def create_state(self) -> Any:
         """Returns the stream of a request."""
@@ -120,16 +122,16 @@ class GpuExecutable(Executable):
 
     @contextmanager
     def _watch_memory(self, when: str) -> Iterator[None]:
-        """Turns the library's error for a full card into ours, and gives back what is kept for later."""
+        """Turns the library's error for a full card into ours, and frees unused memory of the card."""
         try:
             yield
         except Exception as error:
             if not self.card.is_out_of_memory(error):
                 raise
             needed, notes = self.card.wanted_bytes(error), getattr(error, "__notes__", [])
-            # The frames of the error hold the arrays of the run, for as long as somebody keeps the error.
+            # The frames of the error hold the arrays of the run for the lifetime of the error.
             traceback.clear_frames(error.__traceback__)
-            # Those of earlier errors are often a part of a cycle.
+            # Frames of earlier errors are often part of a cycle.
             gc.collect()
             self.card.free_unused()
             raise describe_full_card(self.card, self._where, when, needed, notes) from error
@@ -152,7 +154,7 @@ class GpuExecutable(Executable):
 
 
 def require_room_for_weights(card: Card, network: Network, where: str) -> None:
-    """Raises DeviceMemoryError where the constants of a network take more than is free on the card."""
+    """Raises DeviceMemoryError if the constants of a network take more than the card's free memory."""
     bytes_of_constant = {
         id(constant): constant.nbytes for graph in iterate_graphs(network) for constant in graph.initializers.values()
     }
@@ -176,3 +178,20 @@ def describe_full_card(card: Card, where: str, when: str, needed: int | None, no
     for note in notes:
         error.add_note(note)
     return error
+
+
+def place_value(spec: ValueSpec, memory: str) -> ValueSpec:
+    """Returns the spec with its memory: the host for texts, maps and element types that a card does not have."""
+    return ValueSpec(spec.name, spec.type, memory if _fits_card(spec.type) else HOST)
+
+
+def _fits_card(value_type: ValueType) -> bool:
+    if isinstance(value_type, MapType):
+        return False
+    if isinstance(value_type, TensorType):
+        return value_type.dtype is None or value_type.dtype in DTYPES
+    return _fits_card(value_type.element)
+
+
+def _identify(array: Any) -> tuple[int, int, str]:
+    return array.__array_interface__["data"][0], array.nbytes, str(array.dtype)

@@ -1,21 +1,55 @@
-"""The divergences: where a card's library is not NumPy, said once, with the reason. Kernels get this namespace as `xp`.
+"""The namespace `xp` of kernels on a card: the library's own, except for its differences from NumPy, which stand here with the reason.
 
-Everything else is the library's own. Each entry can go when the library does what NumPy does, without a wait.
+An entry can go when the library does the same as NumPy, without a wait.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.registry import BOOL, COMPLEX, INTEGERS
 from hetero_cupy.runtime import Card
-from hetero_cupy.traffic import CopyCounts
 
-# CuPy 14.2 writes at repeated indices by atomic instructions. Products and the other element types have no atomic instruction.
+SMALL = frozenset({"float16", "bfloat16"})
+DTYPES = INTEGERS | COMPLEX | BOOL | {"float16", "float32", "float64"}
+"""The element types of models that run on a card. CuPy 14.2 has bfloat16 in some functions only, and no 8-bit and 4-bit floats."""
+
+# CuPy 14.2 writes at repeated indices by atomic instructions. Products and further element types have no atomic instruction.
 ATOMIC_REDUCTIONS = frozenset({"none", "add", "max", "min"})
 ATOMIC_DTYPES = frozenset({"float16", "float32", "float64", "int32", "uint32", "uint64"})
+
+
+@dataclass
+class CopyCounts:
+    """Numbers and bytes of the copies of runs inside a network; the core counts the copies at the network's border."""
+
+    reads: int = 0
+    read_bytes: int = 0
+    writes: int = 0
+    written_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def count_read(self, nbytes: int) -> None:
+        """Counts one copy from the card to the host."""
+        with self._lock:
+            self.reads += 1
+            self.read_bytes += nbytes
+
+    def count_write(self, nbytes: int) -> None:
+        """Counts one copy from the host to the card."""
+        with self._lock:
+            self.writes += 1
+            self.written_bytes += nbytes
+
+    def snapshot(self) -> tuple[int, int, int, int]:
+        """Returns reads, their bytes, writes, their bytes."""
+        with self._lock:
+            return self.reads, self.read_bytes, self.writes, self.written_bytes
 
 
 class CardNamespace:
@@ -34,8 +68,8 @@ class CardNamespace:
     def asarray(self, value: Any, dtype: Any = None, order: str | None = None) -> Any:
         """Returns an array on the card.
 
-        CuPy would write a Python number or a list through a buffer of the host, without a word: a number is filled in by a kernel that
-        has it as its argument, a list or a host array is a counted copy.
+        CuPy would copy a Python number or a list from the host uncounted. Here a kernel fills in a number, its argument; a list or a
+        host array is a counted copy.
         """
         if self._card.owns(value):
             # An array without elements, or with a single axis of size 1, counts as C-contiguous for any strides.
@@ -50,7 +84,7 @@ class CardNamespace:
         return self._card.from_host(host)
 
     def nonzero(self, flags: Any) -> tuple[Any, ...]:
-        """Returns the positions in a vector. Their number must be known on the host before anything else can be: one counted read."""
+        """Returns the positions in a vector. The host needs their number for the next step: a counted read."""
         self._traffic.count_read(8)
         return (self._card.find_nonzero(flags),)
 
@@ -67,7 +101,7 @@ class HostRandom:
 
 
 class HostGenerator:
-    """NumPy's generator; what it draws is an array on the card."""
+    """NumPy's generator; its draws are arrays on the card."""
 
     def __init__(self, namespace: CardNamespace, generator: np.random.RandomState) -> None:
         self._namespace = namespace

@@ -1,10 +1,9 @@
-"""Lower precision: which values of a float32 network are kept in 16 bits when INFERENCE_PRECISION_HINT asks for it.
+"""Passes that prepare a network for a card; lower precision: the values of a float32 network that the hint puts in 16 bits.
 
-Data flow: a value keeps its name and float32; its copy in 16 bits has a name of its own, and each node reads the one that suits it. The
-operator of a node decides what it makes: products make 16 bits; operators that only move or mix values make what they read; all others,
-such as Exp, Pow and sums, make float32, since their results may leave the range of 16 bits or need more digits. Constants are cast here,
-once. Outputs and values that bodies read stay float32, as in the model. Kernels sum in float32 whatever they read. Imports no array
-library at its head.
+Data flow: a value keeps its name and float32; its copy in 16 bits has a name of its own, and each node reads the form that suits it. The
+operator decides the type of a result: products make 16 bits; operators that move or mix values keep the type of their inputs; all further
+operators, such as Exp, Pow and sums, make float32, since their results may leave the range of 16 bits or need more digits. Constants are
+cast here, once. Outputs and values that bodies read stay float32, as in the model. Kernels sum in float32.
 """
 
 from __future__ import annotations
@@ -12,14 +11,22 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
+import numpy as np
+
 from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
 from hetero_core.kernels.registry import find_kernel
+from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
-from hetero_core.transforms.constants import drop_unread
-from hetero_cupy.value_types import find_type
+from hetero_core.transforms.activations import fuse_gelu
+from hetero_core.transforms.affine import fold_affines
+from hetero_core.transforms.constants import drop_unread, fold_constants
+from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
+from hetero_core.transforms.normalizations import fuse_layer_normalization
+from hetero_core.transforms.rewrite import run_passes
+from hetero_cupy.namespace import SMALL
 
 PRODUCTS = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 """Sums of products: they read 16 bits and make 16 bits, the sum is float32."""
@@ -40,14 +47,28 @@ NEUTRAL = frozenset(
         *("Sqrt", "Squeeze", "Sub", "Sum", "SwiGLU", "Swish", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where"),
     )
 )
-"""Operators whose results have 16 bits where every float that they read is small, or a constant that 16 bits hold, as embeddings."""
+"""Operators with 16-bit results if every float input is small, or a constant that 16 bits hold, as embeddings."""
 
 _CAST_OPSET = 13
 """The first opset whose Cast knows bfloat16."""
 
 
+def prepare_network(network: Network, *, precision: str) -> Network:
+    """Returns the network with its weights as the card gets them: constants folded, nodes joined, and 16 bits if `precision` says so."""
+    passes = (
+        eliminate_dropout,
+        eliminate_copies,
+        lambda current: fold_constants(current, evaluate_node),
+        fold_affines,
+        fuse_layer_normalization,
+        fuse_gelu,
+    )
+    network = run_passes(network, passes)
+    return lower_precision(network, precision) if precision in SMALL else network
+
+
 def lower_precision(network: Network, dtype: str) -> Network:
-    """Returns the network with 16-bit values, `dtype` "float16" or "bfloat16", where that is safe; its border keeps its types."""
+    """Returns the network with 16-bit values, `dtype` "float16" or "bfloat16", if that is safe; its border keeps its types."""
     lowering = _Lowering(network, dtype)
     for node in network.nodes:
         lowering.add(node)
@@ -55,7 +76,7 @@ def lower_precision(network: Network, dtype: str) -> Network:
 
 
 class _Lowering:
-    """The nodes so far, which values are there as they are, and which have a copy in 16 bits."""
+    """The nodes so far, the values present in float32, and the copies in 16 bits."""
 
     def __init__(self, network: Network, dtype: str) -> None:
         self._network = network
@@ -66,7 +87,7 @@ class _Lowering:
         self._constants: dict[str, Initializer] = dict(network.initializers)
         self._present = {spec.name for spec in network.inputs} | set(network.initializers)
         self._copies: dict[str, str] = {}
-        # What is small by its maker; a value that is float32 may have a copy, and yet everything after it is float32.
+        # Values that their makers write in 16 bits. A float32 value may have a copy, too, but its readers make float32.
         self._small: set[str] = set()
 
     def add(self, node: Node) -> None:
@@ -106,7 +127,8 @@ class _Lowering:
         )
 
     def _is_float32(self, name: str) -> bool:
-        value_type = find_type(self._network, name)
+        constant = self._network.initializers.get(name)
+        value_type = self._network.type_of(name) if constant is None else constant.type
         return isinstance(value_type, TensorType) and value_type.dtype == "float32"
 
     def _makes_small(self, node: Node, floats: list[str]) -> bool:
@@ -123,7 +145,7 @@ class _Lowering:
         return node.op_type in NEUTRAL and all(name in self._small for name in values)
 
     def _read(self, name: str) -> str:
-        """Returns the name, after a cast from the copy where the value itself is not there yet."""
+        """Returns the name; casts from the copy if the value itself is not present yet."""
         if name in self._copies and name not in self._present:
             self._cast(self._copies[name], name, "float32")
             self._present.add(name)
@@ -163,7 +185,7 @@ def _is_one_of(operators: frozenset[str], node: Node) -> bool:
 
 
 def _is_read_wide(node: Node, index: int) -> bool:
-    """Says whether an input keeps float32 beside small ones: parameters of normalizations, masks that 16 bits would make infinite."""
+    """Says whether an input keeps float32 beside small inputs: parameters of normalizations, masks that 16 bits would make infinite."""
     return bool(index and _is_one_of(NORMALIZED, node)) or (index == 3 and _is_one_of(frozenset({"Attention"}), node))
 
 
@@ -173,9 +195,7 @@ def _stays_on_host(node: Node, index: int) -> bool:
 
 
 def _fits_in(constant: Initializer, dtype: str) -> bool:
-    """Says whether 16 bits hold a constant: nothing finite becomes infinite, and no single number becomes zero."""
-    import numpy as np  # the head imports no array library
-
+    """Says whether 16 bits hold a constant: no finite element becomes infinite, and a single number does not become zero."""
     with np.errstate(over="ignore"):
         small = constant.array.astype(numpy_dtype(dtype)).astype(np.float32)
     if (np.isinf(small) & np.isfinite(constant.array)).any():

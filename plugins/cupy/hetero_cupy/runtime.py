@@ -1,11 +1,11 @@
-"""The interface that the device needs from a GPU library. CuPy implements it, and a card of make-believe for machines without one.
+"""The interface that the device needs from a GPU library. CuPy implements it, and cards of make-believe for tests.
 
-Everything else of the plugin knows cards through these protocols only, so that the same code runs on both. Imports no array library.
+All further code of the plugin knows cards through these protocols only, so that the same code runs on both. Imports no array library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,16 +14,12 @@ Array = Any
 """An array in a card's memory."""
 HostArray = Any
 """A NumPy array."""
-Launch = Callable[[int, int, tuple[Any, ...]], None]
-"""A compiled kernel: blocks, threads of a block, arguments; of arrays the address of their first element, numbers as NumPy has them.
-
-Arrays are C-contiguous."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """Facts about a card, known before anything runs. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has;
-    `uuid` its driver's identifier, 32 hexadecimal digits, "" if it has none."""
+    """Facts about a card, known before the first run. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has;
+    `uuid` its driver's identifier, 32 hexadecimal digits, "" if unknown."""
 
     full_name: str
     capability: str
@@ -36,7 +32,7 @@ class Card(Protocol):
 
     facts: CardFacts
     memory: str
-    """The name of its memory in a ValueSpec: two cards share arrays where it is the same."""
+    """The name of its memory in a ValueSpec: cards with the same name share arrays."""
     xp: Any
     """The array namespace. It never reads from the card or writes to it by itself."""
 
@@ -47,31 +43,22 @@ class Card(Protocol):
         """Returns a copy on the card, complete for every later `use` and `to_host`; the host's array may be changed at once."""
 
     def fill(self, target: Array, array: HostArray) -> None:
-        """Copies an array into one of its size on the card; as complete as `from_host`."""
+        """Copies an array into an array of its size on the card; as complete as `from_host`."""
 
     def owns(self, value: Any) -> bool:
         """Says whether a value is an array in this card's memory."""
 
     def find_nonzero(self, flags: Array) -> Array:
-        """Returns the positions of what is true in a vector, int64; reads their number, 8 bytes."""
+        """Returns the positions of true elements in a vector, int64; reads their number, 8 bytes."""
 
     def create_stream(self) -> Any:
-        """Returns a queue of work for one request."""
+        """Returns a queue of work for a request."""
 
     def use(self, stream: Any) -> AbstractContextManager[None]:
-        """Sends what this thread calls meanwhile to a stream of the card; at its end all of it is done."""
-
-    def compile_kernel(self, name: str, source: str) -> Launch | None:
-        """Returns the kernel `name` of a module in CUDA C++, None if the card compiles nothing."""
-
-    def multiply(self, a: Array, b: Array, *, uses_tf32: bool) -> Array:
-        """Returns the product of the last two axes, the others broadcast; both of one type, float32 or of 16 bits.
-
-        Sums are float32, the result is rounded once. With TF32 the elements of float32 may lose all but 10 bits of their fractions.
-        """
+        """Sends the calls of this thread to a stream of the card, and waits for them at the end of the block."""
 
     def read_memory(self) -> tuple[int, int]:
-        """Returns the bytes that are free and all bytes; what only the library's pool holds counts as free."""
+        """Returns the free bytes and all bytes; unused memory in the library's pool counts as free."""
 
     def read_utilisation(self) -> int | None:
         """Returns the per cent of time that the card was busy; None if unknown."""
@@ -80,10 +67,10 @@ class Card(Protocol):
         """Says whether an error is the library's for a card without room."""
 
     def wanted_bytes(self, error: BaseException) -> int | None:
-        """Returns how many bytes were asked for when there was no room, None if the error does not say."""
+        """Returns the number of bytes of the failed allocation, None if the error does not say."""
 
     def free_unused(self) -> None:
-        """Gives back what the library keeps for later."""
+        """Frees the unused memory of the library's pool."""
 
 
 class Runtime(Protocol):

@@ -20,7 +20,7 @@ def runtime() -> FakeRuntime:
 @pytest.fixture
 def core(runtime: FakeRuntime) -> Iterator[Core]:
     with Core() as opened:
-        # In an environment where the plugin is installed its entry point has the name GPU.
+        # If the plugin is installed, its entry point has the name GPU.
         if "GPU" in opened.device_names:
             opened.unregister_plugin("GPU")
         opened.register_plugin("GPU", GpuDevice("GPU", runtime))

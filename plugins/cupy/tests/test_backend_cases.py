@@ -1,4 +1,4 @@
-"""onnx's own cases on a card of make-believe: what is claimed is right, and nothing crosses to the host but what is counted."""
+"""onnx's own cases on a card of make-believe: claimed nodes are right, and every copy to or from the host is counted."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from hetero_core.testing.compare import describe_mismatch
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "tf32": {"INFERENCE_PRECISION_HINT": "tf32"},
     "f16": {"INFERENCE_PRECISION_HINT": "f16"},
     "bf16": {"INFERENCE_PRECISION_HINT": "bf16"},
 }
-# Config -> one of so many cases is tried with it; WHOLE_KIT in the environment makes it each.
+# Every n-th case is tried with a lower precision; WHOLE_KIT in the environment makes that every case.
 SPARSE = 1 if os.environ.get("WHOLE_KIT") else 8
 # Differences over the largest value of an output: some roundings of 2^-11, or of 2^-8.
-BOUNDS = {"tf32": 5e-3, "f16": 5e-3, "bf16": 4e-2}
+BOUNDS = {"f16": 5e-3, "bf16": 4e-2}
 
 
 @pytest.fixture(scope="module")
@@ -34,33 +33,37 @@ def cases() -> list[BackendCase]:
 
 
 def find_mismatch(case: BackendCase, loaded: ExecutableNetwork, card: Any, *, bound: float) -> str | None:
-    """Returns what is wrong with the outputs, or with the number of copies."""
+    """Returns the fault of the outputs or of the number of copies, None if all is right."""
     request = loaded.create_infer_request()
     for inputs, expected in case.runs:
-        given = {spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=False)}
+        named_inputs = {spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=False)}
         card.copies.clear()
         before = loaded.executable.traffic.snapshot()
-        found = request.infer(given)
-        problem = check_copies(loaded, given, found, card.copies, before)
+        outputs = request.infer(named_inputs)
+        problem = check_copies(loaded, named_inputs, outputs, card.copies, before)
         if problem is not None:
             return problem
-        for (name, value), wanted in zip(found.items(), expected, strict=True):
-            mismatch = describe_mismatch(value, wanted, rtol=max(case.rtol, 1e-4, bound), name=name)
+        for (name, value), expected_value in zip(outputs.items(), expected, strict=True):
+            mismatch = describe_mismatch(value, expected_value, rtol=max(case.rtol, 1e-4, bound), name=name)
             if mismatch is not None:
                 return mismatch
     return None
 
 
 def check_copies(
-    loaded: ExecutableNetwork, given: dict[str, Any], found: dict[str, Any], copies: list[tuple[str, int]], before: tuple[int, ...]
+    loaded: ExecutableNetwork,
+    inputs: dict[str, Any],
+    outputs: dict[str, Any],
+    copies: list[tuple[str, int]],
+    before: tuple[int, ...],
 ) -> str | None:
-    """Returns what is wrong where there are other copies than those of the border and those that the network counted."""
+    """Returns the fault if the card saw more or fewer copies than the border and the network's own count."""
     after = loaded.executable.traffic.snapshot()
     inside = [new - old for new, old in zip(after, before, strict=True)]
-    reads = sum(count_tensors(found[spec.name]) for spec in loaded.outputs if spec.memory != HOST)
-    writes = sum(count_tensors(given.get(spec.name)) for spec in loaded.inputs if spec.memory != HOST)
-    seen = [sum(1 for way, _ in copies if way == wanted) for wanted in ("to_host", "from_host")]
-    # The number of elements that NonZero finds is counted as a read, and is none of an array.
+    reads = sum(count_tensors(outputs[spec.name]) for spec in loaded.outputs if spec.memory != HOST)
+    writes = sum(count_tensors(inputs.get(spec.name)) for spec in loaded.inputs if spec.memory != HOST)
+    seen = [sum(1 for way, _ in copies if way == direction) for direction in ("to_host", "from_host")]
+    # NonZero counts a read for its number of elements, which is no copy of an array.
     lengths = inside[0] - (seen[0] - reads)
     if lengths < 0 or (lengths and "NonZero" not in {node.op_type for node in iterate_nodes(loaded)}):
         return f"{seen[0]} arrays were read, {reads} at the border and {inside[0]} counted"
@@ -79,7 +82,7 @@ def count_tensors(value: Any) -> int:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_is_claimed_is_right_and_every_copy_is_counted(cases: list[BackendCase], name: str) -> None:
+def test_claims_are_right_and_copies_are_counted(cases: list[BackendCase], name: str) -> None:
     config, every = CONFIGS[name], 1 if name == "plain" else SPARSE
     cases = cases[list(CONFIGS).index(name) % every :: every]
     runtime = FakeRuntime()

@@ -1,4 +1,4 @@
-"""The device on cards of make-believe: where values lie, what crosses, what happens when a card is full, blobs, metrics."""
+"""The device on cards of make-believe: the memory of values, copies, full cards, blobs, metrics."""
 
 from __future__ import annotations
 
@@ -226,13 +226,13 @@ def test_export_comes_back_on_the_same_kind_of_card_only(core: Core, read: Calla
 
 
 def test_metrics_tell_the_card(core: Core) -> None:
-    wanted = {
+    expected = {
         "FULL_DEVICE_NAME": "card of make-believe 1 with make-believe 0",
         "DEVICE_ARCHITECTURE": "compute capability 0.0",
         "GPU_COMPUTE_CAPABILITY": "0.0",
         "GPU_UTILISATION": -1,
     }
-    assert {name: core.get_metric("GPU.1", name) for name in wanted} == wanted
+    assert {name: core.get_metric("GPU.1", name) for name in expected} == expected
     assert core.get_metric("GPU", "GPU_FREE_MEMORY_BYTES") > 0
 
 

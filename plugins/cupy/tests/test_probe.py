@@ -1,4 +1,4 @@
-"""What the user reads where CuPy cannot work: one sentence with the cure for each thing that may be missing."""
+"""The message if CuPy cannot work: a sentence with the cure for each missing part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hetero_cupy.probe import Facts, explain_facts, explain_import, find_facts
+from hetero_cupy.cupy_runtime import Facts, explain_facts, explain_import, find_facts
 
 from hetero_core import Core
 
@@ -41,7 +41,7 @@ def test_each_thing_that_is_missing_has_its_sentence(facts: Facts, reason: str, 
 
 
 def test_nothing_missing_says_nothing() -> None:
-    # A driver of the same major version serves a runtime of a later minor one.
+    # A driver serves a runtime of the same major and a later minor version.
     assert explain_facts(Facts(12020, 12090, 2)) is None
     assert explain_facts(Facts(13000, 12090, 1)) is None
 
@@ -57,7 +57,7 @@ def test_missing_and_broken_cupy_are_told_apart() -> None:
 
 
 def make_library(driver: int, count: Any, nvrtc: Any) -> Any:
-    """Returns an object in the shape of CuPy; its answers are those of machines that are not here."""
+    """Returns an object in the shape of CuPy, with the answers of another machine."""
     runtime = SimpleNamespace(driverGetVersion=lambda: driver, runtimeGetVersion=lambda: 12090, getDeviceCount=count)
     return SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getVersion=nvrtc)))
 
@@ -68,12 +68,12 @@ def fail(text: str) -> Any:
 
 def test_facts_stop_at_the_first_thing_that_is_missing() -> None:
     assert find_facts(make_library(0, lambda: fail("a"), lambda: fail("b")), lambda: fail("c")) == Facts(0, 12090)
-    found = find_facts(make_library(12080, lambda: fail("no device"), lambda: fail("b")), lambda: fail("c"))
-    assert found == Facts(12080, 12090, 0, "RuntimeError: no device")
-    found = find_facts(make_library(12080, lambda: 2, lambda: fail("no file")), lambda: fail("c"))
-    assert found == Facts(12080, 12090, 2, nvrtc_error="RuntimeError: no file")
-    found = find_facts(make_library(12080, lambda: 2, lambda: (12, 9)), lambda: fail("bad"))
-    assert found == Facts(12080, 12090, 2, kernel_error="RuntimeError: bad")
+    facts = find_facts(make_library(12080, lambda: fail("no device"), lambda: fail("b")), lambda: fail("c"))
+    assert facts == Facts(12080, 12090, 0, "RuntimeError: no device")
+    facts = find_facts(make_library(12080, lambda: 2, lambda: fail("no file")), lambda: fail("c"))
+    assert facts == Facts(12080, 12090, 2, nvrtc_error="RuntimeError: no file")
+    facts = find_facts(make_library(12080, lambda: 2, lambda: (12, 9)), lambda: fail("bad"))
+    assert facts == Facts(12080, 12090, 2, kernel_error="RuntimeError: bad")
     assert find_facts(make_library(12080, lambda: 2, lambda: (12, 9)), lambda: None) == Facts(12080, 12090, 2)
 
 
@@ -93,7 +93,7 @@ with Core() as core:
 
 
 def ask_device(home: Any) -> list[str]:
-    """Returns what a fresh process says of the device, and where kernels would go."""
+    """Returns the output of a fresh process: the reason of the device, and the folder of its kernels."""
     environment = {key: value for key, value in os.environ.items() if key != "CUPY_CACHE_DIR"}
     ended = subprocess.run(
         [sys.executable, "-c", ASK],

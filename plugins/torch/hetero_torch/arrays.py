@@ -14,7 +14,7 @@ DTYPES = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float16
 
 
 def to_tensor(array: Any, place: torch.device) -> torch.Tensor:
-    """Returns an array as a tensor on a device: on the processor the tensor of the array's own memory, which is not to be written."""
+    """Returns an array as a tensor on a device; on the processor a view of the array's memory, which must not be written."""
     array = np.asarray(array)
     # PyTorch does not know the types of ml_dtypes; their bits pass as integers.
     tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if _is_bfloat16(array) else torch.from_numpy(array)
@@ -22,7 +22,7 @@ def to_tensor(array: Any, place: torch.device) -> torch.Tensor:
 
 
 def to_array(tensor: torch.Tensor) -> Any:
-    """Returns a tensor as a C-contiguous array: a tensor of the processor as its own memory where it is contiguous."""
+    """Returns a tensor as a C-contiguous array; a view of a contiguous tensor of the processor."""
     tensor = tensor.cpu().contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(numpy_dtype("bfloat16"))
@@ -36,7 +36,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 _FIRST_ADDED = 256
-"""The number from which on types of other libraries are numbered in NumPy."""
+"""The first number of NumPy for types of further libraries."""
 
 
 def _is_bfloat16(array: np.ndarray[Any, Any]) -> bool:

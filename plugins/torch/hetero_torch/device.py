@@ -1,4 +1,4 @@
-"""The TORCH device: hooks on PyTorch. `TORCH` and `TORCH.CPU` are the processor, `TORCH.CUDA.0` and others accelerators."""
+"""The TORCH device: hooks on PyTorch. `TORCH` and `TORCH.CPU` are the processor; `TORCH.CUDA.0` is an accelerator."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from hetero_core.contract import DeviceHooks, DeviceName, Executable, Extension,
 from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY, describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.hookspecs import hookimpl
+from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.transforms.activations import fuse_gelu, fuse_hard_swish, fuse_swish
 from hetero_core.transforms.attention import fuse_attention
+from hetero_core.transforms.constants import fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.normalizations import fuse_layer_normalization, fuse_rms_normalization, fuse_softmax
 from hetero_core.transforms.rewrite import run_passes
 from hetero_torch.arrays import DTYPES, to_array, to_tensor
 from hetero_torch.executable import TorchExecutable
-from hetero_torch.folding import fold_numbers
 from hetero_torch.installation import CPU, TorchProcessors
 from hetero_torch.table import find_torch_refusals
 
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 PASSES = (
-    fold_numbers,
+    lambda network: fold_constants(network, evaluate_node),
     fuse_attention,
     fuse_layer_normalization,
     fuse_rms_normalization,
@@ -36,14 +37,14 @@ PASSES = (
     fuse_hard_swish,
     fuse_swish,
 )
-"""Passes that join an expression of several nodes to one function; nodes that the device takes stay nodes that it takes."""
+"""Passes that fold constants and join an expression of several nodes to one function; the device takes the joined nodes, too."""
 
 
 class TorchDevice(DeviceHooks):
     """One object per Core and registered name; the places of PyTorch are its ids."""
 
     def __init__(self, name: str, places: TorchProcessors, *, shares_memory: bool = True) -> None:
-        """With `shares_memory=False` the processor has a memory of its own, too, as accelerators do: for tests without one."""
+        """With `shares_memory=False` the processor has a memory of its own, as accelerators do: for tests without an accelerator."""
         self._name = name
         self._places = places
         self._shares_memory = shares_memory
@@ -70,13 +71,16 @@ class TorchDevice(DeviceHooks):
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
-        """Takes what the table has, in the element types of the place."""
+        """Takes the nodes of the table, in the element types of the place."""
         transformed = run_passes(network, PASSES_OF_QUERY)
-        reasons = find_torch_refusals(transformed, dtypes=self._find_dtypes(device), extensions=self._extensions)
+        place = self._places.find(device.id)
+        reasons = find_torch_refusals(
+            transformed,
+            dtypes=DTYPES - {"float64"} if place.type == "mps" else DTYPES,
+            shares_memory=place.type == "cpu" and self._shares_memory,
+            extensions=self._extensions,
+        )
         return query_by_transform(device, network, lambda _: transformed, lambda node, _: reasons.get(node.name))
-
-    def _find_dtypes(self, device: DeviceName) -> frozenset[str]:
-        return DTYPES - {"float64"} if self._places.find(device.id).type == "mps" else DTYPES
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, query: QueryResult | None = None) -> Executable:
@@ -105,7 +109,7 @@ class TorchDevice(DeviceHooks):
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:
-        """Takes any operator that is given as a function on arrays of the host; it runs there."""
+        """Takes any custom operator: a function on arrays of the host, which runs there."""
         self._extensions[extension.domain, extension.op_type] = extension
         return True
 

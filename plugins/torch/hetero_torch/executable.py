@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from hetero_core.contract import Executable, Extension, RunContext
 from hetero_core.errors import DeviceMemoryError
 from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
-from hetero_core.kernels.program import find_host_inputs
+from hetero_core.kernels.host_operators import HostOperator
+from hetero_core.kernels.program import compile_program, find_host_inputs
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_torch.arrays import to_array, to_tensor
-from hetero_torch.program import compile_torch, copy_constants, find_constant_memory, wait_for_steps
+from hetero_torch.arrays import DTYPES, to_array, to_tensor
+from hetero_torch.table import TORCH_KERNELS, find_operator
 
 
 class TorchExecutable(Executable):
-    """A program at one place, shared by threads. `network` is the user's own, `transformed` the one that is compiled.
+    """A program at one place, shared by threads. `network` is the user's, `transformed` the compiled network.
 
-    On the processor values lie in the memory of the host, unless `memory` says that they are in one of their own.
+    On the processor values lie in the memory of the host, unless `memory` names a memory of their own.
     """
 
     def __init__(
@@ -43,7 +47,19 @@ class TorchExecutable(Executable):
         self.outputs = tuple(_place_value(spec, memory) for spec in network.outputs)
         self._is_entered = tuple(spec.name not in host_inputs and spec.memory == HOST for spec in self.inputs)
         with torch.inference_mode():
-            self._program: Program = compile_torch(transformed, place, extensions, host_inputs)
+            namespace = TorchNamespace(place)
+            self._program = compile_program(
+                transformed,
+                xp=namespace,
+                to_host=to_array,
+                from_host=namespace.asarray,
+                extensions={
+                    key: HostOperator(extension, _read, partial(to_tensor, place=place)) for key, extension in extensions.items()
+                },
+                dtypes=DTYPES,
+                host_inputs=host_inputs,
+                table=TORCH_KERNELS,
+            )
         self._constant_memory = find_constant_memory(self._program)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -71,9 +87,82 @@ class TorchExecutable(Executable):
         return copy_constants(results, self._constant_memory)
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
-        """The functions in the order in which they are called."""
-        return tuple(replace(node, kernel="torch") for node in self._program.list_steps(self.network.types))
+        """The steps in order: `torch` is a function of PyTorch, `toolkit` a kernel of the toolkit."""
+        has_function = {step.node.name for step in self._program.steps if find_operator(step.node) is not None}
+        steps = self._program.list_steps(self.network.types)
+        return tuple(replace(step, kernel="torch") if step.name in has_function else step for step in steps)
 
 
 def _place_value(spec: ValueSpec, memory: str) -> ValueSpec:
     return spec if memory == HOST else replace(spec, memory=memory)
+
+
+def _read(value: Any) -> Any:
+    return to_array(value) if isinstance(value, Tensor) else value
+
+
+class TorchNamespace:
+    """The functions of an array namespace that the kernels of `table.TENSOR_KERNELS` call, on tensors of a place."""
+
+    def __init__(self, place: torch.device) -> None:
+        self._place = place
+
+    def asarray(self, value: Any, dtype: Any = None) -> Tensor:
+        """Returns an array or a number as a tensor."""
+        if isinstance(value, Tensor):
+            return value
+        array = np.asarray(value, dtype=dtype)
+        # PyTorch knows no negative strides, as of reversed arrays.
+        return to_tensor(array.copy() if any(stride < 0 for stride in array.strides) else array, self._place)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Tensor:
+        """Returns zeros of a type of NumPy, or of PyTorch."""
+        if isinstance(dtype, torch.dtype):
+            return torch.zeros(shape, dtype=dtype, device=self._place)
+        return self.asarray(np.zeros(shape, dtype))
+
+    def concatenate(self, tensors: Any, axis: int = 0) -> Tensor:
+        """Returns the tensors joined along an axis."""
+        return torch.cat(tuple(tensors), axis)
+
+    def stack(self, tensors: Any, axis: int = 0) -> Tensor:
+        """Returns tensors along a new axis."""
+        return torch.stack(tuple(tensors), axis)
+
+    def transpose(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+        """Returns x with its axes in another order."""
+        return x.permute(axes)
+
+    def moveaxis(self, x: Tensor, source: int, target: int) -> Tensor:
+        """Returns x with one axis moved."""
+        return torch.movedim(x, source, target)
+
+
+def find_constant_memory(program: Program) -> frozenset[int]:
+    """Returns the memory addresses of the constants of a program and of its bodies."""
+    own = {_address(value) for value in program.values if isinstance(value, Tensor)}
+    return frozenset(own.union(*(find_constant_memory(body.program) for step in program.steps for body in step.bodies)))
+
+
+def copy_constants(results: tuple[Any, ...], constant_memory: frozenset[int]) -> tuple[Any, ...]:
+    """Returns results of a run; a result that shares memory with a constant is copied, since its reader may write into it."""
+    return tuple(result.clone() if _address(result) in constant_memory else result for result in results)
+
+
+def _address(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def wait_for_steps(program: Program, place: torch.device) -> Program:
+    """Returns a program whose steps wait for the place, so that their times are right."""
+    synchronize = torch.get_device_module(place).synchronize
+
+    def wait(function: Callable[..., Any]) -> Callable[..., Any]:
+        def compute(*inputs: Any, **bodies: Any) -> Any:
+            results = function(*inputs, **bodies)
+            synchronize()
+            return results
+
+        return compute
+
+    return replace(program, steps=tuple(replace(step, function=wait(step.function)) for step in program.steps))

@@ -46,7 +46,7 @@ class TorchProcessors:
         if torch.backends.mps.is_available():
             yield "MPS", torch.device("mps")
         if torch.xpu.is_available():
-            # The first one has torch's own name without a number.
+            # The first has torch's own name without a number.
             yield from (
                 (f"XPU.{index}" if index else "XPU", torch.device("xpu", index)) for index in range(torch.xpu.device_count())
             )
@@ -69,7 +69,7 @@ def open_torch() -> TorchProcessors:
 
 
 def _find_fault(torch: Any, place: Any) -> str | None:
-    """Returns why PyTorch cannot compute on a device, None if it can: one tiny sum, not a count of drivers."""
+    """Returns why PyTorch cannot compute on a device, None if it can: by a tiny sum, not by a count of drivers."""
     try:
         total = float(torch.ones(2, device=place).add(1).sum())
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -78,7 +78,7 @@ def _find_fault(torch: Any, place: Any) -> str | None:
 
 
 def _warn_once(torch: Any) -> None:
-    """Lets PyTorch say once, and to nobody, that tensors over read-only arrays can be written: this device never writes its inputs."""
+    """Silences PyTorch's only warning about tensors over read-only arrays: this device never writes its inputs."""
     array = np.zeros(1, np.float32)
     array.flags.writeable = False
     with warnings.catch_warnings():

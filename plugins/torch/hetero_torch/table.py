@@ -1,21 +1,24 @@
-"""The table of operators: ONNX's operator and version -> the function of PyTorch that computes it, and why a node has none.
+"""The table of kernels: the toolkit's, with PyTorch's own functions for products, windows, normalization, attention and single elements.
 
-An operator is one function of the node's inputs by position, absent ones as None, and of its attributes by name, with the toolkit's
-names and defaults. What the toolkit's own kernel does not take, as an unknown attribute or another element type, its table refuses, which
-also says which inputs come as arrays of the host. This table adds what PyTorch does not compute as ONNX says.
+A function gets the node's inputs by position, None for an absent input, and its attributes by name, with the toolkit's names and defaults.
+All further kernels of the toolkit run with NumPy on the host, which is the processor's own memory; accelerators refuse their nodes.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pkgutil import iter_modules
 from typing import Any, TypeVar
 
+import numpy as np
+import torch
+
 from hetero_core.errors import enumerate_choices
-from hetero_core.kernels.registry import NO_EXTENSIONS, Dtypes, find_refusals
+from hetero_core.kernels.registry import NO_EXTENSIONS, TOOLKIT, Declaration, Dtypes, KernelRecord, find_refusals
+from hetero_core.kernels.tables import KernelTable, Key
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType, ValueType
 from hetero_torch import operators
@@ -33,24 +36,17 @@ SIGNED = frozenset({"int8", "int16", "int32", "int64"})
 NUMBERS = FLOATS | SIGNED | {"uint8"}
 
 _MOVING = "Concat DepthToSpace Flatten Identity If Loop Scan Shape Size SpaceToDepth Split Squeeze Unsqueeze"
-TOOLKIT = frozenset(_MOVING.split())
-"""Operators whose kernels of the toolkit only move elements, or call bodies: they run on tensors as they are."""
-
-_IN_FLOAT64 = frozenset({"ConvInteger", "MatMulInteger"})
-"""Operators on integers that are computed in float64."""
+TENSOR_KERNELS = frozenset(_MOVING.split())
+"""Operators that only move elements, or call bodies: the toolkit's kernels run on tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One function. `dtypes` are the types of its first input; `widens` says that halves are computed in float32 and rounded once.
-
-    One that `is_placed` is told in the keyword `place` where to make its tensors, as none of its inputs says so.
-    """
+    """A function of PyTorch. `dtypes` are the types of its first input; with `widens` halves are computed in float32 and rounded once."""
 
     function: Callable[..., Any]
     dtypes: Dtypes
     widens: bool
-    is_placed: bool
     refuse: Refuse | None
 
 
@@ -58,14 +54,14 @@ _TABLE: dict[tuple[str, int], Operator] = {}
 
 
 def operator(
-    op_type: str, *since: int, dtypes: Dtypes = DTYPES, widens: bool = False, is_placed: bool = False, refuse: Refuse | None = None
+    op_type: str, *since: int, dtypes: Dtypes = DTYPES, widens: bool = False, refuse: Refuse | None = None
 ) -> Callable[[Function], Function]:
-    """Registers a function for versions of an operator, or for all that the toolkit has where none is named."""
+    """Registers a function for versions of an operator; without versions, for every version of the toolkit."""
 
     def register(function: Function) -> Function:
         for version in since or (0,):
             assert (op_type, version) not in _TABLE, f"two functions for {op_type}-{version}"
-            _TABLE[op_type, version] = Operator(function, dtypes, widens, is_placed, refuse)
+            _TABLE[op_type, version] = Operator(function, dtypes, widens, refuse)
         return function
 
     return register
@@ -80,31 +76,109 @@ def read_table() -> Mapping[tuple[str, int], Operator]:
 
 
 def find_operator(node: Node) -> Operator | None:
-    """Returns the operator of a node, None if there is no function for it or the toolkit's kernel runs."""
+    """Returns PyTorch's function for a node, None if the toolkit's kernel runs."""
     if node.domain:
         return None
     table = read_table()
     return table.get((node.op_type, node.since_version)) or table.get((node.op_type, 0))
 
 
+class TorchTable(KernelTable):
+    """The toolkit's kernels as a program of this device binds them: on tensors by PyTorch, on arrays of the host by the toolkit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: dict[Key, KernelRecord | None] = {}
+
+    def find(self, node: Node) -> KernelRecord | None:
+        """Returns the kernel of a node."""
+        key = (node.domain, node.op_type, node.since_version)
+        if key not in self._records:
+            record = TOOLKIT.find(node)
+            self._records[key] = None if record is None else _adapt(record, node)
+        return self._records[key]
+
+    def read(self) -> Mapping[Key, KernelRecord]:
+        """Returns the toolkit's kernels, which name the operators and versions."""
+        return TOOLKIT.read()
+
+
+TORCH_KERNELS = TorchTable()
+
+
+def _adapt(record: KernelRecord, node: Node) -> KernelRecord:
+    own, function, declaration = find_operator(node), record.function, {name: getattr(record, name) for name in _DECLARED}
+    if own is not None:
+        function = _dispatch(_widen(own.function) if own.widens else own.function, record.function)
+    elif node.op_type == "Size" and not node.domain:
+        function = _count_elements
+    elif node.domain or node.op_type not in TENSOR_KERNELS:
+        declaration["runs_on_host"] = True
+    return KernelRecord(
+        Declaration(**declaration), function, record.dtypes, record.attributes, record.required, record.input_limits
+    )
+
+
+_DECLARED = tuple(declared.name for declared in fields(Declaration))
+
+
+def _dispatch(function: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a kernel that calls PyTorch's function; arithmetic on shapes, which runs with NumPy, calls the toolkit's."""
+
+    def compute(xp: Any, *inputs: Any, **attributes: Any) -> Any:
+        return kernel(np, *inputs, **attributes) if xp is np else function(*inputs, **attributes)
+
+    return compute
+
+
+def _count_elements(xp: Any, x: Any) -> Any:
+    """Returns the number of elements; `size` of a tensor is a method. Source: ONNX Size-25."""
+    return np.asarray(x.numel() if isinstance(x, torch.Tensor) else x.size, np.int64)
+
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _widen(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that computes halves in float32 and rounds its results once."""
+
+    def compute(*inputs: Any, **attributes: Any) -> Any:
+        half = next((x.dtype for x in inputs if isinstance(x, torch.Tensor) and x.dtype in _HALVES), None)
+        if half is None:
+            return function(*inputs, **attributes)
+        wide = (x.float() if isinstance(x, torch.Tensor) and x.dtype in _HALVES else x for x in inputs)
+        results = function(*wide, **attributes)
+        if isinstance(results, tuple):
+            return tuple(x.to(half) if x.dtype == torch.float32 else x for x in results)
+        return results.to(half) if results.dtype == torch.float32 else results
+
+    return compute
+
+
 def find_torch_refusals(
-    network: Graph, *, dtypes: Dtypes, extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS
+    network: Graph, *, dtypes: Dtypes, shares_memory: bool, extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS
 ) -> dict[str, str]:
     """Returns node name -> reason for each node of the root graph that this device does not run.
 
-    `dtypes` are the element types of the place; `extensions` are custom operators, functions on arrays of the host.
+    `dtypes` are the element types of the place; with `shares_memory` its tensors lie in the host's memory, and NumPy computes on them.
+    `extensions` are custom operators, functions on arrays of the host.
     """
     reasons = find_refusals(network, extensions=extensions, dtypes=dtypes)
     for node in network.nodes:
         if node.name not in reasons:
-            reason = _refuse_node(node, network, {}, dtypes, extensions)
+            reason = _refuse_node(node, network, {}, dtypes, shares_memory, extensions)
             if reason is not None:
                 reasons[node.name] = reason
     return reasons
 
 
 def _refuse_node(
-    node: Node, graph: Graph, outer: Mapping[str, ValueType], dtypes: Dtypes, extensions: Mapping[tuple[str, str], Any]
+    node: Node,
+    graph: Graph,
+    outer: Mapping[str, ValueType],
+    dtypes: Dtypes,
+    shares_memory: bool,
+    extensions: Mapping[tuple[str, str], Any],
 ) -> str | None:
     known = {**outer, **graph.types, **{name: constant.type for name, constant in graph.initializers.items()}}
     types = [known.get(name) if name else None for name in node.inputs]
@@ -114,13 +188,13 @@ def _refuse_node(
             return f"value '{name}' of {node.operator} {reason}"
     own = None
     if (node.domain, node.op_type) not in extensions:
-        own = _refuse_operator(node, types, dtypes)
+        own = _refuse_operator(node, types, shares_memory=shares_memory)
     return own or next(
         (
             f"node '{inner.name}' in {attribute} of {node.operator}: {reason}"
             for attribute, body in node.bodies.items()
             for inner in body.nodes
-            if (reason := _refuse_node(inner, body, known, dtypes, extensions)) is not None
+            if (reason := _refuse_node(inner, body, known, dtypes, shares_memory, extensions)) is not None
         ),
         None,
     )
@@ -136,13 +210,12 @@ def _refuse_type(value_type: ValueType | None, dtypes: Dtypes) -> str | None:
     return None if value_type.dtype in dtypes else f"has dtype {value_type.dtype}; this device has {enumerate_choices(dtypes)}"
 
 
-def _refuse_operator(node: Node, types: Types, dtypes: Dtypes) -> str | None:
-    if node.op_type in _IN_FLOAT64 and not node.domain and "float64" not in dtypes:
-        return f"{node.operator} is computed in float64, which this device does not have"
+def _refuse_operator(node: Node, types: Types, *, shares_memory: bool) -> str | None:
     own = find_operator(node)
     if own is None:
-        is_shared = not node.domain and node.op_type in TOOLKIT
-        return None if is_shared else f"there is no function of PyTorch for {node.operator}"
+        # Bodies compute on tensors, so that their node cannot run on the host.
+        is_claimed = (shares_memory and not node.bodies) or (not node.domain and node.op_type in TENSOR_KERNELS)
+        return None if is_claimed else f"there is no function of PyTorch for {node.operator}; HETERO:TORCH,CPU runs it on CPU"
     dtype = dtype_of(types, 0)
     if dtype is not None and dtype not in own.dtypes:
         return f"input '{node.inputs[0]}' of {node.operator} has dtype {dtype}; implemented: {enumerate_choices(own.dtypes)}"
@@ -150,7 +223,7 @@ def _refuse_operator(node: Node, types: Types, dtypes: Dtypes) -> str | None:
 
 
 def dtype_of(types: Types, index: int) -> str | None:
-    """Returns the element type of an input, None if the input is absent."""
+    """Returns the element type of an input, None for an absent input."""
     value_type = types[index] if index < len(types) else None
     return value_type.dtype if isinstance(value_type, TensorType) else None
 
@@ -162,7 +235,7 @@ def rank_of(types: Types, index: int) -> int | None:
 
 
 def refuse_attributes(**allowed: tuple[Any, ...]) -> Refuse:
-    """Returns a check that refuses an attribute that is set to another value than these."""
+    """Returns a check that allows only these values of attributes."""
 
     def refuse(node: Node, types: Types) -> str | None:
         for name, values in allowed.items():
@@ -184,5 +257,5 @@ def refuse_outputs(count: int) -> Refuse:
 
 
 def refuse_any(*checks: Refuse) -> Refuse:
-    """Returns a check that refuses what one of these does."""
+    """Returns a check that joins several checks."""
     return lambda node, types: next((reason for check in checks if (reason := check(node, types)) is not None), None)

@@ -1,4 +1,4 @@
-"""TORCH does what every device owes: on the processor, and with a memory of its own, as accelerators have."""
+"""TORCH keeps the contract of every device: on the processor, and with a memory of its own, as accelerators have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetero_core.conformance.suite import DeviceConformance
 
 
 class OwnMemory:
-    """The plugin with a processor whose values do not lie in the host's memory."""
+    """The plugin with a processor that has a memory of its own."""
 
     @hookimpl
     def create_device(self, name: str) -> object:
@@ -25,7 +25,7 @@ class TestTorch(DeviceConformance):
 
 
 @pytest.mark.parametrize("level", ["contract", "hetero"])
-def test_device_with_a_memory_of_its_own_does_what_every_device_owes(level: str) -> None:
+def test_device_with_its_own_memory_keeps_the_contract(level: str) -> None:
     target = make_target("TENSOR", plugin=OwnMemory())
     failed = {
         outcome.check.name: outcome.reason

@@ -1,4 +1,4 @@
-"""PyTorch that is absent, broken or too old: TORCH says so with the cure, and hides no other device. In real processes."""
+"""Absent, broken and old PyTorch in real processes: TORCH names the cure, and further devices stay listed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIST = "from hetero_core import Core\nfor status in Core().list_devices(): print
 
 
 def list_devices(folder: Path, *, is_whole_site: bool = False) -> str:
-    """Returns what a program prints that sees this folder first, or, where it holds the site's packages, nothing but it."""
+    """Returns the list of devices in a process that imports from this folder first, or, as a whole site, from it alone."""
     code = f"import site, sys\nsys.path.insert(0, {str(folder)!r})\nsite.addsitedir({str(folder)!r})\n" + LIST
     arguments = [sys.executable, *(["-S"] if is_whole_site else []), "-c", code]
     return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=900).stdout
@@ -45,7 +45,7 @@ def test_absent_pytorch_is_named_with_the_cure(tmp_path: Path) -> None:
     ],
     ids=["raises", "empty", "old", "wrong"],
 )
-def test_broken_pytorch_is_listed_with_its_reason_and_hides_no_other(tmp_path: Path, source: str, expected: str) -> None:
+def test_broken_pytorch_is_listed_with_its_reason(tmp_path: Path, source: str, expected: str) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(source)
     printed = list_devices(tmp_path)

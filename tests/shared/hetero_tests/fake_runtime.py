@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from hetero_cupy.runtime import CardFacts, Launch
+from hetero_cupy.runtime import CardFacts
 
 from hetero_tests.fake_array import FakeArray, FakeNamespace, Home, HostAccessError
 
@@ -33,8 +33,6 @@ class FakeCard:
         self.facts = CardFacts(f"card of make-believe {index}", capability, memory_bytes or 0, f"{index:032x}")
         self.used_bytes = 0
         self.copies: list[tuple[str, int]] = []
-        self.products: list[tuple[str, bool]] = []
-        """The element type of each product so far, and whether TF32 was asked for."""
         self._limit = memory_bytes
         self._lock = threading.RLock()
         self._roots: set[int] = set()
@@ -107,19 +105,6 @@ class FakeCard:
         """Does nothing: everything is done at once."""
         yield
 
-    def compile_kernel(self, name: str, source: str) -> Launch | None:
-        """Compiles nothing."""
-        return None
-
-    def multiply(self, a: FakeArray, b: FakeArray, *, uses_tf32: bool) -> FakeArray:
-        """Returns the product of float32 values, rounded once, and before, too, where TF32 is asked for."""
-        left, right = self._home.unwrap(a), self._home.unwrap(b)
-        self.products.append((str(left.dtype), uses_tf32))
-        if uses_tf32 and left.dtype == np.float32:
-            left, right = _round_to_tf32(left), _round_to_tf32(right)
-        product = np.matmul(left.astype(np.float32), right.astype(np.float32))
-        return FakeArray(self._home, product.astype(left.dtype))
-
     def read_memory(self) -> tuple[int, int]:
         """Returns what is free of the limit; of no limit, a large number."""
         total = (1 << 40) if self._limit is None else self._limit
@@ -160,10 +145,3 @@ def _find_root(array: np.ndarray[Any, Any]) -> Any:
     while isinstance(root, np.ndarray) and root.base is not None:
         root = root.base
     return root
-
-
-def _round_to_tf32(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns float32 with 10 bits of fraction, rounded to the nearest; what is not finite as it is."""
-    bits = np.ascontiguousarray(x).view(np.uint32)
-    rounded = ((bits + np.uint32(0xFFF) + ((bits >> 13) & 1)) & np.uint32(0xFFFFE000)).view(np.float32)
-    return np.where(np.isfinite(x), rounded, x)

@@ -1,1 +1,1 @@
-"""ONNX operators as functions of PyTorch, one file for each kind; `table` holds what they are right for."""
+"""ONNX operators as functions of PyTorch, a file for each kind; `table` registers them."""

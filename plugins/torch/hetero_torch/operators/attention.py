@@ -66,7 +66,7 @@ def _split_heads(x: Tensor, heads: int | None) -> Tensor:
 
 
 def _join_masks(q: Tensor, mask: Tensor | None, allowed: Any, keys: int) -> Tensor | None:
-    """Returns what is added to the products, or which of them count; None if all do."""
+    """Returns the mask: values to add to the products, or bools of the allowed products; None if all are allowed."""
     if mask is not None:
         mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)
         missing = keys - mask.shape[-1]

@@ -44,7 +44,7 @@ def einsum(*inputs: Tensor, equation: str) -> Tensor:
 
 
 def refuse_rank(node: Node, types: Types) -> str | None:
-    """Refuses images of other ranks than 3, 4 and 5: PyTorch has windows over one, two and three axes."""
+    """Refuses images of ranks beyond 3, 4 and 5: PyTorch has windows over one, two and three axes."""
     rank = next((known for index in (0, 1) if (known := rank_of(types, index)) is not None), None)
     if rank is None and "kernel_shape" in node.attributes:
         rank = 2 + len(node.attributes["kernel_shape"])

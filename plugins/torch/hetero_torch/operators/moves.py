@@ -1,4 +1,4 @@
-"""Shape, order and type: Reshape, Transpose, Expand, Tile, Slice, Pad, Cast."""
+"""Shape, order, type and picked slices: Reshape, Transpose, Expand, Slice, Pad, Cast, Gather."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetero_core.kernels.operators.slicing import clamp
 from hetero_core.kernels.precision import integers_of, normalize_axes, normalize_axis
 from hetero_core.network.graph import Node
 from hetero_torch.arrays import torch_dtype
-from hetero_torch.table import Types, dtype_of, operator, refuse_outputs
+from hetero_torch.table import Types, dtype_of, operator
 
 Sizes = tuple[int, ...]
 
@@ -45,12 +45,6 @@ def expand(x: Tensor, shape: Any) -> Tensor:
     return x.expand(np.broadcast_shapes(tuple(x.shape), integers_of(shape)))
 
 
-@operator("Tile", 6, 13)
-def tile(x: Tensor, repeats: Any) -> Tensor:
-    """Returns x repeated along each axis. Source: ONNX Tile-13."""
-    return torch.tile(x, integers_of(repeats))
-
-
 @operator("Slice", 10, 11, 13)
 def slice_(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Tensor:
     """Returns x[start:end:step] along the axes; ends are clamped, a negative step walks back. Source: ONNX Slice-13."""
@@ -64,12 +58,6 @@ def slice_(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = Non
         else:
             x = x.index_select(axis, torch.tensor(range(x.shape[axis])[part], dtype=torch.int64, device=x.device))
     return x
-
-
-@operator("Slice", 1)
-def slice_by_attributes(x: Tensor, *, axes: Sizes | None = None, ends: Sizes, starts: Sizes) -> Tensor:
-    """Returns x[start:end] along the axes. Source: ONNX Slice-1."""
-    return slice_(x, np.asarray(starts), np.asarray(ends), None if axes is None else np.asarray(axes))
 
 
 @operator("Pad", 18, 19, 21, 23, 24, 25)
@@ -87,7 +75,7 @@ def pad(x: Tensor, pads: Any, constant_value: Tensor | None = None, axes: Any = 
         return functional.pad(x, [width for widths in reversed(spread) for width in widths], value=value)
     for axis, (begin, end) in enumerate(spread):
         if begin or end:
-            # Cutting comes first: what was cut off is not mirrored or repeated.
+            # Cuts come first: elements that were cut off are not mirrored or repeated.
             x = x.narrow(axis, max(-begin, 0), x.shape[axis] - max(-begin, 0) - max(-end, 0))
             sources = find_sources(x.shape[axis], max(begin, 0), max(end, 0), mode)
             x = x.index_select(axis, torch.tensor(sources, dtype=torch.int64, device=x.device))
@@ -98,12 +86,6 @@ def pad(x: Tensor, pads: Any, constant_value: Tensor | None = None, axes: Any = 
 def pad_all(x: Tensor, pads: Any, constant_value: Tensor | None = None, *, mode: str = "constant") -> Tensor:
     """Returns x with a border on every axis. Source: ONNX Pad-13."""
     return pad(x, pads, constant_value, mode=mode)
-
-
-@operator("Pad", 2)
-def pad_by_attributes(x: Tensor, *, mode: str = "constant", pads: Sizes, value: float = 0.0) -> Tensor:
-    """Returns x with a border on every axis. Source: ONNX Pad-2."""
-    return pad(x, np.asarray(pads), torch.tensor(value, dtype=x.dtype), mode=mode)
 
 
 def _refuse_two_roundings(node: Node, types: Types) -> str | None:
@@ -122,43 +104,14 @@ def cast(x: Tensor, *, round_mode: str = "up", saturate: int = 1, to: int | str)
     return x.to(torch_dtype(name))
 
 
-@operator("CastLike", refuse=_refuse_two_roundings)
-def cast_like(x: Tensor, like: Tensor, *, round_mode: str = "up", saturate: int = 1) -> Tensor:
-    """Returns x in the element type of another tensor. Source: ONNX CastLike-25."""
-    return x.to(like.dtype)
+def _wrap(indices: Tensor, size: int) -> Tensor:
+    whole = indices.to(torch.int64)
+    return torch.where(whole < 0, whole + size, whole)
 
 
-@operator("Dropout", 7, 10, refuse=refuse_outputs(1))
-def drop_nothing(x: Tensor, *, ratio: float = 0.5) -> Tensor:
-    """Returns x: the operator is in test mode. Source: ONNX Dropout-10."""
-    return x
-
-
-@operator("Trilu")
-def trilu(x: Tensor, k: Any = None, *, upper: int = 1) -> Tensor:
-    """Returns the upper or lower triangle of the last two axes, k diagonals off. Source: ONNX Trilu-14."""
-    offset = 0 if k is None else integers_of(k)[0]
-    # An offset beyond the matrix is all or nothing, whatever its size.
-    limit = max(x.shape[-2:]) + 1
-    return (torch.triu if upper else torch.tril)(x, min(max(offset, -limit), limit))
-
-
-def _accumulate(function: Any, x: Tensor, axis: Any, exclusive: int, reverse: int, neutral: int) -> Tensor:
-    dim = normalize_axis(integers_of(axis)[0], x.ndim)
-    totals = function(x.flip(dim) if reverse else x, dim, dtype=x.dtype)
-    if exclusive:
-        first = torch.full_like(totals.narrow(dim, 0, min(1, x.shape[dim])), neutral)
-        totals = torch.cat([first, totals.narrow(dim, 0, max(x.shape[dim] - 1, 0))], dim)
-    return totals.flip(dim) if reverse else totals
-
-
-@operator("CumSum", widens=True)
-def cumulative_sum(x: Tensor, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    """Returns running sums along the axis; exclusive ones leave their own element out. Source: ONNX CumSum-14."""
-    return _accumulate(torch.cumsum, x, axis, exclusive, reverse, 0)
-
-
-@operator("CumProd", widens=True)
-def cumulative_product(x: Tensor, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    """Returns running products along the axis; exclusive ones leave their own element out. Source: ONNX CumProd-26."""
-    return _accumulate(torch.cumprod, x, axis, exclusive, reverse, 1)
+@operator("Gather")
+def gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    """Returns the slices of x along the axis that the indices name, in their shape. Source: ONNX Gather-13."""
+    dim = normalize_axis(axis, x.ndim)
+    picked = x.index_select(dim, _wrap(indices.reshape(-1), x.shape[dim]))
+    return picked.reshape((*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :]))

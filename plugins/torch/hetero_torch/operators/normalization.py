@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hetero_core.kernels.precision import normalize_axes, normalize_axis
-from hetero_core.network.graph import Node
-from hetero_torch.table import FLOATS, SINGLE, Types, operator, refuse_any, refuse_attributes, refuse_outputs
+from hetero_core.kernels.precision import normalize_axis
+from hetero_torch.table import FLOATS, SINGLE, operator, refuse_any, refuse_attributes, refuse_outputs
 
 _STASH = refuse_attributes(stash_type=(1,))
 
@@ -53,13 +52,6 @@ def group_normalization(
     return _normalize_groups(x, num_groups, scale, bias, epsilon)
 
 
-@operator("GroupNormalization", 18, dtypes=SINGLE, widens=True)
-def group_normalization_per_group(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, num_groups: int) -> Tensor:
-    """Returns x normalized and scaled in each group of channels. Source: ONNX GroupNormalization-18."""
-    scale, bias = (values.repeat_interleave(x.shape[1] // num_groups) for values in (scale, bias))
-    return _normalize_groups(x, num_groups, scale, bias, epsilon)
-
-
 def _normalize_groups(x: Tensor, groups: int, scale: Tensor, bias: Tensor, epsilon: float) -> Tensor:
     # The function of torch.nn refuses groups of one element, which are zero.
     return torch.group_norm(x, groups, scale, bias, epsilon) if x.numel() else x
@@ -91,35 +83,3 @@ def rms_normalization(x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: floa
     axes = tuple(range(normalize_axis(axis, x.ndim), x.ndim))
     normalized = wide * torch.rsqrt(torch.mean(wide * wide, axes, keepdim=True) + epsilon)
     return (normalized * scale.float()).to(scale.dtype)
-
-
-def _refuse_even(node: Node, types: Types) -> str | None:
-    """Refuses even sizes, of which PyTorch takes the odd channel from the other side."""
-    size = node.attributes.get("size", 1)
-    return f"attribute 'size' of {node.operator} is {size}; implemented: odd sizes" if size % 2 == 0 else None
-
-
-@operator("LRN", dtypes=FLOATS, widens=True, refuse=_refuse_even)
-def local_response_normalization(x: Tensor, *, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0, size: int) -> Tensor:
-    """Returns x / (bias + alpha / size * sum of x^2 over `size` channels)^beta. Source: ONNX LRN-13."""
-    if not x.numel():
-        return x
-    # PyTorch takes no matrix.
-    y = functional.local_response_norm(x.unsqueeze(-1) if x.ndim == 2 else x, size, alpha, beta, bias)
-    return y.reshape(x.shape)
-
-
-@operator("LpNormalization", dtypes=FLOATS, widens=True)
-def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    """Returns x divided by its norm along the axis, 0 if the norm is 0. Source: ONNX LpNormalization-22."""
-    norm = torch.sum(x.abs() if p == 1 else x * x, axis, keepdim=True)
-    norm = norm if p == 1 else torch.sqrt(norm)
-    return x / torch.where(norm == 0, torch.ones_like(norm), norm)
-
-
-@operator("MeanVarianceNormalization", 9, 13, dtypes=FLOATS, widens=True)
-def mean_variance_normalization(x: Tensor, *, axes: tuple[int, ...] = (0, 2, 3)) -> Tensor:
-    """Returns (x - mean) / (deviation + 1e-9) over the axes. Source: ONNX MeanVarianceNormalization-13, its function body."""
-    resolved = normalize_axes(axes, x.ndim)
-    deviation, mean = torch.std_mean(x, resolved, correction=0, keepdim=True)
-    return (x - mean) / (deviation + 1e-9)

@@ -17,7 +17,7 @@ _LARGEST = {3: functional.max_pool1d, 4: functional.max_pool2d, 5: functional.ma
 
 
 def _surround(x: Tensor, windows: Windows, value: float) -> Tensor:
-    """Returns x with its pads, and with what the last windows hang over; windows that end before cut nothing."""
+    """Returns x with its pads, and with pads for the last windows that hang over; nothing is cut."""
     widths = tuple(
         (begin, max(reach - begin - size, 0))
         for size, (begin, _), reach in zip(windows.sizes, windows.pads, windows.reach, strict=True)

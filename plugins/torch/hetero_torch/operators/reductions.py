@@ -1,4 +1,4 @@
-"""Reductions, with the axes as attribute (older versions) and as an array of the host (newer ones)."""
+"""Reductions, with the axes as attribute (older versions) or as an array of the host (newer versions)."""
 
 from __future__ import annotations
 
