@@ -18,15 +18,14 @@ from hetero_core.composing.runs import fill_tensor, read_tensor, start_stage, su
 from hetero_core.contract import Done, Executable, RunContext
 from hetero_core.core import Core
 from hetero_core.devices.threads import THREADS_KEY
-from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import PluginError
 from hetero_core.executed import ExecutedNode, place_executed
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.plan import Plan
 from hetero_core.profile import Profile
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_core.runtime.inputs import DeviceTensor, fits_shape
+from hetero_core.runtime.inputs import DeviceTensor
+from hetero_core.runtime.outputs import OutputCheck
 from hetero_core.runtime.transfers import move_value
 from hetero_hetero.fallback import find_guard, move_stage
 from hetero_hetero.held import count_held_bytes
@@ -109,8 +108,16 @@ class HeteroExecutable(Executable):
             helpers = streams * (min(len(set(lanes)), threads) - 1)
             self._submit: Submit = core.create_executor(f"HETERO:{','.join(dict.fromkeys(lanes))}", workers=helpers).submit
         self._names = [(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs)) for stage in stages]
-        # A stage's outputs are checked against these: NumPy type and shape of host tensors, None for anything else.
-        self._wanted = [tuple(_find_host_type(spec) for spec in stage.outputs) for stage in stages]
+        # Outputs that stay in the memory of a device are not arrays of the host.
+        self._checks = [
+            OutputCheck(
+                stage.outputs,
+                [spec.name for spec in stage.outputs if spec.memory != HOST],
+                stage.shape_watch,
+                blame=stage.provenance,
+            ).check
+            for stage in stages
+        ]
 
     def _plan_route(self) -> None:
         """Works out the route from the memories that inputs and outputs name."""
@@ -257,7 +264,7 @@ class HeteroExecutable(Executable):
         if inner.token.is_set:
             return  # the result of a cancelled stage is dropped
         transfers = self._route.steps[index].transfers
-        self._keep_outputs(index, results, slots)
+        self._keep_outputs(index, results, slots, inner)
         if inner.profile is not None:
             inner.profile.end_part(*self._names[index])
         if transfers:
@@ -271,22 +278,11 @@ class HeteroExecutable(Executable):
         nodes = _shorten(self.plan.stages[index].nodes)
         error.add_note(f"in stage {index} of {len(self.stages)} on {self.stages[index].device}, nodes {nodes}")
 
-    def _keep_outputs(self, index: int, results: Any, slots: list[Any]) -> None:
-        """Puts the results of a stage into their slots; a device that breaks the contract is named before its values go on."""
-        host_types, targets = self._wanted[index], self._route.steps[index].outputs
-        if not isinstance(results, tuple) or len(results) != len(host_types):
-            description = f"{len(results)} values" if isinstance(results, tuple) else type(results).__name__
-            raise PluginError(
-                f"device {self.stages[index].device} returned {description}; expected a tuple of {len(host_types)} outputs"
-            )
-        for position, value in enumerate(results):
-            host_type = host_types[position]
-            if host_type is not None and not _is_plainly(value, *host_type) and not isinstance(value, DeviceTensor):
-                value = _check_tensor(value, host_type[0], self.stages[index], position)
-            slots[targets[position]] = value
-        watch = self.stages[index].shape_watch
-        if watch is not None:
-            watch.check(results)
+    def _keep_outputs(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
+        """Checks the results of a stage under its device's name and puts them into their slots, C-contiguous."""
+        for slot, value in zip(self._route.steps[index].outputs, self._checks[index](results, inner), strict=True):
+            is_turned = type(value) is np.ndarray and not value.flags.c_contiguous
+            slots[slot] = np.ascontiguousarray(value) if is_turned else value
 
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of a split network."""
@@ -359,35 +355,6 @@ def _end(release: Callable[[], None], end: End, error: BaseException | None) -> 
     if error is None:
         release()
     end(error)
-
-
-_HostType = tuple[np.dtype[Any], tuple[int | str | None, ...] | None]
-
-
-def _find_host_type(spec: ValueSpec) -> _HostType | None:
-    return (numpy_dtype(spec.dtype), spec.shape) if spec.dtype is not None and spec.memory == HOST else None
-
-
-def _is_plainly(value: Any, dtype: np.dtype[Any], shape: tuple[int | str | None, ...] | None) -> bool:
-    """Says whether a value matches exactly; a value that does not may still be usable."""
-    return type(value) is np.ndarray and value.dtype is dtype and value.shape == shape and value.flags.c_contiguous
-
-
-def _check_tensor(value: Any, dtype: np.dtype[Any], stage: ExecutableNetwork, position: int) -> Any:
-    """Returns the value C-contiguous. Raises: PluginError when it is no array of the element type and shape."""
-    if not isinstance(value, np.ndarray) or value.dtype != dtype:
-        description = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-        raise PluginError(
-            f"device {stage.device} returned {description} for '{stage.outputs[position].name}'; expected an array of {dtype}"
-        )
-    spec = stage.outputs[position]
-    if spec.shape is not None and not fits_shape(value.shape, spec.shape):
-        # The next device compiled for this shape; its behaviour with another shape is undefined.
-        raise PluginError(
-            f"device {stage.device} returned shape {list(value.shape)} for '{spec.name}'; expected {spec.type}, as inference proves"
-        )
-    # A device may return a transposed view; what enters the next device is C-contiguous.
-    return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
 
 def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | None) -> None:
