@@ -8,8 +8,7 @@ from typing import Any
 
 from hetero_auto.executable import PoolExecutable
 from hetero_auto.loading import MemberSource, export_members, find_shared, import_members
-from hetero_auto.members import POLICIES, POLICY_KEY
-from hetero_auto.pool import Pool
+from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping

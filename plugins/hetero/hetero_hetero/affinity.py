@@ -19,12 +19,18 @@ from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import AffinityError, InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
 from hetero_core.network.topology import predecessors_of_nodes
-from hetero_hetero.assignment import Assignment
 from hetero_hetero.branches import cut_branches, is_branching
-from hetero_hetero.moves import Move, propose_folds, propose_shape_moves, propose_unit_moves
+from hetero_hetero.moves import (
+    Assignment,
+    Move,
+    find_quantized_units,
+    find_shape_nodes,
+    propose_folds,
+    propose_shape_moves,
+    propose_unit_moves,
+)
 from hetero_hetero.parts import cut_part, without_pins
 from hetero_hetero.subgraphs import Subgraph, run_selection
-from hetero_hetero.units import find_quantized_units, find_shape_nodes
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from hetero_hetero.drawing import write_drawing
 from hetero_hetero.executable import HeteroExecutable, assemble_stages
 from hetero_hetero.fallback import Loaded, Substitutes, guard_stages
 from hetero_hetero.held import require_limits
-from hetero_hetero.loading import load_stages, require_complete
+from hetero_hetero.loading import build_plan, cut_stages, load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
 from hetero_hetero.placement.choice import (
     BUDGET_KEY,
@@ -38,7 +38,6 @@ from hetero_hetero.placement.choice import (
     PLACING_KEYS,
     place_nodes,
 )
-from hetero_hetero.stages import build_plan, cut_stages
 from hetero_hetero.subgraphs import POLICIES
 
 logger = logging.getLogger(__name__)

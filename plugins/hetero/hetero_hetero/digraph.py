@@ -91,7 +91,7 @@ def label_components(neighbours: Sequence[Sequence[Sequence[int]]], count: int) 
     return component_of_position
 
 
-def split_components(graph: Digraph) -> list[tuple[Sequence[int], Digraph]]:
+def split_components(graph: Digraph) -> list[tuple[list[int], Digraph]]:
     """Returns the parts of a graph that no edge connects, each with its positions in the graph; the smallest first, then the first."""
     positions_of_component: dict[int, list[int]] = {}
     for position, component in enumerate(label_components((graph.producers, graph.consumers), len(graph))):

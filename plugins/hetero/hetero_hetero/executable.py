@@ -30,8 +30,7 @@ from hetero_core.runtime.transfers import move_value
 from hetero_hetero.fallback import find_guard, move_stage
 from hetero_hetero.held import count_held_bytes
 from hetero_hetero.routing import Route, StageRoute, Transfer, find_homes, plan_route
-from hetero_hetero.schedule import End, Flow, StartedFlow, plan_schedule
-from hetero_hetero.shares import find_lane
+from hetero_hetero.schedule import End, Flow, StartedFlow, find_lane, plan_schedule
 
 Submit = Callable[[Callable[[], None]], object]
 

@@ -31,7 +31,7 @@ from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_hetero.executable import HeteroExecutable, assemble_stages
 from hetero_hetero.fallback import Substitutes, find_guard, guard_stages
 from hetero_hetero.parts import hold_constants
-from hetero_hetero.shares import configure_stages
+from hetero_hetero.schedule import configure_stages
 
 _CONSTANTS = "constants"
 _PART = "part"

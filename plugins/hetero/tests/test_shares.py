@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_hetero.schedule import Flow, plan_schedule
-from hetero_hetero.shares import divide_threads, find_concurrent_stages
+from hetero_hetero.schedule import Flow, divide_threads, find_concurrent_stages, plan_schedule
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.contract import CancelToken, Payload
