@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from hetero_core.composing.composer import Composer
@@ -13,16 +15,15 @@ from hetero_core.composing.properties import PROPERTIES_KEY, configure_children,
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import DeviceUnavailableError
+from hetero_core.files import replace_file
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Plan
 from hetero_hetero.affinity import SplitTask, begin_assignment, complete_assignment, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
-from hetero_hetero.drawing import write_drawing
-from hetero_hetero.executable import HeteroExecutable, assemble_stages
+from hetero_hetero.executable import HeteroExecutable, assemble_stages, require_limits
 from hetero_hetero.fallback import Loaded, Substitutes, guard_stages
-from hetero_hetero.held import require_limits
 from hetero_hetero.loading import build_plan, cut_stages, load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
 from hetero_hetero.placement.choice import (
@@ -151,7 +152,7 @@ class HeteroDevice(Composer):
         require_limits(network.name, decision.memory, loaded)
         plan = build_plan(network, assignment, stages, decision)
         if config[DOT_KEY]:
-            write_drawing(plan)
+            _write_drawing(plan)
         parts: list[Loaded] = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
         if config[FALLBACK_KEY] == "NEXT":
             parts = guard_stages(plan, parts, Substitutes(self._core, task.itself, task.own_config, task.configs))
@@ -184,7 +185,7 @@ class HeteroDevice(Composer):
         substitutes = Substitutes(self._core, str(device), self._select_own(device, config), configs) if can_move else None
         executable = import_stages(self._core, payload, config, configs, substitutes)
         if config[DOT_KEY]:
-            write_drawing(executable.plan)
+            _write_drawing(executable.plan)
         return executable
 
     def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> SplitTask:
@@ -220,3 +221,14 @@ class HeteroDevice(Composer):
             )
             opened.pop_all()
         return BranchExecutable(task.network, plan, then_branch, else_branch)
+
+
+def _write_drawing(plan: Plan) -> None:
+    """Writes the plan in the DOT language to hetero_subgraphs_<network>.dot. Raises: OSError where the folder cannot be written."""
+    from hetero_core.reports.dot import plan_to_dot  # the views of plans, which a load does without
+
+    name = re.sub(r"[^\w.-]", "_", plan.network)
+    path = Path(f"hetero_subgraphs_{name}.dot").absolute()
+    with replace_file(path) as stream:
+        stream.write(plan_to_dot(plan).encode())
+    logger.info("the plan of network '%s' is drawn in %s", plan.network, path)

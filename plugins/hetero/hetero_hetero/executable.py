@@ -18,17 +18,17 @@ from hetero_core.composing.runs import fill_tensor, read_tensor, start_stage, su
 from hetero_core.contract import Done, Executable, RunContext
 from hetero_core.core import Core
 from hetero_core.devices.threads import THREADS_KEY
+from hetero_core.errors import DeviceMemoryError
 from hetero_core.executed import ExecutedNode, place_executed
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_core.plan import Plan
+from hetero_core.plan import HeldMemory, Plan
 from hetero_core.profile import Profile
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.inputs import DeviceTensor
 from hetero_core.runtime.outputs import OutputCheck
 from hetero_core.runtime.transfers import move_value
 from hetero_hetero.fallback import find_guard, move_stage
-from hetero_hetero.held import count_held_bytes
 from hetero_hetero.routing import Route, StageRoute, Transfer, find_homes, plan_route
 from hetero_hetero.schedule import End, Flow, StartedFlow, find_lane, plan_schedule
 
@@ -440,3 +440,40 @@ def _list_copies(transfers: Iterable[Transfer], path: tuple[int, ...], copies: d
         copies[transfer.target] = f"{transfer.value}@{targets}"
         name = f"{transfer.value} to {targets}"
         yield ExecutedNode(name, "transfer", (), (transfer.value,), (copies[transfer.target],), device=transfer.origin, path=path)
+
+
+_HELD_BYTES = ("_WEIGHT_BYTES", "_CONSTANT_BYTES", "_ARENA_BYTES")
+"""Ends of the names of metrics by which a device tells the bytes of its weights, of constants that it reads as they are, and of a run."""
+
+
+def count_held_bytes(stages: Sequence[ExecutableNetwork]) -> dict[str, int]:
+    """Returns device -> the bytes that its parts hold now; a device that tells nothing is not in it."""
+    bytes_of_device: dict[str, int] = {}
+    for stage in stages:
+        names = [name for name in stage.get_metric("SUPPORTED_METRICS") if name.endswith(_HELD_BYTES)]
+        if names:
+            device = str(stage.device)
+            bytes_of_device[device] = bytes_of_device.get(device, 0) + sum(int(stage.get_metric(name)) for name in names)
+    return bytes_of_device
+
+
+def require_limits(name: str, memory: Sequence[HeldMemory], stages: Sequence[ExecutableNetwork]) -> None:
+    """Raises DeviceMemoryError with the numbers where a device of a network that was placed by memory holds more than its limit.
+
+    It closes the stages then.
+    """
+    bytes_of_device = count_held_bytes(stages) if any(estimated.limit is not None for estimated in memory) else {}
+    for estimated in memory:
+        used, limit = bytes_of_device.get(estimated.device, 0), estimated.limit
+        if limit is None or used <= limit:
+            continue
+        for stage in stages:
+            stage.close()
+        total = estimated.weights + estimated.border + estimated.arena
+        raise DeviceMemoryError(
+            f"network '{name}' does not fit: its part on {estimated.device} was estimated to hold {total} bytes "
+            f"and holds {used} of {limit}. "
+            f"Name a smaller limit for {estimated.device}, so that the next device takes more nodes, or raise it",
+            needed=used,
+            free=limit,
+        )
