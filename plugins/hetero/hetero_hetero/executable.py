@@ -207,18 +207,13 @@ class HeteroExecutable(Executable):
         return slots
 
     def _run_spread(self, slots: list[Any], context: RunContext, release: Callable[[int], None]) -> None:
-        """Runs the stages in as many threads as can work at once; devices that start runs by themselves take no thread."""
+        """Runs the stages in as many threads as can work at once."""
 
         def run_stage(index: int) -> None:
             self._run_step(index, slots, context)
             release(index)
 
-        def begin(index: int, end: End) -> bool:
-            if index in self._starters:
-                self._begin_stage(index, slots, context, partial(_end, partial(release, index), end))
-            return index in self._starters
-
-        Flow(self._schedule, run_stage, self._submit, context.token, start_stage=begin).run()
+        Flow(self._schedule, run_stage, self._submit, context.token).run()
 
     def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
         """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them where they are needed elsewhere."""
@@ -320,6 +315,10 @@ class StartingExecutable(HeteroExecutable):
             # As many runs of each device that cannot start them as the streams of the whole let through.
             workers = more["streams"] * len(lanes)
             self._compute = core.create_executor(f"HETERO:{','.join(lanes)}-stages", workers=workers).submit
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs by position; if two stages can run at once, the run is started and this thread waits for its end."""
+        return Executable.run(self, inputs, context) if self._schedule.is_parallel else super().run(inputs, context)
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Begins a run and returns; no thread waits for a device."""

@@ -188,7 +188,7 @@ Begin = Callable[[int, End], None]
 
 class Flow(Progress):
     """One run of a schedule on the caller's thread. `run_stage(index)` does the work; `submit` asks another thread to help, and may be
-    refused. `start_stage(index, end)` says whether the stage's device works by itself; it then calls `end` once, from any thread."""
+    refused."""
 
     def __init__(
         self,
@@ -196,12 +196,9 @@ class Flow(Progress):
         run_stage: Callable[[int], None],
         submit: Callable[[Callable[[], None]], object],
         token: CancelToken,
-        *,
-        start_stage: Callable[[int, End], bool] = lambda index, end: False,
     ) -> None:
         super().__init__(schedule, token)
         self._run_stage = run_stage
-        self._start_stage = start_stage
         self._submit = submit
 
     def run(self) -> None:
@@ -210,14 +207,14 @@ class Flow(Progress):
         Raises: the first error of a stage.
         """
         with self._changed:
-            helpers = self._count_startable() - 1
+            helpers = len(self._list_startable()) - 1
         self._ask_for_help(helpers)
         while True:
             self._work()
             with self._changed:
                 if self._has_ended():
                     break
-                if not self._is_over() and self._count_startable():
+                if not self._is_over() and self._list_startable():
                     continue
                 self._changed.wait()
         if self._error is not None:
@@ -230,8 +227,12 @@ class Flow(Progress):
                 index = self._take()
             if index is None:
                 return
-            if not self._start_stage(index, partial(self._end_stage, index, workers=0)):
-                self._end_stage(index, self._try_stage(index), workers=1)
+            error = self._try_stage(index)
+            with self._changed:
+                self._finish(index, error)
+                helpers = len(self._list_startable()) - 1  # this thread goes on with one of them
+                self._changed.notify_all()
+            self._ask_for_help(helpers)
 
     def _try_stage(self, index: int) -> BaseException | None:
         try:
@@ -239,17 +240,6 @@ class Flow(Progress):
         except BaseException as error:  # noqa: BLE001  # raised in the caller's thread, by run
             return error
         return None
-
-    def _end_stage(self, index: int, error: BaseException | None, *, workers: int) -> None:
-        """Notes the end of a stage; `workers` says whether this thread goes on with the next one, or belongs to a device."""
-        with self._changed:
-            self._finish(index, error)
-            helpers = self._count_startable() - workers
-            self._changed.notify_all()
-        self._ask_for_help(helpers)
-
-    def _count_startable(self) -> int:
-        return len(self._list_startable())
 
     def _ask_for_help(self, count: int) -> None:
         for _ in range(count):
