@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hetero_hetero.digraph import Adjacency, Digraph
-from hetero_hetero.trace import FEWEST, SelectionLog
+from hetero_hetero.trace import SelectionLog
 
 BEAM_WORK = 30_000
 """Nodes of the graph times beginnings that are kept."""
@@ -24,14 +24,9 @@ WIDEST_BEAM = 64
 
 def select_fewest(graph: Digraph, log: SelectionLog) -> list[list[int]]:
     """Returns the waves as positions, in the order in which they run; a subgraph may be disconnected."""
-    log.begin_part(graph, FEWEST)
-    devices = graph.device_of_position
-    forward = find_waves(graph.producers, graph.consumers, devices)
-    if len(set(devices)) > 2:
-        backward = find_waves(graph.consumers, graph.producers, devices)
-        if len(backward) < len(forward):
-            return backward[::-1]
-    return forward
+    heading = "Waves were run, each all that one device can run next (policy FEWEST), without steps to show."
+    log.begin_part(graph, "FEWEST", heading)
+    return find_waves(graph.producers, graph.consumers, graph.device_of_position)
 
 
 def find_waves(producers: Adjacency, consumers: Adjacency, devices: Sequence[int]) -> list[list[int]]:
@@ -42,7 +37,6 @@ def find_waves(producers: Adjacency, consumers: Adjacency, devices: Sequence[int
     if not devices:
         return []
     width = max(2, min(WIDEST_BEAM, BEAM_WORK // len(devices)))
-    heights = _measure_heights(consumers, devices)
     beginnings = [_begin(producers, devices)]
     while True:
         extended: dict[tuple[tuple[int, ...], ...], _Waves] = {}
@@ -51,7 +45,7 @@ def find_waves(producers: Adjacency, consumers: Adjacency, devices: Sequence[int
                 if not longer.left:
                     return longer.unroll()
                 extended.setdefault(longer.frontier(), longer)
-        beginnings = sorted(extended.values(), key=lambda longer: longer.rate(heights))[:width]
+        beginnings = sorted(extended.values(), key=lambda longer: longer.left)[:width]
 
 
 @dataclass(frozen=True)
@@ -74,10 +68,6 @@ class _Waves:
     def frontier(self) -> tuple[tuple[int, ...], ...]:
         """Returns the key of a set of executed nodes: the ready nodes, which are the first of the remaining nodes."""
         return tuple(tuple(sorted(nodes)) for nodes in self.ready)
-
-    def rate(self, heights: Sequence[int]) -> tuple[int, int]:
-        """Returns (waves that are needed at least, nodes that did not run); smaller is better."""
-        return max(heights[node] for nodes in self.ready for node in nodes), self.left
 
     def unroll(self) -> list[list[int]]:
         """Returns the waves, first to last."""
@@ -123,17 +113,3 @@ def _run_wave(beginning: _Waves, device: int, consumers: Adjacency, devices: Seq
     ready[device] = []
     beginning.left -= len(wave)
     beginning.last = _Wave(wave, beginning.last)
-
-
-def _measure_heights(consumers: Adjacency, devices: Sequence[int]) -> list[int]:
-    """Returns for every node the most runs of one device that a path from it has: it needs at least as many waves."""
-    height = [0] * len(devices)
-    for node in _order_sinks_first(consumers):
-        height[node] = max((height[c] + (devices[c] != devices[node]) for c in consumers[node]), default=1)
-    return height
-
-
-def _order_sinks_first(consumers: Adjacency) -> range:
-    """Returns the nodes so that consumers come first; positions rise along edges or, in a mirrored graph, fall."""
-    rising = all(not targets or targets[0] > node for node, targets in enumerate(consumers))
-    return range(len(consumers) - 1, -1, -1) if rising else range(len(consumers))

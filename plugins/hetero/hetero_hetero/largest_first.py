@@ -16,8 +16,15 @@ from dataclasses import dataclass
 from hetero_core.errors import AffinityError
 from hetero_core.network.topology import find_cycle, order_by_producers
 from hetero_hetero.digraph import Digraph, find_sources, join_bits, list_bits, split_components
-from hetero_hetero.levels import fuse_levels
-from hetero_hetero.trace import CONTRACTED, LEVELS, LITERAL, Note, SelectionLog
+from hetero_hetero.levels import LEVELS, fuse_levels
+from hetero_hetero.trace import Note, SelectionLog
+
+LITERAL = "LITERAL", "The procedure to the letter:"
+CONTRACTED = (
+    "CONTRACTED",
+    "To the letter, subgraphs would wait for each other. So a taken subgraph counts as a single node for paths:",
+)
+"""Procedures, each with its heading in a trace."""
 
 MOST_WORK = 4_000_000_000
 """The work for the steps of a whole graph, about a second. The smallest parts come first."""
@@ -39,7 +46,7 @@ def select_largest_first(graph: Digraph, log: SelectionLog) -> list[list[int]]:
 
 
 def _select_part(part: Digraph, work: Work, log: SelectionLog) -> list[list[int]]:
-    log.begin_part(part, LITERAL)
+    log.begin_part(part, *LITERAL)
     try:
         if len(part) > MOST_NODES and len(set(part.device_of_position)) > 1:
             raise TooMuchWorkError
@@ -48,10 +55,10 @@ def _select_part(part: Digraph, work: Work, log: SelectionLog) -> list[list[int]
             subgraphs += taken
             sources = find_sources(part, subgraphs)
             if len(order_by_producers(sources)) < len(sources):
-                log.restart_part(part, CONTRACTED)
+                log.restart_part(part, *CONTRACTED)
                 return [members for turn in take_turns(part, work, log, contracts=True) for members in turn]
     except TooMuchWorkError:
-        log.restart_part(part, LEVELS)
+        log.restart_part(part, *LEVELS)
         return fuse_levels(part)
     return subgraphs
 
@@ -63,7 +70,7 @@ def select_literally(graph: Digraph, log: SelectionLog) -> list[list[int]]:
     """
     subgraphs = []
     for positions, part in split_components(graph):
-        log.begin_part(part, LITERAL)
+        log.begin_part(part, *LITERAL)
         taken = [members for turn in take_turns(part, Work(math.inf), log) for members in turn]
         subgraphs += [[positions[node] for node in members] for members in taken]
     sources = find_sources(graph, subgraphs)

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hetero_hetero.digraph import Adjacency, Digraph, label_components, reverse_edges, sort_topologically
-from hetero_hetero.trace import LEVELS, SelectionLog
+from hetero_hetero.trace import SelectionLog
+
+LEVELS = "LEVELS", "Nodes were grouped by levels (policy LEVELS), in two sweeps over the graph without steps to show."
+"""The name of the procedure, and its heading in a trace."""
 
 
 def select_by_levels(graph: Digraph, log: SelectionLog) -> list[list[int]]:
     """Returns the subgraphs of the policy LEVELS as positions."""
-    log.begin_part(graph, LEVELS)
+    log.begin_part(graph, *LEVELS)
     return sorted(fuse_levels(graph), key=min)
 
 

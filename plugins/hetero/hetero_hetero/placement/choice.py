@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,6 @@ DISTRIBUTION_KEY = "MODEL_DISTRIBUTION_POLICY"
 PIPELINE = "PIPELINE_PARALLEL"
 PLACING_KEYS = (PLACEMENT_KEY, BUDGET_KEY, INPUTS_KEY, OBJECTIVE_KEY, MEMORY_KEY, DISTRIBUTION_KEY)
 """Keys of placement, which the splits that are measured and the branches of an If do not get."""
-PLACEMENTS = ("PRIORITY", "MEASURED", "MEASURED_ANEW")
 OBJECTIVES = ("LATENCY", "THROUGHPUT")
 
 
@@ -62,22 +62,21 @@ def place_nodes(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, 
     Raises: ConfigValueError if it asks for both; DeviceMemoryError if the network does not fit.
     """
     by_memory = config[MEMORY_KEY] is not None or config[DISTRIBUTION_KEY] == PIPELINE
-    is_measured = config[PLACEMENT_KEY] != PLACEMENTS[0]
-    if not task.network.nodes or not (by_memory or is_measured):
+    if not task.network.nodes:
         return task, NO_DECISION
-    if by_memory and is_measured:
+    if by_memory and config[PLACEMENT_KEY] != PLACEMENTS[0]:
         raise ConfigValueError(
             f"{PLACEMENT_KEY}={config[PLACEMENT_KEY]} places by time, {MEMORY_KEY} and {DISTRIBUTION_KEY} place by memory; leave one out"
         )
-    if by_memory:
-        from hetero_hetero.placement.memory import place_by_memory, read_limits
+    return _POLICIES[_MEMORY if by_memory else config[PLACEMENT_KEY]](task, config)
 
-        limits = read_limits(config[MEMORY_KEY] or {}, tuple(task.configs))
-        pins, memory = place_by_memory(task, limits, is_balanced=config[DISTRIBUTION_KEY] == PIPELINE)
-        return _hold_once(_pin(task, pins)), Decision(memory=memory)
-    placement = _find_placement(task, config)
-    pins = {name: segment.device for segment in placement.segments if segment.device for name in segment.nodes}
-    return _pin(task, pins), Decision(placement)
+
+def _place_by_memory(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, Decision]:
+    from hetero_hetero.placement.memory import place_by_memory, read_limits
+
+    limits = read_limits(config[MEMORY_KEY] or {}, tuple(task.configs))
+    pins, memory = place_by_memory(task, limits, is_balanced=config[DISTRIBUTION_KEY] == PIPELINE)
+    return _hold_once(_pin(task, pins)), Decision(memory=memory)
 
 
 def _hold_once(task: SplitTask) -> SplitTask:
@@ -96,22 +95,34 @@ def _pin(task: SplitTask, pins: Mapping[str, str]) -> SplitTask:
     return replace(task, network=replace(task.network, affinity=freeze_mapping({**pins, **task.network.affinity})))
 
 
-def _find_placement(task: SplitTask, config: Mapping[str, Any]) -> Placement:
-    """Returns the kept placement, or measures one; keeps it where the candidates were timed in turns."""
+def _place_as_measured(task: SplitTask, config: Mapping[str, Any], *, is_anew: bool = False) -> tuple[SplitTask, Decision]:
+    """Places as an entry of the store says, or measures; stores the measurement if candidates were timed in turns."""
     from hetero_hetero.placement.measured import place_by_measurement
 
     # As many requests at once as the loaded network is to serve; of one at a time the time is what counts.
     streams = config[STREAMS_KEY] if config[OBJECTIVE_KEY] == OBJECTIVES[1] else 0
     key = _identify_task(task, streams=streams)
-    stored = None if config[PLACEMENT_KEY] == PLACEMENTS[2] else _read_placement(key, task)
-    if stored is not None:
+    placement = None if is_anew else _read_placement(key, task)
+    if placement is not None:
         logger.info("the placement of network '%s' was measured before", task.network.name)
-        return stored
-    placement = place_by_measurement(task, _find_inputs(task.network, config[INPUTS_KEY]), config[BUDGET_KEY], streams=streams)
-    if placement.chosen is not None and placement.candidates[placement.chosen].rounds:
-        STORE.write(key, json.dumps(record_to_json(placement)).encode())
-    return placement
+    else:
+        placement = place_by_measurement(task, _find_inputs(task.network, config[INPUTS_KEY]), config[BUDGET_KEY], streams=streams)
+        if placement.chosen is not None and placement.candidates[placement.chosen].rounds:
+            STORE.write(key, json.dumps(record_to_json(placement)).encode())
+    pins = {name: segment.device for segment in placement.segments if segment.device for name in segment.nodes}
+    return _pin(task, pins), Decision(placement)
 
+
+_MEMORY = "memory"
+_POLICIES: Mapping[str, Callable[[SplitTask, Mapping[str, Any]], tuple[SplitTask, Decision]]] = {
+    "PRIORITY": lambda task, config: (task, NO_DECISION),
+    "MEASURED": _place_as_measured,
+    "MEASURED_ANEW": partial(_place_as_measured, is_anew=True),
+    _MEMORY: _place_by_memory,
+}
+"""The policies of placement: each returns the task with its nodes pinned, and the reasons."""
+PLACEMENTS = tuple(name for name in _POLICIES if name != _MEMORY)
+"""Values of HETERO_PLACEMENT; the first is the default."""
 
 _FORMAT = 2
 """Also of how a placement is chosen: what was chosen in another way is measured again."""

@@ -265,10 +265,6 @@ def _put(choices: Sequence[Sequence[str]], placement: Placement, indices: Sequen
 
 _OVERHEAD = 5e-6
 """Seconds of a part besides its run: what HETERO's executable takes for a stage."""
-_GUESS = 1e-9
-"""Seconds for one operation of a segment that was never measured, on a device of which nothing is known."""
-_LEAST_REST = 0.05
-"""The share of a whole that segments which were not measured have at least."""
 _SCALES = (0.25, 1.25)
 """The range of the time of a device for its segments as one network, against their sum; outside it a measurement was disturbed."""
 
@@ -332,23 +328,20 @@ def build_costs(
     """Returns the table of all segments that some device takes; `is_pipeline` says that requests overlap.
 
     What a whole run took goes before the sum of its segments, as engines fuse across their borders: each device's segments are scaled
-    by the quotient. Segments that were not measured share what the measured ones leave of the whole, by their estimated work.
+    by the quotient. A segment that was not measured has its share of the whole, by its estimated work;
+    without a whole the device does not get the segment.
     """
     known = [
         {device: seconds for device, seconds in measurements.seconds.get(twin, {}).items() if device in takers[index]}
         for index, twin in enumerate(twins)
     ]
-    guesses = {device: _find_rate(device, segments, known, measurements.wholes) for device in task.configs}
-    rates = [rate for rate in guesses.values() if rate is not None]
-    usual = min(rates, default=_GUESS)
+    work = sum(segment.work for segment in segments)
+    shares = {device: seconds / work for device, seconds in measurements.wholes.items()} if work else {}
     measured: list[dict[str, float]] = []
     for index, segment in enumerate(segments):
         failed = measurements.failures.get(twins[index], {})
-        # A device of which nothing is known counts as fast as the best one: the whole is timed before it is chosen.
-        rest = {device: usual if rate is None else rate for device, rate in guesses.items()}
-        measured.append(
-            {device: known[index].get(device, segment.work * rest[device]) for device in takers[index] if device not in failed}
-        )
+        row = {**{device: share * segment.work for device, share in shares.items()}, **known[index]}
+        measured.append({device: row[device] for device in takers[index] if device in row and device not in failed})
     scales = {device: _find_scale(device, measured, measurements.wholes) for device in task.configs}
     rows = tuple(index for index, row in enumerate(measured) if row)
     number = {index: row for row, index in enumerate(rows)}
@@ -371,17 +364,6 @@ def build_costs(
         is_pipeline,
     )
     return Costs(table, rows, len(segments))
-
-
-def _find_rate(
-    device: str, segments: Sequence[Segment], known: Sequence[Mapping[str, float]], wholes: Mapping[str, float]
-) -> float | None:
-    """Returns the seconds for one operation of the segments that were not measured: what the whole leaves; None without a whole."""
-    work = sum(segment.work for segment, row in zip(segments, known, strict=True) if device not in row)
-    if device not in wholes or not work:
-        return None
-    rest = wholes[device] - sum(row.get(device, 0.0) for row in known)
-    return max(rest, _LEAST_REST * wholes[device]) / work
 
 
 def _find_scale(device: str, measured: Sequence[Mapping[str, float]], wholes: Mapping[str, float]) -> float:
