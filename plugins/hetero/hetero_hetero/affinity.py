@@ -1,9 +1,9 @@
-"""Affinity: which device each node goes to, from pins and from what the devices say, in order of priority.
+"""Affinity: which device each node goes to, from pins and from the answers of the devices, in order of priority.
 
-Each device is asked about the network of what is left. Then nodes move that would be better off on another device that takes them:
-quantized units stay whole, shapes are computed where they are needed, small subgraphs are folded into a neighbour. When the split is
-known, each device is asked once more about each part as it will be compiled; what it refuses then goes to the next device, and the
-split is made anew. A device is never asked twice for a node that it has refused, so this ends.
+Each device is asked about the network of the nodes that are left. Then nodes move that would be better off on another device that
+takes them: quantized units stay whole, shapes are computed on the device that reads them, small subgraphs are folded into a
+neighbour. When the split is known, each device is asked once more about each part as it will be compiled; nodes that it refuses
+then go to the next device, and the split is made anew. A device is never asked twice for a node that it has refused, so this ends.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _ask_in_order(task: SplitTask, assignment: Assignment) -> list[str]:
 
 
 def _take_branching(task: SplitTask, assignment: Assignment, name: str) -> bool:
-    """Assigns a refused node to HETERO itself if it is an If whose branches can be split; returns whether it was assigned."""
+    """Assigns a refused node to HETERO itself if it is an If with branches that can be split; returns whether it was assigned."""
     node = task.network.node(name)
     if (
         not is_branching(node)

@@ -26,11 +26,12 @@ def explain_within(
 ) -> tuple[tuple[KeptOut, ...], int]:
     """Returns the reasons that keep neighbouring subgraphs of one device apart, and the number of nodes not examined.
 
-    That is a path in the graph, or else one in which the other subgraphs count as single nodes. Pairs that no path separates are left
-    out: a larger subgraph had the node first, and then its own members are named; a rollback rejected it; or the policy separates more.
+    A reason is a path in the graph, or else a path on which other subgraphs count as single nodes. Pairs that no path separates are
+    left out: a larger subgraph had the node first, and then its own members are named; a rollback rejected it; or the policy
+    separates more.
 
-    Nodes next to the largest subgraphs come first; a pair of subgraphs that is explained from the smaller one's side is not looked
-    at from the other. Cost: O(V + E), and searches that end once they have entered `steps` nodes together.
+    Nodes next to the largest subgraphs come first; a pair of subgraphs that is explained from the side of the smaller subgraph is
+    not looked at again. Cost: O(V + E), and searches that end once they have entered `steps` nodes together.
     """
     indices = predecessors if isinstance(predecessors, Mapping) else range(len(predecessors))
     graph = build_digraph(predecessors, dict.fromkeys(indices, 0), [0])  # only the edges count here
@@ -88,7 +89,7 @@ def _search(
 ) -> tuple[list[int], int]:
     """Returns a shortest path along `adjacent` from the node through at least one outside node to a member, and the nodes entered.
 
-    The path is empty if there is none.
+    The path is empty if no such path exists.
     """
     came_from: dict[int, int] = {node: node}
     queue = [node]

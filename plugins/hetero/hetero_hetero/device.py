@@ -123,7 +123,7 @@ class HeteroDevice(Composer):
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
-        """The device of each node, and the whole plan; where nodes are refused by all there is no plan."""
+        """The device of each node, and the whole plan; there is no plan if all devices refuse a node."""
         task, decision = place_nodes(self._describe_task(device, network, config), config)
         assignment = begin_assignment(task)
         complete_assignment(task, assignment)
@@ -204,15 +204,15 @@ class HeteroDevice(Composer):
         )
 
     def _select_own(self, device: DeviceName, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the configuration for HETERO itself, where it runs a part of the whole."""
+        """Returns the configuration for HETERO itself, if it runs a part of the whole."""
         keys = self.config_keys(device)
         own = {name: value for name, value in config.items() if value is not None and name in keys and name not in PLACING_KEYS}
-        # A branch is run within one run of the whole. What measures loads the whole with pins, and measures nothing within that, also
-        # where the placement was set for the device and not for the call.
+        # A branch runs within a run of the whole. A measurement loads the whole with pins and must not measure again within that
+        # load, even if the placement was set for the device.
         return own | {THREADS_KEY: config[THREADS_KEY], STREAMS_KEY: 1, PLACEMENT_KEY: PLACEMENTS[0]}
 
     def _load_branches(self, task: SplitTask, plan: Plan) -> BranchExecutable:
-        """Loads the branches of a network of one If, each as a network of its own."""
+        """Loads the branches of a network that consists of an If, each as a network of its own."""
         (node,) = task.network.nodes
         with ExitStack() as opened:
             then_branch, else_branch = (
@@ -224,7 +224,7 @@ class HeteroDevice(Composer):
 
 
 def _write_drawing(plan: Plan) -> None:
-    """Writes the plan in the DOT language to hetero_subgraphs_<network>.dot. Raises: OSError where the folder cannot be written."""
+    """Writes the plan in the DOT language to hetero_subgraphs_<network>.dot. Raises: OSError if the folder cannot be written."""
     from hetero_core.reports.dot import plan_to_dot  # the views of plans, which a load does without
 
     name = re.sub(r"[^\w.-]", "_", plan.network)

@@ -1,6 +1,6 @@
 """The graph that subgraphs are selected on: nodes renumbered by topological position, devices by priority.
 
-Imports no onnx. Every list of neighbours is sorted and free of repetitions, so that whoever walks it gets the same walk each time.
+Imports no onnx. Every list of neighbours is sorted and free of repetitions, so that every walk over it is the same.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A split network in use: runs its stages as their inputs exist, moves values between devices, frees values after their last reader.
 
-A chain runs on the caller's thread, without locks to wait for; only where two devices could work at once does `schedule` spread it.
+A chain runs on the caller's thread, without locks to wait for; `schedule` spreads it over threads only if two devices could work at
+once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Submit = Callable[[Callable[[], None]], object]
 
 
 class _Readers:
-    """Counts the readers of the slots of one run, and empties a slot after the last one. Safe for threads."""
+    """Counts the readers of the slots of one run, and empties a slot after its last reader. Safe for threads."""
 
     __slots__ = ("_left", "_lock", "_slots", "_steps")
 
@@ -49,7 +50,7 @@ class _Readers:
             self._release([transfer.source for transfer in route.first_transfers], ())
 
     def release(self, index: int) -> None:
-        """Empties the slots that a stage was the last to read, and those of its outputs that nobody reads."""
+        """Empties the slots that a stage was the last to read, and slots of its outputs without a reader."""
         step = self._steps[index]
         self._release(step.reads, step.outputs)
 
@@ -84,7 +85,7 @@ class HeteroExecutable(Executable):
         threads: int,
         streams: int,
     ) -> None:
-        """`threads` is the budget of one run, of which each stage has its own part; `streams` is how many runs are to be expected."""
+        """`threads` is the budget of a run, of which each stage has its own part; `streams` is how many runs are to be expected."""
         self.inputs = inputs
         self.outputs = outputs
         self._plan = plan
@@ -93,7 +94,7 @@ class HeteroExecutable(Executable):
         self._loaded = tuple(loaded)
         self._starters = frozenset(index for index, stage in enumerate(stages) if stage.start is not None)
         lanes = [find_lane(core, str(stage.device)) for stage in stages]
-        # While one request is on its second device, the next one can be on the first.
+        # While a request is on its second device, the next request can be on the first.
         self.pipeline_depth = max(len(set(lanes)), 1)
         self._plan_route()
         self._schedule = plan_schedule(
@@ -127,7 +128,7 @@ class HeteroExecutable(Executable):
             self._empty[slot] = value
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, ExecutableNetwork]:
-        """Leaves the states in the memory of a stage that one stage makes and another one, or the same, reads there."""
+        """Leaves a state in the memory of a stage if the stage that makes it and the stage that reads it share that memory."""
         homes = find_homes(self.stages, output_of_input)
         memories = {name: memory for name, (_, memory) in homes.items()}
         memories |= {output_of_input[name]: memory for name, (_, memory) in homes.items()}
@@ -147,7 +148,7 @@ class HeteroExecutable(Executable):
         return None
 
     def loaded_parts(self) -> tuple[tuple[ExecutableNetwork, Network | None], ...]:
-        """Returns what runs each stage now, and the network that it runs; None if it came from its device's own blob."""
+        """Returns the executable of each stage now and its network, which is None if the stage came from its device's own blob."""
         guards = [find_guard(stage) for stage in self.stages]
         return tuple(
             (stage if guard is None or guard.serving is None else guard.serving, part)
@@ -173,7 +174,7 @@ class HeteroExecutable(Executable):
         return [stage.create_state(beside) for stage, beside in zip(self.stages, state, strict=True)]
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs by position; ends early, with whatever is there, when the request was cancelled."""
+        """Returns the outputs by position; ends early, with the outputs so far, if the request was cancelled."""
         slots = self._fill_slots(inputs, context)
         release = _Readers(slots, self._route).release
         if self._schedule.is_parallel:
@@ -194,7 +195,7 @@ class HeteroExecutable(Executable):
         return leave_tensors(slots, self._route.outputs, names, context.tensors, context.profile)
 
     def _fill_slots(self, inputs: tuple[Any, ...], context: RunContext) -> list[Any]:
-        """Returns the slots of a run with its inputs and constants in place, also where they are needed elsewhere."""
+        """Returns the slots of a run with its inputs and constants in place, in every memory that needs them."""
         route = self._route
         slots = self._empty.copy()
         for slot, value in zip(route.inputs, inputs, strict=True):
@@ -216,7 +217,7 @@ class HeteroExecutable(Executable):
         Flow(self._schedule, run_stage, self._submit, context.token).run()
 
     def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
-        """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them where they are needed elsewhere."""
+        """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them to the memories of their readers."""
         inner = self._open_step(index, slots, context)
         try:
             results = self.stages[index].run(tuple([slots[slot] for slot in self._route.steps[index].inputs]), inner)
@@ -226,7 +227,8 @@ class HeteroExecutable(Executable):
             raise
 
     def _begin_stage(self, index: int, slots: list[Any], context: RunContext, end: End) -> None:
-        """Hands a stage to its device, or to a thread that computes it; `end` is called once its outputs are where they are needed."""
+        """Hands a stage to its device, or to a thread that computes it; `end` is called after its outputs have reached their
+        readers."""
         stage, inner = self.stages[index], self._open_step(index, slots, context)
         values = tuple([slots[slot] for slot in self._route.steps[index].inputs])
 
@@ -254,7 +256,7 @@ class HeteroExecutable(Executable):
         return context.derive(states[index], profile=profile, outputs=None, tensors=tensors)
 
     def _end_step(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
-        """Keeps the outputs of a stage, and moves them where they are needed elsewhere."""
+        """Keeps the outputs of a stage, and moves them to the memories of their readers."""
         if inner.token.is_set:
             return  # the result of a cancelled stage is dropped
         transfers = self._route.steps[index].transfers
@@ -264,7 +266,7 @@ class HeteroExecutable(Executable):
         if transfers:
             _move(transfers, slots, inner.profile)
             if inner.limits is not None:
-                # A copy in another memory is what the run has made, as any value; inputs of the caller count nothing.
+                # A copy in another memory belongs to the run, as any value; inputs of the caller count nothing.
                 inner.limits.hold([slots[transfer.target] for transfer in transfers])
 
     def _note_step(self, index: int, error: BaseException) -> None:
@@ -359,7 +361,7 @@ def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | No
     for transfer in transfers:
         value, target = slots[transfer.source], slots[transfer.target]
         if target is not None:
-            # A tensor of the caller, or the array of one.
+            # A tensor of the caller, or its array.
             if type(target) is not DeviceTensor:
                 continue
             if target.place == transfer.places[0]:
@@ -380,7 +382,7 @@ def enter_tensors(
     tensors: Mapping[int, DeviceTensor] | None,
     profile: Profile | None,
 ) -> None:
-    """Puts the tensors of a run into its slots, where the inputs of these names are already; `tensors` are those for outputs."""
+    """Puts the tensors of a run into its slots, which hold the inputs of these names already; `tensors` are those for outputs."""
     for slot, name in zip(route.inputs, names, strict=True):
         tensor = slots[slot]
         if not isinstance(tensor, DeviceTensor):
@@ -416,7 +418,7 @@ def leave_tensors(
 
 
 def list_steps(plan: Plan, stages: Sequence[ExecutableNetwork], route: Route) -> tuple[ExecutedNode, ...]:
-    """Returns the steps in order of execution; a copy stands behind the stage that made the value, those of inputs stand first.
+    """Returns the steps in order of execution; a copy stands behind the stage that made the value, copies of inputs stand first.
 
     A stage that reads a copy reads it under the name of the copy, "b@CPU".
     """
@@ -433,7 +435,7 @@ def list_steps(plan: Plan, stages: Sequence[ExecutableNetwork], route: Route) ->
 
 
 def _list_copies(transfers: Iterable[Transfer], path: tuple[int, ...], copies: dict[int, str]) -> Iterable[ExecutedNode]:
-    """Yields the copies as steps, and notes in `copies` the name of what lies in each slot."""
+    """Yields the copies as steps, and notes in `copies` the name of the value in each slot."""
     for transfer in transfers:
         targets = ", ".join(transfer.readers)
         copies[transfer.target] = f"{transfer.value}@{targets}"
@@ -457,7 +459,7 @@ def count_held_bytes(stages: Sequence[ExecutableNetwork]) -> dict[str, int]:
 
 
 def require_limits(name: str, memory: Sequence[HeldMemory], stages: Sequence[ExecutableNetwork]) -> None:
-    """Raises DeviceMemoryError with the numbers where a device of a network that was placed by memory holds more than its limit.
+    """Raises DeviceMemoryError with the numbers if a device of a network that was placed by memory holds more than its limit.
 
     It closes the stages then.
     """

@@ -1,10 +1,9 @@
-"""Policy FEWEST: waves. A wave runs everything that one device can run before it needs another one; fewer waves, fewer launches.
+"""Policy FEWEST: waves. A wave is all nodes that a device can run before it needs another device; fewer waves, fewer launches.
 
-Any plan without cycles can be run one part after the other, and neighbours of one device in that order can be one part. So a plan
-of fewest parts is a shortest sequence of devices whose waves cover the graph. A wave that takes all it can is never worse than
-one that takes less. On two devices the sequence alternates and only its first device is open: both are tried, which is exact. On
-more devices the question is hard (it contains the shortest common supersequence), and the best few beginnings are kept and
-extended.
+Any plan without cycles can run as a sequence of parts, and neighbours of one device in that sequence can be joined. So a plan of
+fewest parts is a shortest sequence of devices with waves that cover the graph. A wave that takes all it can is never worse than a
+smaller wave. On two devices the sequence alternates and only its first device is open: both are tried, which is exact. On more
+devices the question is hard (it contains the shortest common supersequence), and the best few beginnings are kept and extended.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ def select_fewest(graph: Digraph, log: SelectionLog) -> list[list[int]]:
 
 
 def find_waves(producers: Adjacency, consumers: Adjacency, devices: Sequence[int]) -> list[list[int]]:
-    """Returns few waves that cover the graph, each the nodes of one device in the order in which they became ready.
+    """Returns few waves that cover the graph, each with the nodes of a device in the order in which they became ready.
 
-    Deterministic. Cost: at most O(V + E) for each beginning that is kept and each device, plus O(V) per wave where beginnings fork.
+    Deterministic. Cost: at most O(V + E) for each beginning that is kept and each device, plus O(V) for each fork.
     """
     if not devices:
         return []
@@ -50,7 +49,7 @@ def find_waves(producers: Adjacency, consumers: Adjacency, devices: Sequence[int
 
 @dataclass(frozen=True)
 class _Wave:
-    """The last wave of a beginning and the ones before it."""
+    """The last wave of a beginning and the waves before it."""
 
     nodes: list[int]
     before: _Wave | None
@@ -90,7 +89,7 @@ def _begin(producers: Adjacency, devices: Sequence[int]) -> _Waves:
 
 
 def _extend(beginning: _Waves, consumers: Adjacency, devices: Sequence[int]) -> Iterator[_Waves]:
-    """Yields the beginning with one more wave, once for each device that has ready nodes. The last one takes over its arrays."""
+    """Yields the beginning with a further wave, for each device that has ready nodes. The last result takes over its arrays."""
     choices = [device for device, nodes in enumerate(beginning.ready) if nodes]
     for device in choices:
         if device == choices[-1]:

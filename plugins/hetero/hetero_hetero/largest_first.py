@@ -1,6 +1,6 @@
 """The procedure of subgraph selection, rollbacks included, and the two policies that follow it: LARGEST_FIRST and LITERAL.
 
-Nodes are bits of integers, so that a step costs a few operations on integers of one bit per node. A candidate is grown again only if
+Nodes are bits of integers, so that a step costs a few operations on integers. A candidate is grown again only if
 the subgraph that was taken can change its growth; the result is that of growing every candidate anew in every round.
 
 LARGEST_FIRST gives a plan without circles at any size: a part of the graph whose subgraphs would wait for each other is selected again,
@@ -37,7 +37,7 @@ _MOST_NODES_SHOWN = 6
 
 
 def select_largest_first(graph: Digraph, log: SelectionLog) -> list[list[int]]:
-    """Returns the subgraphs as positions: those of LITERAL for each part of the graph in which they do not wait for each other."""
+    """Returns the subgraphs as positions: those of LITERAL for each part of the graph without a circle."""
     work = Work(MOST_WORK)
     subgraphs = []
     for positions, part in split_components(graph):
@@ -102,7 +102,7 @@ class Work:
         self.left = limit
 
     def spend(self, steps: int, bits: int) -> None:
-        """Counts the steps. Raises: TooMuchWorkError if none are left."""
+        """Counts the steps. Raises: TooMuchWorkError if no steps are left."""
         self.left -= steps * (BITS_PER_STEP + bits)
         if self.left < 0:
             raise TooMuchWorkError
@@ -129,7 +129,7 @@ def take_turns(graph: Digraph, work: Work, log: SelectionLog, *, contracts: bool
 
 @dataclass(frozen=True)
 class Paths:
-    """For every node its consumers and then its producers, and the bits of the nodes that reach it and of those that it reaches."""
+    """For every node its consumers and then its producers, and the bits of its ancestors and of its descendants."""
 
     neighbours: list[tuple[int, ...]]
     reached_by: list[int]
@@ -147,7 +147,7 @@ class Paths:
         return len(members) + len(above) + len(below)
 
     def span(self, nodes: Sequence[int]) -> tuple[int, int]:
-        """Returns the bits of the nodes that reach any of these, and of those that any of these reaches."""
+        """Returns the bits of the ancestors and of the descendants of these nodes."""
         before = behind = 0
         for node in nodes:
             before |= self.reached_by[node]
@@ -175,7 +175,7 @@ def read_paths(graph: Digraph) -> Paths:
 class _Candidate:
     """A grown candidate: its members, their bits, and the bits of all free nodes that its growth tried.
 
-    `before` and `behind` are the bits of the nodes that reach a tried node, and of those that a tried node reaches.
+    `before` and `behind` are the bits of the ancestors and of the descendants of tried nodes.
     """
 
     members: list[int]
@@ -237,7 +237,8 @@ def grow(paths: Paths, free: int, root: int, note: Note | None = None) -> tuple[
     """Returns the members that are left when no adjacent node is, all free nodes that were tried, and the number of steps.
 
     Each step is given to `note`. The newest member is asked first for an adjacent node, its consumers before its producers, both by
-    position. `asked` holds the places in `members` of those that may still have one, with their neighbours from there on.
+    position. `asked` holds the places in `members` of nodes that may still have an adjacent node, with an iterator over their
+    neighbours.
     """
     neighbours, reaches, reached_by = paths.neighbours, paths.reaches, paths.reached_by
     is_tried = bytearray(len(reaches))
@@ -269,7 +270,7 @@ def grow(paths: Paths, free: int, root: int, note: Note | None = None) -> tuple[
         if note is not None:
             note("merge" if is_free else "failed merge", node, members, rejected, behind[-1] & before[-1])
         while rejected & behind[-1] & before[-1]:
-            # A path leaves and returns through what was rejected.
+            # A path leaves and returns through a rejected node.
             steps += 1
             node = members.pop()
             rejected |= 1 << node

@@ -42,8 +42,8 @@ def fuse_levels(graph: Digraph) -> list[list[int]]:
 def label_levels(order: Iterable[int], sources: Adjacency, is_free: Sequence[bool]) -> list[int]:
     """Returns for every node how often the longest way along `sources` leaves the free nodes and returns.
 
-    Nodes of one level that are connected by edges among free nodes can be contracted all at once: level, and before that whether
-    a node is outside, before or behind the free ones, never decreases along an edge.
+    Nodes of a level that are connected by edges among free nodes can be contracted all at once: the level never decreases along an
+    edge.
     """
     level = [0] * len(sources)
     is_behind = [False] * len(sources)

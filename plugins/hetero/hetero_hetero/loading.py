@@ -32,7 +32,7 @@ _MOST_STEPS = 400_000
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One subgraph as a network with typed borders, the device that runs it, and the device's answer about it."""
+    """A subgraph as a network with typed borders, the device that runs it, and the device's answer about it."""
 
     device: str
     part: Network
@@ -42,7 +42,7 @@ class Stage:
 def cut_stages(task: SplitTask, assignment: Assignment) -> tuple[Stage, ...]:
     """Returns the stages in order of execution. Weights are shared with the network.
 
-    Raises: InvalidNetworkError where a value at a border has no known element type.
+    Raises: InvalidNetworkError if a value at a border has no known element type.
     """
     network = task.network
     named = [tuple(network.nodes[index].name for index in subgraph.nodes) for subgraph in assignment.subgraphs]
@@ -55,7 +55,8 @@ def cut_stages(task: SplitTask, assignment: Assignment) -> tuple[Stage, ...]:
 
 
 def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], decision: Decision = NO_DECISION) -> Plan:
-    """Returns the plan of stages that were cut, as plain values, for reports. Its pins are the network's own, not those of placement."""
+    """Returns the plan of stages that were cut, as plain values, for reports. Its pins are the network's own, without the pins of
+    placement."""
     stages = tuple(
         PlanStage(
             index,
@@ -141,7 +142,7 @@ class FailedStage:
 
     @property
     def cause(self) -> str:
-        """The error as text; one that is not ours with its type, which often says more."""
+        """The error as text; a foreign error with its type, which often says more."""
         return str(self.error) if isinstance(self.error, HeteroError) else f"{type(self.error).__name__}: {self.error}"
 
 
@@ -150,7 +151,7 @@ def load_stages(
 ) -> tuple[tuple[Stage, ...], tuple[ExecutableNetwork, ...]]:
     """Returns the stages of a complete assignment and each of them loaded; with `may_move` the assignment may have changed by then.
 
-    Where this raises, everything that was loaded is closed.
+    All loaded stages are closed after an error.
 
     Raises: an error of the device's own type if that is a HeteroError, else LoadError, with the device's error as the cause;
     UnsupportedNodesError if no other device takes the failed parts; InvalidNetworkError if a value at a border has no type.
@@ -175,7 +176,7 @@ def load_stages(
 
 
 def require_complete(task: SplitTask, assignment: Assignment) -> None:
-    """Raises UnsupportedNodesError with every reason of every device where nodes are refused by all."""
+    """Raises UnsupportedNodesError with every reason of every device if a node is refused by all."""
     if assignment.refused:
         known = assignment.refusals
         refusals = {name: known[name] for name in assignment.refused}
@@ -235,7 +236,8 @@ def _find_own_error(error: Exception) -> Exception:
 
 
 def _describe_failure(network: Network, failed: FailedStage, *, may_move: bool) -> HeteroError:
-    """Returns the error to raise: of the type of the device's own where callers of hetero know it, with its fields and notes."""
+    """Returns the error to raise: of the type, and with the fields and notes, of the device's own error if that is an error of
+    hetero."""
     advice = (
         f"all of its nodes are pinned to {failed.stage.device}"
         if may_move

@@ -21,10 +21,10 @@ from hetero_hetero.subgraphs import Subgraph
 class Assignment:
     """The device of each node that a device takes, in order of the nodes, and the subgraphs that follow from it.
 
-    `refused` are the nodes that nobody takes. `denials` maps node -> device -> reason for every no that was heard. `moves` does the
-    same for devices that a node has left for another one, though they take it; where that other one turns out to refuse the node, they
-    are forgotten, and the node is `settled`: it is never moved again. So only what devices say can leave a node without any.
-    `confirmed` holds the answer about each part, as (device, nodes), that was asked about and taken. `procedures` maps each procedure that
+    `refused` are the nodes that no device takes. `denials` maps node -> device -> reason for every no that was heard. `moves` does
+    the same for devices that a node has left, though they take it. If the node's new device refuses it later, its moves are
+    forgotten, and the node is `settled`: it is never moved again. So only refusals can leave a node without a device. `confirmed`
+    holds the answer about each part, as (device, nodes), that was asked about and taken. `procedures` maps each procedure that
     selected subgraphs to the number of their nodes.
     """
 
@@ -41,7 +41,7 @@ class Assignment:
 
     @property
     def refusals(self) -> dict[str, dict[str, str]]:
-        """Node -> device -> reason, for every device that a node is not on although it was asked before the one that has it."""
+        """Node -> device -> reason, for every device that was asked about a node before its own device."""
         names = dict.fromkeys((*self.denials, *self.moves))
         return {name: {**self.denials.get(name, {}), **self.moves.get(name, {})} for name in names}
 
@@ -51,11 +51,11 @@ class Assignment:
         return self.pins.get(name, device) == device and not is_ruled_out
 
     def may_move(self, name: str, device: str) -> bool:
-        """Says whether a node that has a device may go to another one."""
+        """Says whether a node that has a device may go to another device."""
         return name not in self.settled and self.may_take(name, device)
 
     def move(self, names: Iterable[str], device: str, reason: str) -> None:
-        """Gives nodes another device; those that are there stay without a note."""
+        """Gives nodes another device; nodes that are there already stay without a note."""
         for name in names:
             left = self.device_of_node[name]
             if left != device:
@@ -88,7 +88,7 @@ class Move:
 
 
 def propose_unit_moves(network: Network, units: Sequence[Sequence[int]], assignment: Assignment) -> list[Move]:
-    """Returns moves that bring each unit that is on several devices to the first one that may take all of it."""
+    """Returns moves that bring each unit that is on several devices to the first device that may take all of it."""
     moves = []
     for unit in units:
         names = tuple(network.nodes[index].name for index in unit)
@@ -109,7 +109,8 @@ def _may_hold(assignment: Assignment, names: Iterable[str], device: str) -> bool
 def propose_shape_moves(network: Network, shape_nodes: Sequence[int], assignment: Assignment) -> list[Move]:
     """Returns moves that bring shape nodes to the device of all that read their results.
 
-    A node moves to a device only if all its inputs are there or move there, too; so a move removes boundary values and makes none.
+    A node moves to a device only if all its inputs are there or move there, too; so a move removes boundary values and adds no
+    other value.
     """
     device_of_index = [assignment.device_of_node[node.name] for node in network.nodes]
     staying: set[int] = set()
@@ -130,7 +131,7 @@ def propose_shape_moves(network: Network, shape_nodes: Sequence[int], assignment
 def _follow_readers(
     network: Network, shape_nodes: Sequence[int], device_of_index: Sequence[str], assignment: Assignment, staying: set[int]
 ) -> dict[int, str]:
-    """Returns shape node -> the one device where all of its readers are or go, for those that may go there."""
+    """Returns shape node -> the device on which all of its readers are or will be, for nodes that may go to it."""
     goals: dict[int, str] = {}
     for index in reversed(shape_nodes):
         node = network.nodes[index]
@@ -185,7 +186,7 @@ def propose_folds(
 
 
 def _find_neighbours(subgraphs: Sequence[Subgraph], predecessors: Sequence[Sequence[int]]) -> list[set[int]]:
-    """Returns for each subgraph those that share a value with it."""
+    """Returns for each subgraph the subgraphs that share a value with it."""
     home = {index: number for number, subgraph in enumerate(subgraphs) for index in subgraph.nodes}
     neighbours: list[set[int]] = [set() for _ in subgraphs]
     for index, sources in enumerate(predecessors):

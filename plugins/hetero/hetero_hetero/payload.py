@@ -1,6 +1,6 @@
 """The payload of a split network: an index in JSON, the blob of each part, and the constants among the outputs.
 
-Sections: `index`; for stage i either `stage/i` (a container written by its device) or, where the device cannot export, `stage/i/model`
+Sections: `index`; for stage i either `stage/i` (a container written by its device) or, if the device cannot export, `stage/i/model`
 and `stage/i/weights` (the part itself, loaded again at import), and with HETERO_FALLBACK=NEXT beside a container `stage/i/part/...`
 (the part, for another device); `constants/<n>/...` likewise for outputs that are constants.
 """
@@ -61,9 +61,9 @@ def import_stages(
     """Returns the split network of a payload, each part imported on its own device with its part of the threads, and guarded
     by `substitutes` if there are any.
 
-    Where a part or what follows it fails, the parts that were imported are closed.
+    The imported parts are closed after an error.
 
-    Raises: BlobDamagedError, BlobMismatchError; what a device raises for its part, with a note that names the stage.
+    Raises: BlobDamagedError, BlobMismatchError; errors of a device about its part, with a note that names the stage.
     """
     sections = payload.sections
 
