@@ -11,12 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from hetero_auto.candidates import Candidates, ChildConfigs
-from hetero_auto.choosing import find_precision, list_installed
+from hetero_auto.candidates import Candidates, ChildConfigs, find_precision, list_installed
 from hetero_auto.loading import MemberSource, export_members, import_members
-from hetero_auto.members import POLICIES, POLICY_KEY
 from hetero_auto.multi import POLICY, PROPERTIES
-from hetero_auto.pool import Pool
+from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
 from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY

@@ -1,21 +1,144 @@
-"""Candidates: the devices that take a network whole, in AUTO's order of preference; each is created and asked when it is its turn."""
+"""Candidates: the devices that take a network whole, in AUTO's order of preference; each is created and asked when it is its turn.
+
+The order follows the kind of the devices and the network's precision, or measurement.
+"""
 
 from __future__ import annotations
 
 import logging
+import platform
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from statistics import median
+from time import perf_counter
 from typing import Any
 
-from hetero_auto.choosing import holds_lock, lacks_precision
+import numpy as np
+
+from hetero_auto.pool import Member
 from hetero_core.composing.properties import configure_children
+from hetero_core.composing.runs import warm_up
 from hetero_core.contract import DeviceName, QueryResult
 from hetero_core.core import Core
-from hetero_core.errors import DeviceUnavailableError
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.errors import DeviceUnavailableError, HeteroError
 from hetero_core.network.graph import Network
+from hetero_core.network.types import TensorType, ValueSpec
 
 logger = logging.getLogger(__name__)
+
+ROUNDS = 7
+SECONDS = 2.0
+"""Number of timed runs of each device, and seconds for all of them together, apart from the first runs of each."""
+WARM_SECONDS = 10.0
+"""Seconds that a device has at most to compile the kernels that it goes on with, before it is timed."""
+
+_PRECISIONS = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16"}
+_RANKS = {"accelerator": 0, "engine": 0, "processor": 1, "interpreter": 2}
+"""The kinds that a device's package may state; "composer" is for devices that are made of others or need a list."""
+
+
+def list_installed(core: Core, *, itself: str) -> tuple[str, ...]:
+    """Returns the devices that are installed and not made of others, for AUTO without a list; some may not work.
+
+    Accelerators and engines come first, then devices on the host's processor, then those that hold the interpreter's lock; by name.
+    A device is created only where its package does not state its kind.
+    """
+    ranks: dict[str, tuple[int, str]] = {}
+    for name in core.device_names:
+        try:
+            rank = None if name == itself else _rank(core, name)
+        except HeteroError as error:
+            logger.debug("AUTO goes without %s: %s", name, error)
+            continue
+        if rank is not None:
+            ranks[name] = rank, name
+    return tuple(sorted(ranks, key=lambda name: ranks[name]))
+
+
+def _rank(core: Core, name: str) -> int | None:
+    """Returns the place of a device's kind; None for a composite device. Raises: DeviceUnavailableError."""
+    kind = core.find_kind(name)
+    if kind in _RANKS or kind == "composer":
+        return _RANKS.get(kind)
+    if any(key.is_arguments for key in core.config_keys(name).values()):
+        return None
+    if core.get_metric(name, "HOLDS_INTERPRETER_LOCK"):
+        return _RANKS["interpreter"]
+    return _RANKS["processor" if core.get_metric(name, "DEVICE_ARCHITECTURE") == platform.machine() else "engine"]
+
+
+def holds_lock(core: Core, name: str) -> bool:
+    """Says whether a device holds the interpreter's lock while it computes; creates it only where its package does not tell."""
+    kind = core.find_kind(name)
+    return kind == "interpreter" if kind in _RANKS else bool(core.get_metric(name, "HOLDS_INTERPRETER_LOCK"))
+
+
+def find_precision(network: Network) -> str:
+    """Returns the capability that the network asks for: INT8 where it is quantized, else the type of most of its constants."""
+    if any(
+        "uantize" in node.op_type or node.op_type.startswith("QLinear") or node.op_type.endswith("Integer")
+        for node in network.nodes
+    ):
+        return "INT8"
+    nbytes: dict[str, int] = {}
+    specs = [*(constant.type for constant in network.initializers.values()), *(spec.type for spec in network.inputs)]
+    for value_type in specs:
+        if isinstance(value_type, TensorType) and value_type.dtype in _PRECISIONS:
+            nbytes[value_type.dtype] = nbytes.get(value_type.dtype, 0) + (value_type.nbytes or 1)
+    return _PRECISIONS[max(nbytes, key=lambda dtype: nbytes[dtype])] if nbytes else "FP32"
+
+
+def lacks_precision(core: Core, name: str, precision: str) -> bool:
+    """Says whether a device computes in other precisions than this by its own account.
+
+    A device without named precisions, as a composite device, is assumed to compute in it.
+    """
+    capabilities = core.get_metric(name, "OPTIMIZATION_CAPABILITIES")
+    own = [capability for capability in capabilities if capability in {"INT8", *_PRECISIONS.values()}]
+    return bool(own) and precision not in own
+
+
+def measure_members(members: Sequence[Member], title: str) -> list[Member]:
+    """Returns the members that can run the network, the fastest first: each is timed in turn with the others, and its median counts.
+
+    Inputs are ones, open sizes are 1. Where no member can run that, they stay in their order, with a warning.
+    """
+    seconds: dict[Member, list[float]] = {}
+    for member in members:
+        try:
+            warm_up(member.loaded, partial(_time_run, member), WARM_SECONDS)
+        except HeteroError as error:
+            logger.warning("%s cannot measure %s: %s", title, member.name, error)
+        else:
+            seconds[member] = []
+    began = perf_counter()
+    for _ in range(ROUNDS):
+        if perf_counter() - began > SECONDS and all(seconds.values()):
+            break
+        for member, times in seconds.items():
+            times.append(_time_run(member))
+    medians = {member: median(times) for member, times in seconds.items()}
+    for member, value in medians.items():
+        logger.info("%s measured %.3f ms on %s", title, value * 1e3, member.name)
+    return sorted(medians, key=lambda member: medians[member]) if medians else list(members)
+
+
+def _time_run(member: Member) -> float:
+    inputs = {spec.name: _make_input(spec) for spec in member.loaded.inputs}
+    began = perf_counter()
+    member.loaded.infer(inputs)
+    return perf_counter() - began
+
+
+def _make_input(spec: ValueSpec) -> Any:
+    value_type = spec.type
+    if not isinstance(value_type, TensorType) or value_type.dtype is None:
+        return None
+    shape = tuple(size if isinstance(size, int) else 1 for size in value_type.shape or ())
+    dtype = numpy_dtype(value_type.dtype)
+    return np.full(shape, "", dtype) if dtype.kind == "O" else np.ones(shape, dtype)
 
 
 class ChildConfigs(Mapping[str, Mapping[str, Any]]):

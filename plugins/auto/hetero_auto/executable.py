@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetero_auto.loading import MemberSource
-from hetero_auto.members import MemberMemory, PoolTicket
-from hetero_auto.pool import Pool
+from hetero_auto.pool import MemberMemory, Pool, PoolTicket
 from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
 from hetero_core.composing.runs import describe_part, run_child, start_child
 from hetero_core.contract import Done, Executable, RunContext

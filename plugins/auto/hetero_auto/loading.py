@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetero_auto.members import Member
+from hetero_auto.pool import Member
 from hetero_core.composing.blobs import export_part, import_part, pack_index, read_index, select_steering
 from hetero_core.composing.properties import computes_on_host, share_processors
 from hetero_core.contract import Payload, QueryResult

@@ -8,12 +8,11 @@ from typing import Any
 
 from hetero_auto.executable import PoolExecutable
 from hetero_auto.loading import MemberSource, export_members, find_shared, import_members
-from hetero_auto.members import POLICIES, POLICY_KEY
-from hetero_auto.pool import Pool
+from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
-from hetero_core.devices.names import normalise_arguments
+from hetero_core.devices.names import normalise_arguments, parse_device_name
 from hetero_core.devices.query import answer_query
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
@@ -61,9 +60,14 @@ class MultiDevice(Composer):
         return answer_query(device, network, {name: "; ".join(texts) for name, texts in reasons.items()})
 
     @hookimpl
-    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        """Loads the network on each device."""
+    def load_network(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
+    ) -> Executable:
+        """Loads the network on each device. A query that found every node supported is the answer of each device."""
         source = self._describe_source(device, network, config)
+        if query is not None and not query.refused:
+            answers = {child: answer_query(parse_device_name(child), network, {}) for child in source.configs}
+            source = replace(source, answers=answers)
         pool = Pool(str(device), POLICIES[config[POLICY_KEY]]())
         pool.set_members(source.load_all([str(entry.device) for entry in source.entries]), processors=source.processors)
         return MultiExecutable(pool, source, self)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_auto.choosing import find_precision
-from hetero_auto.races import may_repeat_network
+from hetero_auto.candidates import find_precision
+from hetero_auto.startup import may_repeat_network
 
 from hetero_core import Core, Network, hookimpl
 from hetero_core.errors import (
@@ -472,7 +472,7 @@ def test_fastest_device_is_chosen_by_measurement(
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr("hetero_auto.choosing.perf_counter", lambda: now)
+    monkeypatch.setattr("hetero_auto.candidates.perf_counter", lambda: now)
     for name, seconds in (("A", 3e-3), ("B", 1e-3), ("C", 2e-3)):
         add_device(name).work = lambda seconds=seconds: work(seconds)
     config = {"AUTO_MEASURE": "YES", "ENABLE_STARTUP_FALLBACK": starts_early}
@@ -493,7 +493,7 @@ def test_device_is_timed_with_the_kernels_that_it_goes_on_with(
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr("hetero_auto.choosing.perf_counter", lambda: now)
+    monkeypatch.setattr("hetero_auto.candidates.perf_counter", lambda: now)
     first.work = lambda: work(9e-3 if len(first.runs) <= first.compiles_until else 1e-3)
     second.work = lambda: work(2e-3)
     loaded = core.load_network(network, "AUTO:A,B", {**AT_ONCE, "AUTO_MEASURE": "YES"})

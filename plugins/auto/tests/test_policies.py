@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hetero_auto.members import Member, RoundRobin, choose_soonest
+from hetero_auto.pool import Member, RoundRobin, choose_soonest
 
 from hetero_core import Core, Network
 from hetero_core.devices.processors import count_processors, read_host_memory

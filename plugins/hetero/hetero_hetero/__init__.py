@@ -12,7 +12,7 @@ kind = "composer"
 
 @hookimpl
 def create_device(core: Any) -> object:
-    """Returns the device; it keeps the Core, whose other devices it asks and loads."""
+    """Returns the device; it keeps the Core, and asks and loads further devices through it."""
     from hetero_hetero.device import HeteroDevice  # keeps `import hetero_hetero` free of everything
 
     return HeteroDevice(core)

@@ -1,9 +1,9 @@
-"""Affinity: which device each node goes to, from pins and from what the devices say, in order of priority.
+"""Affinity: which device each node goes to, from pins and from the answers of the devices, in order of priority.
 
-Each device is asked about the network of what is left. Then nodes move that would be better off on another device that takes them:
-quantized units stay whole, shapes are computed where they are needed, small subgraphs are folded into a neighbour. When the split is
-known, each device is asked once more about each part as it will be compiled; what it refuses then goes to the next device, and the
-split is made anew. A device is never asked twice for a node that it has refused, so this ends.
+Each device is asked about the network of the nodes that are left. Then nodes move that would be better off on another device that
+takes them: quantized units stay whole, shapes are computed on the device that reads them, small subgraphs are folded into a
+neighbour. When the split is known, each device is asked once more about each part as it will be compiled; nodes that it refuses
+then go to the next device, and the split is made anew. A device is never asked twice for a node that it has refused, so this ends.
 """
 
 from __future__ import annotations
@@ -19,12 +19,18 @@ from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import AffinityError, InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
 from hetero_core.network.topology import predecessors_of_nodes
-from hetero_hetero.assignment import Assignment
 from hetero_hetero.branches import cut_branches, is_branching
-from hetero_hetero.moves import Move, propose_folds, propose_shape_moves, propose_unit_moves
+from hetero_hetero.moves import (
+    Assignment,
+    Move,
+    find_quantized_units,
+    find_shape_nodes,
+    propose_folds,
+    propose_shape_moves,
+    propose_unit_moves,
+)
 from hetero_hetero.parts import cut_part, without_pins
 from hetero_hetero.subgraphs import Subgraph, run_selection
-from hetero_hetero.units import find_quantized_units, find_shape_nodes
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,7 @@ def _ask_in_order(task: SplitTask, assignment: Assignment) -> list[str]:
 
 
 def _take_branching(task: SplitTask, assignment: Assignment, name: str) -> bool:
-    """Assigns a refused node to HETERO itself if it is an If whose branches can be split; returns whether it was assigned."""
+    """Assigns a refused node to HETERO itself if it is an If with branches that can be split; returns whether it was assigned."""
     node = task.network.node(name)
     if (
         not is_branching(node)

@@ -1,7 +1,7 @@
 """An If that no device takes whole: HETERO looks at the condition itself, and each branch is a split network of its own.
 
-A branch is the network of its body; what the body reads from outside becomes an input. Only the branch that was chosen runs, so
-side effects and errors of the other one do not happen, as ONNX has it.
+A branch is the network of its body; values that the body reads from outside become inputs. As ONNX has it, only the chosen branch
+runs, with its side effects and errors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_branching(node: Node) -> bool:
 
 
 def cut_branches(network: Network, node: Node) -> tuple[Network, Network]:
-    """Returns the branches of an If as networks, first the one of a true condition; weights are shared."""
+    """Returns the branches of an If as networks, first the branch of a true condition; weights are shared."""
     then_branch, else_branch = (_cut_branch(network, node, node.bodies[name]) for name in BRANCHES)
     return then_branch, else_branch
 
@@ -57,7 +57,7 @@ def _cut_branch(network: Network, node: Node, body: Graph) -> Network:
 
 
 def _specify(spec: ValueSpec, network: Network, outer: str) -> ValueSpec:
-    """Returns the output of a branch, with the type that the If gives it where the body does not know its own."""
+    """Returns the output of a branch, with the type that the If gives it if the body does not know the type."""
     known = network.type_of(outer)
     return spec if known is None or has_known_element(spec.type) else ValueSpec(spec.name, known)
 
@@ -72,7 +72,7 @@ class _Branch:
 
 
 class BranchExecutable(Executable):
-    """A network of one If, both branches loaded. The condition is an input, or a constant of the network."""
+    """A network that consists of an If, with both branches loaded. The condition is an input, or a constant of the network."""
 
     def __init__(self, network: Network, plan: Plan, then_branch: ExecutableNetwork, else_branch: ExecutableNetwork) -> None:
         (node,) = network.nodes

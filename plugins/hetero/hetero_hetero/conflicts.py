@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from hetero_hetero.digraph import Digraph, OneOf, build_digraph
 from hetero_hetero.subgraphs import Subgraph
@@ -27,96 +26,70 @@ def explain_within(
 ) -> tuple[tuple[KeptOut, ...], int]:
     """Returns the reasons that keep neighbouring subgraphs of one device apart, and the number of nodes not examined.
 
-    That is a path in the graph, or else one in which the other subgraphs count as single nodes. Pairs that no path separates are left
-    out: a larger subgraph had the node first, and then its own members are named; a rollback rejected it; or the policy separates more.
+    A reason is a path in the graph, or else a path on which other subgraphs count as single nodes. Pairs that no path separates are
+    left out: a larger subgraph had the node first, and then its own members are named; a rollback rejected it; or the policy
+    separates more.
 
-    Nodes next to the largest subgraphs come first; a pair of subgraphs that is explained from the smaller one's side is not looked
-    at from the other. Cost: O(V + E), and searches that end once they have entered `steps` nodes together.
+    Nodes next to the largest subgraphs come first; a pair of subgraphs that is explained from the side of the smaller subgraph is
+    not looked at again. Cost: O(V + E), and searches that end once they have entered `steps` nodes together.
     """
-    split = _place_split(predecessors, subgraphs)
-    numbers = sorted(range(len(subgraphs)), key=lambda number: (-len(subgraphs[number].nodes), number))
-    borders = [(number, node) for number in numbers for node in _list_border(split, number)]
+    indices = predecessors if isinstance(predecessors, Mapping) else range(len(predecessors))
+    graph = build_digraph(predecessors, dict.fromkeys(indices, 0), [0])  # only the edges count here
+    position_of_index = {index: position for position, index in enumerate(graph.index_of_position)}
+    parts = [[position_of_index[index] for index in subgraph.nodes] for subgraph in subgraphs]
+    part_of_position = {position: number for number, part in enumerate(parts) for position in part}
+    members = [frozenset(part) for part in parts]
+    units = {position: part for part in parts if len(part) > 1 for position in part}
+    numbers = sorted(range(len(parts)), key=lambda number: (-len(parts[number]), number))
+    borders = [
+        (number, node)
+        for number in numbers
+        for node in sorted({other for place in parts[number] for other in (*graph.producers[place], *graph.consumers[place])})
+        if part_of_position[node] != number and subgraphs[part_of_position[node]].device == subgraphs[number].device
+    ]
     explained: set[tuple[int, int]] = set()
     kept_outs: list[KeptOut] = []
     for done, (number, node) in enumerate(borders):
         if steps <= 0:
             return tuple(kept_outs), len(borders) - done
-        home = split.part_of_position[node]
+        home = part_of_position[node]
         if (number, home) in explained:
             continue
-        kept_out, entered = _explain_node(split, number, node)
+        path, entered = _find_path(graph, members[number], node, {})
         steps -= entered
-        if kept_out is not None:
-            kept_outs.append(kept_out)
+        if not path:
+            path, entered = _find_path(graph, members[number], node, units, members[home])
+            steps -= entered
+        if path:
+            names = graph.index_of_position
+            kept_outs.append(KeptOut(names[node], subgraphs[number], tuple(names[place] for place in path)))
             explained.add((home, number))
     return tuple(kept_outs), 0
 
 
-@dataclass(frozen=True)
-class _Split:
-    """A graph and its subgraphs by position. `units` maps each node to the nodes that run with it, if there are any."""
-
-    graph: Digraph
-    subgraphs: Sequence[Subgraph]
-    parts: Sequence[Sequence[int]]
-    members: Sequence[frozenset[int]]
-    part_of_position: Mapping[int, int]
-
-    @cached_property
-    def units(self) -> Mapping[int, Sequence[int]]:
-        return {place: part for part in self.parts if len(part) > 1 for place in part}
-
-
-def _place_split(predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgraph]) -> _Split:
-    # All nodes on one device: only the edges count here.
-    indices = predecessors if isinstance(predecessors, Mapping) else range(len(predecessors))
-    graph = build_digraph(predecessors, dict.fromkeys(indices, 0), [0])
-    position = {index: place for place, index in enumerate(graph.index_of_position)}
-    parts = [[position[index] for index in part.nodes] for part in subgraphs]
-    part_of_position = {place: number for number, part in enumerate(parts) for place in part}
-    return _Split(graph, subgraphs, parts, [frozenset(part) for part in parts], part_of_position)
-
-
-def _list_border(split: _Split, number: int) -> list[int]:
-    """Returns the nodes of a subgraph's device next to it, by position."""
-    graph, device = split.graph, split.subgraphs[number].device
-    around = {other for place in split.parts[number] for other in (*graph.producers[place], *graph.consumers[place])}
-    return sorted(node for node in around - split.members[number] if split.subgraphs[split.part_of_position[node]].device == device)
-
-
-def _explain_node(split: _Split, number: int, node: int) -> tuple[KeptOut | None, int]:
-    """Returns the path that keeps a node out of a subgraph (None if there is no such path) and the number of nodes searched."""
-    graph, inside = split.graph, split.members[number]
-    path, entered = _find_path(graph, inside, node, {})
-    if not path:
-        home = split.part_of_position[node]
-        path, more = _find_path(graph, inside, node, split.units, split.members[home])
-        entered += more
-    if not path:
-        return None, entered
-    names = graph.index_of_position
-    return KeptOut(names[node], split.subgraphs[number], tuple(names[place] for place in path)), entered
+_Units = Mapping[int, Sequence[int]]
+"""Node -> the nodes that run together with it."""
 
 
 def _find_path(
-    graph: Digraph, inside: frozenset[int], node: int, units: Mapping[int, Sequence[int]], apart: frozenset[int] = frozenset()
+    graph: Digraph, inside: frozenset[int], node: int, units: _Units, apart: frozenset[int] = frozenset()
 ) -> tuple[list[int], int]:
     """Returns the shorter of the paths from the node to a member and from a member to the node, and how many nodes were entered.
 
-    A node of `apart` is no unit with others.
+    A node of `apart` forms no unit with others.
     """
-    leaving, left = _search(graph.consumers, inside, node, units, apart)
-    entering, entered = _search(graph.producers, inside, node, units, apart)
+    leaving, left_steps = _search(graph.consumers, inside, node, units, apart)
+    entering, steps = _search(graph.producers, inside, node, units, apart)
     path = entering[::-1] if not leaving or 0 < len(entering) < len(leaving) else leaving
-    return path, left + entered
+    return path, left_steps + steps
 
 
 def _search(
-    adjacent: Sequence[Sequence[int]], inside: frozenset[int], node: int, units: Mapping[int, Sequence[int]], apart: frozenset[int]
+    adjacent: Sequence[Sequence[int]], inside: frozenset[int], node: int, units: _Units, apart: frozenset[int]
 ) -> tuple[list[int], int]:
-    """Returns a shortest path along `adjacent` from the node through at least one other outside node to a member, or nothing.
+    """Returns a shortest path along `adjacent` from the node through at least one outside node to a member, and the nodes entered.
 
-    Beside it stands how many nodes were entered.
+    The path is empty if no such path exists.
     """
     came_from: dict[int, int] = {node: node}
     queue = [node]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from hetero_core.composing.composer import Composer
@@ -13,17 +15,16 @@ from hetero_core.composing.properties import PROPERTIES_KEY, configure_children,
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import DeviceUnavailableError
+from hetero_core.files import replace_file
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Plan
 from hetero_hetero.affinity import SplitTask, begin_assignment, complete_assignment, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
-from hetero_hetero.drawing import write_drawing
-from hetero_hetero.executable import HeteroExecutable, assemble_stages
+from hetero_hetero.executable import HeteroExecutable, assemble_stages, require_limits
 from hetero_hetero.fallback import Loaded, Substitutes, guard_stages
-from hetero_hetero.held import require_limits
-from hetero_hetero.loading import load_stages, require_complete
+from hetero_hetero.loading import build_plan, cut_stages, load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
 from hetero_hetero.placement.choice import (
     BUDGET_KEY,
@@ -38,7 +39,6 @@ from hetero_hetero.placement.choice import (
     PLACING_KEYS,
     place_nodes,
 )
-from hetero_hetero.stages import build_plan, cut_stages
 from hetero_hetero.subgraphs import POLICIES
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class HeteroDevice(Composer):
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
-        """The device of each node, and the whole plan; where nodes are refused by all there is no plan."""
+        """The device of each node, and the whole plan; there is no plan if all devices refuse a node."""
         task, decision = place_nodes(self._describe_task(device, network, config), config)
         assignment = begin_assignment(task)
         complete_assignment(task, assignment)
@@ -152,7 +152,7 @@ class HeteroDevice(Composer):
         require_limits(network.name, decision.memory, loaded)
         plan = build_plan(network, assignment, stages, decision)
         if config[DOT_KEY]:
-            write_drawing(plan)
+            _write_drawing(plan)
         parts: list[Loaded] = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
         if config[FALLBACK_KEY] == "NEXT":
             parts = guard_stages(plan, parts, Substitutes(self._core, task.itself, task.own_config, task.configs))
@@ -185,7 +185,7 @@ class HeteroDevice(Composer):
         substitutes = Substitutes(self._core, str(device), self._select_own(device, config), configs) if can_move else None
         executable = import_stages(self._core, payload, config, configs, substitutes)
         if config[DOT_KEY]:
-            write_drawing(executable.plan)
+            _write_drawing(executable.plan)
         return executable
 
     def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> SplitTask:
@@ -204,15 +204,15 @@ class HeteroDevice(Composer):
         )
 
     def _select_own(self, device: DeviceName, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the configuration for HETERO itself, where it runs a part of the whole."""
+        """Returns the configuration for HETERO itself, if it runs a part of the whole."""
         keys = self.config_keys(device)
         own = {name: value for name, value in config.items() if value is not None and name in keys and name not in PLACING_KEYS}
-        # A branch is run within one run of the whole. What measures loads the whole with pins, and measures nothing within that, also
-        # where the placement was set for the device and not for the call.
+        # A branch runs within a run of the whole. A measurement loads the whole with pins and must not measure again within that
+        # load, even if the placement was set for the device.
         return own | {THREADS_KEY: config[THREADS_KEY], STREAMS_KEY: 1, PLACEMENT_KEY: PLACEMENTS[0]}
 
     def _load_branches(self, task: SplitTask, plan: Plan) -> BranchExecutable:
-        """Loads the branches of a network of one If, each as a network of its own."""
+        """Loads the branches of a network that consists of an If, each as a network of its own."""
         (node,) = task.network.nodes
         with ExitStack() as opened:
             then_branch, else_branch = (
@@ -221,3 +221,14 @@ class HeteroDevice(Composer):
             )
             opened.pop_all()
         return BranchExecutable(task.network, plan, then_branch, else_branch)
+
+
+def _write_drawing(plan: Plan) -> None:
+    """Writes the plan in the DOT language to hetero_subgraphs_<network>.dot. Raises: OSError if the folder cannot be written."""
+    from hetero_core.reports.dot import plan_to_dot  # the views of plans, which a load does without
+
+    name = re.sub(r"[^\w.-]", "_", plan.network)
+    path = Path(f"hetero_subgraphs_{name}.dot").absolute()
+    with replace_file(path) as stream:
+        stream.write(plan_to_dot(plan).encode())
+    logger.info("the plan of network '%s' is drawn in %s", plan.network, path)

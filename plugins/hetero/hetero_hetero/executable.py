@@ -1,6 +1,7 @@
 """A split network in use: runs its stages as their inputs exist, moves values between devices, frees values after their last reader.
 
-A chain runs on the caller's thread, without locks to wait for; only where two devices could work at once does `schedule` spread it.
+A chain runs on the caller's thread, without locks to wait for; `schedule` spreads it over threads only if two devices could work at
+once.
 """
 
 from __future__ import annotations
@@ -18,27 +19,25 @@ from hetero_core.composing.runs import fill_tensor, read_tensor, start_stage, su
 from hetero_core.contract import Done, Executable, RunContext
 from hetero_core.core import Core
 from hetero_core.devices.threads import THREADS_KEY
-from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import PluginError
+from hetero_core.errors import DeviceMemoryError
 from hetero_core.executed import ExecutedNode, place_executed
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_core.plan import Plan
+from hetero_core.plan import HeldMemory, Plan
 from hetero_core.profile import Profile
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_core.runtime.inputs import DeviceTensor, fits_shape
+from hetero_core.runtime.inputs import DeviceTensor
+from hetero_core.runtime.outputs import OutputCheck
 from hetero_core.runtime.transfers import move_value
 from hetero_hetero.fallback import find_guard, move_stage
-from hetero_hetero.held import count_held_bytes
 from hetero_hetero.routing import Route, StageRoute, Transfer, find_homes, plan_route
-from hetero_hetero.schedule import End, Flow, StartedFlow, plan_schedule
-from hetero_hetero.shares import find_lane
+from hetero_hetero.schedule import End, Flow, StartedFlow, find_lane, plan_schedule
 
 Submit = Callable[[Callable[[], None]], object]
 
 
 class _Readers:
-    """Counts the readers of the slots of one run, and empties a slot after the last one. Safe for threads."""
+    """Counts the readers of the slots of one run, and empties a slot after its last reader. Safe for threads."""
 
     __slots__ = ("_left", "_lock", "_slots", "_steps")
 
@@ -51,7 +50,7 @@ class _Readers:
             self._release([transfer.source for transfer in route.first_transfers], ())
 
     def release(self, index: int) -> None:
-        """Empties the slots that a stage was the last to read, and those of its outputs that nobody reads."""
+        """Empties the slots that a stage was the last to read, and slots of its outputs without a reader."""
         step = self._steps[index]
         self._release(step.reads, step.outputs)
 
@@ -86,7 +85,7 @@ class HeteroExecutable(Executable):
         threads: int,
         streams: int,
     ) -> None:
-        """`threads` is the budget of one run, of which each stage has its own part; `streams` is how many runs are to be expected."""
+        """`threads` is the budget of a run, of which each stage has its own part; `streams` is how many runs are to be expected."""
         self.inputs = inputs
         self.outputs = outputs
         self._plan = plan
@@ -95,7 +94,7 @@ class HeteroExecutable(Executable):
         self._loaded = tuple(loaded)
         self._starters = frozenset(index for index, stage in enumerate(stages) if stage.start is not None)
         lanes = [find_lane(core, str(stage.device)) for stage in stages]
-        # While one request is on its second device, the next one can be on the first.
+        # While a request is on its second device, the next request can be on the first.
         self.pipeline_depth = max(len(set(lanes)), 1)
         self._plan_route()
         self._schedule = plan_schedule(
@@ -109,8 +108,16 @@ class HeteroExecutable(Executable):
             helpers = streams * (min(len(set(lanes)), threads) - 1)
             self._submit: Submit = core.create_executor(f"HETERO:{','.join(dict.fromkeys(lanes))}", workers=helpers).submit
         self._names = [(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs)) for stage in stages]
-        # A stage's outputs are checked against these: NumPy type and shape of host tensors, None for anything else.
-        self._wanted = [tuple(_find_host_type(spec) for spec in stage.outputs) for stage in stages]
+        # Outputs that stay in the memory of a device are not arrays of the host.
+        self._checks = [
+            OutputCheck(
+                stage.outputs,
+                [spec.name for spec in stage.outputs if spec.memory != HOST],
+                stage.shape_watch,
+                blame=stage.provenance,
+            ).check
+            for stage in stages
+        ]
 
     def _plan_route(self) -> None:
         """Works out the route from the memories that inputs and outputs name."""
@@ -121,7 +128,7 @@ class HeteroExecutable(Executable):
             self._empty[slot] = value
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, ExecutableNetwork]:
-        """Leaves the states in the memory of a stage that one stage makes and another one, or the same, reads there."""
+        """Leaves a state in the memory of a stage if the stage that makes it and the stage that reads it share that memory."""
         homes = find_homes(self.stages, output_of_input)
         memories = {name: memory for name, (_, memory) in homes.items()}
         memories |= {output_of_input[name]: memory for name, (_, memory) in homes.items()}
@@ -141,7 +148,7 @@ class HeteroExecutable(Executable):
         return None
 
     def loaded_parts(self) -> tuple[tuple[ExecutableNetwork, Network | None], ...]:
-        """Returns what runs each stage now, and the network that it runs; None if it came from its device's own blob."""
+        """Returns the executable of each stage now and its network, which is None if the stage came from its device's own blob."""
         guards = [find_guard(stage) for stage in self.stages]
         return tuple(
             (stage if guard is None or guard.serving is None else guard.serving, part)
@@ -167,7 +174,7 @@ class HeteroExecutable(Executable):
         return [stage.create_state(beside) for stage, beside in zip(self.stages, state, strict=True)]
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs by position; ends early, with whatever is there, when the request was cancelled."""
+        """Returns the outputs by position; ends early, with the outputs so far, if the request was cancelled."""
         slots = self._fill_slots(inputs, context)
         release = _Readers(slots, self._route).release
         if self._schedule.is_parallel:
@@ -188,7 +195,7 @@ class HeteroExecutable(Executable):
         return leave_tensors(slots, self._route.outputs, names, context.tensors, context.profile)
 
     def _fill_slots(self, inputs: tuple[Any, ...], context: RunContext) -> list[Any]:
-        """Returns the slots of a run with its inputs and constants in place, also where they are needed elsewhere."""
+        """Returns the slots of a run with its inputs and constants in place, in every memory that needs them."""
         route = self._route
         slots = self._empty.copy()
         for slot, value in zip(route.inputs, inputs, strict=True):
@@ -201,21 +208,16 @@ class HeteroExecutable(Executable):
         return slots
 
     def _run_spread(self, slots: list[Any], context: RunContext, release: Callable[[int], None]) -> None:
-        """Runs the stages in as many threads as can work at once; devices that start runs by themselves take no thread."""
+        """Runs the stages in as many threads as can work at once."""
 
         def run_stage(index: int) -> None:
             self._run_step(index, slots, context)
             release(index)
 
-        def begin(index: int, end: End) -> bool:
-            if index in self._starters:
-                self._begin_stage(index, slots, context, partial(_end, partial(release, index), end))
-            return index in self._starters
-
-        Flow(self._schedule, run_stage, self._submit, context.token, start_stage=begin).run()
+        Flow(self._schedule, run_stage, self._submit, context.token).run()
 
     def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
-        """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them where they are needed elsewhere."""
+        """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them to the memories of their readers."""
         inner = self._open_step(index, slots, context)
         try:
             results = self.stages[index].run(tuple([slots[slot] for slot in self._route.steps[index].inputs]), inner)
@@ -225,7 +227,8 @@ class HeteroExecutable(Executable):
             raise
 
     def _begin_stage(self, index: int, slots: list[Any], context: RunContext, end: End) -> None:
-        """Hands a stage to its device, or to a thread that computes it; `end` is called once its outputs are where they are needed."""
+        """Hands a stage to its device, or to a thread that computes it; `end` is called after its outputs have reached their
+        readers."""
         stage, inner = self.stages[index], self._open_step(index, slots, context)
         values = tuple([slots[slot] for slot in self._route.steps[index].inputs])
 
@@ -253,17 +256,17 @@ class HeteroExecutable(Executable):
         return context.derive(states[index], profile=profile, outputs=None, tensors=tensors)
 
     def _end_step(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
-        """Keeps the outputs of a stage, and moves them where they are needed elsewhere."""
+        """Keeps the outputs of a stage, and moves them to the memories of their readers."""
         if inner.token.is_set:
             return  # the result of a cancelled stage is dropped
         transfers = self._route.steps[index].transfers
-        self._keep_outputs(index, results, slots)
+        self._keep_outputs(index, results, slots, inner)
         if inner.profile is not None:
             inner.profile.end_part(*self._names[index])
         if transfers:
             _move(transfers, slots, inner.profile)
             if inner.limits is not None:
-                # A copy in another memory is what the run has made, as any value; inputs of the caller count nothing.
+                # A copy in another memory belongs to the run, as any value; inputs of the caller count nothing.
                 inner.limits.hold([slots[transfer.target] for transfer in transfers])
 
     def _note_step(self, index: int, error: BaseException) -> None:
@@ -271,22 +274,11 @@ class HeteroExecutable(Executable):
         nodes = _shorten(self.plan.stages[index].nodes)
         error.add_note(f"in stage {index} of {len(self.stages)} on {self.stages[index].device}, nodes {nodes}")
 
-    def _keep_outputs(self, index: int, results: Any, slots: list[Any]) -> None:
-        """Puts the results of a stage into their slots; a device that breaks the contract is named before its values go on."""
-        host_types, targets = self._wanted[index], self._route.steps[index].outputs
-        if not isinstance(results, tuple) or len(results) != len(host_types):
-            description = f"{len(results)} values" if isinstance(results, tuple) else type(results).__name__
-            raise PluginError(
-                f"device {self.stages[index].device} returned {description}; expected a tuple of {len(host_types)} outputs"
-            )
-        for position, value in enumerate(results):
-            host_type = host_types[position]
-            if host_type is not None and not _is_plainly(value, *host_type) and not isinstance(value, DeviceTensor):
-                value = _check_tensor(value, host_type[0], self.stages[index], position)
-            slots[targets[position]] = value
-        watch = self.stages[index].shape_watch
-        if watch is not None:
-            watch.check(results)
+    def _keep_outputs(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
+        """Checks the results of a stage under its device's name and puts them into their slots, C-contiguous."""
+        for slot, value in zip(self._route.steps[index].outputs, self._checks[index](results, inner), strict=True):
+            is_turned = type(value) is np.ndarray and not value.flags.c_contiguous
+            slots[slot] = np.ascontiguousarray(value) if is_turned else value
 
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of a split network."""
@@ -326,6 +318,10 @@ class StartingExecutable(HeteroExecutable):
             workers = more["streams"] * len(lanes)
             self._compute = core.create_executor(f"HETERO:{','.join(lanes)}-stages", workers=workers).submit
 
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs by position; if two stages can run at once, the run is started and this thread waits for its end."""
+        return Executable.run(self, inputs, context) if self._schedule.is_parallel else super().run(inputs, context)
+
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Begins a run and returns; no thread waits for a device."""
         slots = self._fill_slots(inputs, context)
@@ -361,40 +357,11 @@ def _end(release: Callable[[], None], end: End, error: BaseException | None) -> 
     end(error)
 
 
-_HostType = tuple[np.dtype[Any], tuple[int | str | None, ...] | None]
-
-
-def _find_host_type(spec: ValueSpec) -> _HostType | None:
-    return (numpy_dtype(spec.dtype), spec.shape) if spec.dtype is not None and spec.memory == HOST else None
-
-
-def _is_plainly(value: Any, dtype: np.dtype[Any], shape: tuple[int | str | None, ...] | None) -> bool:
-    """Says whether a value matches exactly; a value that does not may still be usable."""
-    return type(value) is np.ndarray and value.dtype is dtype and value.shape == shape and value.flags.c_contiguous
-
-
-def _check_tensor(value: Any, dtype: np.dtype[Any], stage: ExecutableNetwork, position: int) -> Any:
-    """Returns the value C-contiguous. Raises: PluginError when it is no array of the element type and shape."""
-    if not isinstance(value, np.ndarray) or value.dtype != dtype:
-        description = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-        raise PluginError(
-            f"device {stage.device} returned {description} for '{stage.outputs[position].name}'; expected an array of {dtype}"
-        )
-    spec = stage.outputs[position]
-    if spec.shape is not None and not fits_shape(value.shape, spec.shape):
-        # The next device compiled for this shape; its behaviour with another shape is undefined.
-        raise PluginError(
-            f"device {stage.device} returned shape {list(value.shape)} for '{spec.name}'; expected {spec.type}, as inference proves"
-        )
-    # A device may return a transposed view; what enters the next device is C-contiguous.
-    return value if value.flags.c_contiguous else np.ascontiguousarray(value)
-
-
 def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | None) -> None:
     for transfer in transfers:
         value, target = slots[transfer.source], slots[transfer.target]
         if target is not None:
-            # A tensor of the caller, or the array of one.
+            # A tensor of the caller, or its array.
             if type(target) is not DeviceTensor:
                 continue
             if target.place == transfer.places[0]:
@@ -415,7 +382,7 @@ def enter_tensors(
     tensors: Mapping[int, DeviceTensor] | None,
     profile: Profile | None,
 ) -> None:
-    """Puts the tensors of a run into its slots, where the inputs of these names are already; `tensors` are those for outputs."""
+    """Puts the tensors of a run into its slots, which hold the inputs of these names already; `tensors` are those for outputs."""
     for slot, name in zip(route.inputs, names, strict=True):
         tensor = slots[slot]
         if not isinstance(tensor, DeviceTensor):
@@ -451,7 +418,7 @@ def leave_tensors(
 
 
 def list_steps(plan: Plan, stages: Sequence[ExecutableNetwork], route: Route) -> tuple[ExecutedNode, ...]:
-    """Returns the steps in order of execution; a copy stands behind the stage that made the value, those of inputs stand first.
+    """Returns the steps in order of execution; a copy stands behind the stage that made the value, copies of inputs stand first.
 
     A stage that reads a copy reads it under the name of the copy, "b@CPU".
     """
@@ -468,9 +435,46 @@ def list_steps(plan: Plan, stages: Sequence[ExecutableNetwork], route: Route) ->
 
 
 def _list_copies(transfers: Iterable[Transfer], path: tuple[int, ...], copies: dict[int, str]) -> Iterable[ExecutedNode]:
-    """Yields the copies as steps, and notes in `copies` the name of what lies in each slot."""
+    """Yields the copies as steps, and notes in `copies` the name of the value in each slot."""
     for transfer in transfers:
         targets = ", ".join(transfer.readers)
         copies[transfer.target] = f"{transfer.value}@{targets}"
         name = f"{transfer.value} to {targets}"
         yield ExecutedNode(name, "transfer", (), (transfer.value,), (copies[transfer.target],), device=transfer.origin, path=path)
+
+
+_HELD_BYTES = ("_WEIGHT_BYTES", "_CONSTANT_BYTES", "_ARENA_BYTES")
+"""Ends of the names of metrics by which a device tells the bytes of its weights, of constants that it reads as they are, and of a run."""
+
+
+def count_held_bytes(stages: Sequence[ExecutableNetwork]) -> dict[str, int]:
+    """Returns device -> the bytes that its parts hold now; a device that tells nothing is not in it."""
+    bytes_of_device: dict[str, int] = {}
+    for stage in stages:
+        names = [name for name in stage.get_metric("SUPPORTED_METRICS") if name.endswith(_HELD_BYTES)]
+        if names:
+            device = str(stage.device)
+            bytes_of_device[device] = bytes_of_device.get(device, 0) + sum(int(stage.get_metric(name)) for name in names)
+    return bytes_of_device
+
+
+def require_limits(name: str, memory: Sequence[HeldMemory], stages: Sequence[ExecutableNetwork]) -> None:
+    """Raises DeviceMemoryError with the numbers if a device of a network that was placed by memory holds more than its limit.
+
+    It closes the stages then.
+    """
+    bytes_of_device = count_held_bytes(stages) if any(estimated.limit is not None for estimated in memory) else {}
+    for estimated in memory:
+        used, limit = bytes_of_device.get(estimated.device, 0), estimated.limit
+        if limit is None or used <= limit:
+            continue
+        for stage in stages:
+            stage.close()
+        total = estimated.weights + estimated.border + estimated.arena
+        raise DeviceMemoryError(
+            f"network '{name}' does not fit: its part on {estimated.device} was estimated to hold {total} bytes "
+            f"and holds {used} of {limit}. "
+            f"Name a smaller limit for {estimated.device}, so that the next device takes more nodes, or raise it",
+            needed=used,
+            free=limit,
+        )

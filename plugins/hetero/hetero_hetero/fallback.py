@@ -1,8 +1,8 @@
 """Fallback in runs: if a device fails in a run, another device runs its part, for this request and all later requests.
 
 How a value goes: inputs of the stage in its device's memory -> the run fails -> the part is loaded on the other devices of the list ->
-the inputs come to the host -> the part runs there -> its outputs go into the memory from which the stages behind it read. What ran before
-the stage is not run again. A device that fails where the others fail, too, keeps its part: the fault is in the inputs.
+the inputs come to the host -> the part runs there -> its outputs go into the memory from which the stages behind it read. Stages
+before it are not run again. A device keeps its part if the substitute fails, too: the fault is in the inputs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from time import perf_counter
 from typing import Any
 
 from hetero_core.composing.properties import PROPERTIES_KEY
-from hetero_core.composing.runs import run_child, submit_run
-from hetero_core.contract import Array, Done, Executable, RunContext, freeze_mapping
+from hetero_core.composing.runs import run_child
+from hetero_core.contract import Array, Executable, RunContext, freeze_mapping
 from hetero_core.core import Core
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import (
@@ -42,7 +42,7 @@ _FINAL = (RequestCancelledError, DeadlineExceededError, MemoryLimitError, Closed
 
 @dataclass(frozen=True)
 class Substitutes:
-    """The devices of a list, from which substitutes for a failing one are loaded. `own` is the configuration of HETERO itself.
+    """The devices of a list, from which substitutes for a failing device are loaded. `own` is the configuration of HETERO itself.
 
     `failed` holds the devices that have failed in a run; they are not loaded again.
     """
@@ -98,11 +98,11 @@ class _State:
 class GuardedExecutable(Executable):
     """The executable of a stage, and behind it the substitute on other devices that takes over when it fails.
 
-    The network of the stage runs within it, wrappers included.
+    The network of the stage runs within it, wrappers included. A device that starts runs by itself is waited for on the thread of the run.
     """
 
     def __init__(self, stage: ExecutableNetwork, load: Callable[[], ExecutableNetwork], substitutes: Substitutes) -> None:
-        """`load` returns the substitute, or raises a HeteroError that says why there is none."""
+        """`load` returns the substitute, or raises a HeteroError with the reason."""
         self._stage, self._own = stage, stage.executable
         self._device = str(stage.device)
         self._load = load
@@ -116,7 +116,7 @@ class GuardedExecutable(Executable):
         self.pipeline_depth, self.settable_keys = self._own.pipeline_depth, self._own.settable_keys
 
     def find_part(self, name: str) -> Any:
-        """Returns the part of the stage's own executable, where it has parts."""
+        """Returns the part of the stage's own executable, if it has parts."""
         return self._own.find_part(name)
 
     def create_state(self) -> _State:
@@ -166,7 +166,7 @@ class GuardedExecutable(Executable):
         return outputs
 
     def _settle(self, substitute: ExecutableNetwork, reason: str) -> None:
-        """Lets the substitute serve all later runs, now that it has done what the stage's own device could not."""
+        """Lets the substitute serve all later runs, now that it has succeeded after the failure of the stage's own device."""
         with self._lock:
             if self.serving is not None:
                 return
@@ -219,38 +219,6 @@ class GuardedExecutable(Executable):
         self._stage.close()
 
 
-class StartingGuard(GuardedExecutable):
-    """A guard of an executable that starts runs by itself."""
-
-    def start(self, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
-        """Begins a run on the stage's own device; after a failure it is run again on a thread of the core."""
-        if self.serving is not None:
-            submit_run(self._stage.submit, lambda: self.run(inputs, context), done, device=self._device)
-            return
-
-        def end(outputs: tuple[Array, ...] | None, error: BaseException | None) -> None:
-            if not isinstance(error, Exception):
-                done(outputs, error)
-                return
-            failure = error
-
-            def run_again() -> tuple[Array, ...]:
-                results = self._take_over(inputs, context, failure)
-                if results is None:
-                    raise failure
-                return results
-
-            # Loading takes its time: not on the thread of the device.
-            submit_run(self._stage.submit, run_again, done, device=self._device)
-
-        start = self._own.start
-        assert start is not None, "only a device that starts runs has such a guard"
-        try:
-            start(inputs, context.derive(_state_of(context).own), end)
-        except Exception as error:  # noqa: BLE001  # told, as an error of the run
-            end(None, error)
-
-
 Loaded = tuple[ExecutableNetwork, Network | None]
 """A loaded stage with the network that it runs; None if it came from its device's own blob."""
 
@@ -263,8 +231,7 @@ def guard_stages(plan: Plan, loaded: Sequence[Loaded], substitutes: Substitutes)
     guarded = []
     for index, (stage, part) in enumerate(loaded):
         if str(stage.device) != substitutes.itself:
-            guard = GuardedExecutable if stage.start is None else StartingGuard
-            stage = stage.surround(guard(stage, _find_load(plan, index, stage, part, substitutes), substitutes))
+            stage = stage.surround(GuardedExecutable(stage, _find_load(plan, index, stage, part, substitutes), substitutes))
         guarded.append((stage, part))
     return guarded
 
@@ -277,7 +244,7 @@ def find_guard(stage: ExecutableNetwork) -> GuardedExecutable | None:
 def _find_load(
     plan: Plan, index: int, stage: ExecutableNetwork, part: Network | None, substitutes: Substitutes
 ) -> Callable[[], ExecutableNetwork]:
-    """Returns what loads the substitute of a stage."""
+    """Returns a function that loads the substitute of a stage."""
     device, threads = str(stage.device), stage.config[THREADS_KEY]
     pinned = [name for name in plan.stages[index].nodes if name in plan.pins]
 
@@ -310,6 +277,6 @@ def _state_of(context: RunContext) -> _State:
 
 
 def _describe(error: Exception) -> str:
-    """Returns an error as one line; one that is not ours with its type, which often says more."""
+    """Returns an error as one line; a foreign error with its type, which often says more."""
     text = " ".join(str(error).split())
     return text if isinstance(error, HeteroError) else f"{type(error).__name__}: {text}"

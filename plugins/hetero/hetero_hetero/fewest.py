@@ -1,10 +1,9 @@
-"""Policy FEWEST: waves. A wave runs everything that one device can run before it needs another one; fewer waves, fewer launches.
+"""Policy FEWEST: waves. A wave is all nodes that a device can run before it needs another device; fewer waves, fewer launches.
 
-Any plan without cycles can be run one part after the other, and neighbours of one device in that order can be one part. So a plan
-of fewest parts is a shortest sequence of devices whose waves cover the graph. A wave that takes all it can is never worse than
-one that takes less. On two devices the sequence alternates and only its first device is open: both are tried, which is exact. On
-more devices the question is hard (it contains the shortest common supersequence), and the best few beginnings are kept and
-extended.
+Any plan without cycles can run as a sequence of parts, and neighbours of one device in that sequence can be joined. So a plan of
+fewest parts is a shortest sequence of devices with waves that cover the graph. A wave that takes all it can is never worse than a
+smaller wave. On two devices the sequence alternates and only its first device is open: both are tried, which is exact. On more
+devices the question is hard (it contains the shortest common supersequence), and the best few beginnings are kept and extended.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hetero_hetero.digraph import Adjacency, Digraph
-from hetero_hetero.trace import FEWEST, SelectionLog
+from hetero_hetero.trace import SelectionLog
 
 BEAM_WORK = 30_000
 """Nodes of the graph times beginnings that are kept."""
@@ -24,25 +23,19 @@ WIDEST_BEAM = 64
 
 def select_fewest(graph: Digraph, log: SelectionLog) -> list[list[int]]:
     """Returns the waves as positions, in the order in which they run; a subgraph may be disconnected."""
-    log.begin_part(graph, FEWEST)
-    devices = graph.device_of_position
-    forward = find_waves(graph.producers, graph.consumers, devices)
-    if len(set(devices)) > 2:
-        backward = find_waves(graph.consumers, graph.producers, devices)
-        if len(backward) < len(forward):
-            return backward[::-1]
-    return forward
+    heading = "Waves were run, each all that one device can run next (policy FEWEST), without steps to show."
+    log.begin_part(graph, "FEWEST", heading)
+    return find_waves(graph.producers, graph.consumers, graph.device_of_position)
 
 
 def find_waves(producers: Adjacency, consumers: Adjacency, devices: Sequence[int]) -> list[list[int]]:
-    """Returns few waves that cover the graph, each the nodes of one device in the order in which they became ready.
+    """Returns few waves that cover the graph, each with the nodes of a device in the order in which they became ready.
 
-    Deterministic. Cost: at most O(V + E) for each beginning that is kept and each device, plus O(V) per wave where beginnings fork.
+    Deterministic. Cost: at most O(V + E) for each beginning that is kept and each device, plus O(V) for each fork.
     """
     if not devices:
         return []
     width = max(2, min(WIDEST_BEAM, BEAM_WORK // len(devices)))
-    heights = _measure_heights(consumers, devices)
     beginnings = [_begin(producers, devices)]
     while True:
         extended: dict[tuple[tuple[int, ...], ...], _Waves] = {}
@@ -51,12 +44,12 @@ def find_waves(producers: Adjacency, consumers: Adjacency, devices: Sequence[int
                 if not longer.left:
                     return longer.unroll()
                 extended.setdefault(longer.frontier(), longer)
-        beginnings = sorted(extended.values(), key=lambda longer: longer.rate(heights))[:width]
+        beginnings = sorted(extended.values(), key=lambda longer: longer.left)[:width]
 
 
 @dataclass(frozen=True)
 class _Wave:
-    """The last wave of a beginning and the ones before it."""
+    """The last wave of a beginning and the waves before it."""
 
     nodes: list[int]
     before: _Wave | None
@@ -74,10 +67,6 @@ class _Waves:
     def frontier(self) -> tuple[tuple[int, ...], ...]:
         """Returns the key of a set of executed nodes: the ready nodes, which are the first of the remaining nodes."""
         return tuple(tuple(sorted(nodes)) for nodes in self.ready)
-
-    def rate(self, heights: Sequence[int]) -> tuple[int, int]:
-        """Returns (waves that are needed at least, nodes that did not run); smaller is better."""
-        return max(heights[node] for nodes in self.ready for node in nodes), self.left
 
     def unroll(self) -> list[list[int]]:
         """Returns the waves, first to last."""
@@ -100,7 +89,7 @@ def _begin(producers: Adjacency, devices: Sequence[int]) -> _Waves:
 
 
 def _extend(beginning: _Waves, consumers: Adjacency, devices: Sequence[int]) -> Iterator[_Waves]:
-    """Yields the beginning with one more wave, once for each device that has ready nodes. The last one takes over its arrays."""
+    """Yields the beginning with a further wave, for each device that has ready nodes. The last result takes over its arrays."""
     choices = [device for device, nodes in enumerate(beginning.ready) if nodes]
     for device in choices:
         if device == choices[-1]:
@@ -123,17 +112,3 @@ def _run_wave(beginning: _Waves, device: int, consumers: Adjacency, devices: Seq
     ready[device] = []
     beginning.left -= len(wave)
     beginning.last = _Wave(wave, beginning.last)
-
-
-def _measure_heights(consumers: Adjacency, devices: Sequence[int]) -> list[int]:
-    """Returns for every node the most runs of one device that a path from it has: it needs at least as many waves."""
-    height = [0] * len(devices)
-    for node in _order_sinks_first(consumers):
-        height[node] = max((height[c] + (devices[c] != devices[node]) for c in consumers[node]), default=1)
-    return height
-
-
-def _order_sinks_first(consumers: Adjacency) -> range:
-    """Returns the nodes so that consumers come first; positions rise along edges or, in a mirrored graph, fall."""
-    rising = all(not targets or targets[0] > node for node, targets in enumerate(consumers))
-    return range(len(consumers) - 1, -1, -1) if rising else range(len(consumers))

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hetero_hetero.digraph import Adjacency, Digraph, label_components, reverse_edges, sort_topologically
-from hetero_hetero.trace import LEVELS, SelectionLog
+from hetero_hetero.trace import SelectionLog
+
+LEVELS = "LEVELS", "Nodes were grouped by levels (policy LEVELS), in two sweeps over the graph without steps to show."
+"""The name of the procedure, and its heading in a trace."""
 
 
 def select_by_levels(graph: Digraph, log: SelectionLog) -> list[list[int]]:
     """Returns the subgraphs of the policy LEVELS as positions."""
-    log.begin_part(graph, LEVELS)
+    log.begin_part(graph, *LEVELS)
     return sorted(fuse_levels(graph), key=min)
 
 
@@ -39,8 +42,8 @@ def fuse_levels(graph: Digraph) -> list[list[int]]:
 def label_levels(order: Iterable[int], sources: Adjacency, is_free: Sequence[bool]) -> list[int]:
     """Returns for every node how often the longest way along `sources` leaves the free nodes and returns.
 
-    Nodes of one level that are connected by edges among free nodes can be contracted all at once: level, and before that whether
-    a node is outside, before or behind the free ones, never decreases along an edge.
+    Nodes of a level that are connected by edges among free nodes can be contracted all at once: the level never decreases along an
+    edge.
     """
     level = [0] * len(sources)
     is_behind = [False] * len(sources)

@@ -1,24 +1,129 @@
-"""Loading a split network: each part on its device, and what happens when a device fails at a part that it has taken.
+"""Loading a split network: its subgraphs as networks of their own, each loaded on its device, and the plan that describes them.
 
-STRICT: the failure is an error that names part, device and cause. NEXT: the device counts as refusing the nodes of the part, they go
-to the devices behind it, and loading goes on; parts that stay as they are stay loaded. Every failure adds refusals, so this ends.
+If a device fails at a part that it has taken: with STRICT that is an error that names part, device and cause. With NEXT the device counts
+as refusing the nodes of the part, they go to the devices behind it, and loading goes on; parts that stay as they are stay loaded. Every
+failure adds refusals, so this ends.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hetero_core.contract import QueryResult, freeze_mapping
 from hetero_core.devices.query import GENERAL_CURE, describe_refusals
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import HeteroError, InternalError, LoadError, UnsupportedNodesError
 from hetero_core.network.graph import Network
+from hetero_core.network.topology import predecessors_of_nodes
+from hetero_core.network.types import TensorType
+from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.affinity import SplitTask, complete_assignment
-from hetero_hetero.assignment import Assignment
-from hetero_hetero.shares import configure_stages
-from hetero_hetero.stages import Stage, cut_stages
+from hetero_hetero.conflicts import explain_within
+from hetero_hetero.moves import Assignment
+from hetero_hetero.placement.choice import NO_DECISION, Decision
+from hetero_hetero.schedule import configure_stages
+
+_MOST_STEPS = 400_000
+"""Nodes that the searches for conflicts enter together; at about 5 million a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A subgraph as a network with typed borders, the device that runs it, and the device's answer about it."""
+
+    device: str
+    part: Network
+    query: QueryResult | None = None
+
+
+def cut_stages(task: SplitTask, assignment: Assignment) -> tuple[Stage, ...]:
+    """Returns the stages in order of execution. Weights are shared with the network.
+
+    Raises: InvalidNetworkError if a value at a border has no known element type.
+    """
+    network = task.network
+    named = [tuple(network.nodes[index].name for index in subgraph.nodes) for subgraph in assignment.subgraphs]
+    return tuple(
+        Stage(device, replace(task.cut(names), name=f"{network.name}/{position}"), assignment.confirmed.get((device, names)))
+        for position, (device, names) in enumerate(
+            (str(subgraph.device), names) for subgraph, names in zip(assignment.subgraphs, named, strict=True)
+        )
+    )
+
+
+def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], decision: Decision = NO_DECISION) -> Plan:
+    """Returns the plan of stages that were cut, as plain values, for reports. Its pins are the network's own, without the pins of
+    placement."""
+    stages = tuple(
+        PlanStage(
+            index,
+            stage.device,
+            tuple(node.name for node in stage.part.nodes),
+            tuple(spec.name for spec in stage.part.inputs),
+            tuple(spec.name for spec in stage.part.outputs),
+        )
+        for index, stage in enumerate(cut)
+    )
+    conflicts, unexplained = _find_conflicts(network, assignment)
+    return Plan(
+        network=network.name,
+        priorities=assignment.priorities,
+        device_of_node=freeze_mapping(assignment.device_of_node),
+        operator_of_node=freeze_mapping((node.name, node.operator) for node in network.nodes),
+        refusals=freeze_mapping(assignment.refusals),
+        pins=freeze_mapping((name, device) for name, device in assignment.pins.items() if name in network.affinity),
+        stages=stages,
+        boundaries=_list_boundaries(network, stages),
+        conflicts=conflicts,
+        unexplained=unexplained,
+        procedures=freeze_mapping(assignment.procedures),
+        placement=decision.placement,
+        memory=decision.memory,
+    )
+
+
+def _find_conflicts(network: Network, assignment: Assignment) -> tuple[tuple[Conflict, ...], int]:
+    """Returns the reasons, by node, that keep subgraphs of one device apart, and the number of nodes that were not examined."""
+    index_of_subgraph = {subgraph: index for index, subgraph in enumerate(assignment.subgraphs)}
+    kept_outs, unexplained = explain_within(predecessors_of_nodes(network), assignment.subgraphs, steps=_MOST_STEPS)
+    by_node = sorted((kept_out.node, index_of_subgraph[kept_out.subgraph], kept_out.path) for kept_out in kept_outs)
+    names = [node.name for node in network.nodes]
+    return tuple(Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in by_node), unexplained
+
+
+def _list_boundaries(network: Network, stages: Sequence[PlanStage]) -> tuple[Boundary, ...]:
+    """Returns the values that stages read from outside themselves, by first consumer."""
+    producer = {value: stage.index for stage in stages for value in stage.outputs}
+    stage_of_node = {name: stage.index for stage in stages for name in stage.nodes}
+    consumers: dict[str, list[int]] = {}
+    for stage in stages:
+        for value in stage.inputs:
+            consumers.setdefault(value, []).append(stage.index)
+    return tuple(
+        _describe_boundary(network, value, producer.get(value), tuple(indices), stage_of_node)
+        for value, indices in consumers.items()
+    )
+
+
+def _describe_boundary(
+    network: Network, value: str, producer: int | None, consumers: tuple[int, ...], stage_of_node: Mapping[str, int]
+) -> Boundary:
+    known = network.type_of(value) or TensorType(None)
+    maker = network.index_of_producer.get(value)
+    readers = (network.nodes[index].name for index in network.index_of_consumers.get(value, ()))
+    return Boundary(
+        value,
+        known,
+        known.nbytes if isinstance(known, TensorType) else None,
+        producer,
+        consumers,
+        maker=None if maker is None else network.nodes[maker].name,
+        readers=tuple(name for name in readers if stage_of_node[name] in consumers),
+    )
+
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +142,7 @@ class FailedStage:
 
     @property
     def cause(self) -> str:
-        """The error as text; one that is not ours with its type, which often says more."""
+        """The error as text; a foreign error with its type, which often says more."""
         return str(self.error) if isinstance(self.error, HeteroError) else f"{type(self.error).__name__}: {self.error}"
 
 
@@ -46,7 +151,7 @@ def load_stages(
 ) -> tuple[tuple[Stage, ...], tuple[ExecutableNetwork, ...]]:
     """Returns the stages of a complete assignment and each of them loaded; with `may_move` the assignment may have changed by then.
 
-    Where this raises, everything that was loaded is closed.
+    All loaded stages are closed after an error.
 
     Raises: an error of the device's own type if that is a HeteroError, else LoadError, with the device's error as the cause;
     UnsupportedNodesError if no other device takes the failed parts; InvalidNetworkError if a value at a border has no type.
@@ -71,7 +176,7 @@ def load_stages(
 
 
 def require_complete(task: SplitTask, assignment: Assignment) -> None:
-    """Raises UnsupportedNodesError with every reason of every device where nodes are refused by all."""
+    """Raises UnsupportedNodesError with every reason of every device if a node is refused by all."""
     if assignment.refused:
         known = assignment.refusals
         refusals = {name: known[name] for name in assignment.refused}
@@ -131,7 +236,8 @@ def _find_own_error(error: Exception) -> Exception:
 
 
 def _describe_failure(network: Network, failed: FailedStage, *, may_move: bool) -> HeteroError:
-    """Returns the error to raise: of the type of the device's own where callers of hetero know it, with its fields and notes."""
+    """Returns the error to raise: of the type, and with the fields and notes, of the device's own error if that is an error of
+    hetero."""
     advice = (
         f"all of its nodes are pinned to {failed.stage.device}"
         if may_move

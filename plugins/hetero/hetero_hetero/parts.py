@@ -18,15 +18,15 @@ from hetero_core.network.types import ValueSpec
 def cut_part(network: Network, names: Sequence[str], *, name: str | None = None) -> Network:
     """Returns the network of these nodes without pins: they are settled, and mean nothing to an inner HETERO.
 
-    Outputs of the network that no node makes are left out, also where the part has all nodes.
+    Outputs of the network that no node makes are left out, even if the part has all nodes.
 
-    Raises: InvalidNetworkError where a value at a border has no known element type.
+    Raises: InvalidNetworkError if a value at a border has no known element type.
     """
     return without_pins(cut_subnetwork(network, names, name=name))
 
 
 def hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:
-    """Returns a network without nodes whose outputs are these arrays, so that they are stored as weights are."""
+    """Returns a network without nodes that has these arrays as outputs, so that they are stored as weights are."""
     initializers = {name: Initializer.of_array(array) for name, array in constants.items()}
     outputs = tuple(ValueSpec(name, constant.type) for name, constant in initializers.items())
     types = freeze_mapping((name, constant.type) for name, constant in initializers.items())

@@ -1,18 +1,17 @@
 """The payload of a split network: an index in JSON, the blob of each part, and the constants among the outputs.
 
-Sections: `index`; for stage i either `stage/i` (a container written by its device) or, where the device cannot export, `stage/i/model`
+Sections: `index`; for stage i either `stage/i` (a container written by its device) or, if the device cannot export, `stage/i/model`
 and `stage/i/weights` (the part itself, loaded again at import), and with HETERO_FALLBACK=NEXT beside a container `stage/i/part/...`
 (the part, for another device); `constants/<n>/...` likewise for outputs that are constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from hetero_core.composing.blobs import (
-    Loaded,
     add_prefix,
     export_part,
     import_part,
@@ -31,7 +30,7 @@ from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_hetero.executable import HeteroExecutable, assemble_stages
 from hetero_hetero.fallback import Substitutes, find_guard, guard_stages
 from hetero_hetero.parts import hold_constants
-from hetero_hetero.shares import configure_stages
+from hetero_hetero.schedule import configure_stages
 
 _CONSTANTS = "constants"
 _PART = "part"
@@ -43,8 +42,11 @@ def export_stages(executable: HeteroExecutable) -> Payload:
     stages = [export_part(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())]
     if executable.constants:
         sections |= add_prefix(_CONSTANTS, pack_network(hold_constants(executable.constants)))
-    if any(find_guard(stage) is not None for stage in executable.stages):  # its network is needed to load it elsewhere
-        sections |= _pack_parts(executable, stages)
+    if any(find_guard(stage) is not None for stage in executable.stages):
+        # Another device needs the network of a part that only its device's own blob holds.
+        for index, (_, part) in enumerate(executable.loaded_parts()):
+            if part is not None and stages[index]["kind"] == "blob":
+                sections |= add_prefix(f"stage/{index}/{_PART}", pack_network(part))
     inputs, outputs = (tuple(ValueSpec(spec.name, spec.type) for spec in side) for side in (executable.inputs, executable.outputs))
     return pack_index(inputs, outputs, {"stages": stages, "plan": _plan_to_json(executable.plan)}, sections)
 
@@ -59,9 +61,9 @@ def import_stages(
     """Returns the split network of a payload, each part imported on its own device with its part of the threads, and guarded
     by `substitutes` if there are any.
 
-    Where a part or what follows it fails, the parts that were imported are closed.
+    The imported parts are closed after an error.
 
-    Raises: BlobDamagedError, BlobMismatchError; what a device raises for its part, with a note that names the stage.
+    Raises: BlobDamagedError, BlobMismatchError; errors of a device about its part, with a note that names the stage.
     """
     sections = payload.sections
 
@@ -78,9 +80,10 @@ def import_stages(
         for index, row in enumerate(rows):
             device = plan.stages[index].device
             steered = select_steering(core, device, config, configs.get(device, {}))
-            part = import_part(core, row, f"stage/{index}", sections, {**steered, **shares[index]}, owner="HETERO")
-            opened.callback(part[0].close)
-            loaded.append(_with_part(part, f"stage/{index}/{_PART}", sections))
+            stage, part = import_part(core, row, f"stage/{index}", sections, {**steered, **shares[index]}, owner="HETERO")
+            opened.callback(stage.close)
+            packed = take_prefix(f"stage/{index}/{_PART}", sections) if part is None else {}
+            loaded.append((stage, unpack_network(packed) if packed else part))
         constant_sections = take_prefix(_CONSTANTS, sections)
         initializers = unpack_network(constant_sections).initializers if constant_sections else {}
         constants = {name: initializer.array for name, initializer in initializers.items()}
@@ -91,22 +94,6 @@ def import_stages(
         )
         opened.pop_all()
     return split
-
-
-def _pack_parts(executable: HeteroExecutable, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the sections of the parts that only their devices' own blobs hold, so that another device can load them."""
-    sections: dict[str, Any] = {}
-    for index, (_, part) in enumerate(executable.loaded_parts()):
-        if part is not None and rows[index]["kind"] == "blob":
-            sections |= add_prefix(f"stage/{index}/{_PART}", pack_network(part))
-    return sections
-
-
-def _with_part(loaded: Loaded, prefix: str, sections: Mapping[str, Any]) -> Loaded:
-    """Returns a loaded part with its network, where the blob holds that beside the blob of its device."""
-    executable, network = loaded
-    packed = take_prefix(prefix, sections) if network is None else {}
-    return (executable, unpack_network(packed)) if packed else loaded
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -130,58 +117,39 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
 def _plan_of_json(fields: Mapping[str, Any]) -> Plan:
     """Returns the plan that `_plan_to_json` wrote. Raises: TypeError, ValueError, KeyError for anything else."""
     plan = Plan(
-        network=_text(fields["network"]),
-        priorities=_texts(fields["priorities"]),
-        device_of_node=_text_mapping(fields["device_of_node"]),
-        operator_of_node=_text_mapping(fields["operator_of_node"]),
-        refusals=freeze_mapping((node, _text_mapping(reasons)) for node, reasons in dict(fields["refusals"]).items()),
-        pins=_text_mapping(fields["pins"]),
+        network=str(fields["network"]),
+        priorities=tuple(fields["priorities"]),
+        device_of_node=freeze_mapping(fields["device_of_node"].items()),
+        operator_of_node=freeze_mapping(fields["operator_of_node"].items()),
+        refusals=freeze_mapping((node, freeze_mapping(reasons.items())) for node, reasons in fields["refusals"].items()),
+        pins=freeze_mapping(fields["pins"].items()),
         stages=tuple(
-            PlanStage(index, _text(device), _texts(nodes), _texts(inputs), _texts(outputs))
+            PlanStage(index, str(device), tuple(nodes), tuple(inputs), tuple(outputs))
             for index, (device, nodes, inputs, outputs) in enumerate(fields["stages"])
         ),
-        boundaries=tuple(_boundary_of_json(row) for row in fields["boundaries"]),
-        conflicts=tuple(Conflict(_text(node), _count(part), _texts(path)) for node, part, path in fields["conflicts"]),
-        unexplained=_count(fields["unexplained"]),
+        boundaries=tuple(
+            Boundary(value, type_of_json(value_type), nbytes, producer, tuple(consumers), maker, tuple(readers))
+            for value, value_type, nbytes, producer, consumers, maker, readers in fields["boundaries"]
+        ),
+        conflicts=tuple(Conflict(node, subgraph, tuple(path)) for node, subgraph, path in fields["conflicts"]),
+        unexplained=fields["unexplained"],
         # Blobs of 0.1.0 do not name the procedures.
-        procedures=freeze_mapping((_text(name), _count(nodes)) for name, nodes in dict(fields.get("procedures", {})).items()),
+        procedures=freeze_mapping(fields.get("procedures", {}).items()),
     )
+    mappings = (plan.device_of_node, plan.operator_of_node, plan.pins, *plan.refusals.values())
+    texts = [entry for mapping in mappings for pair in mapping.items() for entry in pair]
+    texts += [text for stage in plan.stages for text in (*stage.nodes, *stage.inputs, *stage.outputs)]
+    texts += [text for boundary in plan.boundaries for text in (boundary.value, *boundary.readers, boundary.maker or "")]
+    texts += [text for conflict in plan.conflicts for text in (conflict.node, *conflict.path)]
+    numbers = [plan.unexplained, *plan.procedures.values(), *(conflict.subgraph for conflict in plan.conflicts)]
+    numbers += [number for boundary in plan.boundaries for number in (boundary.nbytes or 0, *boundary.consumers)]
+    if (
+        not isinstance(fields["priorities"], list)
+        or not all(type(text) is str for text in texts)
+        or any(type(n) is not int or n < 0 for n in numbers)
+    ):
+        raise TypeError("the plan has a value of another type")
     stages = {*range(len(plan.stages)), None}
     if any(index not in stages for boundary in plan.boundaries for index in (boundary.producer, *boundary.consumers)):
         raise ValueError("a boundary value names a stage that the plan does not have")
     return plan
-
-
-def _boundary_of_json(row: Any) -> Boundary:
-    value, value_type, nbytes, producer, consumers, maker, readers = row
-    return Boundary(
-        _text(value),
-        type_of_json(value_type),
-        None if nbytes is None else _count(nbytes),
-        None if producer is None else _count(producer),
-        tuple(_count(consumer) for consumer in consumers),
-        None if maker is None else _text(maker),
-        _texts(readers),
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected a text, got {value!r}")
-    return value
-
-
-def _texts(values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list):
-        raise TypeError(f"expected a list of texts, got {values!r}")
-    return tuple(_text(value) for value in values)
-
-
-def _text_mapping(fields: Any) -> Mapping[str, str]:
-    return freeze_mapping((_text(name), _text(value)) for name, value in dict(fields).items())
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError(f"expected a number of 0 or more, got {value!r}")
-    return value

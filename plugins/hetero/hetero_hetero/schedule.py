@@ -1,8 +1,10 @@
-"""Scheduling: which stages of one request may run at the same time, and the threads that run them.
+"""Scheduling: which stages of one request may run at the same time, with how many threads, and the threads that run them.
 
 A lane runs one stage at a time; it is a device, or all devices together that hold the interpreter's lock. Stages of different
-lanes that do not depend on each other run at once, as far as their threads fit into the budget of the run. Where no two such stages
-exist, nothing here is used: the caller's thread runs all.
+lanes that do not depend on each other run at once, as far as their threads fit into the budget of the run. A stage that no stage of
+another lane can run beside has the whole budget. The others divide it by lane; what DEVICE_PROPERTIES give to a device it has, and the
+rest is divided. If there are more lanes than threads, a share is one thread, and stages are held back so that the sum stays within the
+budget.
 
 The caller's thread always works, and waits only for stages that run already, never for a thread that has yet to begin: so a request ends
 also when every other thread is busy, and requests inside requests cannot wait for each other in a circle.
@@ -11,14 +13,91 @@ also when every other thread is busy, and requests inside requests cannot wait f
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from hetero_core.contract import CancelToken
+from hetero_core.core import Core
+from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import ClosedError
 from hetero_hetero.digraph import reverse_edges
-from hetero_hetero.shares import find_concurrent_stages
+
+StageBorder = tuple[str, Sequence[str], Sequence[str]]
+"""A stage's device, and the names of the values that it reads and makes."""
+
+
+def configure_stages(
+    core: Core, borders: Sequence[StageBorder], threads: int, configs: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, int], ...]:
+    """Returns the number of threads, and the one stream, of each stage, as configuration for its load.
+
+    `configs` maps devices to their own configuration; a number in `core.set_config` for a device is a limit for its stages.
+    """
+    devices = [device for device, _, _ in borders]
+    own_threads = [configs.get(device, {}).get(THREADS_KEY) for device in devices]
+    limits = {device: core.get_config(device, THREADS_KEY) for device in dict.fromkeys(devices)}
+    shares = divide_threads(threads, find_predecessors(borders), [find_lane(core, device) for device in devices], own_threads)
+    return tuple(
+        {THREADS_KEY: share if own is not None else min(share, limits[device]), STREAMS_KEY: 1}
+        for device, share, own in zip(devices, shares, own_threads, strict=True)
+    )
+
+
+def find_lane(core: Core, device: str) -> str:
+    """Returns the lane of a device: the device itself, or "interpreter" for all devices that hold the interpreter's lock."""
+    return "interpreter" if core.get_metric(device, "HOLDS_INTERPRETER_LOCK") else device
+
+
+def find_predecessors(borders: Sequence[StageBorder]) -> tuple[tuple[int, ...], ...]:
+    """Returns for each stage, in order of execution, the stages whose values it reads."""
+    maker = {value: index for index, (_, _, outputs) in enumerate(borders) for value in outputs}
+    # Only earlier ones: what a forged blob says of its stages is not checked here.
+    return tuple(
+        tuple(sorted({maker[value] for value in inputs if maker.get(value, index) < index}))
+        for index, (_, inputs, _) in enumerate(borders)
+    )
+
+
+def divide_threads(
+    threads: int, predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str], own_threads: Sequence[int | None]
+) -> tuple[int, ...]:
+    """Returns the number of threads of each stage, 1 or more; `given` are the numbers that are fixed already."""
+    beside = find_concurrent_stages(predecessors, lanes)
+    fixed: dict[str, int] = {}
+    for index in sorted(beside):
+        own = own_threads[index]
+        if own is not None:
+            fixed[lanes[index]] = max(own, fixed.get(lanes[index], 0))
+    free_lanes = {lanes[index] for index in beside} - fixed.keys()
+    share = max(1, (threads - sum(fixed.values())) // max(1, len(free_lanes)))
+    shares = []
+    for index, lane in enumerate(lanes):
+        own = own_threads[index]
+        shares.append(own if own is not None else fixed.get(lane, share) if index in beside else threads)
+    return tuple(shares)
+
+
+def find_concurrent_stages(predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str]) -> frozenset[int]:
+    """Returns the stages beside which one of another lane may run, neither of which depends on the other.
+
+    Costs the square of their number in bits at most.
+    """
+    mask_of_lane: dict[str, int] = {}
+    ancestors: list[int] = []
+    overlapping = 0
+    for index, before in enumerate(predecessors):
+        mask = 0
+        for predecessor in before:
+            mask |= ancestors[predecessor] | (1 << predecessor)
+        ancestors.append(mask)
+        # An earlier stage of another lane that is no ancestor cannot be a descendant either.
+        others = ((1 << index) - 1) & ~mask_of_lane.get(lanes[index], 0) & ~mask
+        if others:
+            overlapping |= others | (1 << index)
+        mask_of_lane[lanes[index]] = mask_of_lane.get(lanes[index], 0) | (1 << index)
+    return frozenset(index for index in range(len(predecessors)) if overlapping >> index & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +188,7 @@ Begin = Callable[[int, End], None]
 
 class Flow(Progress):
     """One run of a schedule on the caller's thread. `run_stage(index)` does the work; `submit` asks another thread to help, and may be
-    refused. `start_stage(index, end)` says whether the stage's device works by itself; it then calls `end` once, from any thread."""
+    refused."""
 
     def __init__(
         self,
@@ -117,12 +196,9 @@ class Flow(Progress):
         run_stage: Callable[[int], None],
         submit: Callable[[Callable[[], None]], object],
         token: CancelToken,
-        *,
-        start_stage: Callable[[int, End], bool] = lambda index, end: False,
     ) -> None:
         super().__init__(schedule, token)
         self._run_stage = run_stage
-        self._start_stage = start_stage
         self._submit = submit
 
     def run(self) -> None:
@@ -131,14 +207,14 @@ class Flow(Progress):
         Raises: the first error of a stage.
         """
         with self._changed:
-            helpers = self._count_startable() - 1
+            helpers = len(self._list_startable()) - 1
         self._ask_for_help(helpers)
         while True:
             self._work()
             with self._changed:
                 if self._has_ended():
                     break
-                if not self._is_over() and self._count_startable():
+                if not self._is_over() and self._list_startable():
                     continue
                 self._changed.wait()
         if self._error is not None:
@@ -151,8 +227,12 @@ class Flow(Progress):
                 index = self._take()
             if index is None:
                 return
-            if not self._start_stage(index, partial(self._end_stage, index, workers=0)):
-                self._end_stage(index, self._try_stage(index), workers=1)
+            error = self._try_stage(index)
+            with self._changed:
+                self._finish(index, error)
+                helpers = len(self._list_startable()) - 1  # this thread goes on with one of them
+                self._changed.notify_all()
+            self._ask_for_help(helpers)
 
     def _try_stage(self, index: int) -> BaseException | None:
         try:
@@ -160,17 +240,6 @@ class Flow(Progress):
         except BaseException as error:  # noqa: BLE001  # raised in the caller's thread, by run
             return error
         return None
-
-    def _end_stage(self, index: int, error: BaseException | None, *, workers: int) -> None:
-        """Notes the end of a stage; `workers` says whether this thread goes on with the next one, or belongs to a device."""
-        with self._changed:
-            self._finish(index, error)
-            helpers = self._count_startable() - workers
-            self._changed.notify_all()
-        self._ask_for_help(helpers)
-
-    def _count_startable(self) -> int:
-        return len(self._list_startable())
 
     def _ask_for_help(self, count: int) -> None:
         for _ in range(count):

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hetero_core.errors import ConfigValueError, enumerate_choices, suggest
 from hetero_core.network.topology import order_by_producers
 from hetero_hetero.digraph import Digraph, OneOf, build_digraph, find_sources
 from hetero_hetero.fewest import select_fewest
-from hetero_hetero.largest_first import select_largest_first
+from hetero_hetero.largest_first import select_largest_first, select_literally
 from hetero_hetero.levels import select_by_levels
-from hetero_hetero.literal import select_literally
 from hetero_hetero.trace import SelectionLog
 
 POLICIES: Mapping[str, Callable[[Digraph, SelectionLog], list[list[int]]]] = {
@@ -63,11 +61,9 @@ def select_subgraphs(
     the graph as if each were alone. So does LARGEST_FIRST until its steps are used up, which small parts use first; it selects what
     is left by levels.
     FEWEST gives as few subgraphs as it can, exactly so on two devices, and they may be disconnected.
-    LITERAL follows the procedure of the design document at any size and contracts nothing, so its subgraphs may need each other; such
-    a result is refused, and the message shows the circle. `names` stand for the numbers of the nodes in it.
-    Raises: ConfigValueError for an unknown policy; InvalidNetworkError for a cycle and for an edge from an unknown node;
-    AffinityError for a node without a device or with one that is not in `priorities`, for a device that is there twice, and for
-    subgraphs of LITERAL that depend on each other. All are ValueErrors.
+    LITERAL follows the procedure of the design document at any size and contracts nothing. `names` stand for the numbers of the nodes in
+    its error.
+    Raises: AffinityError if subgraphs of LITERAL depend on each other in a circle.
     """
     return list(run_selection(predecessors, device_of_node, priorities, policy, names).subgraphs)
 
@@ -82,24 +78,14 @@ def run_selection(
     traces: bool = False,
 ) -> Selection:
     """Returns what select_subgraphs returns, the procedures that selected it and, if `traces`, the text of their steps."""
-    if policy not in POLICIES:
-        raise ConfigValueError(
-            f"there is no policy '{policy}' of subgraph selection{suggest(str(policy), POLICIES) or ';'} "
-            f"expected one of {enumerate_choices(POLICIES)}"
-        )
     graph = build_digraph(predecessors, device_of_node, priorities)
     log = SelectionLog(str if names is None else names.__getitem__, traces=traces)
     parts = [sorted(part) if len(part) > 1 else part for part in POLICIES[policy](graph, log)]
-    subgraphs = tuple(_name_nodes(graph, parts[i]) for i in order_parts(graph, parts))
-    text = log.text(policy, [(part.device, part.nodes) for part in subgraphs]) if traces else ""
-    return Selection(subgraphs, log.procedure_of_node, text)
-
-
-def order_parts(graph: Digraph, parts: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the indices of the parts so that each comes after those that feed it; among the ready ones, the smallest."""
     order = order_by_producers(find_sources(graph, parts))
     assert len(order) == len(parts), "a policy gave parts that depend on each other in a circle"
-    return order
+    subgraphs = tuple(_name_nodes(graph, parts[i]) for i in order)
+    text = log.text(policy, [(part.device, part.nodes) for part in subgraphs]) if traces else ""
+    return Selection(subgraphs, log.procedure_of_node, text)
 
 
 def _name_nodes(graph: Digraph, part: Sequence[int]) -> Subgraph:

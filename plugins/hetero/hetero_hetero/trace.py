@@ -11,19 +11,10 @@ Kind = Literal["root", "merge", "failed merge", "rollback"]
 Note = Callable[[Kind, int, Sequence[int], int, int], None]
 """Takes a step of a growth: its kind, its node, the members after it, and the bits of rejected nodes and of nodes between members."""
 
-LITERAL, CONTRACTED, LEVELS, FEWEST = "LITERAL", "CONTRACTED", "LEVELS", "FEWEST"
-"""The procedures: to the letter; the same with every taken subgraph as a single node; and the two that are policies of their own."""
-
 MOST_CHARACTERS = 200_000
 """The length at which the text of the steps ends; the list of the subgraphs follows in any case."""
 
 _TITLES = {"root": "Take root", "merge": "Merge", "failed merge": "Cannot merge", "rollback": "Roll back"}
-_HEADINGS = {
-    LITERAL: "The procedure to the letter:",
-    CONTRACTED: "To the letter, subgraphs would wait for each other. So a taken subgraph counts as a single node for paths:",
-    LEVELS: "Nodes were grouped by levels (policy LEVELS), in two sweeps over the graph without steps to show.",
-    FEWEST: "Waves were run, each all that one device can run next (policy FEWEST), without steps to show.",
-}
 
 
 class SelectionLog:
@@ -42,19 +33,19 @@ class SelectionLog:
         self._step = 0
         self._start = (0, self._room, 0)
 
-    def begin_part(self, part: Digraph, procedure: str) -> None:
+    def begin_part(self, part: Digraph, procedure: str, heading: str) -> None:
         """Says which procedure selects the subgraphs of a part of the graph."""
         self._start = (len(self._lines), self._room, self._left_out)
         self.procedure_of_node |= dict.fromkeys(part.index_of_position, procedure)
         self._index = part.index_of_position
         self._write(f"Part of {len(part)} nodes that begins with {self._list([0] if len(part) else [])}")
-        self._write(_HEADINGS[procedure])
+        self._write(heading)
 
-    def restart_part(self, part: Digraph, procedure: str) -> None:
+    def restart_part(self, part: Digraph, procedure: str, heading: str) -> None:
         """Discards the notes on the present part, because another procedure selects it now."""
         length, self._room, self._left_out = self._start
         del self._lines[length:]
-        self.begin_part(part, procedure)
+        self.begin_part(part, procedure, heading)
 
     def note_single_device(self) -> None:
         """Notes that a part needs no selection."""

@@ -91,15 +91,6 @@ def test_fold_is_undone_when_the_neighbour_refuses_the_whole_part(
     assert plan.refusals["n3"] == {"B": "not after Exp (asked as part of a subgraph of 5 nodes)"}
 
 
-@pytest.mark.parametrize("smallest", [0, -1])
-def test_smallest_size_is_at_least_one(core: Core, read: Callable[..., Network], smallest: int) -> None:
-    with pytest.raises(
-        ConfigValueError,
-        match=f"HETERO_MIN_SUBGRAPH_SIZE of device HETERO:TEMPLATE,CPU: expected an int of 1 or more, got {smallest}",
-    ):
-        core.query_network(read(CHAIN), "HETERO:TEMPLATE,CPU", {"HETERO_MIN_SUBGRAPH_SIZE": smallest})
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_folding_gives_sound_plans_on_random_networks(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any], seed: int

@@ -12,7 +12,6 @@ import pytest
 from hetero_core import Core, Network, hookimpl
 from hetero_core.errors import (
     AffinityError,
-    ConfigValueError,
     DeviceNotFoundError,
     DeviceUnavailableError,
     LoadError,
@@ -187,8 +186,3 @@ def test_inner_list_moves_on_by_itself(core: Core, read: Callable[..., Network],
     loaded = core.load_network(read(SANDWICH), "HETERO:(HETERO:A,TEMPLATE),CPU", NEXT)
     assert loaded.get_metric("EXECUTION_DEVICES") == ("TEMPLATE",)
     np.testing.assert_allclose(loaded.infer({"x": X})["y"], compute_sandwich(), rtol=1e-6)
-
-
-def test_value_is_one_of_two(core: Core, read: Callable[..., Network]) -> None:
-    with pytest.raises(ConfigValueError, match="HETERO_FALLBACK of device HETERO:CPU: expected one of NEXT, STRICT, got 'ANY'"):
-        core.load_network(read(SANDWICH), "HETERO:CPU", {"HETERO_FALLBACK": "ANY"})

@@ -1,4 +1,4 @@
-"""LARGEST_FIRST: the procedure to the letter; contraction if subgraphs would wait for each other; levels beyond its steps."""
+"""LITERAL and LARGEST_FIRST: the procedure to the letter; contraction if subgraphs would wait for each other; levels beyond its steps."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
+import onnx.parser
 import pytest
 from hetero_hetero import largest_first
 from hetero_hetero.digraph import build_digraph, sort_topologically, split_components
-from hetero_hetero.literal import Work, take_turns
+from hetero_hetero.largest_first import Work, take_turns
 from hetero_hetero.subgraphs import run_selection, select_subgraphs
 from hetero_hetero.trace import SelectionLog
 
+from hetero_core import Core
 from hetero_core.errors import AffinityError
 
 Graph = tuple[list[list[int]], list[str]]
+# a1 -> a2, b2 -> b1, a1 -> b1, b2 -> a2, numbered a1, a2, b1, b2
+CROSSING: list[list[int]] = [[], [0, 3], [3, 0], []]
+MODEL = """<ir_version: 8, opset_import: ["": 17]> crossing (float[2] x) => (float[2] y, float[2] z) {
+    [a1] p = Relu (x) [b2] q = Abs (x) [a2] y = Sum (p, q) [b1] z = Add (p, q) }"""
+PINS = {"a1": "TEMPLATE", "a2": "TEMPLATE", "b1": "CPU", "b2": "CPU"}
 
 
 def make_graph(shape: random.Random, count: int, devices: int, density: float, reach: int) -> Graph:
@@ -184,3 +191,42 @@ def test_graph_of_many_nodes_is_selected_by_levels(monkeypatch: pytest.MonkeyPat
     predecessors = [[node - 1] if node else [] for node in range(11)]
     assert set(run_selection(predecessors, "AB" * 5 + "A", "AB").procedure_of_node.values()) == {"LEVELS"}
     assert set(run_selection(predecessors, "A" * 11, "AB").procedure_of_node.values()) == {"LITERAL"}
+
+
+def test_subgraphs_that_wait_for_each_other_are_refused_with_the_circle() -> None:
+    with pytest.raises(AffinityError) as caught:
+        select_subgraphs(CROSSING, "AABB", "AB", "LITERAL", ["a1", "a2", "b1", "b2"])
+    message = str(caught.value)
+    assert "the policy LITERAL gives subgraphs that wait for each other" in message
+    assert "{a1, a2} on A" in message
+    assert "LARGEST_FIRST, the default," in message
+
+
+def test_network_whose_literal_plan_has_a_circle_is_refused_by_the_names_of_its_nodes(core: Core) -> None:
+    network = core.read_network(onnx.parser.parse_model(MODEL)).with_affinity(PINS)
+    with pytest.raises(AffinityError, match=r"\{a1, a2\} on TEMPLATE"):
+        core.load_network(network, "HETERO:TEMPLATE,CPU", {"HETERO_SUBGRAPH_POLICY": "LITERAL"})
+    assert len(core.load_network(network, "HETERO:TEMPLATE,CPU").get_metric("HETERO_SUBGRAPHS")) == 3
+
+
+def test_query_that_asks_for_the_trace_has_every_step_in_its_plan(core: Core) -> None:
+    network = core.read_network(onnx.parser.parse_model(MODEL)).with_affinity(PINS)
+    plan = core.query_network(network, "HETERO:TEMPLATE,CPU", {"HETERO_TRACE_SELECTION": "YES"}).plan
+    assert plan is not None
+    assert "Merge [a2]\n       subgraph [a1,a2], rejected []" in plan.selection
+    plain = core.query_network(network, "HETERO:TEMPLATE,CPU").plan
+    assert plain is not None
+    assert plain.selection == ""
+    assert dict(plain.procedures) == {"CONTRACTED": 4}
+
+
+@pytest.mark.parametrize("policy", ["FEWEST", "LEVELS"])
+def test_query_under_another_policy_traces_that_policy(core: Core, policy: str) -> None:
+    network = core.read_network(onnx.parser.parse_model(MODEL)).with_affinity(PINS)
+    config = {"HETERO_TRACE_SELECTION": "YES", "HETERO_SUBGRAPH_POLICY": policy}
+    plan = core.query_network(network, "HETERO:TEMPLATE,CPU", config).plan
+    assert plan is not None
+    assert dict(plan.procedures) == {policy: 4}
+    assert plan.selection.startswith(f"Policy {policy}\n")
+    lines = [f"    {stage.device}: [{','.join(stage.nodes)}]" for stage in plan.stages]
+    assert plan.selection.splitlines()[-len(lines) :] == lines

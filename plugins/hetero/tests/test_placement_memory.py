@@ -14,7 +14,7 @@ from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.placement.memory import read_limits
 
 from hetero_core import Core, ExecutableNetwork, Network, hookimpl
-from hetero_core.composing.readiness import is_ready, warm_up
+from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.errors import ConfigValueError, DeviceMemoryError
 from hetero_core.plan import Plan
 from hetero_core.testing.plain_device import PlainDevice

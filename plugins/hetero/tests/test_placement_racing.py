@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hetero_hetero.placement.racing import Candidate, decide, find_best
+from hetero_hetero.placement.measured import Candidate, decide, find_best
 
 
 def candidate(title: str, *times: float, error: str = "") -> Candidate:

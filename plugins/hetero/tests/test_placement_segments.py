@@ -83,7 +83,3 @@ def test_every_node_is_in_one_segment_and_none_reads_a_later_one(core: Core) -> 
     for index, node in enumerate(network.nodes):
         makers = [network.index_of_producer[value] for value in node.reads if value in network.index_of_producer]
         assert all(position[maker] <= position[index] for maker in makers)
-
-
-def test_network_without_nodes_has_no_segments(read: Read) -> None:
-    assert cut(read("g (float[2] x) => (float[2] x) { }")) == ()

@@ -130,26 +130,6 @@ def test_cancel_ends_a_request_whose_branches_wait(core: Core) -> None:
     assert request.infer({"x": X})["y"].tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("predecessors", "lanes", "expected"),
-    [
-        ([(), (0,), (1,)], "ABA", False),
-        ([(), (0,), (0,)], "ABC", True),
-        ([(), (0,), (0,)], "ABB", False),
-        ([(), ()], "AB", True),
-        ([(), (), (0, 1)], "AAB", False),
-        ([], "", False),
-        ([(), (0,), (0,), (1, 2)], "ABAC", True),
-    ],
-)
-def test_only_independent_stages_of_two_lanes_make_a_schedule_parallel(
-    predecessors: list[tuple[int, ...]], lanes: str, expected: bool
-) -> None:
-    ones = [1] * len(lanes)
-    assert plan_schedule(predecessors, list(lanes), threads=ones, budget=2).is_parallel is expected
-    assert not plan_schedule(predecessors, list(lanes), threads=ones, budget=1).is_parallel
-
-
 def test_flow_ends_without_any_helper() -> None:
     """Threads that never come must not be waited for."""
     schedule = plan_schedule([(), (0,), (0,), (1, 2)], ["A", "B", "C", "A"], threads=[1] * 4, budget=4)

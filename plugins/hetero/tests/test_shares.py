@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
@@ -11,12 +10,11 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_hetero.schedule import Flow, plan_schedule
-from hetero_hetero.shares import divide_threads, find_concurrent_stages
+from hetero_hetero.schedule import Flow, divide_threads, find_concurrent_stages, plan_schedule
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.contract import CancelToken, Payload
-from hetero_core.errors import ConfigKeyError, ConfigValueError
+from hetero_core.errors import ConfigValueError
 from hetero_core.network.writer import pack_network, unpack_network
 
 CHAIN = """
@@ -108,19 +106,6 @@ def test_threads_of_running_stages_never_exceed_the_budget(seed: int, budget: in
     flow.run()
     assert sorted(ran) == list(range(len(lanes)))
     assert max(sums) <= budget
-
-
-def test_stages_that_fit_run_beside_each_other() -> None:
-    beside: list[int] = []
-
-    def run(index: int) -> None:
-        beside.append(flow._free)
-        flow._work()
-
-    flow = Flow(plan_schedule([(), (), ()], ["A", "B", "C"], threads=[2, 1, 1], budget=3), run, lambda task: None, CancelToken())
-    flow.run()
-    # The first takes two threads, the second the last one; the third waits for the second to end.
-    assert beside == [1, 0, 0]
 
 
 class Noting:
@@ -232,48 +217,13 @@ def test_imported_split_divides_the_threads_of_this_process(core: Core, noting: 
     assert list_threads(noting) == {"b": 2, "c": 2}
 
 
-def test_two_sides_run_at_once_with_two_threads_and_take_turns_with_one(core: Core, noting: tuple[Noting, Noting]) -> None:
-    barrier = threading.Barrier(2, timeout=900)
-    noting[0].before = noting[1].before = barrier.wait
-    outputs = load(core, SIDES, {"INFERENCE_NUM_THREADS": 2}).infer({"x": X})
-    assert (outputs["y"].tolist(), outputs["z"].tolist()) == ([2], [-2])
-    running = threading.Lock()
-
-    def take_turns() -> None:
-        assert running.acquire(blocking=False), "two stages at once with one thread"
-        running.release()
-
-    noting[0].before = noting[1].before = take_turns
-    one = load(core, SIDES, {"INFERENCE_NUM_THREADS": 1})
-    before = set(threading.enumerate())
-    assert one.infer({"x": X})["y"].tolist() == [2]
-    assert set(threading.enumerate()) <= before
-
-
-@pytest.mark.parametrize(
-    ("properties", "error", "message"),
-    [
-        (
-            {"INFERENCE_NUM_THREADS": 5},
-            ConfigValueError,
-            "DEVICE_PROPERTIES of device HETERO:ONE,TWO give TWO INFERENCE_NUM_THREADS=5; one run of the whole has 4, which is "
-            "INFERENCE_NUM_THREADS of HETERO:ONE,TWO divided by its streams",
-        ),
-        ({"NUM_STREAMS": 2}, ConfigKeyError, "sets NUM_STREAMS for TWO; PERF_COUNT, streams and limits are for the whole network"),
-        ({"PERFORMANCE_HINT": "LATENCY"}, ConfigKeyError, "sets PERFORMANCE_HINT for TWO; PERF_COUNT, streams and limits"),
-        (
-            {"EXCLUSIVE_ASYNC_REQUESTS": True},
-            ConfigKeyError,
-            "sets EXCLUSIVE_ASYNC_REQUESTS for TWO; PERF_COUNT, streams and limits",
-        ),
-    ],
-)
-def test_properties_that_do_not_fit_the_whole_are_refused(
-    core: Core, noting: tuple[Noting, Noting], properties: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error) as caught:
-        load(core, SIDES, {"NUM_STREAMS": 2, "DEVICE_PROPERTIES": {"TWO": properties}})
-    assert message in str(caught.value)
+def test_more_threads_for_a_device_than_a_run_has_are_refused(core: Core, noting: tuple[Noting, Noting]) -> None:
+    message = (
+        "DEVICE_PROPERTIES of device HETERO:ONE,TWO give TWO INFERENCE_NUM_THREADS=5; one run of the whole has 4, which is "
+        "INFERENCE_NUM_THREADS of HETERO:ONE,TWO divided by its streams"
+    )
+    with pytest.raises(ConfigValueError, match=message):
+        load(core, SIDES, {"NUM_STREAMS": 2, "DEVICE_PROPERTIES": {"TWO": {"INFERENCE_NUM_THREADS": 5}}})
 
 
 def test_split_network_answers_with_its_own_streams(core: Core, noting: tuple[Noting, Noting]) -> None:

@@ -18,9 +18,7 @@ from hetero_core.devices.query import query_by_transform
 from hetero_core.errors import (
     AffinityError,
     BlobMismatchError,
-    ConfigKeyError,
     DeviceNameError,
-    DeviceNotFoundError,
     InferenceError,
     InvalidNetworkError,
     PluginError,
@@ -153,20 +151,6 @@ def test_priorities_may_stand_in_the_configuration(core: Core, read: Callable[..
 def test_missing_priorities_are_an_error(core: Core, read: Callable[..., Network], call: str) -> None:
     with pytest.raises(DeviceNameError, match="device HETERO has no devices to split over; give them in order of priority"):
         getattr(core, call)(read(DIAMOND), "HETERO")
-
-
-def test_unknown_device_in_the_list_is_an_error(core: Core, read: Callable[..., Network]) -> None:
-    with pytest.raises(DeviceNotFoundError, match="no plugin announces device 'TEMPLAT', did you mean 'TEMPLATE'"):
-        core.load_network(read(DIAMOND), "HETERO:TEMPLAT,CPU")
-
-
-def test_key_that_no_child_knows_is_an_error(core: Core, read: Callable[..., Network]) -> None:
-    with pytest.raises(
-        ConfigKeyError, match="no configuration key 'TEMPLATE_REFUSED_OPERATOR', did you mean 'TEMPLATE_REFUSED_OPERATORS'"
-    ):
-        core.load_network(read(DIAMOND), "HETERO:TEMPLATE,CPU", {"TEMPLATE_REFUSED_OPERATOR": "Exp"})
-    with pytest.raises(ConfigKeyError, match="no configuration key 'TEMPLATE_REFUSED_OPERATORS'"):
-        core.load_network(read(DIAMOND), "HETERO:CPU", {"TEMPLATE_REFUSED_OPERATORS": "Exp"})
 
 
 def test_pin_to_a_device_outside_the_list_is_an_error(core: Core, read: Callable[..., Network]) -> None:
@@ -356,9 +340,3 @@ def test_plan_names_who_makes_and_reads_a_value_and_what_keeps_nodes_apart(core:
     assert (conflict.node, plan.stages[conflict.subgraph].nodes[0]) == ("Abs_1", "Neg_2")
     assert conflict.path == ("Abs_1", "Exp_3", "Add_4")
     assert plan.unexplained == 0
-
-
-def test_same_plan_on_every_query(core: Core, read: Callable[..., Network]) -> None:
-    network = read(DIAMOND).with_affinity({"op:Relu": "CPU"})
-    plans = [core.query_network(network, "HETERO:TEMPLATE,CPU").plan for _ in range(3)]
-    assert plans[0] == plans[1] == plans[2]

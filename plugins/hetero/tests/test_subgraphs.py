@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hetero_hetero.subgraphs import POLICIES, Subgraph, select_subgraphs
@@ -214,63 +214,3 @@ def test_long_chain_needs_no_recursion() -> None:
     predecessors = [[node - 1] if node else [] for node in range(count)]
     for policy in POLICIES:
         assert len(select_subgraphs(predecessors, ["AB"[node % 2] for node in range(count)], "AB", policy)) == count
-
-
-@pytest.mark.parametrize(
-    ("predecessors", "devices", "priorities", "policy", "message"),
-    [
-        (
-            [[1], [0]],
-            "AA",
-            "A",
-            "LEVELS",
-            "cannot select subgraphs: nodes 0 -> 1 -> 0 form a cycle; expected a graph without cycles",
-        ),
-        ({4: [4]}, {4: "A"}, "A", "FEWEST", "cannot select subgraphs: nodes 4 -> 4 form a cycle; expected a graph without cycles"),
-        (
-            [[19], *([node] for node in range(19))],
-            "A" * 20,
-            "A",
-            "LARGEST_FIRST",
-            "cannot select subgraphs: nodes 0 -> 1 -> 2 -> 3 -> 4 -> 5 -> 6 -> 7 -> (11 more) -> 19 -> 0 form a cycle; "
-            "expected a graph without cycles",
-        ),
-        ([[], [5]], "AA", "A", "LEVELS", "cannot select subgraphs: node 1 is fed by node 5, which is not among the 2 nodes"),
-        ([[], [-1]], "AA", "A", "LEVELS", "cannot select subgraphs: node 1 is fed by node -1, which is not among the 2 nodes"),
-        ([[], []], "A", ["A", "B"], "LEVELS", "cannot select subgraphs: node 1 has no device; give it one of A, B"),
-        (
-            [[], []],
-            ["CPU", "NPU"],
-            ["GPU", "CPU"],
-            "LEVELS",
-            "cannot select subgraphs: node 1 is on device NPU, expected one of the priorities GPU, CPU; "
-            "add the device to them or move the node",
-        ),
-        ([[]], "A", "AA", "LEVELS", "cannot select subgraphs: the priorities A, A name a device twice; list each once"),
-        (
-            [[]],
-            "A",
-            "A",
-            "LARGEST",
-            "there is no policy 'LARGEST' of subgraph selection, did you mean 'LARGEST_FIRST'? "
-            "expected one of FEWEST, LARGEST_FIRST, LEVELS, LITERAL",
-        ),
-        (
-            [[]],
-            "A",
-            "A",
-            "waves",
-            "there is no policy 'waves' of subgraph selection; expected one of FEWEST, LARGEST_FIRST, LEVELS, LITERAL",
-        ),
-    ],
-)
-def test_bad_input_is_refused_with_its_names(
-    predecessors: Sequence[Sequence[int]] | Mapping[int, Sequence[int]],
-    devices: Sequence[str] | Mapping[int, str],
-    priorities: Sequence[str],
-    policy: str,
-    message: str,
-) -> None:
-    with pytest.raises(ValueError) as caught:
-        select_subgraphs(predecessors, devices, priorities, policy)
-    assert str(caught.value) == message

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_hetero.units import find_quantized_units, find_shape_nodes
+from hetero_hetero.moves import find_quantized_units, find_shape_nodes
 
 from hetero_core import Core, Network
 from hetero_core.conformance.oracles import run_evaluator

@@ -1,17 +1,34 @@
-"""The choice of a placement: none, a cached measurement, or a new measurement. Its outcome is pins, as a user gives them."""
+"""The choice of a placement: none, by memory, a cached measurement, or a new measurement. Its outcome is pins, as a user gives them.
+
+A measurement is an entry of the private store, named by the digest of all that shaped it: the network, its pins, the devices in their
+order with versions, machine and configuration, threads and processors. The inputs and the budget do not count, so a load without inputs
+uses what `hetero tune` measured with some.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from hetero_core.blobs.store import STORE, name_entry
 from hetero_core.contract import freeze_mapping
-from hetero_core.devices.processors import WEIGHTS_ONCE_KEY
+from hetero_core.devices.processors import WEIGHTS_ONCE_KEY, count_processors
+from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.threads import STREAMS_KEY
+from hetero_core.dtypes import FLOAT_DTYPES, bits_of_dtype, numpy_dtype
 from hetero_core.errors import ConfigValueError
-from hetero_core.plan import HeldMemory, Placement
+from hetero_core.network.graph import Network
+from hetero_core.network.types import ValueSpec
+from hetero_core.plan import HeldMemory, PlacedSegment, Placement, PlacementCandidate
+from hetero_core.reports.fields import record_to_json
 from hetero_hetero.affinity import SplitTask
 
 logger = logging.getLogger(__name__)
@@ -25,7 +42,6 @@ DISTRIBUTION_KEY = "MODEL_DISTRIBUTION_POLICY"
 PIPELINE = "PIPELINE_PARALLEL"
 PLACING_KEYS = (PLACEMENT_KEY, BUDGET_KEY, INPUTS_KEY, OBJECTIVE_KEY, MEMORY_KEY, DISTRIBUTION_KEY)
 """Keys of placement, which the splits that are measured and the branches of an If do not get."""
-PLACEMENTS = ("PRIORITY", "MEASURED", "MEASURED_ANEW")
 OBJECTIVES = ("LATENCY", "THROUGHPUT")
 
 
@@ -46,24 +62,21 @@ def place_nodes(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, 
     Raises: ConfigValueError if it asks for both; DeviceMemoryError if the network does not fit.
     """
     by_memory = config[MEMORY_KEY] is not None or config[DISTRIBUTION_KEY] == PIPELINE
-    is_measured = config[PLACEMENT_KEY] != PLACEMENTS[0]
-    if not task.network.nodes or not (by_memory or is_measured):
+    if not task.network.nodes:
         return task, NO_DECISION
-    if by_memory and is_measured:
+    if by_memory and config[PLACEMENT_KEY] != PLACEMENTS[0]:
         raise ConfigValueError(
             f"{PLACEMENT_KEY}={config[PLACEMENT_KEY]} places by time, {MEMORY_KEY} and {DISTRIBUTION_KEY} place by memory; leave one out"
         )
-    if by_memory:
-        from hetero_hetero.placement.memory import place_by_memory, read_limits
+    return _POLICIES[_MEMORY if by_memory else config[PLACEMENT_KEY]](task, config)
 
-        limits = read_limits(config[MEMORY_KEY] or {}, tuple(task.configs))
-        pins, memory = place_by_memory(task, limits, is_balanced=config[DISTRIBUTION_KEY] == PIPELINE)
-        return _hold_once(_pin(task, pins | dict(task.network.affinity))), Decision(memory=memory)
-    from hetero_hetero.placement.measured import pins_of_segments  # with all that measures, where something is measured
 
-    placement = _find_placement(task, config)
-    devices = [segment.device for segment in placement.segments]
-    return _pin(task, pins_of_segments(task, [segment.nodes for segment in placement.segments], devices)), Decision(placement)
+def _place_by_memory(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, Decision]:
+    from hetero_hetero.placement.memory import place_by_memory, read_limits
+
+    limits = read_limits(config[MEMORY_KEY] or {}, tuple(task.configs))
+    pins, memory = place_by_memory(task, limits, is_balanced=config[DISTRIBUTION_KEY] == PIPELINE)
+    return _hold_once(_pin(task, pins)), Decision(memory=memory)
 
 
 def _hold_once(task: SplitTask) -> SplitTask:
@@ -78,23 +91,133 @@ def _hold_once(task: SplitTask) -> SplitTask:
 
 
 def _pin(task: SplitTask, pins: Mapping[str, str]) -> SplitTask:
-    return replace(task, network=replace(task.network, affinity=freeze_mapping(pins)))
+    """Returns the task with nodes pinned; the network's own pins go before them."""
+    return replace(task, network=replace(task.network, affinity=freeze_mapping({**pins, **task.network.affinity})))
 
 
-def _find_placement(task: SplitTask, config: Mapping[str, Any]) -> Placement:
-    """Returns the kept placement, or measures one; keeps it where the candidates were timed in turns."""
-    from hetero_hetero.placement.inputs import find_inputs  # imported only when a placement is measured
-    from hetero_hetero.placement.kept import identify_task, read_placement, write_placement
+def _place_as_measured(task: SplitTask, config: Mapping[str, Any], *, is_anew: bool = False) -> tuple[SplitTask, Decision]:
+    """Places as an entry of the store says, or measures; stores the measurement if candidates were timed in turns."""
     from hetero_hetero.placement.measured import place_by_measurement
 
     # As many requests at once as the loaded network is to serve; of one at a time the time is what counts.
     streams = config[STREAMS_KEY] if config[OBJECTIVE_KEY] == OBJECTIVES[1] else 0
-    key = identify_task(task, streams=streams)
-    stored = None if config[PLACEMENT_KEY] == PLACEMENTS[2] else read_placement(key, task)
-    if stored is not None:
+    key = _identify_task(task, streams=streams)
+    placement = None if is_anew else _read_placement(key, task)
+    if placement is not None:
         logger.info("the placement of network '%s' was measured before", task.network.name)
-        return stored
-    placement = place_by_measurement(task, find_inputs(task.network, config[INPUTS_KEY]), config[BUDGET_KEY], streams=streams)
-    if placement.chosen is not None and placement.candidates[placement.chosen].rounds:
-        write_placement(key, placement)
-    return placement
+    else:
+        placement = place_by_measurement(task, _find_inputs(task.network, config[INPUTS_KEY]), config[BUDGET_KEY], streams=streams)
+        if placement.chosen is not None and placement.candidates[placement.chosen].rounds:
+            STORE.write(key, json.dumps(record_to_json(placement)).encode())
+    pins = {name: segment.device for segment in placement.segments if segment.device for name in segment.nodes}
+    return _pin(task, pins), Decision(placement)
+
+
+_MEMORY = "memory"
+_POLICIES: Mapping[str, Callable[[SplitTask, Mapping[str, Any]], tuple[SplitTask, Decision]]] = {
+    "PRIORITY": lambda task, config: (task, NO_DECISION),
+    "MEASURED": _place_as_measured,
+    "MEASURED_ANEW": partial(_place_as_measured, is_anew=True),
+    _MEMORY: _place_by_memory,
+}
+"""The policies of placement: each returns the task with its nodes pinned, and the reasons."""
+PLACEMENTS = tuple(name for name in _POLICIES if name != _MEMORY)
+"""Values of HETERO_PLACEMENT; the first is the default."""
+
+_FORMAT = 2
+"""Also of how a placement is chosen: what was chosen in another way is measured again."""
+
+
+def _identify_task(task: SplitTask, *, streams: int) -> str:
+    """Returns the name of a task's entry: equal for loads whose measurements would be the same. `streams` is 0 if requests come one by
+    one.
+    """
+    core = task.core
+    identity = {
+        "format": _FORMAT,
+        "core": find_core_version(),
+        "network": task.network.fingerprint,
+        "pins": dict(task.network.affinity),
+        "own": task.own_config,
+        "streams": streams,
+        "processors": count_processors(),
+        "devices": [
+            {
+                "name": device,
+                "versions": core.get_versions(device),
+                "machine": [core.get_metric(device, "DEVICE_ARCHITECTURE"), core.get_metric(device, "FULL_DEVICE_NAME")],
+                "config": dict(core.resolve_config(device, config)),
+            }
+            for device, config in task.configs.items()
+        ],
+        "rules": [task.policy, task.smallest, task.keeps_units],
+    }
+    return name_entry("placement", json.dumps(identity, sort_keys=True, default=str))
+
+
+def _read_placement(name: str, task: SplitTask) -> Placement | None:
+    """Returns the placement of an entry; None if there is none, or with a warning if it is of no use."""
+    content = STORE.read(name)
+    if content is None:
+        return None
+    try:
+        placement = _placement_of_json(json.loads(content))
+    except (ValueError, TypeError, KeyError) as error:
+        logger.warning("a kept placement cannot be read and is measured again: %s", error)
+        return None
+    names = {name for segment in placement.segments for name in segment.nodes}
+    return placement if names == task.network.index_of_node.keys() else None
+
+
+def _placement_of_json(document: Any) -> Placement:
+    """Returns the placement of a document. Raises: TypeError, ValueError, KeyError."""
+    segments = tuple(PlacedSegment(**{**row, "nodes": tuple(row["nodes"])}) for row in document["segments"])
+    candidates = tuple(PlacementCandidate(**{**row, "devices": tuple(row["devices"])}) for row in document["candidates"])
+    transfers = tuple((str(a), str(b), float(c), float(d)) for a, b, c, d in document["transfers"])
+    placement = Placement(**{**document, "segments": segments, "candidates": candidates, "transfers": transfers})
+    return replace(placement, is_kept=True)
+
+
+def _find_inputs(network: Network, path: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns an array for each input: that of the .npz file at `path`, else drawn; floats are normal, other numbers 0 or 1,
+    texts single letters.
+
+    Raises: ConfigValueError for a file that cannot be read, and for an input that is not in it and cannot be drawn.
+    """
+    arrays = _read(path) if path else {}
+    return {
+        spec.name: _fit(arrays[spec.name], spec) if spec.name in arrays else _draw(spec, index)
+        for index, spec in enumerate(network.inputs)
+    }
+
+
+def _read(path: str) -> dict[str, np.ndarray[Any, Any]]:
+    try:
+        with np.load(Path(path), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigValueError(f"configuration key {INPUTS_KEY}: cannot read arrays from '{path}': {error}") from error
+
+
+def _fit(array: np.ndarray[Any, Any], spec: ValueSpec) -> np.ndarray[Any, Any]:
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    # Element types that NumPy does not know come back as plain bytes.
+    return array.view(numpy_dtype(spec.dtype)) if array.dtype.kind == "V" and spec.dtype is not None else array
+
+
+def _draw(spec: ValueSpec, index: int) -> np.ndarray[Any, Any]:
+    shape = tuple(size for size in spec.shape or () if isinstance(size, int))
+    is_drawable = spec.dtype == "string" or (spec.dtype is not None and bits_of_dtype(spec.dtype) is not None)
+    if not is_drawable or spec.shape is None or len(shape) != len(spec.shape):
+        raise ConfigValueError(
+            f"HETERO_PLACEMENT=MEASURED runs the network, and input {spec} cannot be drawn: give arrays in an .npz file with "
+            f"{INPUTS_KEY}, or fixed sizes"
+        )
+    generator = np.random.default_rng((0, index))
+    assert spec.dtype is not None
+    if spec.dtype == "string":
+        return np.array(generator.choice(["a", "b", "c"], shape), object)
+    if spec.dtype in FLOAT_DTYPES:
+        return generator.standard_normal(shape, np.float32).astype(numpy_dtype(spec.dtype))
+    return generator.integers(0, 256 if spec.dtype == "uint8" else 2, shape).astype(numpy_dtype(spec.dtype))

@@ -1,13 +1,15 @@
 """Placement by measurement: segments and transfers are timed, candidates proposed, the best of them timed whole in turns.
 
 Every single device that takes the whole network is a candidate, and priority alone. The search ends early, with the best so far, when its
-seconds are over or it is interrupted.
+seconds are over or it is interrupted. The last turns decide: the fastest of several is also the luckiest one, so the times by which it
+came to the front say too little.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -16,14 +18,100 @@ from hetero_core.network.types import HOST, TensorType
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
 from hetero_hetero.affinity import SplitTask
 from hetero_hetero.parts import without_pins
-from hetero_hetero.placement.bench import StopwatchPool, list_settings
-from hetero_hetero.placement.costs import Measurements, build_costs
-from hetero_hetero.placement.makespan import UNUSABLE, TransferCost
-from hetero_hetero.placement.racing import CLOSE, LONGEST_TURN, Candidate, decide, find_best
-from hetero_hetero.placement.search import propose_placements
+from hetero_hetero.placement.search import UNUSABLE, Measurements, TransferCost, build_costs, propose_placements
 from hetero_hetero.placement.segments import cut_segments, sign_segment
+from hetero_hetero.placement.stopwatch import StopwatchPool, list_settings
 
 logger = logging.getLogger(__name__)
+
+_CLOSE = 1.05
+"""Basic candidates are timed again if they take at most this many times as long as the fastest."""
+_GAIN = 0.98
+"""A mixed placement wins if it takes at most this share of the time of the best other one."""
+_SURE_GAIN = 0.9
+"""The share in place of _GAIN if the search ended before the last turns."""
+_LAST_ROUNDS = 7
+"""The last turns of each candidate."""
+_DUELS = 2
+"""Mixed placements that are timed again at most; each takes some seconds beyond the budget."""
+_LONGEST_TURN = 0.2
+
+
+class Candidate:
+    """A placement on its way: loaded in the process `key`, with a time of each round."""
+
+    def __init__(self, title: str, devices: tuple[str, ...], key: str, *, is_basic: bool) -> None:
+        self.title, self.devices, self.key, self.is_basic = title, devices, key, is_basic
+        self.parts = 0
+        self.estimate: float | None = None
+        self.times: list[float] = []
+        self.first = float("inf")
+        self.error = ""
+
+    @property
+    def seconds(self) -> float:
+        """The median of the rounds; before the first of them the seconds measured at the load; infinite before that."""
+        return median(self.times) if self.times else self.first
+
+
+def decide(candidates: Sequence[Candidate], time: Callable[[Candidate, float, int], None]) -> Candidate | None:
+    """Returns the candidate that wins the last turns; None if there is no basic candidate.
+
+    `time` appends the time of a turn to a candidate. A mixed placement has to be faster than the best basic one in the same turns.
+    """
+    losers: list[Candidate] = []
+    best: Candidate | None = None
+    for _ in range(_DUELS):
+        timed = sorted(
+            (candidate for candidate in candidates if candidate.times and not candidate.error and candidate not in losers),
+            key=_find_seconds,
+        )
+        basics = [candidate for candidate in timed if candidate.is_basic]
+        if not basics:
+            return None
+        limit = basics[0].seconds
+        close = [candidate for candidate in basics if candidate.seconds <= _CLOSE * limit]
+        challenger = next((candidate for candidate in timed if not candidate.is_basic and candidate.seconds <= _GAIN * limit), None)
+        _race(close if challenger is None else [challenger, *close], time)
+        best = min((candidate for candidate in close if not candidate.error), key=_find_seconds, default=None)
+        if challenger is None or best is None:
+            return best
+        quotients = [mixed / basic for mixed, basic in zip(challenger.times, best.times, strict=False)]
+        if not challenger.error and median(quotients) <= _GAIN:
+            return challenger
+        losers.append(challenger)
+    return best
+
+
+def _race(racers: Sequence[Candidate], time: Callable[[Candidate, float, int], None]) -> None:
+    """Times several candidates in turns, in order and back; when all have ended, these times take the place of those before."""
+    if len(racers) < 2:
+        return
+    counts = [len(candidate.times) for candidate in racers]
+    for turn in range(_LAST_ROUNDS):
+        for candidate in racers if turn % 2 == 0 else reversed(racers):
+            time(candidate, _LONGEST_TURN / 2, turn)
+    for candidate, count in zip(racers, counts, strict=True):
+        candidate.times = candidate.times[count:]
+
+
+def find_best(candidates: Sequence[Candidate]) -> Candidate | None:
+    """Returns the fastest candidate until now, of a search that ended early; a mixed one only where it is faster beyond doubt."""
+    timed = [
+        candidate
+        for candidate in candidates
+        if candidate.seconds < float("inf") and not candidate.error and (candidate.times or candidate.is_basic)
+    ]
+    if not timed:
+        return None
+    fastest = min(timed, key=_find_seconds)
+    basic = min((candidate for candidate in timed if candidate.is_basic), key=_find_seconds, default=fastest)
+    return fastest if fastest.seconds <= _SURE_GAIN * basic.seconds else basic
+
+
+def _find_seconds(candidate: Candidate) -> float:
+    return candidate.seconds
+
 
 FREE = ""
 """The device of a segment that none takes whole: priority decides."""
@@ -32,8 +120,6 @@ _PARTS_SHARE = 0.6
 _PROPOSALS = 4
 _ROUNDS = 5
 _FEWEST_ROUNDS = 2
-_MOST_ROUNDS = 15
-"""The most rounds in which candidates that are close are timed, if seconds are left."""
 _HOPELESS = 1.5
 """A candidate that takes this many times as long as the fastest is not timed again."""
 _LONGEST_WARM_UP = 10.0
@@ -58,12 +144,6 @@ def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: flo
             logger.info("interrupted; the best so far is taken")
             is_complete = False
     return search.describe(is_complete=is_complete)
-
-
-def pins_of_segments(task: SplitTask, segments: Sequence[Sequence[str]], devices: Sequence[str]) -> dict[str, str]:
-    """Returns node -> device for all segments that have a device; the network's own pins go before them."""
-    placed = {name: device for names, device in zip(segments, devices, strict=True) if device != FREE for name in names}
-    return placed | dict(task.network.affinity)
 
 
 class _Search:
@@ -109,7 +189,6 @@ class _Search:
             has_all = not answer.get("error") and self._measure_segments()
             self._propose()
             is_complete = self._take_turns() and has_all and is_complete
-        self._settle()
         self.winner = decide(self.candidates, self._time_candidate)
         return is_complete
 
@@ -131,7 +210,9 @@ class _Search:
         return [candidate for candidate in candidates if by_devices[candidate.devices] is candidate]
 
     def _pin(self, devices: Sequence[str]) -> dict[str, str]:
-        return pins_of_segments(self.task, self.names, devices)
+        """Returns node -> device for all segments that have a device; the network's own pins go before them."""
+        pins = {name: device for names, device in zip(self.names, devices, strict=True) if device != FREE for name in names}
+        return {**pins, **self.task.network.affinity}
 
     def _load(self, candidate: Candidate) -> None:
         logger.info("loading candidate %s", candidate.title)
@@ -147,10 +228,10 @@ class _Search:
             "overlaps": bool(self.streams),
         }
         answer = self.bench.ask(candidate.key, {**command, "pins": self._pin(candidate.devices), "seconds": warm}, self._limit())
-        candidate.error, candidate.first = answer.get("error", ""), answer.get("seconds")
+        candidate.error, candidate.first = answer.get("error", ""), answer.get("seconds", float("inf"))
         candidate.parts = answer.get("parts", 0)
         self.candidates.append(candidate)
-        if candidate.first is not None and answer["is_ready"] and candidate.title in self.task.configs:
+        if "seconds" in answer and answer["is_ready"] and candidate.title in self.task.configs:
             self.found.wholes[candidate.title] = candidate.first
 
     def _measure_segments(self) -> bool:
@@ -243,34 +324,24 @@ class _Search:
         for turn in range(_ROUNDS):
             if turn and self.left < 0:
                 return False
-            self._take_turn(self._list_racers(_HOPELESS), turn)
+            racers = self._list_racers()
+            seconds = min(max(self.left / (2 * _ROUNDS * max(len(racers), 1)), 0.02), _LONGEST_TURN)
+            for candidate in racers if turn % 2 == 0 else reversed(racers):
+                self._time_candidate(candidate, seconds, turn)
         return True
 
-    def _settle(self) -> None:
-        """Times those that are close to the fastest again, as long as seconds are left."""
-        for turn in range(_ROUNDS, _MOST_ROUNDS):
-            racers = self._list_racers(CLOSE)
-            if len(racers) < 2 or self.left < 0:
-                return
-            self._take_turn(racers, turn)
-
-    def _take_turn(self, racers: Sequence[Candidate], turn: int) -> None:
-        seconds = min(max(self.left / (2 * _ROUNDS * max(len(racers), 1)), 0.02), LONGEST_TURN)
-        for candidate in racers if turn % 2 == 0 else reversed(racers):
-            self._time_candidate(candidate, seconds, turn)
-
-    def _list_racers(self, bound: float) -> list[Candidate]:
-        """Returns the loaded candidates whose best time until now is at most `bound` times the least.
+    def _list_racers(self) -> list[Candidate]:
+        """Returns the loaded candidates whose best time until now is not hopeless beside the least.
 
         A single device has two rounds in any case: what was measured when it was loaded may be from before its kernels were compiled.
         """
         loaded = [candidate for candidate in self.candidates if not candidate.error]
-        best = {candidate: min(candidate.times or [candidate.first or 0.0]) for candidate in loaded}
+        best = {candidate: min(candidate.times or [candidate.first]) for candidate in loaded}
         least = min(best.values(), default=0.0)
         return [
             candidate
             for candidate in loaded
-            if best[candidate] <= bound * least or (candidate.is_basic and len(candidate.times) < _FEWEST_ROUNDS)
+            if best[candidate] <= _HOPELESS * least or (candidate.is_basic and len(candidate.times) < _FEWEST_ROUNDS)
         ]
 
     def _time_candidate(self, candidate: Candidate, seconds: float, turn: int) -> None:
@@ -296,7 +367,9 @@ class _Search:
             segments,
             tuple((source, target, move.seconds, move.seconds_per_byte) for (source, target), move in moves.items()),
             tuple(
-                PlacementCandidate(c.title, c.devices, c.parts, c.estimate, c.seconds, len(c.times), c.error)
+                PlacementCandidate(
+                    c.title, c.devices, c.parts, c.estimate, c.seconds if c.seconds < float("inf") else None, len(c.times), c.error
+                )
                 for c in self.candidates
             ),
             chosen,

@@ -1,19 +1,131 @@
-"""The search for placements: a dynamic program over segments, and moves that better its best results.
+"""The search for placements: the cost table of a network from measurements, the estimated time of a placement, and the placements to try.
 
-Pure: costs go in as data, placements come out. Small tables are enumerated. Larger ones are walked in topological order; of all
-beginnings that agree on the devices of the segments which later ones read, the few that end first are kept. That is exact for chains.
-Where devices run at the same time it is a beam search, so the best placements are then bettered by moving one segment or one run of
-neighbours at a time, judged by the schedule of the parts that HETERO would make of them.
+Small tables are enumerated. Larger ones are walked in topological order; of all beginnings that agree on the devices of the segments
+which later ones read, the few that end first are kept. That is exact for chains. Where devices run at the same time it is a beam search,
+so the best placements are then bettered by moving one segment or one run of neighbours at a time, judged by the schedule of the parts
+that HETERO would make of them.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 
-from hetero_hetero.placement.makespan import UNUSABLE, CostTable, Estimator
+from hetero_core.composing.properties import computes_on_host
+from hetero_core.network.types import HOST
+from hetero_hetero.affinity import SplitTask
+from hetero_hetero.placement.segments import Segment
+from hetero_hetero.schedule import find_lane
+from hetero_hetero.subgraphs import select_subgraphs
+
+UNUSABLE = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class TransferCost:
+    """The cost of moving a value between the memories of two devices: seconds for each value, and for each byte."""
+
+    seconds: float
+    seconds_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Seconds of each segment on each device that takes it, and of moving values.
+
+    `devices` stand in order of priority. `seconds` has for each segment device -> seconds; a device that is not there does not take
+    the segment. `flows` are the values between segments: (maker, readers, bytes). `transfers` maps pairs of devices to the cost; a pair
+    that is not there shares a memory. `overhead` is the cost of a part besides its segments. `lanes` maps a device to what runs one
+    part at a time, the device itself where it is not there. With `is_pipeline` requests overlap, and the lane with the most to do counts.
+    """
+
+    devices: tuple[str, ...]
+    seconds: tuple[Mapping[str, float], ...]
+    flows: tuple[tuple[int, tuple[int, ...], int], ...]
+    transfers: Mapping[tuple[str, str], TransferCost] = field(default_factory=dict)
+    overhead: float = 0.0
+    lanes: Mapping[str, str] = field(default_factory=dict)
+    is_pipeline: bool = False
+
+
+class Estimator:
+    """Estimates placements of one table, each once."""
+
+    def __init__(self, costs: CostTable) -> None:
+        self.costs = costs
+        self._known: dict[tuple[str, ...], float] = {}
+
+    @cached_property
+    def predecessors(self) -> list[tuple[int, ...]]:
+        """The segments that each segment reads."""
+        sources: list[dict[int, None]] = [{} for _ in self.costs.seconds]
+        for maker, readers, _ in self.costs.flows:
+            for reader in readers:
+                sources[reader][maker] = None
+        return [tuple(before) for before in sources]
+
+    def find_seconds(self, placement: Sequence[str]) -> float:
+        """Returns the makespan of a placement, a device for each segment, or the time of its fullest lane.
+
+        It is infinite where a device does not take its segment.
+        """
+        key = tuple(placement)
+        seconds = self._known.get(key)
+        if seconds is None:
+            seconds = self._known[key] = self._estimate(key)
+        return seconds
+
+    def _estimate(self, placement: tuple[str, ...]) -> float:
+        costs = self.costs
+        if any(device not in costs.seconds[index] for index, device in enumerate(placement)):
+            return UNUSABLE
+        if len(set(placement)) == 1:
+            return costs.overhead + sum(row[device] for row, device in zip(costs.seconds, placement, strict=True))
+        parts = select_subgraphs(self.predecessors, placement, costs.devices)
+        part_of_segment = {index: number for number, part in enumerate(parts) for index in part.nodes}
+        durations = [costs.overhead + sum(costs.seconds[index][placement[index]] for index in part.nodes) for part in parts]
+        before: list[set[int]] = [set() for _ in parts]
+        for maker, readers, nbytes in costs.flows:
+            source = part_of_segment[maker]
+            targets = {part_of_segment[reader] for reader in readers} - {source}
+            for target in targets:
+                before[target].add(source)
+            # A value is moved once, by the part that makes it, however many parts of a device read it there.
+            for device in dict.fromkeys(str(parts[target].device) for target in sorted(targets)):
+                move = costs.transfers.get((placement[maker], device))
+                durations[source] += 0.0 if move is None else move.seconds + move.seconds_per_byte * nbytes
+        lanes = [costs.lanes.get(str(part.device), str(part.device)) for part in parts]
+        if costs.is_pipeline:
+            return max(sum(time for time, own in zip(durations, lanes, strict=True) if own == lane) for lane in lanes)
+        return schedule_parts(durations, before, lanes)
+
+
+def schedule_parts(durations: Sequence[float], predecessors: Sequence[set[int]], lanes: Sequence[str]) -> float:
+    """Returns the end of the last part, if each lane runs one part at a time, the first ready part, as in HETERO's schedule."""
+    missing = [len(before) for before in predecessors]
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    running: list[tuple[float, int]] = []
+    now = 0.0
+    while ready or running:
+        busy = {lanes[index] for _, index in running}
+        for index in list(ready):
+            if lanes[index] not in busy:
+                ready.remove(index)
+                busy.add(lanes[index])
+                running.append((now + durations[index], index))
+        running.sort()
+        now, ended = running.pop(0)
+        for index, before in enumerate(predecessors):
+            if ended in before:
+                missing[index] -= 1
+                if missing[index] == 0:
+                    ready.append(index)
+        ready.sort()
+    return now
+
 
 _ENUMERATED = 300
 """Placements; where there are no more, each is estimated."""
@@ -149,3 +261,115 @@ def _put(choices: Sequence[Sequence[str]], placement: Placement, indices: Sequen
             for index in indices:
                 chosen[index] = device
             yield tuple(chosen)
+
+
+_OVERHEAD = 5e-6
+"""Seconds of a part besides its run: what HETERO's executable takes for a stage."""
+_SCALES = (0.25, 1.25)
+"""The range of the time of a device for its segments as one network, against their sum; outside it a measurement was disturbed."""
+
+
+@dataclass
+class Measurements:
+    """Seconds by distinct segment and device, reasons of those that failed, seconds of whole networks, and memories apart from the host's.
+
+    `memories` maps a device to the name of its memory, and to the cost of a value on its way there and back.
+    """
+
+    seconds: dict[int, dict[str, float]] = field(default_factory=dict)
+    failures: dict[int, dict[str, str]] = field(default_factory=dict)
+    wholes: dict[str, float] = field(default_factory=dict)
+    memories: dict[str, tuple[str, TransferCost, TransferCost]] = field(default_factory=dict)
+
+    def list_transfers(self, devices: Sequence[str]) -> dict[tuple[str, str], TransferCost]:
+        """Returns the cost of a value between each two devices that share no memory."""
+        free = HOST, TransferCost(0.0, 0.0), TransferCost(0.0, 0.0)
+        transfers = {}
+        for source in devices:
+            for target in devices:
+                first, _, back = self.memories.get(source, free)
+                second, there, _ = self.memories.get(target, free)
+                if first != second:
+                    transfers[source, target] = TransferCost(
+                        back.seconds + there.seconds, back.seconds_per_byte + there.seconds_per_byte
+                    )
+        return transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The table, and which segment each of its rows stands for; `count` is the number of all segments."""
+
+    table: CostTable
+    rows: tuple[int, ...]
+    count: int
+
+    def spread(self, placement: Sequence[str]) -> tuple[str, ...]:
+        """Returns the placement of all segments, "" for those that no device takes whole."""
+        device_of_row = dict(zip(self.rows, placement, strict=True))
+        return tuple(device_of_row.get(index, "") for index in range(self.count))
+
+    def estimate(self, devices: Sequence[str]) -> float | None:
+        """Returns the estimated seconds of a placement of all segments; None if a segment has no known cost."""
+        seconds = Estimator(self.table).find_seconds([devices[index] for index in self.rows])
+        return None if seconds == UNUSABLE else seconds
+
+
+def build_costs(
+    task: SplitTask,
+    segments: Sequence[Segment],
+    takers: Sequence[Sequence[str]],
+    twins: Sequence[int],
+    measurements: Measurements,
+    flows: Sequence[tuple[int, tuple[int, ...], int]],
+    *,
+    is_pipeline: bool,
+) -> Costs:
+    """Returns the table of all segments that some device takes; `is_pipeline` says that requests overlap.
+
+    What a whole run took goes before the sum of its segments, as engines fuse across their borders: each device's segments are scaled
+    by the quotient. A segment that was not measured has its share of the whole, by its estimated work;
+    without a whole the device does not get the segment.
+    """
+    known = [
+        {device: seconds for device, seconds in measurements.seconds.get(twin, {}).items() if device in takers[index]}
+        for index, twin in enumerate(twins)
+    ]
+    work = sum(segment.work for segment in segments)
+    shares = {device: seconds / work for device, seconds in measurements.wholes.items()} if work else {}
+    measured: list[dict[str, float]] = []
+    for index, segment in enumerate(segments):
+        failed = measurements.failures.get(twins[index], {})
+        row = {**{device: share * segment.work for device, share in shares.items()}, **known[index]}
+        measured.append({device: row[device] for device in takers[index] if device in row and device not in failed})
+    scales = {device: _find_scale(device, measured, measurements.wholes) for device in task.configs}
+    rows = tuple(index for index, row in enumerate(measured) if row)
+    number = {index: row for row, index in enumerate(rows)}
+    lanes = {
+        # If requests overlap, the devices' work on the host's processors adds up: no device is idle while another works.
+        device: "processors" if is_pipeline and computes_on_host(task.core, device) else find_lane(task.core, device)
+        for device in task.configs
+    }
+    table = CostTable(
+        tuple(task.configs),
+        tuple({device: seconds * scales[device] for device, seconds in measured[index].items()} for index in rows),
+        tuple(
+            (number[maker], tuple(number[reader] for reader in readers if reader in number), nbytes)
+            for maker, readers, nbytes in flows
+            if maker in number and any(reader in number for reader in readers)
+        ),
+        measurements.list_transfers(tuple(task.configs)),
+        _OVERHEAD,
+        lanes,
+        is_pipeline,
+    )
+    return Costs(table, rows, len(segments))
+
+
+def _find_scale(device: str, measured: Sequence[Mapping[str, float]], wholes: Mapping[str, float]) -> float:
+    seconds = sum(row.get(device, 0.0) for row in measured)
+    whole = wholes.get(device)
+    if whole is None or not seconds:
+        return 1.0
+    least, most = _SCALES
+    return min(max(whole / seconds, least), most)
