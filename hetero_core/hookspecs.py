@@ -46,8 +46,7 @@ def create_device(core: Core, name: str) -> object:
 def close_device(device: DeviceName) -> bool:
     """Frees pools, threads and handles; returns True.
 
-    Called once, when the Core closes. For a name that was unregistered before and a device that `create_device` made, it is called some
-    time after the last network that was loaded on it is gone.
+    Called once, when the Core closes, also for a name that was unregistered before.
     """
 
 

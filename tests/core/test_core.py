@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import types
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -217,54 +215,6 @@ class Made(Device):
     def close_device(self, device: DeviceName) -> bool:
         self._closed.append(device.name)
         return True
-
-
-class Factory:
-    def __init__(self) -> None:
-        self.made: list[weakref.ref[Made]] = []
-        self.closed: list[str] = []
-
-    @hookimpl
-    def create_device(self) -> Made:
-        device = Made(self.closed)
-        self.made.append(weakref.ref(device))
-        return device
-
-
-def test_device_that_was_made_for_a_name_is_closed_when_name_and_networks_are_gone(
-    core: Core, read: Callable[..., Network]
-) -> None:
-    factory = Factory()
-    core.register_plugin("MINE", factory)
-    loaded = core.load_network(read(ADD), "MINE")
-    request = loaded.create_infer_request()
-    core.unregister_plugin("MINE")
-    del loaded
-    gc.collect()
-    core.register_plugin("MINE", factory)
-    assert factory.closed == [], "a request holds its network, and that its device"
-    assert request.infer({"x": np.ones(2, np.float32)})["y"].tolist() == [2, 2]
-    del request
-    gc.collect()
-    core.unregister_plugin("MINE")
-    assert factory.closed == ["MINE"]
-    gc.collect()
-    assert [one() for one in factory.made] == [None]
-    core.close()
-    assert factory.closed == ["MINE"], "and not once more"
-
-
-@pytest.mark.usefixtures("small_heap")
-def test_names_that_come_and_go_leave_nothing_behind(core: Core, read: Callable[..., Network]) -> None:
-    factory = Factory()
-    for _ in range(20):
-        core.register_plugin("MINE", factory)
-        core.load_network(read(ADD), "MINE")
-        gc.collect()
-        core.unregister_plugin("MINE")
-    assert factory.closed == ["MINE"] * 20
-    gc.collect()
-    assert [one() for one in factory.made] == [None] * 20
 
 
 def test_object_that_is_the_device_itself_may_come_back_and_is_closed_once(core: Core, read: Callable[..., Network]) -> None:
