@@ -81,7 +81,8 @@ def load_network(device: DeviceName, network: Network, config: Mapping[str, Any]
     """Returns the network compiled for the device.
 
     `query` is the device's own answer about this network, if a device made of devices has asked before; the core has checked that it
-    names every node. It is None for any other load, so that the device asks itself.
+    names every node. It is None for any other load, so that the device asks itself. Declare it without a default: pluggy passes no
+    argument that has one.
 
     `config` is complete, typed and read-only: defaults, overridden by `set_config`, overridden by the call. At most
     `config["NUM_STREAMS"]` runs are under way at once, and each may use `config["INFERENCE_NUM_THREADS"]` processors, an int. A device

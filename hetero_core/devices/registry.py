@@ -164,7 +164,7 @@ class Registry:
         self._announced = read_announcements(entry_points.select(group=DEVICES_GROUP), timeout)
         self._devices: dict[str, Device] = {}
         # Devices whose names were removed; loaded networks may use them until the Core closes.
-        self._retired: list[Device] = []
+        self._retired: dict[int, Device] = {}
         self.wrappers = load_wrappers(entry_points.select(group=WRAPPERS_GROUP))
         self.device_of_role = {entry.name: str(entry.value) for entry in entry_points.select(group=ROLES_GROUP)}
         self.operator_types = list(entry_points.select(group=OPERATOR_TYPES_GROUP))
@@ -253,17 +253,21 @@ class Registry:
             claims = self._announced.pop(parsed.name)
             # Another plugin of this name has nothing to do with the creation of this one.
             self._lock_of_name.pop(parsed.name, None)
-            device = self._devices.pop(parsed.name, None)
-            # An object that is the device itself belongs to the program that has registered it.
-            if device is not None and claims[0].is_factory:
-                self._retired.append(device)
+            if parsed.name in self._devices:
+                self._retire(claims[0], self._devices.pop(parsed.name))
+
+    def _retire(self, announcement: Announcement, device: Device) -> None:
+        # An object that is the device itself may come back under a name, and is closed once.
+        self._retired[id(device if announcement.is_factory else announcement.plugin)] = device
 
     def close(self) -> None:
         """Closes every device that was created; the first error is raised after all were tried."""
         with self._lock:
             self._is_closed = True
-            devices = [*self._retired, *self._devices.values()]
-            self._retired, self._devices = [], {}
+            for name, device in self._devices.items():
+                self._retire(self._announced[name][0], device)
+            devices = list(self._retired.values())
+            self._retired, self._devices = {}, {}
             unanswered = [
                 claim.provenance for claims in self._announced.values() for claim in claims if claim.patience.is_exhausted
             ]
@@ -294,7 +298,7 @@ class Registry:
                 if announcement in self._announced.get(name, ()):
                     self._devices[name] = device
                 else:
-                    self._retired.append(device)
+                    self._retire(announcement, device)
                 return device
         device.close()
         return device

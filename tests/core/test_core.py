@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hetero_cpu.device import CpuDevice
+from hetero_template.device import TemplateDevice
 
 from hetero_core import ConfigKey, Core, Executable, Extension, Network, Payload, QueryResult, TensorType, hookimpl
 from hetero_core.contract import DeviceName
@@ -347,3 +349,12 @@ def test_no_device_is_auto(core: Core, read: Callable[..., Network]) -> None:
     assert str(loaded.device) == "AUTO"
     assert loaded([np.array([1, 2], np.float32)])["y"].tolist() == [-1, -2]
     assert set(core.query_network(network).supported.values()) == {"AUTO"}
+
+
+def test_answer_of_a_query_reaches_the_device(core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch) -> None:
+    network = read(ADD)
+    answers = {device: core.query_network(network, device) for device in ("CPU", "TEMPLATE", "PROCESS:TEMPLATE")}
+    for device in (CpuDevice, TemplateDevice):
+        monkeypatch.setattr(device, "query_network", lambda *_: pytest.fail("asked again"))
+    for name, answer in answers.items():
+        assert core.load_network(network, name, query=answer).infer({"x": np.ones(2, np.float32)})["y"].tolist() == [2, 2]

@@ -20,19 +20,6 @@ from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 ADD = "g (float[2] x) => (float[2] y) { y = Add(x, x) }"
 
 
-def test_metric_of_a_wrong_type_blames_the_plugin(core: Core) -> None:
-    class Wrong(PlainDevice):
-        @hookimpl
-        def metrics(self) -> Mapping[str, Any]:
-            return {"AVAILABLE_DEVICES": ["0"]}
-
-    core.register_plugin("WRONG", Wrong())
-    with pytest.raises(
-        PluginError, match=r"plugin WRONG \(.*\) returns \['0'\] for the metric AVAILABLE_DEVICES; expected a tuple of ids"
-    ):
-        core.get_metric("WRONG", "AVAILABLE_DEVICES")
-
-
 def break_query(answer: Callable[[Network], Any]) -> PlainDevice:
     class Broken(PlainDevice):
         @hookimpl

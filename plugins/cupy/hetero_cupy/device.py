@@ -96,7 +96,7 @@ class GpuDevice:
 
     @hookimpl
     def load_network(
-        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None
     ) -> Executable:
         """Writes the weights to the card and binds the kernels."""
         return self._compile(device, self._prepare(device, network, config, query), config)

@@ -79,7 +79,7 @@ class TorchDevice(DeviceHooks):
         return DTYPES - {"float64"} if self._places.find(device.id).type == "mps" else DTYPES
 
     @hookimpl
-    def load_network(self, device: DeviceName, network: Network, query: QueryResult | None = None) -> Executable:
+    def load_network(self, device: DeviceName, network: Network, query: QueryResult | None) -> Executable:
         """Writes the weights to the place and binds the functions."""
         require_all_supported(device, network, self.query_network(device, network) if query is None else query)
         place = self._places.find(device.id)
@@ -101,7 +101,7 @@ class TorchDevice(DeviceHooks):
     def import_network(self, device: DeviceName, payload: Payload) -> Executable:
         """Loads the network of a blob that the core has checked."""
         payload.require_version(1)
-        return self.load_network(device, unpack_network(payload.sections))
+        return self.load_network(device, unpack_network(payload.sections), None)
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:
