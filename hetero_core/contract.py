@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.errors import BlobError, BlobMismatchError, ClosedError
+from hetero_core.errors import BlobError, BlobMismatchError
 from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.profile import Profile
-from hetero_core.started import call_start, end_once
 
 if TYPE_CHECKING:
     from hetero_core.plan import Plan
@@ -145,25 +144,8 @@ class Extension:
 class CancelToken:
     """The flag that cancels a run: its request sets it, and everything that works for the run may poll it."""
 
-    # Of the class until they are set: each run has a token, and next to none is ever set.
+    # An attribute of the class until it is set: each run has a token, and next to none is ever set.
     is_set = False
-    is_dropped = False
-
-    def drop(self) -> None:
-        """Cancels the run and ends its waits for devices, because its network is closed; a device may still be computing its part."""
-        self.is_set = self.is_dropped = True
-        for end in list(self.__dict__.get("_waits", {}).values()):
-            end()
-
-    def begin_wait(self, key: object, end: Callable[[], None]) -> None:
-        """Registers `end`, which is called from any thread when the run is dropped, or at once if it already was; `end_wait` removes it."""
-        self.__dict__.setdefault("_waits", {})[key] = end
-        if self.is_dropped:
-            end()
-
-    def end_wait(self, key: object) -> None:
-        """Removes the wait of a key. Every `begin_wait` needs one: without it, token and run keep each other alive in a reference cycle."""
-        self.__dict__["_waits"].pop(key, None)
 
 
 class OwnOutputs(tuple[Array, ...]):
@@ -232,9 +214,8 @@ class Executable:
     outputs: tuple[ValueSpec, ...]
 
     start: Callable[[tuple[Array, ...], RunContext, Done], None] | None = None
-    """For asynchronous devices: begins a run, returns at once, and calls `done` exactly once for each run, from any thread; a second call
-    is ignored with a warning. Inputs and outputs lie in the memories that the specs name. If `start` is None, the core calls `run` on a
-    thread of its own."""
+    """For asynchronous devices: begins a run, returns at once, and calls `done` exactly once for each run, from any thread. Inputs and
+    outputs lie in the memories that the specs name. If `start` is None, the core calls `run` on a thread of its own."""
 
     pipeline_depth: int = 1
     """Number of runs of one stream that may be under way at once. It is more than 1 if the next run can begin before the last one has
@@ -249,7 +230,14 @@ class Executable:
         start = self.start
         if start is None:
             raise NotImplementedError(f"{type(self).__name__} implements neither run nor start")
-        return _wait_for_start(start, inputs, context, where=f"{type(self).__module__}.{type(self).__qualname__}")
+        from queue import SimpleQueue  # few devices work asynchronously
+
+        ends: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        start(inputs, context, lambda outputs, error: ends.put((outputs, error)))
+        outputs, error = ends.get()
+        if error is not None:
+            raise error
+        return outputs  # type: ignore[no-any-return]  # checked by the core, as what any run returns
 
     def create_state(self) -> object:
         """Returns the working memory of one request; None means that each run returns new arrays, which belong to the caller.
@@ -322,23 +310,6 @@ class DeviceHooks:
         add_extension: Callable[..., bool]
         to_host: Callable[..., Array]
         from_host: Callable[..., Array]
-
-
-def _wait_for_start(start: Callable[..., None], inputs: tuple[Array, ...], context: RunContext, *, where: str) -> tuple[Array, ...]:
-    """Returns the outputs of a run that a device starts, on the thread that waits for them. Raises: what the device tells; ClosedError."""
-    from queue import SimpleQueue  # few devices work asynchronously
-
-    ends: SimpleQueue[tuple[tuple[Array, ...] | None, BaseException | None]] = SimpleQueue()
-    end = end_once(lambda outputs, error: ends.put((outputs, error)), where=where)
-    context.token.begin_wait(ends, lambda: end(None, ClosedError(f"{where} had not ended a run when its network was closed")))
-    try:
-        call_start(start, inputs, context, end, where=where)
-        outputs, error = ends.get()
-    finally:
-        context.token.end_wait(ends)
-    if error is not None:
-        raise error
-    return outputs  # type: ignore[return-value]  # checked by the core, as what any run returns
 
 
 def freeze_mapping(mapping: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Mapping[str, Any]:

@@ -232,7 +232,7 @@ class Core:
 
         def load() -> ExecutableNetwork:
             read = self._as_network(network)
-            with offer_cure(self, read, target.device):
+            with offer_cure(self, read, target.device, splitter=self._registry.device_of_role.get("splitter", "")):
                 return self._loader.load(read, target, query)
 
         return call_in_time(load, target, what=f"loading {describe_model(network)}", discard=ExecutableNetwork.close)

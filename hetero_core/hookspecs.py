@@ -46,8 +46,7 @@ def create_device(core: Core, name: str) -> object:
 def close_device(device: DeviceName) -> bool:
     """Frees pools, threads and handles; returns True.
 
-    Called once, when the Core closes. For a name that was unregistered before and a device that `create_device` made, it is called some
-    time after the last network that was loaded on it is gone.
+    Called once, when the Core closes, also for a name that was unregistered before.
     """
 
 
@@ -82,7 +81,8 @@ def load_network(device: DeviceName, network: Network, config: Mapping[str, Any]
     """Returns the network compiled for the device.
 
     `query` is the device's own answer about this network, if a device made of devices has asked before; the core has checked that it
-    names every node. It is None for any other load, so that the device asks itself.
+    names every node. It is None for any other load, so that the device asks itself. Declare it without a default: pluggy passes no
+    argument that has one.
 
     `config` is complete, typed and read-only: defaults, overridden by `set_config`, overridden by the call. At most
     `config["NUM_STREAMS"]` runs are under way at once, and each may use `config["INFERENCE_NUM_THREADS"]` processors, an int. A device

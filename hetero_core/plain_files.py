@@ -1,7 +1,7 @@
 """Files opened by name that are what they seem: plain files, not pipes or devices that hang, and where asked no links.
 
-A file is judged by what was opened and not by its name, so that there is nothing to win by changing the name in between. On systems
-without owners and modes (Windows) nothing is judged but that it is a plain file.
+A file is judged after it was opened, so that nothing is won by changing the name in between. On systems without owners and modes
+(Windows) the only check is that it is a plain file.
 """
 
 from __future__ import annotations
@@ -36,23 +36,21 @@ def open_plain(path: str | os.PathLike[str]) -> int:
     return _require_plain(os.open(path, os.O_RDONLY | _AT_ONCE), os.fspath(path))
 
 
-def open_unlinked(name: str, flags: int, *, folder: int | None, title: str) -> int:
-    """Returns a descriptor of a plain file of this name in an open folder, and never of what a link leads to; `folder`: its descriptor.
-
-    A file that is made is for the user alone, mode 0600. `title` is the file's name in errors. Without a folder `name` is a path.
+def open_unlinked(path: str, flags: int) -> int:
+    """Returns a descriptor of a plain file, and never of the target of a link. A new file is for the user alone, mode 0600.
 
     Raises: OSError, as `open_plain` does, and for a link.
     """
     try:
-        descriptor = os.open(name, flags | _AT_ONCE | _NO_LINKS, 0o600, dir_fd=folder)
+        descriptor = os.open(path, flags | _AT_ONCE | _NO_LINKS, 0o600)
     except OSError as error:
         # Linux and macOS say ELOOP for a link, FreeBSD EMLINK.
         if error.errno in (errno.ELOOP, errno.EMLINK):
-            raise _refuse(title, "a link") from error
+            raise _refuse(path, "a link") from error
         if error.errno == errno.ENXIO:
-            raise _refuse(title, "a socket, or a pipe that nobody reads") from error
+            raise _refuse(path, "a socket, or a pipe that nobody reads") from error
         raise
-    return _require_plain(descriptor, title)
+    return _require_plain(descriptor, path)
 
 
 def _require_plain(descriptor: int, title: str) -> int:
@@ -73,16 +71,41 @@ def _refuse(title: str, kind: str) -> OSError:
 
 
 def require_owner(status: os.stat_result, title: str, owners: Iterable[int]) -> None:
-    """Raises PermissionError where a file belongs to none of these users, or others than its owner may write to it."""
+    """Raises PermissionError if a file belongs to none of these users, or if others than its owner may write to it."""
     if not HAS_OWNERS:
         return
     allowed = sorted({os.geteuid(), *owners})
     if status.st_uid not in allowed:
         users = " or ".join(map(str, allowed))
         raise PermissionError(errno.EPERM, f"'{title}' belongs to user {status.st_uid}, expected {users}")
+    _refuse_others(status, title)
+
+
+def _refuse_others(status: os.stat_result, title: str) -> None:
     if may_others_write(status):
         mode = stat.S_IMODE(status.st_mode)
         raise PermissionError(errno.EPERM, f"others may write to '{title}' (mode {mode:04o}); run chmod go-w on it")
+
+
+def find_writers(folder: str, *, may_be_sticky: bool) -> set[int]:
+    """Returns the users who can change a folder or put another one in its place: the owners of it and of the folders above it.
+
+    `folder` is a path without links. In a sticky folder nobody else can replace an entry of this user or root; `may_be_sticky` says that
+    such an entry is in `folder`.
+
+    Raises: PermissionError for a folder that others than its owner may write to.
+    """
+    writers: set[int] = set()
+    above, is_fixed = folder, may_be_sticky
+    while not writers or above != folder:
+        folder = above
+        status = os.stat(folder)
+        if not (is_fixed and status.st_mode & stat.S_ISVTX):
+            _refuse_others(status, folder)
+        writers.add(status.st_uid)
+        is_fixed = status.st_uid in (os.geteuid(), 0)
+        above = os.path.dirname(folder)
+    return writers
 
 
 def may_others_write(status: os.stat_result) -> bool:

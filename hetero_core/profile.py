@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Any
 
 from hetero_core.network.graph import Node
 
@@ -95,20 +96,7 @@ class Profile:
 
     def add(self, node: Node, seconds: float, *, begin: float | None = None) -> None:
         """Records that a node took this many seconds; it ended now unless `begin` says when it began."""
-        self._append(node.name, node.operator, seconds, begin)
-
-    def add_transfer(
-        self,
-        value: str,
-        nbytes: int,
-        seconds: float,
-        *,
-        begin: float | None = None,
-        source: str = "",
-        targets: tuple[str, ...] = (),
-    ) -> None:
-        """Records that a value was copied between two memories; `begin` as in `add`."""
-        self._append(value, "transfer", seconds, begin, nbytes, source, targets)
+        self.record(node.name, node.operator, seconds, begin=begin)
 
     def record(
         self,
@@ -116,28 +104,20 @@ class Profile:
         operator: str,
         seconds: float,
         *,
-        begin: float,
+        begin: float | None = None,
         nbytes: int = 0,
         source: str = "",
         targets: tuple[str, ...] = (),
     ) -> None:
-        """Records a node or a transfer by its name and operator; for a device without a Node object, such as one in another process."""
-        self._append(name, operator, seconds, begin, nbytes, source, targets)
-
-    def _append(
-        self,
-        name: str,
-        operator: str,
-        seconds: float,
-        begin: float | None,
-        nbytes: int = 0,
-        source: str = "",
-        targets: tuple[str, ...] = (),
-    ) -> None:
+        """Records a node by its name and operator, or the transfer of a value between two memories, whose operator is "transfer"."""
         start, thread = (perf_counter() - seconds, threading.get_ident()) if begin is None else (begin, 0)
         entry = NodeTime(name, operator, self.device, self.subgraph, seconds, nbytes, start, self.path, thread, source, targets)
         with self._lock:
             self._entries.append(entry)
+
+    def add_transfer(self, value: str, nbytes: int, seconds: float, **fields: Any) -> None:
+        """Records that a value was copied between two memories; `fields` are those of `record`."""
+        self.record(value, "transfer", seconds, nbytes=nbytes, **fields)
 
     def of_part(self, device: str, subgraph: int) -> Profile:
         """Returns a profile that writes into this one, for a part that another device runs; `end_part` records when it ran."""

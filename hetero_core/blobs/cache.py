@@ -5,9 +5,8 @@ say; whatever is wrong with entry or folder is a warning and a miss, and never f
 plugin can do without, in a folder of the user's own. Warnings go to the log and not through `warnings`, which a program may have turned
 into errors.
 
-The folder is judged once it is open, and every file in it is opened by its name within it, never through a link. It belongs to the user
-or to root; the folder of another user is taken if nobody but this user and root could have put it there. Nobody but its owner and root
-may write to it. A file in it belongs to the user, to root or to the owner of the folder.
+The folder belongs to the user, to root, or to another user if nobody but this user and root could have put it there. Nobody but its owner
+and root may write to it. A file in it belongs to the user, to root or to the owner of the folder, and is never opened through a link.
 
 Of several loads of a network the others wait for the first. A lock is a file that the operating system holds, so that a holder that dies
 lets go; nothing that stands in it is ever lost. On Windows everybody holds it at once: work may be done twice, and nothing else.
@@ -25,13 +24,12 @@ import logging
 import os
 import re
 import secrets
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +42,7 @@ from hetero_core.devices.names import split_device_list
 from hetero_core.devices.provenance import describe_object
 from hetero_core.errors import BlobError, BlobMismatchError, ConfigValueError, HeteroError, UntrustedBlobError
 from hetero_core.network.graph import Network
-from hetero_core.plain_files import HAS_OWNERS, may_others_write, open_unlinked, require_owner
+from hetero_core.plain_files import HAS_OWNERS, find_writers, open_unlinked, require_owner
 
 if sys.platform != "win32":
     import fcntl
@@ -59,6 +57,7 @@ LOCK_SECONDS = 300.0
 _IDENTITY = "hetero/cache"
 """The section of an entry that says what it was made from; the plugin that imports the entry does not see it."""
 _ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.blob")
+_ROOT = 0
 _LEFTOVER_NAME = re.compile(r"[0-9a-f]{64}\.(lock|[^.]+\.partial)")
 
 _tidied: set[Path] = set()
@@ -99,18 +98,17 @@ class NetworkCache:
         """
         token = _is_inside.set(True)
         try:
-            with ExitStack() as stack:
-                try:
-                    folder = stack.enter_context(open_cache_folder(self._path))
-                except OSError as error:
-                    self._warn_of_folder(error)
-                    return make()
-                try:
-                    return self._load_from(folder, identity, take, make, pack)
-                finally:
-                    if self._path not in _tidied:
-                        _tidied.add(self._path)
-                        _remove_leftovers(folder)
+            try:
+                folder = open_cache_folder(self._path)
+            except OSError as error:
+                self._warn_of_folder(error)
+                return make()
+            try:
+                return self._load_from(folder, identity, take, make, pack)
+            finally:
+                if self._path not in _tidied:
+                    _tidied.add(self._path)
+                    _remove_leftovers(folder)
         finally:
             _is_inside.reset(token)
 
@@ -142,17 +140,15 @@ class NetworkCache:
     @contextmanager
     def _hold_lock(self, folder: CacheFolder, key: str) -> Iterator[bool]:
         """Gives True if this load alone may write the entry, False if the cache cannot be used for it."""
-        lock = _lock_of(folder, key)
+        path = folder.path / f"{key}.lock"
+        lock = FileLock(path)
         try:
-            is_held = lock.acquire(
-                LOCK_SECONDS, on_wait=lambda holder: logger.info("waiting for %s, which loads the same network", holder)
-            )
+            is_held = lock.acquire(LOCK_SECONDS, on_wait=lambda: logger.info("waiting for another load of the same network"))
         except OSError as error:
             self._warn_of_folder(error)
             yield False
             return
         if not is_held:
-            path = folder.path / f"{key}.lock"
             logger.warning("another process has held '%s' for %g s; loading without the cache", path, LOCK_SECONDS)
             yield False
             return
@@ -188,22 +184,21 @@ class NetworkCache:
 
     def _write(self, folder: CacheFolder, key: str, header: BlobHeader, entry: Payload) -> int:
         """Returns the size of the entry, which is on the disk when it gets its name."""
-        partial, descriptor = folder.create_partial(key)
+        partial = folder.path / f"{key}.{secrets.token_hex(8)}.partial"
+        descriptor = open_unlinked(str(partial), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 write_blob(header, entry, stream)
                 stream.flush()
                 os.fsync(stream.fileno())
                 size = stream.tell()
-                folder.note_use(partial, stream.fileno())
             if 0 < self._size_limit < size:
                 raise BlobError(f"the entry has {size} bytes, CACHE_SIZE_LIMIT is {self._size_limit}")
-            folder.rename(partial, f"{key}.blob")
+            partial.replace(folder.path / f"{key}.blob")
         except BaseException:  # after an interrupt, too, no partial file stays behind
             with suppress(OSError):
-                folder.remove(partial)
+                partial.unlink()
             raise
-        folder.sync()
         return size
 
     def _evict(self, folder: CacheFolder, stored: str) -> None:
@@ -211,9 +206,9 @@ class NetworkCache:
         if self._size_limit == 0:
             return
         entries = []
-        for name in _list(folder, _ENTRY_NAME):
+        for name in folder.list_names(_ENTRY_NAME):
             with suppress(OSError):
-                status = folder.stat(name)
+                status = (folder.path / name).lstat()
                 entries.append((status.st_mtime_ns, name, status.st_size))
         total = sum(size for *_, size in entries)
         for _, name, size in sorted(entries):
@@ -221,10 +216,10 @@ class NetworkCache:
                 return
             if name == stored:
                 continue
-            with suppress(OSError):
-                folder.remove(name)
-            total -= size
             path = folder.path / name
+            with suppress(OSError):
+                path.unlink()
+            total -= size
             logger.info("the cache entry '%s' of %d bytes was removed, CACHE_SIZE_LIMIT is %d", path, size, self._size_limit)
 
 
@@ -239,7 +234,8 @@ def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[
         raise _UnusableEntryError(error.strerror or f"{error}") from error
     try:
         header, payload = _read_entry(f"'{path}'", map_file(descriptor), identity)
-        folder.note_use(path.name, descriptor)
+        with suppress(OSError):  # of a folder that this user may only read
+            os.utime(path)
     except (OSError, BlobError) as error:
         raise _UnusableEntryError(str(error)) from error
     finally:
@@ -264,42 +260,27 @@ def _take_entry_or_warn(
         return None
 
 
-def _lock_of(folder: CacheFolder, key: str) -> FileLock:
-    return FileLock(folder.path / f"{key}.lock", folder=folder.descriptor, owners=folder.owners)
-
-
 def _remove_leftovers(folder: CacheFolder, held: str = "") -> None:
     """Removes the partial files and locks of killed processes: of each key whose lock is free.
 
     `held` is the key whose lock this load holds.
     """
     try:
-        names = _list(folder, _LEFTOVER_NAME)
+        names = folder.list_names(_LEFTOVER_NAME)
     except OSError:
         return  # the folder is gone or unreadable; the load reports that
     for key in sorted({name.partition(".")[0] for name in names}):
-        partials = [name for name in names if name.startswith(key) and name.endswith(".partial")]
+        partials = [folder.path / name for name in names if name.startswith(key) and name.endswith(".partial")]
         # A file that cannot be removed says nothing about the next.
         with suppress(OSError):
-            if key == held:
-                _remove_all(folder, partials)
-                continue
-            lock = _lock_of(folder, key)
-            if lock.acquire(0, on_wait=lambda _: None):
+            lock = None if key == held else FileLock(folder.path / f"{key}.lock")
+            if lock is None or lock.acquire(0, on_wait=lambda: None):
                 try:
-                    _remove_all(folder, partials)
+                    for partial in partials:
+                        partial.unlink(missing_ok=True)
                 finally:
-                    lock.release()
-
-
-def _remove_all(folder: CacheFolder, names: list[str]) -> None:
-    for name in names:
-        folder.remove(name)
-
-
-def _list(folder: CacheFolder, pattern: re.Pattern[str]) -> list[str]:
-    """Returns those names of the folder that are ours; what else is in it is left alone."""
-    return [name for name in folder.list_names() if pattern.fullmatch(name)]
+                    if lock is not None:
+                        lock.release()
 
 
 def _read_entry(title: str, content: memoryview, identity: bytes) -> tuple[BlobHeader, Payload]:
@@ -317,234 +298,115 @@ class _UnusableEntryError(Exception):
     """An entry is there and cannot be used."""
 
 
-_HAS_DESCRIPTORS = {os.open, os.rename, os.stat, os.unlink} <= os.supports_dir_fd and {os.listdir, os.utime} <= os.supports_fd
-_ROOT = 0
-# Enough to ask who owns a folder above, where it may not be listed.
-_JUST_LOOK = getattr(os, "O_PATH", os.O_RDONLY)
 _ADVICE = "take a folder of your own, of mode 0700"
 
 
+@dataclass(frozen=True, slots=True)
 class CacheFolder:
-    """One folder, open from `open_cache_folder` to the end of its block. `descriptor` is None on systems without such descriptors."""
+    """A folder without links in its path. `owners` may have written its files beside the user.
 
-    def __init__(self, path: Path, descriptor: int | None, *, is_own: bool = False) -> None:
-        """`is_own`: nobody but this user and root could have put the folder there or anything into it, so that it may hold code."""
-        self.path = path
-        self.is_own = is_own
-        self.descriptor = descriptor
-        self.owners = () if descriptor is None else (_ROOT, os.fstat(descriptor).st_uid)
+    `is_own`: only this user and root can change it or put another folder in its place, so that it may hold code.
+    """
+
+    path: Path
+    owners: tuple[int, ...] = ()
+    is_own: bool = False
 
     def open_entry(self, name: str) -> int:
         """Returns a descriptor for reading a file that belongs to a user of the folder. Raises: OSError that says what is wrong."""
-        descriptor = open_unlinked(self._name(name), os.O_RDONLY, folder=self.descriptor, title=str(self.path / name))
+        path = str(self.path / name)
+        descriptor = open_unlinked(path, os.O_RDONLY)
         try:
-            require_owner(os.fstat(descriptor), str(self.path / name), self.owners)
+            require_owner(os.fstat(descriptor), path, self.owners)
         except BaseException:  # after an interrupt, too, the descriptor is closed
             os.close(descriptor)
             raise
         return descriptor
 
-    def create_partial(self, key: str) -> tuple[str, int]:
-        """Returns name and descriptor of a new file for the content of an entry. Raises: OSError."""
-        name = f"{key}.{secrets.token_hex(8)}.partial"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        return name, open_unlinked(self._name(name), flags, folder=self.descriptor, title=str(self.path / name))
-
-    def rename(self, name: str, new_name: str) -> None:
-        """Gives a file another name, in the place of what has that name. Raises: OSError."""
-        os.replace(self._name(name), self._name(new_name), src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
-
-    def remove(self, name: str) -> None:
-        """Removes a file, if it is there. Raises: OSError."""
-        with suppress(FileNotFoundError):
-            os.unlink(self._name(name), dir_fd=self.descriptor)
-
-    def note_use(self, name: str, descriptor: int) -> None:
-        """Writes the time of the last use of an open file, where the user may; of this machine's clock, which a file server's is not."""
-        now = time.time_ns()
-        with suppress(OSError):
-            os.utime(self._name(name) if self.descriptor is None else descriptor, ns=(now, now))
-
-    def stat(self, name: str) -> os.stat_result:
-        """Returns what the system says of a file, of a link itself. Raises: OSError."""
-        return os.stat(self._name(name), dir_fd=self.descriptor, follow_symlinks=False)
-
-    def list_names(self) -> list[str]:
-        """Returns the names in the folder, sorted. Raises: OSError."""
-        return sorted(os.listdir(self.path if self.descriptor is None else self.descriptor))
-
-    def sync(self) -> None:
-        """Makes new names last through a power cut, where the system can."""
-        if self.descriptor is not None:
-            with suppress(OSError):
-                os.fsync(self.descriptor)
-
-    def _name(self, name: str) -> str:
-        return str(self.path / name) if self.descriptor is None else name
+    def list_names(self, pattern: re.Pattern[str]) -> list[str]:
+        """Returns those names in the folder that are ours, sorted. Raises: OSError."""
+        return sorted(name for name in os.listdir(self.path) if pattern.fullmatch(name))
 
 
-@contextmanager
-def open_cache_folder(path: Path) -> Iterator[CacheFolder]:
-    """Gives the folder of a path; it is made, for the user alone, where its parent is there. Links in the path are followed.
+def open_cache_folder(path: Path) -> CacheFolder:
+    """Returns the folder of a path. If its parent exists, it is created, for the user alone. Links in the path are followed.
 
-    Raises: OSError with the reason: the system's, or whoever else may write to the folder.
+    Raises: OSError with the reason: the system's, or the users who may change the folder.
     """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    if not (HAS_OWNERS and _HAS_DESCRIPTORS):
-        if not path.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        yield CacheFolder(path, None)
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        _require_trusted(descriptor, path)
-        yield CacheFolder(path, descriptor, is_own=_is_own(descriptor))
-    finally:
-        os.close(descriptor)
-
-
-def _require_trusted(descriptor: int, path: Path) -> None:
-    """Raises PermissionError for a folder in which, or in the place of which, another user may have put something."""
-    status = os.fstat(descriptor)
-    if may_others_write(status):
+    path = path.resolve(strict=True)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if not HAS_OWNERS:
+        return CacheFolder(path)
+    owner, trusted = path.stat().st_uid, {os.geteuid(), _ROOT}
+    writers = find_writers(str(path), may_be_sticky=False)
+    strangers = sorted(writers - {owner, *trusted})
+    if strangers:
         raise PermissionError(
-            errno.EPERM,
-            f"others than its owner may write to it (mode {stat.S_IMODE(status.st_mode):04o}, user {status.st_uid}, group "
-            f"{status.st_gid}), and an entry could be anybody's; run chmod go-w on it, or {_ADVICE}",
+            errno.EPERM, f"it stands below a folder of user {strangers[0]}, who could put another one in its place"
         )
-    below, trusted = status, (os.geteuid(), _ROOT)
-    if below.st_uid in trusted:
-        return
-    for above in _walk_up(descriptor):
-        # In a sticky folder nobody takes away what is ours.
-        is_fixed = bool(above.st_mode & stat.S_ISVTX) and below.st_uid in trusted
-        if above.st_uid not in (*trusted, status.st_uid) or (may_others_write(above) and not is_fixed):
-            raise PermissionError(
-                errno.EPERM,
-                f"it belongs to user {status.st_uid}, expected {os.geteuid()}, and stands below a folder in which others may put "
-                f"one (mode {stat.S_IMODE(above.st_mode):04o}, user {above.st_uid}); {_ADVICE}",
-            )
-        below = above
-
-
-def _is_own(descriptor: int) -> bool:
-    """Says whether a folder that nobody else may write to is the user's, and stands below none in which others may put another one."""
-    below, trusted = os.fstat(descriptor), (os.geteuid(), _ROOT)
-    if below.st_uid != os.geteuid():
-        return False
-    for above in _walk_up(descriptor):
-        if above.st_uid not in trusted or (may_others_write(above) and not above.st_mode & stat.S_ISVTX):
-            return False
-    return True
-
-
-def _walk_up(descriptor: int) -> Iterator[os.stat_result]:
-    """Yields what the system says of each folder above an open one, up to the root."""
-    below, current = os.fstat(descriptor), os.open("..", _JUST_LOOK | os.O_DIRECTORY, dir_fd=descriptor)
-    try:
-        while not os.path.samestat(below, status := os.fstat(current)):
-            yield status
-            below, above = status, os.open("..", _JUST_LOOK | os.O_DIRECTORY, dir_fd=current)
-            os.close(current)
-            current = above
-    finally:
-        os.close(current)
+    return CacheFolder(path, (_ROOT, owner), is_own=writers <= trusted)
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.2
 """Seconds between two tries; there is no way to wait for such a lock with a time limit."""
 
 
-_NOTE = re.compile(rb"process [0-9]+ *")
-"""The name of a holder: what a lock file may hold, besides nothing."""
-
-
 class FileLock:
     """A lock on a path; a second one on the same path waits for it, in this process or in another one.
 
-    The file holds the process id of its holder, for whoever wonders, and is removed when the lock is released.
+    The file is removed when the lock is released.
     """
 
-    def __init__(self, path: Path, *, folder: int | None = None, owners: Iterable[int] = ()) -> None:
-        """`folder` is the descriptor of the path's folder where that is open; `owners` may have left the file, beside the user."""
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._name = str(path) if folder is None else path.name
-        self._folder = folder
-        self._owners = tuple(owners)
-        self._descriptor: int | None = None
+        self._descriptor = -1
 
-    def acquire(self, timeout: float, *, on_wait: Callable[[str], None]) -> bool:
-        """Says whether the lock is held now; False after `timeout` seconds. `on_wait` is told the holder, once, before waiting.
+    def acquire(self, timeout: float, *, on_wait: Callable[[], None]) -> bool:
+        """Says whether the lock is held now; False after `timeout` seconds. `on_wait` is called once, before waiting.
 
-        Raises: OSError if the file cannot be made or locked.
+        Raises: OSError if the file cannot be created or locked.
         """
         deadline, pause, has_waited = time.monotonic() + timeout, _FIRST_PAUSE, False
-        while True:
-            holder = self._try_once()
-            if holder is None:
-                return True
+        while not self._try_once():
             if not has_waited:
-                on_wait(holder)
+                on_wait()
                 has_waited = True
             if time.monotonic() >= deadline:
                 return False
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
+        return True
 
-    def _try_once(self) -> str | None:
-        """Returns None when the lock is held now, else what its holder wrote into it."""
+    def _try_once(self) -> bool:
         while True:
-            descriptor = open_unlinked(self._name, os.O_RDWR | os.O_CREAT, folder=self._folder, title=str(self._path))
-            try:
-                self._require_lock_file(os.fstat(descriptor))
-                is_locked = _lock(descriptor)
-                if is_locked and self._is_at(descriptor):
-                    _note_holder(descriptor)
-                    self._descriptor, descriptor = descriptor, -1
-                    return None
-                if not is_locked:
-                    return os.read(descriptor, 100).decode("utf-8", "replace").strip() or "another process"
-                # The holder before removed the file while we opened it; there may be a new one.
-            finally:
-                if descriptor >= 0:
-                    os.close(descriptor)
-
-    def _require_lock_file(self, status: os.stat_result) -> None:
-        """Raises OSError for a file of another user, and for one that has a second name, which may be precious."""
-        require_owner(status, str(self._path), self._owners)
-        if status.st_nlink > 1:
-            raise OSError(errno.EINVAL, f"'{self._path}' is a second name of another file, expected a lock; remove it")
+            descriptor = open_unlinked(str(self._path), os.O_RDWR | os.O_CREAT)
+            is_locked = _lock(descriptor)
+            if is_locked and self._is_at(descriptor):
+                self._descriptor = descriptor
+                return True
+            os.close(descriptor)
+            if not is_locked:
+                return False
+            # The holder before removed the file while we opened it; there may be a new one.
 
     def _is_at(self, descriptor: int) -> bool:
         try:
-            return os.path.samestat(os.fstat(descriptor), os.stat(self._name, dir_fd=self._folder, follow_symlinks=False))
+            return os.path.samestat(os.fstat(descriptor), os.lstat(self._path))
         except FileNotFoundError:
             return False
 
     def release(self) -> None:
         """Lets the next one in."""
-        descriptor, self._descriptor = self._descriptor, None
-        assert descriptor is not None
-        # Removed while it is held: who opens it from here on makes a new file, who has opened it before finds that it is gone.
+        descriptor, self._descriptor = self._descriptor, -1
+        # Removed while it is held: a process that opens it from now on creates a new file; one that has opened it before finds it gone.
         with suppress(OSError):
-            os.unlink(self._name, dir_fd=self._folder)
+            os.unlink(self._path)
         # By name, since a forked child may hold the same descriptor open.
         _unlock(descriptor)
         os.close(descriptor)
-
-
-def _note_holder(descriptor: int) -> None:
-    """Writes this process's id into a lock, in the place of an older id.
-
-    A file with any other content belongs to somebody and is left as it is.
-    """
-    # A disk may be too full for the name of the holder, and is not for the lock.
-    with suppress(OSError):
-        before = os.read(descriptor, 100)
-        if not before or _NOTE.fullmatch(before):
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            os.write(descriptor, f"process {os.getpid()}".encode().ljust(len(before)))
 
 
 def _lock(descriptor: int) -> bool:

@@ -11,9 +11,7 @@ Layout, all numbers little-endian:
     sections      each at a multiple of 64 from the start of the container, gaps filled with zeros
     last 32       SHA-256 over everything before the sections
 
-The digest of a section is SHA-256 over the SHA-256 of each of its pieces, so that several processors share the work. Formats 1 and 2
-are still read: both do not name the device's id and architecture; format 1 has no digests in its table, and its last 32 bytes are
-SHA-256 over everything before them.
+The digest of a section is SHA-256 over the SHA-256 of each of its pieces, so that several processors share the work.
 
 HETERO's sections hold containers of the same format. A container carries data; what is code is marked as such in the table of
 sections, and is used only where the user trusts it.
@@ -27,7 +25,6 @@ import json
 import mmap
 import os
 import struct
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -35,35 +32,38 @@ from typing import IO, Any
 
 from hetero_core.contract import Payload
 from hetero_core.devices.processors import count_processors
-from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, enumerate_choices
+from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError
 from hetero_core.plain_files import open_plain
 
 MAGIC = b"HETEROBL"
 FORMAT_VERSION = 3
-_FORMATS = (1, 2, FORMAT_VERSION)
 ALIGNMENT = 64
 _HEAD = struct.Struct("<8sIIQQ")
 _DIGEST_SIZE = 32
 
 
-def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
-    """Writes one container. The stream need not be seekable, and may take less than it is given.
-
-    Raises: BlobError for a stream of text, or one that takes nothing; OSError, ValueError of the stream.
-    """
-    require_binary(stream)
+def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes] | io.RawIOBase | io.TextIOBase) -> None:
+    """Writes one container. The stream need not be seekable. Raises: BlobError for a stream of text; OSError, ValueError of the stream."""
+    if isinstance(stream, io.TextIOBase):
+        raise BlobError(f"cannot write a blob to {name_stream(stream)}: it takes text; open it for bytes, as with mode 'wb'")
+    if isinstance(stream, io.RawIOBase):  # which may take a part of a piece at a time
+        buffer = io.BufferedWriter(stream)
+        try:
+            write_blob(header, payload, buffer)
+        finally:
+            buffer.detach()
+        return
     views = {name: memoryview(section).cast("B") for name, section in payload.sections.items()}
-    prefix, total = _lay_out(header, views, payload)
-    position = 0
-    for piece in _iterate_pieces(prefix, views):
-        position += len(piece)
-        write_whole(stream, piece)
-    assert position + _DIGEST_SIZE == total
-    write_whole(stream, sha256(prefix).digest())
+    prefix = _lay_out(header, views, payload)
+    stream.write(prefix)
+    for view in views.values():
+        stream.write(view)
+        stream.write(b"\0" * (_align(view.nbytes) - view.nbytes))
+    stream.write(sha256(prefix).digest())
 
 
-def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Payload) -> tuple[bytes, int]:
-    """Returns head and header as bytes, and the length of the container. Offsets count from the end of the header."""
+def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Payload) -> bytes:
+    """Returns head and header as bytes. Offsets count from the end of the header."""
     table: list[dict[str, Any]] = []
     offset = 0
     digests = digest_sections(views)
@@ -76,14 +76,7 @@ def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Paylo
     start = _align(_HEAD.size + len(text))
     total = start + offset + _DIGEST_SIZE
     head = _HEAD.pack(MAGIC, FORMAT_VERSION, 0, len(text), total)
-    return (head + text).ljust(start, b"\0"), total
-
-
-def _iterate_pieces(prefix: bytes, views: Mapping[str, memoryview]) -> Any:
-    yield prefix
-    for view in views.values():
-        yield view
-        yield b"\0" * (_align(view.nbytes) - view.nbytes)
+    return (head + text).ljust(start, b"\0")
 
 
 def _align(offset: int) -> int:
@@ -109,34 +102,26 @@ def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
     magic, version, _, header_size, total = _HEAD.unpack_from(view)
     if magic != MAGIC:
         raise BlobDamagedError(f"{name} is no exported network: it begins with {bytes(magic)!r}, expected {MAGIC!r}")
-    if version not in _FORMATS:
-        readable = enumerate_choices(map(str, _FORMATS))
+    if version != FORMAT_VERSION:
         raise BlobMismatchError(
-            f"{name} has container format {version}; this hetero-core reads formats {readable}; export it again"
+            f"{name} has container format {version}; this hetero-core reads format {FORMAT_VERSION}; load the model again and export it"
         )
     if total != len(view):
         raise BlobDamagedError(f"{name} is cut off or has bytes added: its header says {total} bytes, it has {len(view)}")
     if header_size > len(view) - _HEAD.size - _DIGEST_SIZE:
         raise BlobDamagedError(f"{name} is damaged: its header of {header_size} bytes does not fit into {len(view)} bytes")
     begin = _align(_HEAD.size + header_size)
-    summed = len(view) - _DIGEST_SIZE if version == 1 else min(begin, len(view) - _DIGEST_SIZE)
-    if sha256(view[:summed]).digest() != view[-_DIGEST_SIZE:]:
+    if sha256(view[: min(begin, len(view) - _DIGEST_SIZE)]).digest() != view[-_DIGEST_SIZE:]:
         raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
-    header, rows, payload = _parse(name, view, version, header_size)
-    if version == 1:
-        return header, payload
+    header, rows, payload = _parse(name, view, header_size)
     digests = digest_sections(payload.sections)
-    _check_sections(name, rows, digests)
-    _check_gaps(name, view[begin:-_DIGEST_SIZE], rows)
-    return header, replace(payload, digests=digests)
-
-
-def _check_sections(name: str, rows: Sequence[SectionEntry], digests: Mapping[str, bytes]) -> None:
     for row in rows:
         if row.digest != digests[row.name].hex():
             raise BlobDamagedError(
                 f"{name} is damaged: the digest of its section '{row.name}' differs from its content; export the network again"
             )
+    _check_gaps(name, view[begin:-_DIGEST_SIZE], rows)
+    return header, replace(payload, digests=digests)
 
 
 def _check_gaps(name: str, room: memoryview, rows: Sequence[SectionEntry]) -> None:
@@ -182,11 +167,11 @@ def map_file(descriptor: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if os.fstat(descriptor).st_size else b"")
 
 
-def _parse(name: str, view: memoryview, version: int, header_size: int) -> tuple[BlobHeader, list[SectionEntry], Payload]:
+def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, list[SectionEntry], Payload]:
     start = _align(_HEAD.size + header_size)
     room = len(view) - _DIGEST_SIZE - start
     try:
-        header, table = read_header(bytes(view[_HEAD.size : _HEAD.size + header_size]), version=version)
+        header, table = read_header(bytes(view[_HEAD.size : _HEAD.size + header_size]))
     except (ValueError, RecursionError) as error:
         raise BlobDamagedError(f"{name} has a header that cannot be read: {error}") from error
     names = sorted(row.name for row in table)
@@ -229,9 +214,9 @@ def _peek(section: Any) -> Payload | None:
     view = memoryview(section).cast("B")
     if len(view) < _HEAD.size + _DIGEST_SIZE or bytes(view[: len(MAGIC)]) != MAGIC:
         return None
-    _, version, _, header_size, _ = _HEAD.unpack_from(view)
+    header_size = _HEAD.unpack_from(view)[3]
     try:
-        return _parse("a section", view, version, header_size)[2]
+        return _parse("a section", view, header_size)[2]
     except BlobDamagedError:
         return None
 
@@ -240,8 +225,8 @@ def _peek(section: Any) -> Payload | None:
 class BlobHeader:
     """The header of a container. `inputs` and `outputs` are names; `config` is the complete configuration.
 
-    `device_id` and `architecture` describe the device that compiled. Both are "" in formats 1 and 2; `device_id` if the device string has
-    no id, `architecture` if the device is made of devices, whose own containers name it.
+    `device_id` and `architecture` describe the device that compiled. `device_id` is "" if the device string has no id, `architecture` if
+    the device is made of devices, whose own containers name it.
     """
 
     device: str
@@ -260,7 +245,7 @@ class BlobHeader:
 
 @dataclass(frozen=True, slots=True)
 class SectionEntry:
-    """A section in the table: where it is, from the end of the header; its digest in hex, "" in format 1."""
+    """A section in the table: where it is, from the end of the header, and its digest in hex."""
 
     name: str
     offset: int
@@ -276,30 +261,28 @@ def write_header(header: BlobHeader, table: list[dict[str, Any]]) -> bytes:
     return json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
 
 
-def read_header(text: bytes, *, version: int) -> tuple[BlobHeader, list[SectionEntry]]:
-    """Returns the header and the table of sections of a container in this format.
-
-    Raises: ValueError, RecursionError for a text that is no header.
-    """
+def read_header(text: bytes) -> tuple[BlobHeader, list[SectionEntry]]:
+    """Returns the header and the table of sections of a container. Raises: ValueError, RecursionError for a text that is no header."""
     fields = json.loads(text)
     table = [_read_row(row) for row in _take_field(fields, "sections", list)]
-    return _read_fields(fields, _KIND_OF_FIELD if version > 2 else _KIND_OF_OLD_FIELD), table
+    return _read_fields(fields), table
 
 
-_KIND_OF_OLD_FIELD: Mapping[str, type] = {
+_KIND_OF_FIELD: Mapping[str, type] = {
     **dict.fromkeys(("device", "distribution", "plugin_version", "core_version", "network", "fingerprint"), str),
     "payload_version": int,
     "inputs": list,
     "outputs": list,
     "config": dict,
+    "device_id": str,
+    "architecture": str,
 }
-_KIND_OF_FIELD: Mapping[str, type] = {**_KIND_OF_OLD_FIELD, "device_id": str, "architecture": str}
 _KIND_IN_WORDS = {int: "an int", str: "a text", list: "a list", dict: "an object"}
 
 
-def _read_fields(fields: dict[str, Any], kinds: Mapping[str, type]) -> BlobHeader:
+def _read_fields(fields: dict[str, Any]) -> BlobHeader:
     """Raises: ValueError for a field that is missing, unknown or of another type."""
-    header_fields = {name: _take_field(fields, name, kind) for name, kind in kinds.items()}
+    header_fields = {name: _take_field(fields, name, kind) for name, kind in _KIND_OF_FIELD.items()}
     if fields:
         raise ValueError(f"it has the fields {', '.join(fields)}, which the format does not have")
     for side in ("inputs", "outputs"):
@@ -333,8 +316,6 @@ PIECE_BYTES = 1 << 20
 """Part of the format: another size gives another digest."""
 # Nearer to the memory's pace than to the processors' by then.
 _MOST_THREADS = 8
-_FEWEST_PIECES = 2
-"""For each thread; starting one takes as long as the digest of some 100 KB."""
 
 
 def digest_sections(sections: Mapping[str, memoryview]) -> dict[str, bytes]:
@@ -344,76 +325,31 @@ def digest_sections(sections: Mapping[str, memoryview]) -> dict[str, bytes]:
         for name, section in sections.items()
         for begin in range(0, section.nbytes, PIECE_BYTES)
     ]
-    digests = _digest_pieces([piece for _, piece in pieces])
+    threads = min(count_processors(), _MOST_THREADS)
+    if len(pieces) <= threads:  # a thread takes longer to start than such pieces
+        digests = [sha256(piece).digest() for _, piece in pieces]
+    else:
+        from concurrent.futures import ThreadPoolExecutor  # only large blobs need it
+
+        with ThreadPoolExecutor(threads, "hetero-digest") as pool:
+            digests = list(pool.map(lambda piece: sha256(piece[1]).digest(), pieces))
     joined = {name: sha256() for name in sections}
     for (name, _), digest in zip(pieces, digests, strict=True):
         joined[name].update(digest)
     return {name: digest.digest() for name, digest in joined.items()}
 
 
-def _digest_pieces(pieces: list[memoryview]) -> list[bytes]:
-    digests = [b""] * len(pieces)
-    indices = iter(range(len(pieces)))
-
-    def work() -> None:
-        # The next integer of an iterator is a single step of the interpreter, so each piece goes to a single thread.
-        for index in indices:
-            digests[index] = sha256(pieces[index]).digest()
-
-    helpers = []
-    for _ in range(min(count_processors(), _MOST_THREADS, len(pieces) // _FEWEST_PIECES) - 1):
-        helper = threading.Thread(target=work, name="hetero-digest", daemon=True)
-        try:
-            helper.start()
-        except RuntimeError:  # the system has no more threads for us
-            break
-        helpers.append(helper)
-    work()
-    for helper in helpers:
-        helper.join()
-    return digests
-
-
 _PIECE_SIZE = 1 << 24
 
 
-def require_binary(stream: object) -> None:
-    """Raises BlobError for a stream of text."""
-    if isinstance(stream, io.TextIOBase):
-        raise BlobError(f"cannot write a blob to {name_stream(stream)}: it takes text; open it for bytes, as with mode 'wb'")
-
-
-def write_whole(stream: IO[bytes], piece: bytes | memoryview) -> None:
-    """Writes all of a piece; a raw stream, such as an unbuffered pipe, may take a part of it at a time."""
-    rest = memoryview(piece)
-    while rest.nbytes:
-        # Of a raw stream None says that nothing was written; other streams take everything, and some return nothing.
-        count = stream.write(rest)
-        if not isinstance(stream, io.RawIOBase):
-            return
-        if not count:
-            raise BlobError(
-                f"cannot write a blob to {name_stream(stream)}: it takes no more bytes; use one that waits until it can"
-            )
-        rest = rest[count:]
-
-
 def read_bytes(stream: IO[bytes], count: int) -> bytearray:
-    """Returns so many bytes, or all there are; a stream may give fewer at a time. Memory is for what is there, not for what is said."""
+    """Returns so many bytes, or fewer at the end of the stream. Memory is taken for bytes that are there, not for `count`."""
     content = bytearray()
-    while len(content) < count:
-        try:
-            piece = stream.read(min(count - len(content), _PIECE_SIZE))
-        except (OSError, ValueError) as error:  # ValueError for a closed stream
-            raise BlobDamagedError(f"cannot read the blob from {name_stream(stream)}: {error}") from error
-        if not isinstance(piece, bytes | bytearray | memoryview):
-            raise BlobDamagedError(
-                f"cannot read the blob from {name_stream(stream)}: expected bytes, got {type(piece).__name__}; open it for bytes, as "
-                "with mode 'rb', and so that it waits for them"
-            )
-        if not piece:
-            break
-        content += piece
+    try:
+        while len(content) < count and (piece := stream.read(min(count - len(content), _PIECE_SIZE))):
+            content += piece
+    except (OSError, ValueError, TypeError) as error:  # ValueError for a closed stream, TypeError for one of text
+        raise BlobDamagedError(f"cannot read the blob from {name_stream(stream)}: {error}; open it for bytes") from error
     return content
 
 

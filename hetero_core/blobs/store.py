@@ -2,8 +2,7 @@
 
 Rules: an entry is named by a digest of all that shaped it, so it is never out of date and may be deleted at any time. It appears complete
 or not at all, begins with the digest of its content, and one that is damaged is a miss. Nobody but the user can write to the folder: it is
-below XDG_CACHE_HOME, or ~/.cache if that is not set, and never below CACHE_DIR, which may be shared. The folder is opened without
-following links and judged by what was opened, so that there is nothing to win by changing it in between; so is each file in it.
+below XDG_CACHE_HOME, or ~/.cache if that is not set, and never below CACHE_DIR, which may be shared.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ from __future__ import annotations
 import logging
 import os
 import stat
-import sys
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from hetero_core.errors import PrivateFolderError
-from hetero_core.plain_files import may_others_write, open_plain, open_unlinked, require_owner
+from hetero_core.plain_files import HAS_OWNERS, describe_kind, find_writers, open_plain, open_unlinked, require_owner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +56,7 @@ class Store:
             return None
         path = f"{folder}/{name}"
         try:
-            descriptor = open_unlinked(path, os.O_RDONLY, folder=None, title=path)
+            descriptor = open_unlinked(path, os.O_RDONLY)
             with os.fdopen(descriptor, "rb") as file:
                 require_owner(os.fstat(descriptor), path, ())
                 with suppress(OSError):  # of a disk that is only read
@@ -171,30 +169,29 @@ def find_private_folder(name: str) -> str:
         resolved = os.path.realpath(base, strict=True)
     except OSError as error:
         raise PrivateFolderError(f"cannot make the folder '{base}': {error.strerror or error}; {_ADVICE}") from error
-    if sys.platform == "win32":  # what is below a user's own folder is private by its access list
+    if not HAS_OWNERS:  # a folder below a user's own is private by its access list
         folder = os.path.join(resolved, "hetero", name)
         os.makedirs(folder, exist_ok=True)
         return folder
-    above, parent = "", resolved
-    while parent != above:
-        _check_parent(parent, os.stat(parent))
-        above, parent = parent, os.path.dirname(parent)
-    descriptor = os.open(resolved, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        strangers = find_writers(resolved, may_be_sticky=True) - {0, os.geteuid()}
+    except PermissionError as error:
+        raise PrivateFolderError(f"cannot keep code: {error.strerror}, or {_ADVICE}") from error
+    if strangers:
+        raise PrivateFolderError(
+            f"cannot keep code below '{resolved}': it, or a folder above it, belongs to user {min(strangers)}, expected {os.geteuid()} or "
+            f"root; {_ADVICE}"
+        )
     path = resolved
     for piece in ("hetero", name):
         path = os.path.join(path, piece)
-        try:
-            inner = _open_own(descriptor, piece, path)
-        finally:
-            os.close(descriptor)
-        descriptor = inner
-    os.close(descriptor)
+        _make_private(path)
     return path
 
 
 def _write_whole(path: str, content: bytes) -> None:
     partial = f"{path}.{os.urandom(8).hex()}.partial"
-    descriptor = open_unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=None, title=partial)
+    descriptor = open_unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -216,44 +213,18 @@ def _find_base() -> str:
     return os.path.join(home, ".cache")
 
 
-def _check_parent(path: str, status: os.stat_result) -> None:
-    """Raises PrivateFolderError for a folder above ours in which somebody else could put another one in its place."""
-    if status.st_uid not in (0, os.geteuid()):
-        raise PrivateFolderError(
-            f"cannot keep code below '{path}': the folder belongs to user {status.st_uid}, expected {os.geteuid()} or root; {_ADVICE}"
-        )
-    if may_others_write(status) and not status.st_mode & stat.S_ISVTX:
-        raise PrivateFolderError(
-            f"cannot keep code below '{path}': others may write to it (mode {stat.S_IMODE(status.st_mode):04o}); "
-            f"run chmod go-w on it, or {_ADVICE}"
-        )
-
-
-def _open_own(parent: int, name: str, path: str) -> int:
-    """Returns a descriptor of a folder in an open one, made where there is none, and checked after it was opened."""
+def _make_private(path: str) -> None:
+    """Creates a folder in one that only this user and root can change, or checks that it is the user's own."""
     try:
-        os.mkdir(name, 0o700, dir_fd=parent)
-    except FileExistsError:
-        pass  # whose it is, and what, is looked at below
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        status = os.lstat(path)
     except OSError as error:
         raise PrivateFolderError(f"cannot make the folder '{path}': {error.strerror or error}; {_ADVICE}") from error
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-    except OSError as error:
-        fault = "a link" if _is_link(parent, name) else f"no folder that can be opened ({error.strerror or error})"
+    if not stat.S_ISDIR(status.st_mode):
         raise PrivateFolderError(
-            f"cannot keep code in '{path}': it is {fault}; expected a folder of your own. Remove it"
-        ) from error
-    try:
-        _make_private(descriptor, path)
-    except BaseException:  # after an interrupt, too, the descriptor is closed
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _make_private(descriptor: int, path: str) -> None:
-    status = os.fstat(descriptor)
+            f"cannot keep code in '{path}': it is {describe_kind(status.st_mode)}; expected a folder of your own. Remove it"
+        )
     if status.st_uid != os.geteuid():
         raise PrivateFolderError(
             f"cannot keep code in '{path}': the folder belongs to user {status.st_uid}, expected {os.geteuid()}; remove it, or {_ADVICE}"
@@ -265,11 +236,4 @@ def _make_private(descriptor: int, path: str) -> None:
             f"cannot keep code in '{path}': others may write to it (mode {mode:04o}, expected 0700), and may have; remove it"
         )
     if mode != 0o700:
-        os.fchmod(descriptor, 0o700)
-
-
-def _is_link(parent: int, name: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
+        os.chmod(path, 0o700)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.cli.answer import Announcer, Answer, follow, format_table
 from hetero_core.cli.options import Parser, add_repeated, add_shape_option, is_splitting, open_named_model, read_model, reshape
 from hetero_core.core import Core
-from hetero_core.devices.cures import describe_untaken, name_distribution
+from hetero_core.devices.cures import describe_untaken
 from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
@@ -209,12 +209,10 @@ def advise(core: Core, network: Network, rows: Sequence[Mapping[str, Any]]) -> l
     devices, remaining = _cover(usable)
     if remaining:
         groups = _group_by_operator(network, remaining)
-        return [
-            {"device": None, "nodes": list(names), "text": describe_untaken(core.device_names, network, names)} for names in groups
-        ]
+        return [{"device": None, "nodes": list(names), "text": describe_untaken(network, names)} for names in groups]
     text = f"HETERO:{','.join(devices)} runs the model in parts"
     if _SPLITTER not in core.device_names:
-        text += f", after: pip install {name_distribution(_SPLITTER)}"
+        text += ", after: pip install hetero-hetero"
     return [{"device": f"HETERO:{','.join(devices)}", "text": text}]
 
 

@@ -11,12 +11,11 @@ from time import perf_counter, sleep
 from typing import Any
 
 from hetero_core.contract import Array, Done, RunContext
-from hetero_core.errors import ClosedError, HeteroError, RequestCancelledError
+from hetero_core.errors import ClosedError, RequestCancelledError
 from hetero_core.profile import Profile
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.inputs import DeviceTensor, name_place
 from hetero_core.runtime.transfers import move_value
-from hetero_core.started import call_start, end_once
 
 
 def run_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Any, ...]:
@@ -30,7 +29,7 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
 
     def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         if error is not None:
-            done(None, _blame(child, error))
+            done(None, child.blame_device(error))
             return
         try:
             checked = () if context.token.is_set else fill_tensors(child.check_outputs(outputs, context), context, child)
@@ -74,28 +73,16 @@ def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
     """
     start = child.executable.start
     assert start is not None, f"{child.where} starts no runs"
-    key = object()
-    where = f"{child.provenance}: {child.where}"
-    end = end_once(done, where=where, leave=lambda: context.token.end_wait(key))
-    dropped = f"{child.provenance} had not ended a run of {child.where} when the network was closed"
-    context.token.begin_wait(key, lambda: end(None, ClosedError(dropped)))
     try:
-        call_start(start, inputs, context, end, where=where)
+        start(inputs, context, done)
     except BaseException as error:  # noqa: BLE001  # whoever waits is told
-        end(None, error)
+        done(None, error)
 
 
 def describe_part(context: RunContext, child: ExecutableNetwork, index: int, state: object) -> RunContext:
     """Returns the context of a child's run within one of its composer; its times go into the composer's profile, by its index."""
     profile = None if context.profile is None else context.profile.of_part(str(child.device), index)
     return context.derive(state, profile=profile)
-
-
-def _blame(child: ExecutableNetwork, error: BaseException) -> BaseException:
-    blamed = child.blame_device(error)
-    if blamed is not error:
-        blamed.__cause__ = error.__cause__ if isinstance(error, HeteroError) else error
-    return blamed
 
 
 def fit_tensors(child: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profile | None) -> tuple[Any, ...]:

@@ -153,11 +153,6 @@ def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[st
             raise PluginError(
                 f"{blame} declares the configuration key '{name}' as {key!r}; expected a ConfigKey of one of the types {types}"
             )
-        _check_fields(name, key, blame)
-        if key.is_arguments and key.type is not str:
-            raise PluginError(f"{blame} declares '{name}' as the text behind the colon; its type must be str")
-        if (key.least is not None or key.words) and key.type not in (int, float):
-            raise PluginError(f"{blame} declares '{name}' with a least value or words; its type must be int or float")
         if isinstance(key.default, str) and key.type is not str and key.default not in key.words:
             raise PluginError(
                 f"{blame} declares the configuration key '{name}' with the default {key.default!r} of str; its type is {key.type.__name__}"
@@ -165,28 +160,6 @@ def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[st
         if key.default is not None:
             convert_value(name, key, key.default, device=blame)
     return freeze_mapping({**STANDARD_KEYS, **declared})
-
-
-def _check_fields(name: str, key: ConfigKey, blame: str) -> None:
-    """Raises PluginError for a declaration whose own fields have other types than `ConfigKey` says."""
-    is_least = key.least is None or (isinstance(key.least, int | float) and not isinstance(key.least, bool))
-    for field, value, is_right in (
-        ("doc", key.doc, isinstance(key.doc, str)),
-        ("choices", key.choices, isinstance(key.choices, tuple)),
-        ("words", key.words, _is_texts(key.words)),
-        ("aliases", key.aliases, _is_texts(key.aliases)),
-        ("least", key.least, is_least),
-        ("runtime", key.runtime, isinstance(key.runtime, bool)),
-        ("is_arguments", key.is_arguments, isinstance(key.is_arguments, bool)),
-    ):
-        if not is_right:
-            raise PluginError(
-                f"{blame} declares the configuration key '{name}' with {field}={value!r}, which is no value of that field"
-            )
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
 
 
 def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str, where: str = "") -> str:

@@ -27,7 +27,7 @@ from hetero_core.devices.config import (
 from hetero_core.devices.metrics import collect_metrics, find_metric
 from hetero_core.devices.names import normalise_arguments
 from hetero_core.devices.processors import count_processors
-from hetero_core.devices.provenance import Provenance, call_plugin, read_mapping
+from hetero_core.devices.provenance import Provenance, call_named, read_mapping
 from hetero_core.devices.query import check_query_result
 from hetero_core.devices.threads import resolve_threads, share_threads
 from hetero_core.devices.watch import Patience
@@ -43,7 +43,7 @@ from hetero_core.errors import (
     enumerate_choices,
 )
 from hetero_core.network.graph import Network
-from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.network.types import HOST
 
 logger = logging.getLogger(__name__)
 
@@ -55,16 +55,14 @@ class Device:
         self,
         provenance: Provenance,
         manager: pluggy.PluginManager,
-        timeout: float | None = None,
-        find_common: Callable[[], Mapping[str, Any]] = dict,
+        patience: Patience,
+        find_common: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """`timeout`: the seconds that the plugin has to answer a question for the first time; None for no limit. `find_common` returns
-        what is set for all devices at once.
-        """
+        """`find_common` returns the values that are set for all devices at once."""
         self._find_common = find_common
         self.provenance = provenance
         self.manager = manager
-        self.patience = Patience(provenance, timeout)
+        self.patience = patience
         # By id and by what stands behind the colon; an empty one is for all of them.
         self._set: dict[tuple[str, str], dict[str, Any]] = {}
         # Whose loggers have a level of ours; given back at the end.
@@ -88,15 +86,11 @@ class Device:
         plugin's own error, with a note that names the plugin, otherwise.
         """
         caller = getattr(self.manager.hook, hook)
-        try:
-            result = self.patience.call(
-                hook,
-                device,
-                lambda: call_plugin(lambda: caller(device=device, **arguments), blame=self.provenance, where=hook),
-            )
-        except Exception as error:  # a plugin may raise anything; it goes on with a note that names the plugin
-            error.add_note(f"raised by {self.provenance} in {hook} for device {device}")
-            raise
+        result = call_named(
+            lambda: self.patience.call(hook, device, lambda: caller(device=device, **arguments)),
+            blame=self.provenance,
+            where=f"{hook} for device {device}",
+        )
         if result is None and self.implements(hook):
             raise PluginError(f"{self.provenance} returned None from {hook}; expected a result, as the hook's specification says")
         if result is None:
@@ -258,11 +252,9 @@ class Device:
         value, question = find_metric(name, metrics, f"device {device}")
         if not callable(value):
             return value
-        try:
-            return self.patience.ask(question, device, lambda: call_plugin(value, blame=self.provenance, where=question))
-        except Exception as error:  # a plugin may raise anything; it goes on with a note that names the plugin
-            error.add_note(f"raised by {self.provenance} in {question} of device {device}")
-            raise
+        return call_named(
+            lambda: self.patience.ask(question, device.id, value), blame=self.provenance, where=f"{question} of device {device}"
+        )
 
     def find_architecture(self, device: DeviceName) -> str:
         """Returns the architecture that the device compiles for; "" if it only gives networks to other devices."""
@@ -302,36 +294,17 @@ class Device:
             ) from error
         return self._check_executable(executable, names, "import_network")
 
-    def _check_memories(self, specs: tuple[ValueSpec, ...], side: str, hook: str) -> None:
-        """Raises PluginError for a memory that is no text, and for one of the device's own where it has no hook for the transfers."""
-        copy = "from_host" if side == "inputs" else "to_host"
-        for spec in specs:
-            if not isinstance(spec.memory, str) or not spec.memory:
-                raise PluginError(
-                    f"{self.provenance} returned from {hook} '{spec.name}' with the memory {spec.memory!r}; expected a text"
-                )
-            if spec.memory != HOST and not self.implements(copy):
-                raise PluginError(
-                    f"{self.provenance} returned from {hook} '{spec.name}' in the memory '{spec.memory}', and has no hook {copy}, "
-                    f"by which the core would reach it; values in the memory of the host have the memory '{HOST}'"
-                )
-
     def _check_executable(self, executable: Any, expected: tuple[tuple[str, ...], tuple[str, ...]], hook: str) -> Executable:
         if not isinstance(executable, Executable):
             raise PluginError(f"{self.provenance} returned {type(executable).__name__} from {hook}; expected an Executable")
-        for side in ("inputs", "outputs"):
-            specs = getattr(executable, side, ())
-            if not isinstance(specs, tuple) or not all(isinstance(spec, ValueSpec) for spec in specs):
-                raise PluginError(
-                    f"{self.provenance} returned from {hook} an executable whose {side} are {specs!r:.100}; expected a tuple of ValueSpec"
-                )
-            self._check_memories(specs, side, hook)
-        depth = executable.pipeline_depth
-        if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
-            raise PluginError(
-                f"{self.provenance} returned from {hook} an executable with pipeline_depth {depth!r}; expected 1 or more"
-            )
-        actual = tuple(tuple(spec.name for spec in getattr(executable, side, ())) for side in ("inputs", "outputs"))
+        for specs, transfer in ((executable.inputs, "from_host"), (executable.outputs, "to_host")):
+            for spec in specs:
+                if spec.memory != HOST and not self.implements(transfer):
+                    raise PluginError(
+                        f"{self.provenance} returned from {hook} '{spec.name}' in the memory '{spec.memory}', and has no hook {transfer}, "
+                        f"by which the core would reach it; values in the memory of the host have the memory '{HOST}'"
+                    )
+        actual = tuple(tuple(spec.name for spec in specs) for specs in (executable.inputs, executable.outputs))
         if actual != expected:
             raise PluginError(
                 f"{self.provenance} returned from {hook} an executable with inputs {actual[0]} and outputs {actual[1]}; "

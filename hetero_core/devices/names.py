@@ -23,8 +23,6 @@ from hetero_core.errors import DeviceNameError
 # Compiled on the first use: most device strings have neither quotes nor counts.
 _QUOTED = r'("[^"]*")'
 _COUNTED = r"(?s)(.*?)\s*\(\s*(\d+)\s*\)"
-DEEPEST = 8
-"""Devices within one another that a device string may name: each level asks its children several times, so ten take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +49,6 @@ def parse_device_name(text: str | DeviceName) -> DeviceName:
         return text
     if not isinstance(text, str):
         raise DeviceNameError(f"a device is a text like 'CPU', 'GPU.1' or 'HETERO:GPU,CPU'; got {text!r}")
-    if text.count(":") > DEEPEST and _measure_depth(text) > DEEPEST:
-        shown = text if len(text) <= 100 else f"{text[:100]}..."
-        raise DeviceNameError(f"device {shown!r} names devices within one another on more than {DEEPEST} levels; name fewer")
     head, colon, arguments = _split_once(text.strip(), ":")
     name, dot, device_id = (piece.strip() for piece in _split_once(head, "."))
     if not name or (dot and not device_id.strip('"')) or (colon and not arguments.strip()):
@@ -117,25 +112,6 @@ def _walk(text: str) -> Iterator[tuple[int, str, int]]:
         raise DeviceNameError(f"device list '{text}': a quote does not end")
     if depth != 0:
         raise DeviceNameError(f"device list '{text}': parentheses do not match")
-
-
-def _measure_depth(text: str) -> int:
-    """Returns how many lists stand within one another: a colon opens one, up to the next comma of the list around it or a parenthesis."""
-    depth = around = deepest = 0
-    outer: list[tuple[int, int]] = []
-    for _, character, _ in _walk(text):
-        if character == ":":
-            around = around if around else depth + 1
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character == ",":
-            depth = around
-        elif character == "(":
-            outer.append((depth, around))
-            around = 0
-        elif character == ")" and outer:
-            depth, around = outer.pop()
-    return deepest
 
 
 def _split_once(text: str, separator: str) -> tuple[str, str, str]:

@@ -2,13 +2,14 @@
 they can do.
 
 A container usually sees every processor of its machine and is stopped by the kernel when it has used its quota; threads beyond that
-only take time from each other. Source: Linux, cgroup-v2 (cpu.max) and sched-bwc (cpu.cfs_quota_us, cpu.cfs_period_us).
+only take time from each other. Source: Linux, cgroup-v2 (cpu.max).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from functools import cache
 from math import ceil
 
@@ -25,7 +26,7 @@ def count_processors() -> int:
 
 def read_processor_flags(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> tuple[str, ...]:
     """Returns what the first processor can do, in the kernel's words; nothing if the system does not say."""
-    lines = _read_lines(cpuinfo)
+    lines = _read(cpuinfo).splitlines()
     return next((tuple(line.partition(":")[2].split()) for line in lines if line.startswith(("flags", "Features"))), ())
 
 
@@ -55,75 +56,15 @@ def _read_quota() -> float | None:
 def find_quota(root: str | os.PathLike[str]) -> float | None:
     """Returns the processors' worth of time that the control groups of this process allow, None if they set no limit.
 
-    The smallest of the group's own limit and those of the groups around it; `root` is the folder of the file system. What cannot be
-    read counts as no limit.
+    It is the smallest limit of the process's group and of the groups around it; `root` is the folder of the file system.
     """
-    folders = list(_list_group_folders(root))
-    quotas = [quota for folder in folders for quota in (_read_v2(folder), _read_v1(folder)) if quota is not None]
-    return min(quotas, default=None)
-
-
-def _list_group_folders(root: str | os.PathLike[str]) -> Iterator[str]:
-    """Yields the folders of the groups that the process is in, from each one up to where its hierarchy is mounted."""
-    path_of_hierarchy = dict(_read_memberships(root))
-    for line in _read_lines(os.path.join(root, "proc/self/mountinfo")):
-        # id, parent, device, root within the hierarchy, mount point, options, any number of tags, "-", type, source, options
-        before, _, after = line.partition(" - ")
-        fields, kinds = before.split(), after.split()
-        if len(fields) < 5 or len(kinds) < 3:
-            continue
-        hierarchy = "" if kinds[0] == "cgroup2" else "cpu" if kinds[0] == "cgroup" and "cpu" in kinds[2].split(",") else None
-        if hierarchy is None or hierarchy not in path_of_hierarchy:
-            continue
-        top = os.path.join(root, fields[4].lstrip("/"))
-        inner = _take_below(_split(path_of_hierarchy[hierarchy]), _split(fields[3]))
-        yield from (os.path.join(top, *inner[:depth]) for depth in range(len(inner), -1, -1))
-
-
-def _split(path: str) -> list[str]:
-    return [part for part in path.split("/") if part not in ("", ".")]
-
-
-def _take_below(group: list[str], mounted: list[str]) -> list[str]:
-    """Returns the group's path below the mounted one; the mounted one itself where, as in a container, it does not show the group."""
-    return group[len(mounted) :] if group[: len(mounted)] == mounted and ".." not in group else []
-
-
-def _read_memberships(root: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
-    """Yields (hierarchy, path of the group): "" for version 2, "cpu" for the one of version 1 that limits time."""
-    for line in _read_lines(os.path.join(root, "proc/self/cgroup")):
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            yield "", path
-        elif "cpu" in controllers.split(","):
-            yield "cpu", path
-
-
-def _read_v2(folder: str) -> float | None:
-    """Reads "max 100000", or quota and period in microseconds."""
-    fields = " ".join(_read_lines(os.path.join(folder, "cpu.max"))).split()
-    return _divide(*fields) if len(fields) == 2 else None
-
-
-def _read_v1(folder: str) -> float | None:
-    """Reads the quota, -1 for none, and the period in microseconds."""
-    quota, period = ("".join(_read_lines(os.path.join(folder, name))) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
-    return _divide(quota, period)
-
-
-def _divide(quota: str, period: str) -> float | None:
-    if not quota.strip().isdigit() or not period.strip().isdigit() or int(period) == 0:
-        return None
-    return int(quota) / int(period)
-
-
-def _read_lines(path: str | os.PathLike[str]) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
+    memberships = [line.removeprefix("0::/") for line in _read(root, "proc/self/cgroup").splitlines() if line.startswith("0::/")]
+    # A container may see its own group as the root, or the path of a group outside, which starts with "..".
+    group = [piece for piece in "".join(memberships).split("/") if piece not in ("", "..")]
+    texts = [_read(root, "/".join(("sys/fs/cgroup", *group[:depth], "cpu.max"))) for depth in range(len(group) + 1)]
+    # "max 100000", or quota and period in microseconds
+    limits = [text.split() for text in texts if re.fullmatch(r"[1-9]\d* [1-9]\d*\s*", text)]
+    return min((int(quota) / int(period) for quota, period in limits), default=None)
 
 
 TOTAL_MEMORY, FREE_MEMORY = "DEVICE_TOTAL_MEM_SIZE", "DEVICE_FREE_MEM_SIZE"
@@ -157,9 +98,10 @@ def read_host_memory(root: str | os.PathLike[str] = "/") -> tuple[int, int] | No
     return total, free
 
 
-def _read(root: str | os.PathLike[str], name: str) -> str:
+def _read(*path: str | os.PathLike[str]) -> str:
+    """Returns the text of a file, "" if it cannot be read."""
     try:
-        with open(os.path.join(root, name), encoding="utf-8") as file:
+        with open(os.path.join(*path), encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError):
         return ""

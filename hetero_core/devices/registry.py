@@ -1,7 +1,7 @@
 """The registry of plugins: what is announced, what is loaded, and one pluggy manager for each device name.
 
 Discovery reads entry points and imports nothing; a plugin's module is imported when its device is first needed, inside its own guard, and
-checked against the contract before any of its hooks is called. ISOLATE in a call puts PROCESS in front of the device:
+checked against the contract before any of its hooks is called. ISOLATE in a call puts the isolator in front of the device:
 
     "ORT", {"ISOLATE": "YES", "PERF_COUNT": "YES"}  ──>  "PROCESS:ORT", {"PERF_COUNT": "YES"}
 """
@@ -11,11 +11,9 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import importlib_metadata
@@ -27,8 +25,8 @@ from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, CommonConfig,
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import OPERATOR_TYPES_GROUP
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.provenance import Provenance, call_plugin, describe_object, read_identity
-from hetero_core.devices.watch import ask_within, describe_hanging
+from hetero_core.devices.provenance import Provenance, describe_object, read_identity
+from hetero_core.devices.watch import Patience
 from hetero_core.errors import (
     DeviceNameError,
     DeviceNotFoundError,
@@ -42,97 +40,30 @@ from hetero_core.errors import (
 if TYPE_CHECKING:
     from hetero_core.core import Core
 
-NEARNESS = 0.9
-"""The similarity from which a method's name counts as a misspelled hook; two swapped letters of ten are as near."""
-_MARK = f"{hookspecs.PROJECT}_impl"
-
-
-def list_hooks() -> dict[str, tuple[str, ...]]:
-    """Returns the arguments of every hook, by name."""
-    specs = {name: hook for name, hook in vars(hookspecs).items() if hasattr(hook, f"{hookspecs.PROJECT}_spec")}
-    return {name: tuple(inspect.signature(hook).parameters) for name, hook in specs.items()}
-
-
-def check_hooks(plugin: Any, blame: object) -> None:
-    """Raises PluginError for a hook that does not exist, one with an argument that it does not get, and one that is not marked."""
-    hooks = list_hooks()
-    functions = list(_list_functions(plugin))
-    marked = {name for name, function in functions if hasattr(function, _MARK)}
-    _refuse_properties(plugin, hooks, blame)
-    for name, function in functions:
-        mark = getattr(function, _MARK, None)
-        if mark is None:
-            # The package of a plugin may have functions of any name; there is one hook for it.
-            if name in hooks and (name == "create_device" or not isinstance(plugin, ModuleType)):
-                raise PluginError(
-                    f"{blame} has {name}, which is not marked with @hookimpl, so that nobody calls it; mark it or rename it"
-                )
-            if not name.startswith("_") and not isinstance(plugin, ModuleType):
-                _warn_of_near_name(name, marked, hooks, blame)
-            continue
-        hook = mark.get("specname") or name
-        if hook not in hooks:
-            if mark.get("optionalhook"):
-                continue
-            near = suggest(hook, hooks) or ";"
-            raise PluginError(
-                f"{blame} does not fit the contract: unknown hook '{hook}'{near} hooks are {enumerate_choices(hooks)}"
-            )
-        for argument in _list_arguments(function):
-            if argument == "self" and inspect.isclass(plugin):
-                raise PluginError(f"{blame} is the class {plugin.__name__}; a device is an object, as {plugin.__name__}()")
-            if argument not in hooks[hook]:
-                raise PluginError(
-                    f"{blame} does not fit the contract: its {hook} asks for '{argument}'{suggest(argument, hooks[hook]) or ';'} "
-                    f"the arguments of {hook} are {', '.join(hooks[hook])}"
-                )
-
-
-def _warn_of_near_name(name: str, marked: Collection[str], hooks: Collection[str], blame: object) -> None:
-    import difflib  # heavy, and for a misspelled hook alone
-
-    near = difflib.get_close_matches(name, [hook for hook in hooks if hook not in marked], n=1, cutoff=NEARNESS)
-    if near:
-        logger.warning("%s has %s, which is no hook and not marked; the hook %s is named nearly so", blame, name, near[0])
-
-
-def _refuse_properties(plugin: Any, hooks: Collection[str], blame: object) -> None:
-    for name in hooks:
-        if isinstance(inspect.getattr_static(plugin, name, None), property):
-            raise PluginError(f"{blame} has {name} as a property, which nobody calls; a hook is a method marked with @hookimpl")
-
-
-def _list_functions(plugin: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the functions and methods of a plugin; what an instance computes on access is left alone."""
-    for name in sorted(dir(plugin)):
-        try:
-            static = inspect.getattr_static(plugin, name)
-        except AttributeError:
-            continue
-        if isinstance(static, FunctionType | MethodType | staticmethod | classmethod):
-            yield name, getattr(plugin, name)
-
-
-def _list_arguments(function: Any) -> list[str]:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind in kinds and parameter.default is inspect.Parameter.empty]
-
 
 DEVICES_GROUP = "hetero_core.devices"
 WRAPPERS_GROUP = "hetero_core.wrappers"
+ROLES_GROUP = "hetero_core.roles"
+"""Of devices that the core itself calls for: role -> device name. "isolator" runs a device in a process of its own, "splitter" splits a
+network over a list of devices."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Announcement:
     """A plugin that is known by name: by an entry point (not loaded yet) or as an object given at run time."""
 
     provenance: Provenance
+    patience: Patience
     entry_point: Any = None
     plugin: Any = None
 
+    @property
+    def is_factory(self) -> bool:
+        """Says whether the plugin makes its device; else it is the device."""
+        return self.entry_point is not None or hasattr(self.plugin, "create_device")
 
-def read_announcements(entry_points: Iterable[Any]) -> dict[str, list[Announcement]]:
+
+def read_announcements(entry_points: Iterable[Any], timeout: float | None) -> dict[str, list[Announcement]]:
     """Returns the plugins that announce each device name; more than one where distributions contradict each other."""
     announced: dict[str, list[Announcement]] = {}
     for entry_point in entry_points:
@@ -141,7 +72,7 @@ def read_announcements(entry_points: Iterable[Any]) -> dict[str, list[Announceme
         claims = announced.setdefault(name, [])
         # One distribution may be seen twice on the path, as when it is installed and stands in the working folder.
         if all(claim.provenance != provenance for claim in claims):
-            claims.append(Announcement(provenance, entry_point=entry_point))
+            claims.append(Announcement(provenance, Patience(provenance, timeout), entry_point=entry_point))
     return announced
 
 
@@ -200,7 +131,8 @@ def manage_plugin(plugin: Any, blame: Provenance | str, *, cure: str = "") -> pl
     """Returns a manager that holds this plugin alone. Raises: PluginError if its hooks do not fit the contract."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    check_hooks(plugin, blame)
+    if inspect.isclass(plugin):
+        raise PluginError(f"{blame} is the class {plugin.__name__}; a device is an object, as {plugin.__name__}()")
     try:
         manager.register(plugin)
         manager.check_pending()
@@ -215,14 +147,6 @@ logger = logging.getLogger(__name__)
 _being_created: ContextVar[tuple[str, ...]] = ContextVar("hetero_being_created", default=())
 
 
-@dataclass(frozen=True, slots=True)
-class _Retired:
-    """A device whose name was removed. `closer` wraps the same plugin and closes it once `device` is referenced no more."""
-
-    device: weakref.ref[Device]
-    closer: Device
-
-
 class Registry:
     """The plugins of one Core. Safe for threads: a device is created once, and a device that hangs does not delay other devices.
 
@@ -235,15 +159,14 @@ class Registry:
         # Held for moments only; whoever creates a device holds the lock of its name.
         self._lock = threading.Lock()
         self._lock_of_name: dict[str, threading.Lock] = {}
-        self._hanging: dict[str, Announcement] = {}
         self._is_closed = False
         entry_points = importlib_metadata.entry_points()
-        self._announced = read_announcements(entry_points.select(group=DEVICES_GROUP))
+        self._announced = read_announcements(entry_points.select(group=DEVICES_GROUP), timeout)
         self._devices: dict[str, Device] = {}
-        self._retired: list[_Retired] = []
-        # By name and plugin: objects that are devices themselves belong to whoever registered them, and may come back.
-        self._lent: dict[tuple[str, int], Device] = {}
+        # Devices whose names were removed; loaded networks may use them until the Core closes.
+        self._retired: dict[int, Device] = {}
         self.wrappers = load_wrappers(entry_points.select(group=WRAPPERS_GROUP))
+        self.device_of_role = {entry.name: str(entry.value) for entry in entry_points.select(group=ROLES_GROUP)}
         self.operator_types = list(entry_points.select(group=OPERATOR_TYPES_GROUP))
         self.common = CommonConfig()
 
@@ -318,125 +241,79 @@ class Registry:
             if parsed.name in self._announced:
                 holder = self._announced[parsed.name][0].provenance
                 raise PluginError(f"device name '{parsed.name}' is taken by {holder}; unregister it first or take another name")
-            self._announced[parsed.name] = [Announcement(describe_object(parsed.name, plugin), plugin=plugin)]
-        self._close_unused()
+            provenance = describe_object(parsed.name, plugin)
+            self._announced[parsed.name] = [Announcement(provenance, Patience(provenance, self._timeout), plugin=plugin)]
 
     def unregister(self, name: str) -> None:
-        """Forgets a name. A device that a factory made for it is closed once no loaded network is left that holds it.
-
-        Raises: DeviceNotFoundError; what a device raises that is closed now.
-        """
+        """Forgets a name. Its device is closed with the Core, since loaded networks may use it. Raises: DeviceNotFoundError."""
         parsed = parse_device_name(name)
         with self._lock:
             if parsed.name not in self._announced:
                 self.announcement(parsed.name)
             claims = self._announced.pop(parsed.name)
-            self._hanging.pop(parsed.name, None)
             # Another plugin of this name has nothing to do with the creation of this one.
             self._lock_of_name.pop(parsed.name, None)
             if parsed.name in self._devices:
-                self._retire(parsed.name, claims[0], self._devices.pop(parsed.name))
-        self._close_unused()
+                self._retire(claims[0], self._devices.pop(parsed.name))
 
-    def _retire(self, name: str, announcement: Announcement, device: Device) -> None:
-        plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
-        if hasattr(plugin, "create_device"):
-            closer = Device(device.provenance, device.manager)
-            closer.patience = device.patience
-            self._retired.append(_Retired(weakref.ref(device), closer))
-        else:
-            self._lent[name, id(plugin)] = device
-
-    def _close_unused(self) -> None:
-        """Closes the retired devices that are referenced no more. Called whenever a name comes or goes, so that none pile up."""
-        with self._lock:
-            unused = [retired for retired in self._retired if retired.device() is None]
-            self._retired = [retired for retired in self._retired if retired not in unused]
-        _close_all([retired.closer for retired in unused])
+    def _retire(self, announcement: Announcement, device: Device) -> None:
+        # An object that is the device itself may come back under a name, and is closed once.
+        self._retired[id(device if announcement.is_factory else announcement.plugin)] = device
 
     def close(self) -> None:
-        """Closes every device that was created, the retired ones, too; the first error is raised after all were tried."""
+        """Closes every device that was created; the first error is raised after all were tried."""
         with self._lock:
             self._is_closed = True
-            for name in self._devices:
-                self._lent.pop((name, id(self._announced[name][0].plugin)), None)
-            devices = [*(retired.closer for retired in self._retired), *self._lent.values(), *self._devices.values()]
-            self._retired, self._lent, self._devices = [], {}, {}
-            hanging = list(self._hanging.values())
-        for announcement in hanging:
-            logger.warning("device %s is not closed: %s hangs", announcement.provenance.device, announcement.provenance)
+            for name, device in self._devices.items():
+                self._retire(self._announced[name][0], device)
+            devices = list(self._retired.values())
+            self._retired, self._devices = {}, {}
+            unanswered = [
+                claim.provenance for claims in self._announced.values() for claim in claims if claim.patience.is_exhausted
+            ]
+        for provenance in unanswered:
+            logger.warning("device %s is not closed: %s hangs", provenance.device, provenance)
         self.common.close()
-        _close_all(devices)
+        errors = []
+        for device in devices:
+            try:
+                device.close()
+            except Exception as error:  # noqa: BLE001  # one plugin's failure must not keep the others open; raised below
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _create_in_time(self, name: str, announcement: Announcement) -> Device:
-        """Returns the device, made on a thread of its own where there is anything that could hang.
-
-        Raises: DeviceTimeoutError, also without trying where the creation before has not returned.
-        """
-        if self._hanging.get(name) is announcement:
-            raise describe_hanging(announcement.provenance, "create_device", self._timeout, is_known=True)
+        """Returns the device, made on a thread of its own if anything could hang. Raises: DeviceTimeoutError."""
         token = _being_created.set((*_being_created.get(), name))
         try:
-            if self._timeout is None or not (announcement.entry_point or hasattr(announcement.plugin, "create_device")):
-                return self._keep(name, announcement, self._create(name, announcement))
-            return self._create_within(self._timeout, name, announcement)
+            if announcement.is_factory:
+                device = announcement.patience.ask("create_device", "", lambda: self._create(name, announcement))
+            else:
+                device = self._create(name, announcement)
         finally:
             _being_created.reset(token)
-
-    def _create_within(self, seconds: float, name: str, announcement: Announcement) -> Device:
-        def give_up() -> None:
-            with self._lock:
-                if self._is_announced(name, announcement):
-                    self._hanging[name] = announcement
-
-        def come_back(device: Any, error: BaseException | None) -> None:
-            with self._lock:
-                if self._hanging.get(name) is announcement:
-                    del self._hanging[name]
-            logger.info("%s has returned from create_device after all", announcement.provenance)
-            if device is not None:
-                self._keep(name, announcement, device)
-
-        device = ask_within(
-            seconds,
-            lambda: self._create(name, announcement),
-            question="create_device",
-            provenance=announcement.provenance,
-            on_set_aside=give_up,
-            on_return=come_back,
-        )
-        return self._keep(name, announcement, device)
-
-    def _keep(self, name: str, announcement: Announcement, device: Device) -> Device:
-        """Returns the device that has the name from here on: this one, unless it comes too late for that."""
         with self._lock:
             if not self._is_closed:
-                holder = self._devices.setdefault(name, device) if self._is_announced(name, announcement) else device
-                if self._devices.get(name) is not device:
-                    self._retire(name, announcement, device)
-                return holder
+                if announcement in self._announced.get(name, ()):
+                    self._devices[name] = device
+                else:
+                    self._retire(announcement, device)
+                return device
         device.close()
         return device
 
-    def _is_announced(self, name: str, announcement: Announcement) -> bool:
-        return any(candidate is announcement for candidate in self._announced.get(name, ()))
-
     def _create(self, name: str, announcement: Announcement) -> Device:
-        return call_plugin(
-            lambda: self._create_device(name, announcement), blame=announcement.provenance, where="create_device, or its import"
-        )
-
-    def _create_device(self, name: str, announcement: Announcement) -> Device:
         provenance = announcement.provenance
         plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
         check_api(plugin, provenance)
         try:
             created = self._call_factory(name, plugin, provenance) if hasattr(plugin, "create_device") else plugin
-            device = Device(provenance, self._manage(created, provenance), self._timeout, self.common.read)
+            device = Device(provenance, self._manage(created, provenance), announcement.patience, self.common.read)
         except HeteroError as error:
             error.add_note(f"raised by {provenance} while it created device {name}")
             raise
-        except Exception as error:  # a plugin may raise anything where its device is not there
+        except (Exception, SystemExit) as error:  # a plugin may raise anything if its device is missing
             raise DeviceUnavailableError(
                 f"device {name} is not available: {provenance} failed in create_device with {type(error).__name__}: {error}"
             ) from error
@@ -458,17 +335,6 @@ class Registry:
         for wrapper in self.wrappers:
             manager.register(wrapper)
         return manager
-
-
-def _close_all(devices: list[Device]) -> None:
-    errors = []
-    for device in devices:
-        try:
-            device.close()
-        except Exception as error:  # noqa: BLE001  # one plugin's failure must not keep the others open; raised below
-            errors.append(error)
-    if errors:
-        raise errors[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,33 +364,31 @@ def describe_device(registry: Registry, name: str) -> DeviceStatus:
     return DeviceStatus(name, provenance.distribution, provenance.version, ids, full_name, "", reasons)
 
 
-_ISOLATOR = "PROCESS"
-
-
 def isolate_device(
     device: DeviceName, config: Mapping[str, Any] | None, registry: Registry
 ) -> tuple[DeviceName, Mapping[str, Any] | None]:
     """Returns the device and the configuration of a call, rewritten where the call, or what is set for the device, has ISOLATE.
 
-    Values that are set for the device go with the call, since PROCESS does not know them.
+    Values that are set for the device go with the call, since the isolator does not know them.
 
-    Raises: ConfigValueError; DeviceNotFoundError if the plugin PROCESS is not installed.
+    Raises: ConfigValueError; DeviceNotFoundError if no isolator is installed.
     """
     require_mapping({} if config is None else config, f"device {device}")
     call = {_fold(name): value for name, value in (config or {}).items()}
     values = registry.device(device.name).read_set(device) if registry.created(device.name) else {}
     value = {**registry.common.read(), **values, **call}.get(ISOLATE_KEY)
     is_isolated = value is not None and convert_value(ISOLATE_KEY, STANDARD_KEYS[ISOLATE_KEY], value, device=str(device))
-    if not is_isolated or device.name == _ISOLATOR:
+    isolator = registry.device_of_role.get("isolator", "")
+    if not is_isolated or device.name == isolator:
         return device, config
-    if _ISOLATOR not in registry.names():
+    if isolator not in registry.names():
         raise DeviceNotFoundError(
-            f"device {device} cannot have {ISOLATE_KEY}=YES: the plugin of device {_ISOLATOR}, which runs a device in a process of its "
-            "own, is not installed. Install it with 'pip install hetero-process', or leave the key out"
+            f"device {device} cannot have {ISOLATE_KEY}=YES: no plugin is installed that runs a device in a process of its own. Install "
+            "one, as with 'pip install hetero-process', or leave the key out"
         )
     merged = {**values, **call, ISOLATE_KEY: False}
     device_id = device.id or str(merged.pop("DEVICE_ID", None) or "")
-    return DeviceName(_ISOLATOR, "", str(DeviceName(device.name, device_id, device.arguments))), merged
+    return DeviceName(isolator, "", str(DeviceName(device.name, device_id, device.arguments))), merged
 
 
 def _fold(name: str) -> str:

@@ -1,21 +1,19 @@
-"""Calls that may hang: made on a thread of their own while the caller waits so long and no longer.
+"""Calls with a time limit: each is made on a thread of its own, and its caller waits no longer than the limit.
 
-Python cannot stop a thread. A call that takes too long is set aside: its caller goes on with an error, its thread, a daemon with a name,
-goes on by itself, and what it may return one day is handed to `on_return`. Nothing waits for such a thread, the interpreter's exit
-neither. `on_set_aside` is called first, while the call cannot return, so that what the two keep count of is right. A thread costs some
-50 to 100 microseconds, so that only calls with a time limit are made in this way.
+Python cannot stop a thread. A call that takes too long is set aside: its caller gets an error, its thread is a daemon that goes on, and
+`on_late_result` gets what it returns one day. A thread costs 50 to 100 microseconds, so only calls with a limit are made this way.
 
-`Patience` limits the questions to a plugin (configuration keys, metrics, being created and closed) to the Core's `device_timeout`. A
-question goes to a thread of its own the first time; later ones are asked directly. Query, load and import have no limit but DEADLINE.
+`Patience` limits the questions to a plugin (configuration keys, metrics, create, close) to the Core's `device_timeout`. A question goes
+to a thread of its own the first time; later ones are asked directly. Query, load and import have no limit but DEADLINE.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -24,89 +22,38 @@ from hetero_core.devices.provenance import Provenance
 from hetero_core.errors import DeadlineExceededError, DeviceTimeoutError
 
 Result = TypeVar("Result")
-OnReturn = Callable[[Any, BaseException | None], None]
 
 LONGEST_WAIT = threading.TIMEOUT_MAX
 """Seconds, the most that Python waits for anything; a limit above it is none."""
 
 
 class OutOfTimeError(Exception):
-    """A call was set aside; `place` says where it was, as far as anything inside of it has told."""
+    """A call was set aside; `place` is the innermost plugin call that had begun, "" if none had."""
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
         self.place = place
 
 
-class LateCalls:
-    """Counts the calls that are over for their callers, but have not returned. Safe for threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.count = 0
-
-    def add(self, change: int) -> None:
-        """Counts one more, or with -1 one less."""
-        with self._lock:
-            self.count += change
-
-
+@dataclass(slots=True)
 class Watch:
-    """One such call, as the calls within it see it."""
+    """A call with a limit. `outer` is the watched call that has made it, `inner` the number of watched calls that it has made."""
 
-    __slots__ = (
-        "_lock",
-        "_on_return",
-        "_on_set_aside",
-        "deadline",
-        "done",
-        "end_of_wait",
-        "error",
-        "inner",
-        "is_set_aside",
-        "outer",
-        "place",
-        "result",
-    )
-
-    def __init__(
-        self,
-        outer: Watch | None,
-        end_of_wait: float,
-        on_set_aside: Callable[[], None] | None,
-        on_return: OnReturn | None,
-        *,
-        is_budget: bool,
-    ) -> None:
-        self.outer = outer
-        self.end_of_wait = end_of_wait
-        self.deadline = end_of_wait if is_budget else None
-        self.done = threading.Event()
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.inner = 0
-        self.place = ""
-        self.is_set_aside = False
-        self._lock = threading.Lock()
-        self._on_set_aside = on_set_aside
-        self._on_return = on_return
-
-    def end(self, result: Any, error: BaseException | None) -> None:
-        """Keeps the outcome of the call for its caller; calls `on_return` where the caller no longer waits."""
-        with self._lock:
-            if not self.is_set_aside:
-                self.result, self.error = result, error
-                self.done.set()
-                return
-        if self._on_return is not None:
-            self._on_return(result, error)
+    outer: Watch | None
+    end_of_wait: float
+    is_budget: bool
+    done: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    result: Any = None
+    error: BaseException | None = None
+    inner: int = 0
+    place: str = ""
+    is_set_aside: bool = False
 
     def set_aside(self) -> bool:
         """Abandons the call and returns True; returns False if the call has just ended."""
-        with self._lock:
+        with self.lock:
             self.is_set_aside = not self.done.is_set()
-            if self.is_set_aside and self._on_set_aside is not None:
-                self._on_set_aside()
             return self.is_set_aside
 
 
@@ -119,28 +66,28 @@ def call_within(
     *,
     thread: str,
     is_budget: bool = False,
-    on_set_aside: Callable[[], None] | None = None,
-    on_return: OnReturn | None = None,
+    on_late_result: Callable[[Result], None] | None = None,
 ) -> Result:
-    """Returns what a call returns, made on a daemon thread of this name with the caller's context.
+    """Returns the result of a call on a daemon thread of this name, with the caller's context.
 
     A budget holds for all that the call does. Any other limit is for one plugin: its clock stands still while the call waits for
-    another one with a limit of its own, so that of several it is the innermost that is blamed. `on_return` is called with result and
-    error when a call that was set aside returns after all.
+    another watched call, so that the innermost plugin is blamed.
 
-    Raises: OutOfTimeError after so many seconds; what the call raises.
+    Raises: OutOfTimeError after so many seconds; errors of the call.
     """
     outer = _current.get()
-    watch = Watch(outer, monotonic() + seconds, on_set_aside, on_return, is_budget=is_budget)
+    watch = Watch(outer, monotonic() + seconds, is_budget)
 
     def work() -> None:
         _current.set(watch)
         try:
-            result = call()
-        except BaseException as error:  # noqa: BLE001  # raised to whoever waits, interrupts and exits, too
-            watch.end(None, error)
-        else:
-            watch.end(result, None)
+            watch.result = call()
+        except BaseException as error:  # noqa: BLE001  # raised on the thread that waits, interrupts and exits, too
+            watch.error = error
+        with watch.lock:
+            watch.done.set()
+        if watch.is_set_aside and watch.error is None and on_late_result is not None:
+            on_late_result(watch.result)
 
     if outer is not None:
         outer.inner += 1
@@ -154,23 +101,28 @@ def call_within(
             outer.inner -= 1
     if watch.error is not None:
         raise watch.error
-    return watch.result  # type: ignore[no-any-return]  # end keeps it as it came
+    return watch.result  # type: ignore[no-any-return]  # the call's own result
+
+
+def _list_watches() -> Iterator[Watch]:
+    """Yields the watched calls that this thread works for, the innermost first."""
+    watch = _current.get()
+    while watch is not None:
+        yield watch
+        watch = watch.outer
 
 
 @contextmanager
 def note_place(place: str) -> Iterator[None]:
-    """Says where the calls that this thread is in are at the moment, for the message of one that is set aside."""
-    watches = []
-    watch = _current.get()
-    while watch is not None:
-        watches.append((watch, watch.place))
+    """Names the plugin call that begins on this thread, for the message of a watched call that is set aside."""
+    places = [(watch, watch.place) for watch in _list_watches()]
+    for watch, _ in places:
         watch.place = place
-        watch = watch.outer
     try:
         yield
     finally:
-        for entry, before in watches:
-            entry.place = before
+        for watch, before in places:
+            watch.place = before
 
 
 def is_watched() -> bool:
@@ -183,22 +135,16 @@ def find_deadline() -> float | None:
 
     Raises: DeadlineExceededError if the thread was set aside, so that it stops at the next call of the core.
     """
-    deadline: float | None = None
-    watch = _current.get()
-    while watch is not None:
-        if watch.is_set_aside:
-            raise DeadlineExceededError("nobody waits any more for what this thread does; it was set aside when its time was over")
-        if watch.deadline is not None:
-            deadline = watch.deadline if deadline is None else min(deadline, watch.deadline)
-        watch = watch.outer
-    return deadline
+    watches = list(_list_watches())
+    if any(watch.is_set_aside for watch in watches):
+        raise DeadlineExceededError("nobody waits any more for what this thread does; it was set aside when its time was over")
+    return min((watch.end_of_wait for watch in watches if watch.is_budget), default=None)
 
 
 def find_end_of_wait() -> float | None:
-    """Returns when nobody waits any more for what this thread does: the end of the innermost limit, or of a budget around it; None for
-    never. For a device that can end what hangs.
+    """Returns the end of the innermost limit, or of a budget around it, if that is earlier; None if there is no limit.
 
-    Raises: as `find_deadline`.
+    For a device that can end a call that hangs. Raises: as `find_deadline`.
     """
     deadline, watch = find_deadline(), _current.get()
     if watch is None:
@@ -206,87 +152,55 @@ def find_end_of_wait() -> float | None:
     return watch.end_of_wait if deadline is None else min(deadline, watch.end_of_wait)
 
 
-logger = logging.getLogger(__name__)
-
 _QUESTIONS = frozenset(("config_keys", "metrics", "close_device"))
 
 
 class Patience:
-    """The time limits of one created plugin. Safe for threads."""
+    """The time limits of one plugin. Safe for threads. A plugin that has not answered a question in time is not asked again."""
 
     def __init__(self, provenance: Provenance, timeout: float | None) -> None:
         self._provenance = provenance
         self._timeout = timeout
         self._answered: set[tuple[str, str]] = set()
-        self._hangs_in: str | None = None
-        self.late_calls = LateCalls()
-        """The queries, loads and imports that ran out of DEADLINE and have not returned yet."""
+        self._unanswered = ""
 
     @property
     def is_exhausted(self) -> bool:
-        """Says whether a question is still without an answer."""
-        return self._hangs_in is not None
+        """Says whether a question is without an answer."""
+        return bool(self._unanswered)
 
     def call(self, hook: str, device: DeviceName, call: Callable[[], Result]) -> Result:
-        """Returns what a hook returns. Raises: DeviceTimeoutError."""
+        """Returns the result of a hook. Raises: DeviceTimeoutError."""
         if hook in _QUESTIONS:
-            return self.ask(hook, device, call)
-        self._require_answers(device)
+            return self.ask(hook, device.id, call)
+        self._require_answers()
         # For the message of a load that runs out of time; without a limit nobody reads it.
         if not is_watched():
             return call()
         with note_place(f"{hook} of {self._provenance} for device {device}"):
             return call()
 
-    def ask(self, question: str, device: DeviceName, call: Callable[[], Result]) -> Result:
+    def ask(self, question: str, device_id: str, call: Callable[[], Result]) -> Result:
         """Returns the answer to a question. Raises: DeviceTimeoutError."""
-        self._require_answers(device)
-        key = (question, device.id)
-        if self._timeout is None or key in self._answered:
+        self._require_answers()
+        if self._timeout is None or (question, device_id) in self._answered:
             return call()
-
-        def give_up() -> None:
-            self._hangs_in = question
-
-        def come_back(result: Any, error: BaseException | None) -> None:
-            self._hangs_in = None
-            logger.info("%s has returned from %s after all", self._provenance, question)
-
-        answer = ask_within(
-            self._timeout, call, question=question, provenance=self._provenance, on_set_aside=give_up, on_return=come_back
-        )
-        self._answered.add(key)
+        try:
+            with note_place(f"{question} of {self._provenance}"):
+                answer = call_within(self._timeout, call, thread=f"hetero-{self._provenance.device} {question}")
+        except OutOfTimeError:
+            self._unanswered = question
+            raise self._describe("was set aside, its thread goes on") from None
+        self._answered.add((question, device_id))
         return answer
 
-    def _require_answers(self, device: DeviceName) -> None:
-        if self._hangs_in is not None:
-            raise describe_hanging(self._provenance, self._hangs_in, self._timeout, is_known=True)
+    def _require_answers(self) -> None:
+        if self._unanswered:
+            raise self._describe("has not answered before and is not asked again")
 
-
-def ask_within(
-    seconds: float,
-    call: Callable[[], Result],
-    *,
-    question: str,
-    provenance: Provenance,
-    on_set_aside: Callable[[], None],
-    on_return: OnReturn,
-) -> Result:
-    """Returns the answer to one question. Raises: DeviceTimeoutError that names plugin and question."""
-    try:
-        with note_place(f"{question} of {provenance}"):
-            return call_within(
-                seconds, call, thread=f"hetero-{provenance.device} {question}", on_set_aside=on_set_aside, on_return=on_return
-            )
-    except OutOfTimeError:
-        raise describe_hanging(provenance, question, seconds, is_known=False) from None
-
-
-def describe_hanging(provenance: Provenance, question: str, seconds: float | None, *, is_known: bool) -> DeviceTimeoutError:
-    """Returns the error for a plugin that does not answer; one that is known not to is not asked again."""
-    since = "has not answered before and is not asked again until it does" if is_known else "was set aside, its thread goes on"
-    return DeviceTimeoutError(
-        f"device {provenance.device} hangs: {provenance} has not returned from {question} within {seconds:g} s; it {since}. Other devices "
-        "are not affected. Look at its driver and hardware, update or uninstall the plugin, or give it more time with "
-        "Core(device_timeout=...)"
-    )
+    def _describe(self, state: str) -> DeviceTimeoutError:
+        return DeviceTimeoutError(
+            f"device {self._provenance.device} hangs: {self._provenance} has not returned from {self._unanswered} within "
+            f"{self._timeout:g} s; it {state}. Other devices are not affected. Look at its driver and hardware, update or uninstall the "
+            "plugin, or give it more time with Core(device_timeout=...)"
+        )

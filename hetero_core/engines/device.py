@@ -76,7 +76,7 @@ class EngineDevice:
 
     @hookimpl
     def load_network(
-        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None
     ) -> Executable:
         """Returns the compiled network. Raises: UnsupportedNodesError for nodes that the query refuses; LoadError."""
         require_all_supported(device, network, self.query_network(device, network, config) if query is None else query)
@@ -118,7 +118,7 @@ class EngineDevice:
                 )
         elif names:
             logger.warning("network '%s' was compiled on another machine; it is compiled again", network.name)
-        return self.load_network(device, network, config)
+        return self.load_network(device, network, config, None)
 
     def stamp(self, network: Network) -> Network:
         """Returns the network in opsets and a file format that the engine knows."""

@@ -131,7 +131,7 @@ class MappedFile:
     def _map_file(self, end: int) -> mmap.mmap:
         try:
             # The path was resolved: a link in its place was put there afterwards.
-            with io.FileIO(open_unlinked(self._path, os.O_RDONLY, folder=None, title=self._path)) as file:
+            with io.FileIO(open_unlinked(self._path, os.O_RDONLY)) as file:
                 self._check_length(os.fstat(file.fileno()).st_size, end)
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:

@@ -104,11 +104,14 @@ class RemoteDevice(Generic[AnyCarrier]):
         return QueryResult(dict.fromkeys(supported, str(device)), refused)
 
     @hookimpl
-    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        """The network, loaded at the host from its packed form."""
+    def load_network(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None
+    ) -> Executable:
+        """The network, loaded at the host from its packed form; with the device's answer to a query, if it was asked before."""
         carrier, settings = self._reach(device, config)
         bulk = carrier.ship(_pack(network))
-        return RemoteExecutable(carrier, lambda token: carrier.call("load", settings, bulk=bulk, token=token)[0])
+        answer = None if query is None else (tuple(query.supported), dict(query.refused))
+        return RemoteExecutable(carrier, lambda token: carrier.call("load", settings, answer, bulk=bulk, token=token)[0])
 
     @hookimpl
     def export_network(self, executable: RemoteExecutable) -> Payload:

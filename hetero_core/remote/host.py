@@ -1,6 +1,6 @@
 """The host: a Core that serves one device to a remote caller. Operations by name, arguments as plain values, bulk as buffers.
 
-    describe() -> keys, metrics, capabilities        load(config) + packed network -> network     run: `open_session`
+    describe() -> keys, metrics, capabilities        load(config, answer) + network -> network    run: `open_session`
     metric(name)    query(config) + packed network   import(config, trust) + blob -> network      export(network) -> blob
     network_metric(network, name)                    executed(network) -> steps                 close(network)
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hetero_core import hookspecs
-from hetero_core.contract import CancelToken
+from hetero_core.contract import CancelToken, QueryResult
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.cures import without_cures
 from hetero_core.devices.provenance import find_core_version
@@ -86,9 +86,10 @@ class Host:
         answer = self._core.query_network(_unpack(bulk), self._device, config)
         return dict(answer.supported), dict(answer.refused)
 
-    def _load(self, bulk: Bulk, config: dict[str, Any]) -> dict[str, Any]:
+    def _load(self, bulk: Bulk, config: dict[str, Any], answer: tuple[tuple[str, ...], dict[str, str]] | None) -> dict[str, Any]:
+        query = None if answer is None else QueryResult(dict.fromkeys(answer[0], self._device), answer[1])
         with without_cures():
-            return self._keep(self._core.load_network(_unpack(bulk), self._device, config))
+            return self._keep(self._core.load_network(_unpack(bulk), self._device, config, query=query))
 
     def _import(self, bulk: Bulk, config: dict[str, Any], trust: bool) -> dict[str, Any]:
         return self._keep(self._core.import_network(bytes(bulk[0]), self._device, config, trust=trust))

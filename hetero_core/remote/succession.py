@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
 from hetero_core import hookspecs
 from hetero_core.contract import CancelToken, ConfigKey, RunContext
 from hetero_core.devices.provenance import find_core_version
-from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
+from hetero_core.errors import DeadlineExceededError, DeviceCrashedError, DeviceUnavailableError, HeteroError
 from hetero_core.network.types import ValueSpec
 
 logger = logging.getLogger(__name__)
@@ -80,19 +81,72 @@ def describe_remote(carrier: Succession[Any], where: str) -> Description:
     return Description(keys, fields["metrics"], fields["full_name"], fields["exports"])
 
 
-class Link(Protocol):
-    """The near end of one host."""
+GRACE = 1.0
+"""Seconds that a host has to answer after nobody waits any more."""
 
-    @property
-    def is_dead(self) -> bool:
-        """Says whether the host has been seen to be gone."""
+
+class Link(ABC):
+    """The near end of one host. Safe for threads. A host that does not answer in time is ended, and the request is its culprit."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._end = ""
+        self._culprit: object = None
 
     @property
     def is_ended_by_us(self) -> bool:
         """Says whether the host was ended because it hung; it did not crash."""
+        return self._culprit is not None
 
+    @property
+    def is_dead(self) -> bool:
+        """Says whether the host has been seen to be gone."""
+        return bool(self._end)
+
+    @abstractmethod
+    def is_answered(self, request: Any) -> bool:
+        """Says whether the answer to a request is there, or the host is gone; waits for it some 50 ms."""
+
+    @abstractmethod
+    def cancel(self, request: Any) -> None:
+        """Tells the host that nobody waits for a request."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Ends the host at once."""
+
+    @abstractmethod
     def close(self) -> None:
         """Ends the host."""
+
+    def note_end(self, end: str, culprit: object = None) -> None:
+        """Keeps the first reason for the end of the host."""
+        with self._lock:
+            if not self._end:
+                self._end, self._culprit = end, culprit
+
+    def await_answer(self, request: Any, what: str, token: CancelToken | None, end_of_wait: float | None) -> None:
+        """Waits for the answer to a request, or for the end of the host. `what` is the request in messages.
+
+        Nobody waits after `end_of_wait`, on the clock of `time.monotonic`, or after the run of `token` is cancelled.
+        """
+        limit = None if end_of_wait is None else end_of_wait + GRACE
+        is_told = False
+        while not self.is_answered(request):
+            if token is not None and token.is_set and not is_told:
+                is_told, limit = True, monotonic() + GRACE
+                self.cancel(request)
+            if limit is not None and monotonic() > limit:
+                self.note_end(f"was ended: it did not answer in time while it {what}", request)
+                self.kill()
+                limit = None
+
+    def convert_end(self, request: object, message: str) -> HeteroError:
+        """Returns the error of a request whose host is gone: its deadline, another request that hung, or a crash."""
+        if self._culprit is None:
+            return DeviceCrashedError(message)
+        return DeadlineExceededError(message) if self._culprit is request else HostReplacedError(message)
 
 
 AnyLink = TypeVar("AnyLink", bound=Link)

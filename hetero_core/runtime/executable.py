@@ -26,9 +26,8 @@ from hetero_core.contract import (
 )
 from hetero_core.devices.config import LIMIT_KEYS, LOG_KEY, convert_config, resolve_key, take_back
 from hetero_core.devices.metrics import find_metric
-from hetero_core.devices.provenance import Provenance, call_named, call_plugin, describe_exit, is_interrupt, read_mapping
+from hetero_core.devices.provenance import Provenance, call_named, read_mapping
 from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY, THREAD_KEYS, read_value
-from hetero_core.devices.watch import LateCalls
 from hetero_core.errors import (
     BlobError,
     ClosedError,
@@ -59,9 +58,8 @@ from hetero_core.profile import Profile
 from hetero_core.runtime.executors import FORK_ADVICE, Submitting, Turns, keep_in_child
 from hetero_core.runtime.inputs import name_inputs, order_inputs
 from hetero_core.runtime.outputs import OutputCheck, own_outputs, watch_shapes
-from hetero_core.runtime.request import NO_STATE, InferRequest, RunsUnderWay, Start
+from hetero_core.runtime.request import NO_STATE, InferRequest, Start, wait_for_runs
 from hetero_core.runtime.transfers import bring_in, take_home
-from hetero_core.started import call_start, end_once
 
 if TYPE_CHECKING:
     from hetero_core.blobs.container import BlobHeader
@@ -136,13 +134,13 @@ class ExecutableNetwork:
         self.submit = binding.executor.submit
         self.to_host = binding.to_host
         self.from_host = binding.from_host
-        self.late_runs = LateCalls()
         self.where = f"network '{name}' on {binding.device}"
         self._fingerprint = fingerprint
         self._binding = binding
         self.provenance = binding.provenance
         self._is_closed = False
-        self._under_way = RunsUnderWay()
+        self.thread_of_run: dict[RunContext, int] = {}
+        """The runs that the device has not ended, each with the thread that computes it; 0 if the device started it by itself."""
         self._process = os.getpid()
         keep_in_child(self)
         is_bare = binding.run == executable.run
@@ -205,8 +203,9 @@ class ExecutableNetwork:
             if beside is None or beside is NO_STATE:
                 return self.executable.create_state()
             return self.executable.create_spare(beside)
-        except BaseException as error:  # noqa: BLE001  # as in run_host
-            raise self._convert_error(error) from _find_cause(error)
+        except Exception as error:  # noqa: BLE001  # a device may raise anything; the caller meets one kind
+            blamed = self.blame_device(error)
+            raise blamed from blamed.__cause__
 
     def open_context(self, state: object, token: CancelToken | None = None) -> RunContext:
         """Returns the context of a run that begins here: measured if PERF_COUNT is set, limited by MEMORY_LIMIT and DEADLINE."""
@@ -246,65 +245,71 @@ class ExecutableNetwork:
         profile = context.profile
         if profile is not None:
             profile.begin_run()
-        self._enter(context, get_ident())
+        self._enter(context, get_ident())  # of the thread that computes
         try:
             if self._is_host:
                 return self.run(inputs, context)
             placed = bring_in(self, inputs, profile)
             return take_home(self, self.run(placed, context), profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
-        except BaseException as error:  # noqa: BLE001  # a device may raise anything; the caller meets one kind
-            raise self._convert_error(error) from _find_cause(error)
+        except Exception as error:  # noqa: BLE001  # as in create_state
+            blamed = self.blame_device(error)
+            raise blamed from blamed.__cause__
         finally:
-            self._under_way.leave(context)
-            if profile is not None:
-                profile.end_run()
+            self._leave(context)
 
     def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Starts a run with inputs in the device's memory; `done` gets outputs on the host. Raises: as `run_host` does."""
         start, profile = self.executable.start, context.profile
         assert start is not None
 
-        def leave() -> None:
-            self._under_way.leave(context)
-            if profile is not None:
-                profile.end_run()
+        def end(outputs: Any, error: BaseException | None) -> None:
+            if error is None and not self._is_host:
+                try:
+                    outputs = take_home(self, outputs, profile, context.tensors)
+                except BaseException as failure:  # noqa: BLE001  # an error of the run for its waiting thread
+                    outputs, error = None, failure
+            # The device is done: the callback may close the network.
+            self._leave(context)
+            done(outputs, error)
 
-        fetch = None if self._is_host else lambda outputs: take_home(self, outputs, profile, context.tensors)
-        where = f"{self.provenance}: {self.where}"
-        end = end_once(done, where=where, leave=leave, take_home=fetch)
-        dropped = f"{self.provenance} had not ended a run of {self.where} when the network was closed"
         if profile is not None:
             profile.begin_run()
-        self._enter(context, lambda: end(None, ClosedError(dropped)))
+        self._enter(context, 0)
         try:
-            call_start(start, inputs if self._is_host else bring_in(self, inputs, profile), context, end, where=where)
-        except BaseException as error:  # noqa: BLE001  # as in run_host
-            self._under_way.leave(context)
-            raise self._convert_error(error) from _find_cause(error)
+            start(inputs if self._is_host else bring_in(self, inputs, profile), context, end)
+        except Exception as error:  # noqa: BLE001  # as in create_state
+            self._leave(context)
+            blamed = self.blame_device(error)
+            raise blamed from blamed.__cause__
 
-    def _enter(self, context: RunContext, end: int | Callable[[], None]) -> None:
+    def _enter(self, context: RunContext, thread: int) -> None:
         """Notes a run that is under way. Raises: ClosedError."""
         # Before the question whether it is closed: `close` looks at the runs after it has set that.
-        self._under_way.runs[context] = end
+        self.thread_of_run[context] = thread
         try:
             self._require_open()
         except ClosedError:
-            self._under_way.leave(context)
+            del self.thread_of_run[context]
             raise
 
-    def _convert_error(self, error: BaseException) -> BaseException:
-        return error if is_interrupt(error) else self.blame_device(error)
+    def _leave(self, context: RunContext) -> None:
+        """Notes that the device has returned from a run."""
+        self.thread_of_run.pop(context, None)
+        if context.profile is not None:
+            context.profile.end_run()
 
     def blame_device(self, error: BaseException) -> HeteroError:
-        """Returns the error to raise for a failed run: a HeteroError with a note added, any other error as an InferenceError."""
+        """Returns the error to raise for a failed run: a HeteroError with a note added, any other error as an InferenceError, whose
+        cause it is.
+        """
         where = f"on {self.device} ({self.provenance})"
-        if not isinstance(error, Exception):
-            return describe_exit(error, blame=str(self.provenance), where=f"a run of network '{self.name}'")
         if isinstance(error, HeteroError):
             error.add_note(f"while network '{self.name}' ran {where}")
             return error
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-        return InferenceError(f"network '{self.name}' failed {where}: {type(error).__name__}: {error}{notes}")
+        blamed = InferenceError(f"network '{self.name}' failed {where}: {type(error).__name__}: {error}{notes}")
+        blamed.__cause__ = error
+        return blamed
 
     # Exports and views
 
@@ -334,7 +339,10 @@ class ExecutableNetwork:
         from hetero_core.devices.provenance import find_core_version
 
         self._require_open()
-        payload = self._add_border(_check_payload(self._binding.export(), str(self.provenance)))
+        payload = self._binding.export()
+        if not isinstance(payload, Payload):
+            raise PluginError(f"{self.provenance} returned {type(payload).__name__} from export_network; expected a Payload")
+        payload = self._add_border(payload)
         header = BlobHeader(
             device=self.device.name,
             distribution=self.provenance.distribution,
@@ -380,7 +388,7 @@ class ExecutableNetwork:
     def list_executed(self, origins: tuple[str, ...] = ()) -> tuple[ExecutedNode, ...]:
         """Returns the steps in order; a single step for `origins` if the device does not report any. Raises: PluginError."""
         blame = f"device {self.device}"
-        nodes = call_plugin(self.executable.executed_nodes, blame=blame, where="executed_nodes")
+        nodes = call_named(self.executable.executed_nodes, blame=blame, where="executed_nodes")
         if nodes is None:
             inputs, outputs = (tuple(spec.name for spec in specs) for specs in (self.all_inputs, self.all_outputs))
             types = tuple(spec.type for spec in self.all_outputs)
@@ -396,7 +404,7 @@ class ExecutableNetwork:
         self.require_process()
         metrics = self._metrics()
         value, question = find_metric(name, metrics, self.where)
-        return call_plugin(value, blame=self.provenance, where=question) if callable(value) else value
+        return call_named(value, blame=self.provenance, where=question) if callable(value) else value
 
     def _metrics(self) -> dict[str, Any]:
         blame = str(self.provenance)
@@ -408,7 +416,7 @@ class ExecutableNetwork:
             "LOADED_FROM_CACHE": self._binding.is_from_cache,
             "REFERENCE_NODES": (),
             **read_mapping(
-                call_plugin(self.executable.metrics, blame=blame, where="metrics of a network"), blame=blame, where="its metrics"
+                call_named(self.executable.metrics, blame=blame, where="metrics of a network"), blame=blame, where="its metrics"
             ),
         }
         return {**metrics, "SUPPORTED_METRICS": tuple(sorted((*metrics, "SUPPORTED_METRICS")))}
@@ -467,22 +475,18 @@ class ExecutableNetwork:
     def close(self) -> None:
         """Releases what the device holds for this network; a second call, and one in a forked child, does nothing.
 
-        Waits for the runs that are under way, and cancels those that take more than 10 seconds. If the device still computes a run after
-        that, or one that was given up, its memory cannot be released safely: the device stays open, with a warning.
+        Waits for the runs that are under way, and cancels those that take more than 10 seconds. If the device still computes a run a
+        second later, its memory cannot be released safely: the network stays open, with a warning.
         """
         if self._is_closed:
             return
         self._is_closed = True
         if self._process != os.getpid():
             return
-        if self.late_runs.count:
-            logger.warning("%r is not closed: %d runs that exceeded DEADLINE have not returned", self, self.late_runs.count)
-            return
-        count = self._under_way.drain()
+        count = wait_for_runs(self.thread_of_run)
         if count:
             logger.warning("%r is not closed: %d runs have not returned after they were cancelled", self, count)
             return
-        self._binding.executor.retire()
         if self._replacements is not None:
             self._replacements.close()
         call_named(self.executable.close, blame=self.provenance, where=f"close of network '{self.name}'")
@@ -507,11 +511,6 @@ class ExecutableNetwork:
         return f"ExecutableNetwork('{self.name}' on {self.device})"
 
 
-def _find_cause(error: BaseException) -> BaseException | None:
-    """Returns the cause of the error that is raised for a failed run: the device's own error, unless it is raised itself."""
-    return error.__cause__ if isinstance(error, HeteroError) or is_interrupt(error) else error
-
-
 def _drop_specs(specs: tuple[ValueSpec, ...], names: Collection[str]) -> tuple[ValueSpec, ...]:
     """Returns the specs without those of these names."""
     return tuple(spec for spec in specs if spec.name not in names) if names else specs
@@ -523,22 +522,6 @@ def _find_resident(border: Border, inputs: tuple[ValueSpec, ...], outputs: tuple
     memory_out = {spec.name: spec.memory for spec in outputs}
     ties = [state for state in border.states if HOST != memory_in[state.input] == memory_out[state.output]]
     return frozenset(name for state in ties for name in (state.input, state.output))
-
-
-def _check_payload(payload: Any, blame: str) -> Payload:
-    """Returns what a plugin exports, when it is a payload of bytes by name. Raises: PluginError."""
-    if not isinstance(payload, Payload):
-        raise PluginError(f"{blame} returned {type(payload).__name__} from export_network; expected a Payload")
-    if not isinstance(payload.version, int) or isinstance(payload.version, bool):
-        raise PluginError(f"{blame} returned a Payload of version {payload.version!r} from export_network; expected an int")
-    for name, section in read_mapping(payload.sections, blame=blame, where="export_network").items():
-        try:
-            memoryview(section).cast("B")
-        except (TypeError, ValueError) as error:
-            raise PluginError(
-                f"{blame} returned from export_network the section '{name}' of {type(section).__name__}; expected contiguous bytes"
-            ) from error
-    return payload
 
 
 def read_deadline(config: Mapping[str, Any]) -> float | None:

@@ -64,9 +64,6 @@ class Submitting(Protocol):
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
         """Returns the future of a task."""
 
-    def retire(self) -> None:
-        """Lets the threads end."""
-
 
 class Turns:
     """The place of one network on an executor that it shares with others: runs of a higher MODEL_PRIORITY go first."""
@@ -82,9 +79,6 @@ class Turns:
     def set_priority(self, priority: str) -> None:
         """Gives the runs that are submitted from now on another MODEL_PRIORITY."""
         self._rank = RANKS[priority]
-
-    def retire(self) -> None:
-        """Does nothing: the threads are those of the other networks, too."""
 
 
 EXIT_SECONDS = 10.0
@@ -173,10 +167,6 @@ class Executor:
         self._lock = threading.Lock()
         self._is_closed = False
         self._process = os.getpid()
-        self._retired: list[threading.Thread] = []
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
         from queue import PriorityQueue, SimpleQueue  # a network that is only asked to its face has no executor
 
         self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if self._is_ranked else SimpleQueue()
@@ -185,13 +175,6 @@ class Executor:
         # A thread refers to the queue, not to the executor, whose threads end with its last reference.
         self._end = weakref.finalize(self, _dismiss, self._tasks, self._threads)
         self._end.atexit = False
-
-    def retire(self) -> None:
-        """Lets the threads end after what is queued; a later task starts new ones. For a network that is closed and may still be held."""
-        with self._lock:
-            self._retired = [thread for thread in (*self._retired, *self._threads) if thread.is_alive()]
-            self._end()
-            self._begin_anew()
 
     def submit(self, task: Callable[[], Any], *, rank: int = RANKS["MEDIUM"]) -> Future[Any]:
         """Returns the future of a task that one of the threads runs, in the order in which they come; in a ranked executor those of a
@@ -230,7 +213,7 @@ class Executor:
 
     def join(self, deadline: float | None) -> None:
         """Waits for the threads to end, except for the calling thread: a callback may close the Core."""
-        for thread in (*self._retired, *self._threads):
+        for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(None if deadline is None else max(deadline - monotonic(), 0))
 

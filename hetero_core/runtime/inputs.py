@@ -406,14 +406,12 @@ def _convert_numbers(value: Any, value_type: TensorType, where: str) -> np.ndarr
 def _find_lost(numbers: np.ndarray[Any, Any], converted: np.ndarray[Any, Any], *, is_float: bool) -> np.ndarray[Any, Any]:
     """Returns which numbers are not kept: integers that change, and decimals that become infinite."""
     flat, results = numbers.reshape(-1), converted.reshape(-1)
-    lost: np.ndarray[Any, Any]
+    if is_float:
+        results = results.astype(np.float64)
     if numbers.dtype.kind == "f":
-        lost = np.isfinite(flat) & ~np.isfinite(results.astype(np.float64))
-    elif is_float:
-        lost = np.array([float(result) != int(number) for result, number in zip(results.astype(np.float64), flat, strict=True)])
-    else:
-        lost = np.array([int(result) != int(number) for result, number in zip(results, flat, strict=True)])
-    return lost
+        return np.isfinite(flat) & ~np.isfinite(results)  # type: ignore[no-any-return]  # an array
+    # As objects of Python, which compare integers of any size exactly.
+    return results.astype(object) != flat.astype(object)  # type: ignore[no-any-return]  # an array
 
 
 def _name_numbers(numbers: np.ndarray[Any, Any]) -> str:

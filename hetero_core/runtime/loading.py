@@ -63,9 +63,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_MOST_LATE_CALLS = 8
-"""Loads of a device that may be late at once; each keeps a thread, and the memory that the device has taken for it."""
-
 
 def call_in_time(
     call: Callable[[], Result],
@@ -85,26 +82,13 @@ def call_in_time(
     # Within a load that has less time left, that load is ended in time.
     if seconds is None or (outer is not None and outer <= monotonic() + seconds):
         return call()
-    patience = target.entry.patience
-    if patience.late_calls.count >= _MOST_LATE_CALLS:
-        raise DeadlineExceededError(
-            f"{what} on {target.device} was not begun: {patience.late_calls.count} calls before have not returned after their DEADLINE; "
-            f"{target.entry.provenance} hangs. Start the process anew"
-        )
-
-    def come_back(result: Any, error: BaseException | None) -> None:
-        patience.late_calls.add(-1)
-        if error is None and discard is not None:
-            discard(result)
-
     try:
         return call_within(
             seconds,
             call,
             thread=f"hetero-{target.device} {what}",
             is_budget=True,
-            on_set_aside=lambda: patience.late_calls.add(1),
-            on_return=come_back,
+            on_late_result=discard,
         )
     except OutOfTimeError as error:
         place = f"it is in {error.place}" if error.place else "it is in the core itself"

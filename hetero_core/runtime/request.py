@@ -9,8 +9,8 @@ of a failed run stays behind. With DEADLINE the device works on a thread that ca
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from time import monotonic
+from collections.abc import Callable, Mapping
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.contract import Array, Done, RunContext
@@ -38,15 +38,13 @@ CLOSE_SECONDS = 10.0
 """Seconds that closing a network waits for its runs before it cancels them."""
 CANCEL_SECONDS = 1.0
 """Seconds that it then waits for devices that ask whether they are cancelled."""
-MOST_LATE_RUNS = 32
-"""Runs of one network that may be late at once; each keeps a thread, and the arrays that it was given."""
+_POLL_SECONDS = 0.005
 NO_STATE: Any = object()
 """Stands for working memory that the device has yet to make."""
 
 Callback = Callable[["InferRequest", BaseException | None], None]
 Start = Callable[[tuple[Array, ...], RunContext, Done], None]
 Outcome = tuple[tuple[Any, ...], BaseException | None]
-End = Callable[[], None]
 
 
 class Run:
@@ -66,10 +64,7 @@ class Run:
         self.is_over = False
         self.is_detached = False
         self.wake: Callable[[], None] | None = None
-        # Of runs with DEADLINE: whether the device computes it, whether it still does after the end, and the timer that ends it.
-        self.is_at_work = False
-        self.is_late = False
-        self.timer: threading.Timer | None = None
+        self.timer: threading.Timer | None = None  # ends a run with DEADLINE
         # Held until the end. An event would take 5 us of every run.
         self._gate = threading.Lock()
         self._gate.acquire()
@@ -215,11 +210,6 @@ class InferRequest:
         if context.profile is not None:
             named = name_inputs(merged, network.inputs, network=network.name)
             self._copied_inputs = count_copied_bytes(named, ordered[: len(network.inputs)], network.inputs)
-        if network.deadline is not None and network.late_runs.count >= MOST_LATE_RUNS:
-            raise DeadlineExceededError(
-                f"a run of {network.where} was not begun: {network.late_runs.count} runs before have not returned after their DEADLINE; "
-                "the device hangs. Start the process anew"
-            )
         run = Run(computing, self.states.join(ordered), context, network.deadline)
         with self._lock:
             self.require_idle("start a run")
@@ -247,11 +237,8 @@ class InferRequest:
             return
 
         def work() -> None:
-            outcome = self._compute(run)
-            self._leave_work(run)
-            self._end(run, *outcome)
+            self._end(run, *self._compute(run))
 
-        run.is_at_work = True
         # A daemon: stuck in a device, it keeps neither the interpreter nor a pool of the Core from ending.
         threading.Thread(target=work, name=f"hetero-{self._network.device} run", daemon=True).start()
         if not run.wait(seconds):
@@ -271,7 +258,6 @@ class InferRequest:
                 future.add_done_callback(lambda ended: self._end_dropped(run) if ended.cancelled() else None)
                 return
             self._give_state(run)
-            run.is_at_work = run.deadline is not None
             start(run.inputs, run.context, lambda outputs, error: self._arrive(run, outputs, error))
         except BaseException as error:
             run.is_detached = False
@@ -307,23 +293,10 @@ class InferRequest:
 
     def _arrive(self, run: Run, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         """Ends a run that the device started by itself."""
-        self._leave_work(run)
         if error is None:
-            self._end(run, *self._collect(run, () if outputs is None else outputs))
-            return
-        blamed = run.network.blame_device(error)
-        # A device may tell anything in place of an error; a waiting thread must go on.
-        cause: Any = error.__cause__ if blamed is error else error
-        blamed.__cause__ = cause if isinstance(cause, BaseException) else None
-        self._end(run, (), blamed)
-
-    def _leave_work(self, run: Run) -> None:
-        """Says that the device has returned from a run."""
-        with self._lock:
-            run.is_at_work = False
-            if run.is_late:
-                run.is_late = False
-                self._network.late_runs.add(-1)
+            self._end(run, *self._collect(run, outputs))
+        else:
+            self._end(run, (), run.network.blame_device(error))
 
     # End
 
@@ -339,9 +312,6 @@ class InferRequest:
             run.error = error
             if is_abandoned:
                 self._state = NO_STATE
-            if run.is_at_work:
-                run.is_late = True
-                self._network.late_runs.add(1)
             # A caller who waits gets the error once; that of a detached run stays for `wait`.
             self._running, self._last = None, run if run.is_detached else None
             if error is None:
@@ -383,7 +353,7 @@ class InferRequest:
         limits = run.context.limits
         node = "" if limits is None else limits.node
         place = f"it was in node {node}" if node else "the device was at work"
-        if not run.is_at_work:
+        if run.context not in run.network.thread_of_run:
             place = "it had not begun, the device was busy"
         error = DeadlineExceededError(
             f"a run of {self._network.where} has not ended within DEADLINE={run.deadline:g} s: {place}. It was set aside with its working "
@@ -468,58 +438,20 @@ class InferRequest:
         return self._profile
 
 
-class RunsUnderWay:
-    """The runs of one network that its device has not ended. Entering and leaving take no lock: each is one operation of a dict.
-
-    `runs` holds, by context, the number of the thread that computes a run, or a function that ends one that the device has started by
-    itself. Whoever begins a run enters it there.
-    """
-
-    def __init__(self) -> None:
-        self.runs: dict[RunContext, int | End] = {}
-        self._changed = threading.Event()
-        self._is_draining = False
-
-    def leave(self, context: RunContext) -> None:
-        """Takes a run away, if it is still there."""
-        self.runs.pop(context, None)
-        # Asked after the run was taken away, and set before the runs are listed; an event costs more than the rest.
-        if self._is_draining:
-            self._changed.set()
-
-    def drain(self) -> int:
-        """Waits for all runs but those of the calling thread, cancels those that take too long; returns how many are left.
-
-        Runs that a device has started and not ended after all that are ended here for the request or thread that waits.
-        """
-        self._is_draining = True
-        if self._wait(CLOSE_SECONDS):
-            return 0
-        for context in self._list_others():
-            context.token.is_set = True
-        if self._wait(CANCEL_SECONDS):
-            return 0
-        others = self._list_others()
-        for context in others:
-            end = self.runs.get(context)
-            if callable(end):
-                end()
-            else:
-                context.token.drop()
-        return len(others)
-
-    def _wait(self, seconds: float) -> bool:
-        """Says whether no other run is left within the time."""
-        deadline = monotonic() + seconds
-        while self._list_others():
-            self._changed.clear()
-            if self._list_others() and not self._changed.wait(max(deadline - monotonic(), 0)):
-                return False
-        return True
-
-    def _list_others(self) -> list[RunContext]:
-        here = threading.get_ident()
-        return [context for context, end in list(self.runs.items()) if end != here]
+def wait_for_runs(thread_of_run: Mapping[RunContext, int]) -> int:
+    """Waits for the runs of other threads, and cancels those that take more than CLOSE_SECONDS; returns the number that is left."""
+    here = threading.get_ident()
+    end = monotonic() + CLOSE_SECONDS
+    while runs := [context for context, thread in list(thread_of_run.items()) if thread != here]:
+        now = monotonic()
+        if now > end or all(context.token.is_set for context in runs):
+            end = min(end, now)
+            for context in runs:
+                context.token.is_set = True
+        if now > end + CANCEL_SECONDS:
+            return len(runs)
+        sleep(_POLL_SECONDS)
+    return 0
 
 
 def _wake_loop(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:

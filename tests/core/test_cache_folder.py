@@ -135,7 +135,7 @@ def test_load_does_not_wait_for_ever(
     (entry,) = list_entries(folder)
     entry.unlink()
     lock = FileLock(entry.with_suffix(".lock"))
-    assert lock.acquire(0, on_wait=lambda holder: pytest.fail(holder))
+    assert lock.acquire(0, on_wait=lambda: pytest.fail("waited"))
     monkeypatch.setattr(cache_module, "LOCK_SECONDS", 0)
     assert [load(), load()] == [False, False]
     assert warned == [f"another process has held '{entry.with_suffix('.lock')}' for 0 s; loading without the cache"] * 2

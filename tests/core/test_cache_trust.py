@@ -37,10 +37,6 @@ def make_dangling_link(path: Path, tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "nothing")
 
 
-def make_second_name(path: Path, tmp_path: Path) -> None:
-    path.hardlink_to(tmp_path / "precious")
-
-
 def make_pipe(path: Path, tmp_path: Path) -> None:
     os.mkfifo(path)
 
@@ -67,7 +63,6 @@ def enter_folder(folder: Path) -> Iterator[None]:
 OBSTACLES = {
     make_link: "is a link, expected a plain file",
     make_dangling_link: "is a link, expected a plain file",
-    make_second_name: "is a second name of another file, expected a lock; remove it",
     make_pipe: "is a pipe, expected a plain file",
     make_socket: "is a socket",
     make_folder: "Is a directory",
@@ -101,28 +96,6 @@ def test_entry_that_is_no_file_is_a_warning_and_is_replaced(
     assert stat.S_ISREG((folder / f"{key}.blob").lstat().st_mode)
 
 
-def test_link_to_an_entry_is_no_entry(load: Callable[..., bool], folder: Path, tmp_path: Path, warned: list[str]) -> None:
-    assert not load()
-    (entry,) = folder.iterdir()
-    entry.rename(tmp_path / "elsewhere")
-    entry.symlink_to(tmp_path / "elsewhere")
-    assert [load(), load()] == [False, True]
-    assert "is a link" in warned[0]
-
-
-def test_file_in_the_place_of_a_lock_keeps_its_words(load: Callable[..., bool], folder: Path, key: str) -> None:
-    lock = folder / f"{key}.lock"
-    lock.write_bytes(b"my thesis")
-    held: list[bytes] = []
-    descriptor = os.open(lock, os.O_RDONLY)
-    try:
-        assert not load()
-        held.append(os.read(descriptor, 100))
-    finally:
-        os.close(descriptor)
-    assert held == [b"my thesis"]
-
-
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
 def test_folder_that_others_may_write_is_refused_with_the_reason(
     load: Callable[..., bool], tmp_path: Path, warned: list[str], mode: int
@@ -132,8 +105,7 @@ def test_folder_that_others_may_write_is_refused_with_the_reason(
     shared.chmod(mode)
     assert [load(CACHE_DIR=str(shared)), load(CACHE_DIR=str(shared))] == [False, False]
     assert list(shared.iterdir()) == []
-    assert f"the cache folder '{shared}' cannot be used: others than its owner may write to it (mode {mode:04o}" in warned[0]
-    assert "run chmod go-w on it, or take a folder of your own, of mode 0700; nothing is kept in it" in warned[0]
+    assert f"the cache folder '{shared}' cannot be used: others may write to '{shared}' (mode {mode:04o}); run chmod" in warned[0]
 
 
 @needs_root
@@ -143,7 +115,7 @@ def test_group_that_is_not_the_owners_alone_counts_as_others(load: Callable[...,
     os.chown(shared, 0, STRANGER)
     shared.chmod(0o770)
     assert not load(CACHE_DIR=str(shared))
-    assert "group 4711" in warned[0]
+    assert "others may write to" in warned[0]
 
 
 def test_private_group_of_a_user_is_the_user(tmp_path: Path) -> None:
@@ -171,7 +143,8 @@ def test_folder_of_another_user_below_one_that_all_may_write_is_refused(
     os.chown(prepared, STRANGER, STRANGER)
     assert not load(CACHE_DIR=str(prepared))
     assert list(prepared.iterdir()) == []
-    assert "it belongs to user 4711, expected 0, and stands below a folder in which others may put one (mode 1777" in warned[0]
+    assert "others may write to" in warned[0]
+    assert "(mode 1777)" in warned[0]
 
 
 @needs_root

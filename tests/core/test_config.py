@@ -97,8 +97,8 @@ def test_later_layers_win_over_defaults() -> None:
         merged["RATIO"] = 1  # type: ignore[index]  # it is read-only
 
 
-@pytest.mark.parametrize("key", [ConfigKey(list, [], "no such type"), ConfigKey(tuple, (), "a list", is_arguments=True)])
-def test_impossible_declaration_blames_the_plugin(key: ConfigKey) -> None:
+def test_impossible_declaration_blames_the_plugin() -> None:
+    key = ConfigKey(list, [], "no such type")
     with pytest.raises(PluginError, match="plugin X declares"):
         declare_keys({"KEY": key}, blame="plugin X")
 

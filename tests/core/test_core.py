@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import types
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
+from hetero_cpu.device import CpuDevice
+from hetero_template.device import TemplateDevice
 
 from hetero_core import ConfigKey, Core, Executable, Extension, Network, Payload, QueryResult, TensorType, hookimpl
 from hetero_core.contract import DeviceName
@@ -219,54 +219,6 @@ class Made(Device):
         return True
 
 
-class Factory:
-    def __init__(self) -> None:
-        self.made: list[weakref.ref[Made]] = []
-        self.closed: list[str] = []
-
-    @hookimpl
-    def create_device(self) -> Made:
-        device = Made(self.closed)
-        self.made.append(weakref.ref(device))
-        return device
-
-
-def test_device_that_was_made_for_a_name_is_closed_when_name_and_networks_are_gone(
-    core: Core, read: Callable[..., Network]
-) -> None:
-    factory = Factory()
-    core.register_plugin("MINE", factory)
-    loaded = core.load_network(read(ADD), "MINE")
-    request = loaded.create_infer_request()
-    core.unregister_plugin("MINE")
-    del loaded
-    gc.collect()
-    core.register_plugin("MINE", factory)
-    assert factory.closed == [], "a request holds its network, and that its device"
-    assert request.infer({"x": np.ones(2, np.float32)})["y"].tolist() == [2, 2]
-    del request
-    gc.collect()
-    core.unregister_plugin("MINE")
-    assert factory.closed == ["MINE"]
-    gc.collect()
-    assert [one() for one in factory.made] == [None]
-    core.close()
-    assert factory.closed == ["MINE"], "and not once more"
-
-
-@pytest.mark.usefixtures("small_heap")
-def test_names_that_come_and_go_leave_nothing_behind(core: Core, read: Callable[..., Network]) -> None:
-    factory = Factory()
-    for _ in range(20):
-        core.register_plugin("MINE", factory)
-        core.load_network(read(ADD), "MINE")
-        gc.collect()
-        core.unregister_plugin("MINE")
-    assert factory.closed == ["MINE"] * 20
-    gc.collect()
-    assert [one() for one in factory.made] == [None] * 20
-
-
 def test_object_that_is_the_device_itself_may_come_back_and_is_closed_once(core: Core, read: Callable[..., Network]) -> None:
     closed: list[str] = []
     device = Made(closed)
@@ -397,3 +349,12 @@ def test_no_device_is_auto(core: Core, read: Callable[..., Network]) -> None:
     assert str(loaded.device) == "AUTO"
     assert loaded([np.array([1, 2], np.float32)])["y"].tolist() == [-1, -2]
     assert set(core.query_network(network).supported.values()) == {"AUTO"}
+
+
+def test_answer_of_a_query_reaches_the_device(core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch) -> None:
+    network = read(ADD)
+    answers = {device: core.query_network(network, device) for device in ("CPU", "TEMPLATE", "PROCESS:TEMPLATE")}
+    for device in (CpuDevice, TemplateDevice):
+        monkeypatch.setattr(device, "query_network", lambda *_: pytest.fail("asked again"))
+    for name, answer in answers.items():
+        assert core.load_network(network, name, query=answer).infer({"x": np.ones(2, np.float32)})["y"].tolist() == [2, 2]

@@ -133,28 +133,9 @@ def test_plugin_that_hangs_is_asked_once(impatient: Core, hanging: Hanging, read
         lambda: impatient.get_metric("HANGING", "FULL_DEVICE_NAME"),
         lambda: impatient.load_network(network, "HETERO:HANGING,CPU"),
     ):
-        with pytest.raises(DeviceTimeoutError, match="it has not answered before and is not asked again until it does"):
+        with pytest.raises(DeviceTimeoutError, match="it has not answered before and is not asked again"):
             call()
     assert hanging.asked[question] == 1
-
-
-@pytest.mark.parametrize("question", ["create_device", "config_keys", "the metric FULL_DEVICE_NAME"])
-def test_plugin_that_answers_after_all_is_used_again(
-    impatient: Core, hanging: Hanging, read: Callable[..., Network], question: str
-) -> None:
-    hanging.question = question
-    with pytest.raises(DeviceTimeoutError):
-        impatient.get_metric("HANGING", "FULL_DEVICE_NAME")
-    hanging.go_on.set()
-
-    def is_back() -> bool:
-        try:
-            return bool(impatient.load_network(read(ADD), "HANGING").infer({"x": X})["y"].tolist() == [6])
-        except DeviceTimeoutError:
-            return False
-
-    wait_until(is_back)
-    assert hanging.asked["create_device"] == 1
 
 
 def test_other_devices_are_created_while_one_hangs(hanging: Hanging, read: Callable[..., Network]) -> None:
@@ -202,15 +183,6 @@ def test_plugin_that_waits_for_another_one_is_not_blamed_for_it(impatient: Core,
     with pytest.raises(DeviceTimeoutError, match="^device HANGING hangs: ") as caught:
         impatient.get_metric("ASKING", "FULL_DEVICE_NAME")
     assert any("while it created device ASKING" in note for note in caught.value.__notes__)
-    hanging.go_on.set()
-
-    def is_back() -> bool:
-        try:
-            return bool(impatient.get_metric("ASKING", "FULL_DEVICE_NAME"))
-        except DeviceTimeoutError:
-            return False
-
-    wait_until(is_back)
 
 
 def test_core_closes_while_a_plugin_hangs(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
@@ -221,8 +193,6 @@ def test_core_closes_while_a_plugin_hangs(hanging: Hanging, caplog: pytest.LogCa
         core.get_metric("HANGING", "FULL_DEVICE_NAME")
     core.close()
     assert "device HANGING is not closed: plugin HANGING" in caplog.text
-    hanging.go_on.set()
-    wait_until(lambda: hanging.is_closed)
 
 
 def test_plugin_that_hangs_when_it_is_closed_is_left(hanging: Hanging) -> None:

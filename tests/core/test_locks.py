@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,17 +13,17 @@ from hetero_core.blobs.cache import FileLock
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
 
 
-def refuse(holder: str) -> None:
-    pytest.fail(f"waited for {holder}")
+def refuse() -> None:
+    pytest.fail("waited")
 
 
 def test_one_holder_at_a_time_and_the_file_goes_with_it(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     first, second = FileLock(path), FileLock(path)
     assert first.acquire(0, on_wait=refuse)
-    told: list[str] = []
-    assert not second.acquire(0, on_wait=told.append)
-    assert told == [f"process {os.getpid()}"]
+    waits: list[bool] = []
+    assert not second.acquire(0, on_wait=lambda: waits.append(True))
+    assert waits == [True]
     assert path.stat().st_mode & 0o777 == 0o600
     first.release()
     assert not path.exists()
@@ -38,7 +37,7 @@ def test_threads_enter_one_after_the_other(tmp_path: Path) -> None:
     def enter() -> None:
         for _ in range(20):
             lock = FileLock(tmp_path / "x.lock")
-            assert lock.acquire(60, on_wait=lambda _: None)
+            assert lock.acquire(60, on_wait=lambda: None)
             inside[0] += 1
             most[0] = max(most[0], inside[0])
             count[0] += 1
@@ -66,9 +65,7 @@ def test_killed_holder_lets_go(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         lock = FileLock(path)
-        told: list[str] = []
-        assert not lock.acquire(0, on_wait=told.append)
-        assert told == [f"process {holder.pid}"]
+        assert not lock.acquire(0, on_wait=lambda: None)
         holder.send_signal(signal.SIGKILL)
         holder.wait(60)
     assert path.exists(), "a killed process removes nothing"

@@ -166,15 +166,6 @@ def test_quoted_id_of_another_case_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["HETERO:" * 9 + "CPU", "HETERO:" + "(HETERO:" * 8 + "CPU" + ")" * 8, "MULTI:A,(" + "B:(" * 3000 + "CPU" + ")" * 3001]
-)
-def test_devices_within_one_another_are_refused_beyond_a_depth(text: str) -> None:
-    with pytest.raises(DeviceNameError, match="names devices within one another on more than 8 levels") as caught:
-        parse_device_name(text)
-    assert len(str(caught.value)) < 250
-
-
-@pytest.mark.parametrize(
     "text", ["HETERO:" * 8 + "CPU", "HETERO:" + ",".join(["(BATCH:CPU(4))", 'GPU."a:b:c"'] * 20), "MULTI:" + "BATCH:A," * 20 + "C"]
 )
 def test_long_list_is_not_deep(text: str) -> None:

@@ -118,7 +118,7 @@ class OneName(TemplateDevice):
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        loaded = super().load_network(device, network, config)
+        loaded = super().load_network(device, network, config, None)
         assert isinstance(loaded, TemplateExecutable)
         own = loaded.memory
         loaded.inputs, loaded.outputs = (

@@ -105,7 +105,7 @@ class Live(TemplateDevice):
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        executable = super().load_network(device, network, config)
+        executable = super().load_network(device, network, config, None)
         assert isinstance(executable, TemplateExecutable)
         compute, buffers = executable.run, {}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hetero_core import ConfigKey, Core, Executable, ExecutableNetwork, Network, RunContext, hookimpl
+from hetero_core import ConfigKey, Core, Executable, ExecutableNetwork, Network, hookimpl
 from hetero_core.devices.query import require_all_supported
 from hetero_core.errors import PluginError
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
@@ -40,55 +38,9 @@ def device_with(change: Callable[[PlainExecutable], None]) -> PlainDevice:
     return Changed()
 
 
-class Starting(PlainExecutable):
-    """Has a `start` alone, which a test sets."""
-
-    begin: Callable[[tuple[Any, ...], Callable[..., None]], Any]
-    run = Executable.run
-
-    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Callable[..., None]) -> Any:
-        return self.begin(inputs, done)
-
-
-def start_with(begin: Callable[[tuple[Any, ...], Callable[..., None]], Any]) -> PlainDevice:
-    class Started(PlainDevice):
-        def make_executable(self, network: Network) -> Executable:
-            executable = Starting(network)
-            executable.begin = begin
-            return executable
-
-    return Started()
-
-
 def test_class_in_place_of_an_object_is_said(load: Load) -> None:
     with pytest.raises(PluginError, match=r"is the class PlainDevice; a device is an object, as PlainDevice\(\)"):
         load(PlainDevice)
-
-
-def test_hook_that_is_a_property_is_refused(load: Load) -> None:
-    class Property(PlainDevice):
-        @property
-        def metrics(self) -> Mapping[str, Any]:
-            return {}
-
-    with pytest.raises(
-        PluginError, match=r"has metrics as a property, which nobody calls; a hook is a method marked with @hookimpl"
-    ):
-        load(Property())
-
-
-def test_unmarked_method_that_is_named_nearly_as_a_hook_is_warned_of(load: Load, caplog: pytest.LogCaptureFixture) -> None:
-    class Near(PlainDevice):
-        def load_networks(self) -> None:
-            """Near a hook that the device has."""
-
-        def config_kesy(self) -> Mapping[str, Any]:
-            return {}
-
-    with caplog.at_level(logging.WARNING, "hetero_core"):
-        load(Near())
-    (record,) = caplog.records
-    assert record.getMessage().endswith("has config_kesy, which is no hook and not marked; the hook config_keys is named nearly so")
 
 
 def test_default_of_another_type_than_its_key_is_refused(load: Load) -> None:
@@ -130,7 +82,6 @@ def test_query_that_is_no_result_is_said_by_load_too(load: Load) -> None:
 @pytest.mark.parametrize(
     ("side", "memory", "message"),
     [
-        ("inputs", None, r"'x' with the memory None; expected a text"),
         ("inputs", "card", r"'x' in the memory 'card', and has no hook from_host"),
         ("outputs", "card", r"'y' in the memory 'card', and has no hook to_host"),
     ],
@@ -151,50 +102,3 @@ def test_error_of_close_names_the_plugin(load: Load) -> None:
     with pytest.raises(OverflowError) as caught:
         network.close()
     assert [note.startswith("raised by plugin MINE (module ") for note in caught.value.__notes__] == [True]
-
-
-async def _coroutine() -> None:
-    raise AssertionError("not awaited")
-
-
-BEGINNINGS: dict[str, tuple[Callable[[tuple[Any, ...], Callable[..., None]], Any], str]] = {
-    "outputs returned": (
-        lambda inputs, done: (-inputs[0],),
-        r"`start` returned tuple; it returns nothing, and `done\(outputs, None\)`",
-    ),
-    "a coroutine": (lambda inputs, done: _coroutine(), r"`start` is a coroutine, which nobody awaits"),
-    "no error": (lambda inputs, done: done((-inputs[0],)), r"`done` was called with 1 argument; expected done\(outputs, None\)"),
-    "nothing": (lambda inputs, done: done(), r"`done` was called with 0 arguments"),
-    "neither": (lambda inputs, done: done(None, None), r"`done` was called with neither outputs nor an error"),
-    "a text": (lambda inputs, done: done(None, "lost"), r"called `done` with the error 'lost'; expected None or an exception"),
-}
-
-
-@pytest.mark.parametrize("runs_at_once", [True, False], ids=["infer", "start_async"])
-@pytest.mark.parametrize(("begin", "message"), BEGINNINGS.values(), ids=list(BEGINNINGS))
-def test_misuse_of_start_or_done_ends_the_run_with_what_is_wrong(load: Load, begin: Any, message: str, runs_at_once: bool) -> None:
-    request = load(start_with(begin)).create_infer_request()
-
-    def run() -> None:
-        if runs_at_once:
-            request.infer({"x": X})
-            return
-        request.start_async({"x": X})
-        assert request.wait(60), "the run has not ended"
-
-    with pytest.raises(PluginError, match=message):
-        run()
-
-
-def test_misuse_of_done_on_another_thread_ends_the_run(load: Load) -> None:
-    threads: list[threading.Thread] = []
-
-    def begin(inputs: tuple[Any, ...], done: Callable[..., None]) -> None:
-        threads.append(threading.Thread(target=lambda: done((-inputs[0],))))
-        threads[0].start()
-
-    request = load(start_with(begin)).create_infer_request()
-    request.start_async({"x": X})
-    with pytest.raises(PluginError, match=r"plugin MINE .*: `done` was called with 1 argument"):
-        request.wait(60)
-    threads[0].join()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Executable, ExecutableNetwork, Network, QueryResult, RunContext, ValueSpec, hookimpl
-from hetero_core.errors import ClosedError, InferenceError, PluginError
+from hetero_core.errors import ClosedError, InferenceError
 
 X = np.array([3], np.float32)
 
@@ -78,25 +78,6 @@ def test_closed_network_is_not_started(network: ExecutableNetwork) -> None:
         request.start_async({"x": X})
     assert executable.started == 0
     assert request.wait(0)
-
-
-@pytest.mark.parametrize("told", [SystemExit(2), "no error", 7], ids=["exit", "text", "number"])
-def test_anything_that_a_device_tells_in_place_of_an_error_reaches_wait(network: ExecutableNetwork, told: Any) -> None:
-    executable = network.executable
-    assert isinstance(executable, Starting)
-    executable.told = told
-    request = network.create_infer_request()
-    request.start_async({"x": X})
-    with pytest.raises(PluginError, match=f"plugin STARTING .*({type(told).__name__}|called `done` with the error {told!r})"):
-        request.wait(60)
-
-
-def test_exit_of_a_start_blames_the_plugin(network: ExecutableNetwork) -> None:
-    executable = network.executable
-    assert isinstance(executable, Starting)
-    executable.failure = SystemExit(3)
-    with pytest.raises(PluginError, match="plugin STARTING .* raised SystemExit: 3 in a run of network 'g'"):
-        network.create_infer_request().start_async({"x": X})
 
 
 @pytest.mark.parametrize("config", [{}, {"PERF_COUNT": True}, {"DEADLINE": 60.0}], ids=["plain", "measured", "deadline"])
@@ -207,22 +188,6 @@ def test_error_of_the_transfer_home_ends_the_run(core: Core, read: Callable[[str
         request.wait(60)
 
 
-def test_second_call_of_done_is_ignored_with_a_warning_that_names_the_plugin(
-    core: Core, read: Callable[[str], Network], remote: RemoteDevice, caplog: pytest.LogCaptureFixture
-) -> None:
-    network = core.load_network(read(TEXT), "REMOTE")
-    assert isinstance(network.executable, Remote)
-    network.executable.ends = 2
-    request = network.create_infer_request()
-    request.start_async({"x": X})
-    assert request.wait(60)
-    network.executable.thread.join()
-    (record,) = caplog.records
-    assert record.getMessage().startswith("plugin REMOTE (module ")
-    assert record.getMessage().endswith("network 'g' on REMOTE called `done` a second time for one run; the call is ignored")
-    assert request.get_tensor("y").tolist() == [6]
-
-
 class Gated(Starting):
     """Computes when its gate is opened, and looks whether it is cancelled; notes whether it was closed in a run."""
 
@@ -288,23 +253,6 @@ def test_close_cancels_a_run_that_takes_too_long(network: ExecutableNetwork, run
     network.close()
     assert gated.was_closed_in_run is False
     end()
-
-
-def test_run_that_the_queue_of_a_plugin_has_dropped_ends_when_the_network_is_closed(
-    network: ExecutableNetwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.0)
-    monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 0.0)
-    gated = Gated(network)  # type: ignore[arg-type]  # it has inputs and outputs
-    gated.drops = True
-    monkeypatch.setattr(network, "executable", gated)
-    request = network.create_infer_request()
-    request.start_async({"x": X})
-    network.close()
-    with pytest.raises(ClosedError, match="plugin STARTING .* had not ended a run of network 'g' on STARTING when the network was"):
-        request.wait(60)
-    assert gated.was_closed_in_run is None
-    assert "is not closed: 1 runs have not returned after they were cancelled" in caplog.text
 
 
 def test_network_may_be_closed_by_the_callback_of_its_run(network: ExecutableNetwork) -> None:

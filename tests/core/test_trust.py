@@ -43,7 +43,7 @@ class NativeDevice(CpuDevice):
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         self.imports += 1
         self.executed.append(bytes(payload.read_code("kernels")))
-        return self.load_network(device, unpack_network(payload.sections), config)
+        return self.load_network(device, unpack_network(payload.sections), config, None)
 
 
 @pytest.fixture

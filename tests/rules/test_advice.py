@@ -6,11 +6,6 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import pytest
-
-from hetero_core.devices.cures import name_distribution
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = re.compile(r"(?:(hetero)-|(plugins)/)([a-z]+)\[([a-z0-9]+(?:,[a-z0-9]+)*)\]")
@@ -34,19 +29,3 @@ def test_extras_that_are_named_exist() -> None:
     assert len(advice) > 20, "the expression finds what it should"
     wrong = [row for row in advice if row[2] not in PROJECTS[row[1]].get("optional-dependencies", {})]
     assert wrong == []
-
-
-def list_devices() -> dict[str, Any]:
-    return {
-        device: project
-        for project in PROJECTS.values()
-        for device in project.get("entry-points", {}).get("hetero_core.devices", ())
-    }
-
-
-@pytest.mark.parametrize("device", ["CPU", "HETERO", "OPENVINO", "ORT"])
-def test_distribution_of_a_device_is_the_one_that_announces_it(device: str) -> None:
-    name, _, extra = name_distribution(device).strip("'").rstrip("]").partition("[")
-    project = list_devices()[device]
-    assert project["name"] == name
-    assert not extra or project["optional-dependencies"][extra], "the extra brings something"

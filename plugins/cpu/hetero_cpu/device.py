@@ -94,7 +94,7 @@ class CpuDevice:
 
     @hookimpl
     def load_network(
-        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None
     ) -> Executable:
         """Compiles the network into bound kernels."""
         return self._load(device, network, config, query)

@@ -89,7 +89,7 @@ class GpuDevice:
 
     @hookimpl
     def load_network(
-        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None
     ) -> Executable:
         """Writes the weights to the card and binds the kernels."""
         require_all_supported(device, network, self.query_network(device, network) if query is None else query)

@@ -12,23 +12,19 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from time import monotonic
 from weakref import WeakSet
 
 from hetero_core.contract import CancelToken
-from hetero_core.errors import DeadlineExceededError, DeviceCrashedError
-from hetero_core.remote.succession import HostReplacedError
+from hetero_core.errors import DeviceCrashedError
+from hetero_core.remote.succession import GRACE, Link
 from hetero_core.runtime.executors import call_in_child
 from hetero_process.channel import CANCEL, CONTROL, LANE, NOTES, Channel, Message, open_block, open_lane
 
-GRACE = 1.0
-"""Seconds that a child has to give up what nobody waits for any more."""
 _POLL = 50
-"""Milliseconds between two looks at whether the caller has given up."""
+"""Milliseconds between two checks whether the caller has given up."""
 
 
 class _Lane:
@@ -42,11 +38,12 @@ class _Lane:
         self.requests = 0
 
 
-class ProcessLink:
-    """One child process. Safe for threads."""
+class ProcessLink(Link):
+    """One child process."""
 
     def __init__(self, device: str, python: str, memory: int) -> None:
-        self._device, self._python = device, python
+        super().__init__(device)
+        self._python = python
         self._has_answered = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lifeline, lifeline = _open_lifeline()
@@ -74,22 +71,10 @@ class ProcessLink:
             theirs.close()
             os.close(lifeline)
         self._control = ours
-        self._lock = threading.Lock()
         self._lanes: list[_Lane] = []
         self._free: deque[_Lane] = deque()
-        self._end = self._last_node = ""
-        self._culprit: object = None
+        self._last_node = ""
         _links.add(self)
-
-    @property
-    def is_ended_by_us(self) -> bool:
-        """Says whether the child was ended because it hung; it did not crash."""
-        return self._culprit is not None
-
-    @property
-    def is_dead(self) -> bool:
-        """Says whether the child has been seen to be gone."""
-        return bool(self._end)
 
     def request(
         self,
@@ -113,7 +98,8 @@ class ProcessLink:
         try:
             lane.requests += 1
             lane.channel.send(lane.requests, kind, text, files)
-            answer = self._await(lane, what, token, None if end_of_wait is None else end_of_wait + GRACE)
+            self.await_answer(lane, what, token, end_of_wait)
+            answer = lane.channel.receive()
         except OSError:
             answer = None
         except BaseException:  # an interrupt: the answer is still to come, and the lane is of no use for another request
@@ -122,12 +108,10 @@ class ProcessLink:
         if answer is None:
             lane.channel.close()
             self._bury()
-            if self._culprit is lane:
-                raise DeadlineExceededError(str(self._describe_end(what)))
-            raise self._describe_end(what, is_bystander=self._culprit is not None)
+            raise self.convert_end(lane, self._describe_end(what))
         self._free.append(lane)
         self._has_answered = True
-        if self._end:
+        if self.is_dead:
             self._close_lanes()
         return answer
 
@@ -155,26 +139,16 @@ class ProcessLink:
             while True:
                 self._free.pop().channel.close()
 
-    def _await(self, lane: _Lane, what: str, token: CancelToken | None, limit: float | None) -> Message | None:
-        """Returns the answer, None if the child is gone. Raises: OSError if its end is."""
-        is_told = False
-        while True:
-            if lane.channel.wait(_POLL):
-                return lane.channel.receive()
-            if self._end:
-                return None
-            if token is not None and token.is_set and not is_told:
-                is_told, limit = True, monotonic() + GRACE
-                self._tell(CANCEL, lane)
-            if limit is not None and monotonic() > limit:
-                self.kill(f"it did not answer in time while it {what}", culprit=lane)
-                return None
+    def is_answered(self, request: _Lane) -> bool:
+        """Says whether the answer is there, or the child is gone."""
+        return bool(request.channel.wait(_POLL)) or self.is_dead
 
-    def kill(self, reason: str, *, culprit: object) -> None:
-        """Ends the child at once because of a request; the others that are under way are told that it was not theirs."""
-        with self._lock:
-            if not self._end:
-                self._culprit, self._end = culprit, f"was ended: {reason}"
+    def cancel(self, request: _Lane) -> None:
+        """Tells the child that nobody waits for the request of a lane."""
+        self._tell(CANCEL, request)
+
+    def kill(self) -> None:
+        """Ends the child at once."""
         self._process.kill()
         self._bury()
 
@@ -185,20 +159,18 @@ class ProcessLink:
         except subprocess.TimeoutExpired:
             self._process.kill()
             status = self._process.wait()
+        self.note_end(reason or _describe_status(status))
         with self._lock:
-            if not self._end:
-                self._end = reason or _describe_status(status)
             if not self._notes.closed:
                 self._last_node = os.pread(self._notes.fileno(), NOTES, 0).partition(b"\0")[0].decode(errors="replace")
                 self._notes.close()
             self._lifeline.close()
 
-    def _describe_end(self, what: str, *, is_bystander: bool = False) -> DeviceCrashedError:
-        kind = HostReplacedError if is_bystander else DeviceCrashedError
+    def _describe_end(self, what: str) -> str:
         is_bare = self._python and not self._has_answered
         hint = f"; '{self._python}' has to have hetero-process and the packages of the device" if is_bare else ""
         node = f"; the last node that began is {self._last_node}" if self._last_node else ""
-        return kind(f"device {self._device} in process {self._process.pid} {self._end} while it {what}{node}{hint}")
+        return f"device {self._device} in process {self._process.pid} {self._end} while it {what}{node}{hint}"
 
     def close(self) -> None:
         """Lets the child end, and waits for it; one that hangs is ended."""

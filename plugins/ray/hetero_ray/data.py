@@ -18,6 +18,7 @@ from hetero_core.errors import InferenceError
 
 if TYPE_CHECKING:
     from hetero_core.core import Model
+    from hetero_core.runtime.executable import ExecutableNetwork
 
 PATH = "path"
 """The column of a result that names the file."""
@@ -99,9 +100,19 @@ class RowPredictor(Predictor):
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the outputs and the columns that are no inputs. Raises: as `infer_rows`."""
-        from hetero_ray.rows import infer_rows
-
         inputs = {name: value for name, value in batch.items() if name in self.names}
         count = len(next(iter(batch.values())))
         others = {name: value for name, value in batch.items() if name not in self.names}
         return {**others, **infer_rows(self.network, inputs, count)}
+
+
+def infer_rows(network: ExecutableNetwork, inputs: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Returns the outputs of inputs that hold `count` rows. Raises: as `infer`; InferenceError for an output without a row for each."""
+    outputs = network.infer(dict(inputs))
+    for name, value in outputs.items():
+        if value.shape[:1] != (count,):
+            raise InferenceError(
+                f"output '{name}' has shape {value.shape} for a batch of {count} rows, expected {count} as its first dimension; "
+                "give the network in files, or a model whose outputs have the batch first"
+            )
+    return outputs

@@ -15,7 +15,7 @@ from ray import serve
 from hetero_core import Core
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import HeteroError
-from hetero_ray.rows import infer_rows
+from hetero_ray.data import infer_rows
 
 if TYPE_CHECKING:
     from hetero_core.core import ModelFile

@@ -106,9 +106,11 @@ class TemplateDevice(DeviceHooks):
         return query_by_transform(device, network, lambda _: transformed, refuse)
 
     @hookimpl
-    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        """Refuses what the query refuses, with its reasons, and compiles the rest from the same table."""
-        require_all_supported(device, network, self.query_network(device, network, config))
+    def load_network(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None
+    ) -> Executable:
+        """Compiles the network. Raises: UnsupportedNodesError with the refusals of the query, the caller's or one of its own."""
+        require_all_supported(device, network, self.query_network(device, network, config) if query is None else query)
         program = compile_program(transform_network(network), xp=XP, extensions=self._extensions)
         return TemplateExecutable(network, program, memory=f"{device.name}:{device.id or IDS[0]}")
 
@@ -121,7 +123,7 @@ class TemplateDevice(DeviceHooks):
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Loads the network of a blob that the core has checked; what this device refuses today is refused here, too."""
         payload.require_version(PAYLOAD_VERSION)
-        return self.load_network(device, unpack_network(payload.sections), config)
+        return self.load_network(device, unpack_network(payload.sections), config, None)
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:

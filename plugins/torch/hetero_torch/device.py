@@ -83,7 +83,7 @@ class TorchDevice(DeviceHooks):
         return query_by_transform(device, network, lambda _: transformed, lambda node, _: reasons.get(node.name))
 
     @hookimpl
-    def load_network(self, device: DeviceName, network: Network, query: QueryResult | None = None) -> Executable:
+    def load_network(self, device: DeviceName, network: Network, query: QueryResult | None) -> Executable:
         """Writes the weights to the place and binds the functions."""
         require_all_supported(device, network, self.query_network(device, network) if query is None else query)
         place = self._places.find(device.id)
@@ -105,7 +105,7 @@ class TorchDevice(DeviceHooks):
     def import_network(self, device: DeviceName, payload: Payload) -> Executable:
         """Loads the network of a blob that the core has checked."""
         payload.require_version(1)
-        return self.load_network(device, unpack_network(payload.sections))
+        return self.load_network(device, unpack_network(payload.sections), None)
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:
