@@ -14,12 +14,12 @@ from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
-from hetero_cpu.blas import needs_limit
-from hetero_cpu.kernel_choice import (
+from hetero_cpu.machine.availability import (
     AUTO,
     KERNEL_CHOICES,
     KERNELS_KEY,
     NO,
+    NUMPY,
     VERIFY_CHOICES,
     VERIFY_KEY,
     YES,
@@ -27,11 +27,11 @@ from hetero_cpu.kernel_choice import (
     describe_machine_code,
     find_code_folder,
 )
-from hetero_cpu.providers import NUMPY
+from hetero_cpu.run.blas import needs_limit
 
 if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
-    from hetero_cpu.sources import NetworkSource
+    from hetero_cpu.stored.payload import NetworkSource
 
 
 class CpuDevice:
@@ -86,7 +86,7 @@ class CpuDevice:
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
         """Takes what the kernels table has."""
         from hetero_core.kernels.registry import find_refusals  # an import of a blob asks about no node
-        from hetero_cpu.passes import strip_network
+        from hetero_cpu.plan.passes import strip_network
 
         stripped = strip_network(network)
         reasons = find_refusals(stripped, extensions=self._extensions)
@@ -103,13 +103,15 @@ class CpuDevice:
         self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
     ) -> CpuExecutable:
         require_all_supported(device, network, self.query_network(device, network) if query is None else query)
-        from hetero_cpu.sources import NetworkSource  # passes, which an import may do without
+        from hetero_cpu.stored.payload import NetworkSource  # passes, which an import may do without
 
         return self._open(device, NetworkSource(network), config)
 
     def _open(self, device: DeviceName, source: NetworkSource, config: Mapping[str, Any]) -> CpuExecutable:
-        from hetero_cpu.executable import CpuExecutable  # only a network that runs needs these two
-        from hetero_cpu.limited_executable import LimitedExecutable
+        from hetero_cpu.executable import (
+            CpuExecutable,  # only a network that runs needs these two
+            LimitedExecutable,
+        )
 
         threads = config[THREADS_KEY]
         kind = LimitedExecutable if needs_limit() else CpuExecutable
@@ -138,7 +140,7 @@ class CpuDevice:
         payload.require_version(1, 2)
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
         if kernels != NUMPY:
-            from hetero_cpu.stored.blob_network import find_blob_network  # machine code
+            from hetero_cpu.stored.payload import find_blob_network  # machine code
 
             source = find_blob_network(payload, config[THREADS_KEY], is_once=bool(config[WEIGHTS_ONCE_KEY]))
             if source is not None:

@@ -12,30 +12,129 @@ import logging
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.contract import RunContext
-from hetero_cpu import open_plans
-from hetero_cpu.executed import MOST_PLANS, TellingExecutable
-from hetero_cpu.kernel_choice import AUTO
-from hetero_cpu.kernel_set import warn_of_slow_kernels, warn_where_toolkit_computes
-from hetero_cpu.planning.instance import WrongTypeError, lay_inputs
-from hetero_cpu.planning.later import build_plan, compile_toolkit, join, specialize
-from hetero_cpu.planning.plan import ExecutionPlan
-from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
-from hetero_cpu.planning.signature import read_static_signature
-from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.providers import NUMPY
-from hetero_cpu.verification import Verifier
+from hetero_core.contract import Executable, RunContext
+from hetero_core.executed import ExecutedNode, list_nodes, name_layout
+from hetero_core.kernels.products import multiply_with
+from hetero_core.network.types import ValueType
+from hetero_cpu.machine.availability import AUTO, NUMPY
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.passes import build_plan, compile_toolkit, join, name_nodes, specialize
+from hetero_cpu.plan.plan import ExecutionPlan, Foreign, PlannedStep, count_constant_bytes
+from hetero_cpu.run import plans as open_plans
+from hetero_cpu.run.blas import limit_blas, warn_of_slow_kernels
+from hetero_cpu.run.instance import WrongTypeError, lay_inputs
+from hetero_cpu.run.plans import OpenPlanInUse, PlanInUse, has_room, open_teams
+from hetero_cpu.run.verification import Verifier
+from hetero_cpu.stored.payload import NetworkSource
+from hetero_cpu.symbols.size_class import read_static_signature
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
     from hetero_core.network.graph import Network
-    from hetero_cpu.open.plan import OpenPlan
-    from hetero_cpu.open_plans import Planning
-    from hetero_cpu.planning.signature import Signature
-    from hetero_cpu.sources import NetworkSource
+    from hetero_cpu.plan.open_plan import OpenPlan
+    from hetero_cpu.run.blas import ProductTeam
+    from hetero_cpu.run.plans import OpenPlans, Planning
+    from hetero_cpu.symbols.size_class import Signature
+
+
+MOST_PLANS = 16
+
+
+class TellingExecutable(Executable):
+    """An executable on CPU that tells its steps and its metrics."""
+
+    source: NetworkSource
+    _only_plan: PlanInUse | None
+    _program: Program | None
+    _plans: OrderedDict[Signature, PlanInUse]
+    _open_plans: OpenPlans
+    _plan_count: int
+    _is_ordered: bool
+    native_weights: PackedWeights
+    _verifier: Verifier
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Metrics of the plans: how many were made and may be kept, their memory, and their steps that call the toolkit."""
+        from hetero_cpu.symbols.sizes import value_of  # an import of a blob needs no symbols
+
+        return {
+            "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
+            "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
+            "CPU_WEIGHT_BYTES": lambda: self.native_weights.nbytes + sum(memory.nbytes for memory in self.source.packed),
+            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(
+                self._list_plans(), (*self.source.constants, *self._list_toolkit_constants()), packed=self.source.packed
+            ),
+            "CPU_KERNELS_READY": lambda: not self._is_ordered,
+            "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
+            "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
+            "CPU_VERIFIED_PLANS": lambda: self._verifier.plans,
+            "CPU_VERIFY_SECONDS": lambda: self._verifier.seconds,
+            "CPU_REFUTED": lambda: self._verifier.has_refuted,
+        }
+
+    @property
+    def transformed(self) -> Network:
+        """The network after the passes that do not ask for sizes."""
+        return self.source.open()
+
+    @property
+    def calls_blas(self) -> bool:
+        """True if a run without limits may call NumPy's BLAS, and also where it depends on the shapes of the inputs."""
+        in_use = self._only_plan
+        return in_use is None or in_use.needs_check or in_use.is_refuted or in_use.plan.calls_blas
+
+    def _list_toolkit_constants(self) -> list[Any]:
+        program = self._program
+        return [] if program is None else [value for value in program.values if hasattr(value, "__array_interface__")]
+
+    def _list_plans(self) -> list[ExecutionPlan]:
+        return [in_use.plan for in_use in (*self._plans.copy().values(), *self._open_plans.plans)]
+
+    def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
+        """Notes which outputs only the next run reads: a cache among them grows where it lies."""
+        self._open_plans.appended = frozenset(output_of_input.values())
+        return {}
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...]:
+        """The steps of the plan that was used last; before the first run of a network with open sizes its nodes one by one."""
+        network = self.source.open()
+        used = self._only_plan or next(iter([*reversed(list(self._plans.values())), *reversed(self._open_plans.plans)]), None)
+        if used is None or used.is_refuted:
+            return list_nodes(name_nodes(network), network.types, kernel="toolkit")
+        return list_steps(used.plan, network.types)
+
+
+def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:
+    """Returns the steps of a plan in order. Layouts are those in the arena, a layout of four axes in channels last is "acdb"."""
+    return tuple(
+        ExecutedNode(
+            step.node.name,
+            step.node.op_type,
+            step.node.origins,
+            step.work.reads,
+            step.writes,
+            _name_kernel(step),
+            tuple(_find_layout(step.strides.get(value)) for value in step.writes),
+            tuple(types.get(value) for value in step.writes),
+        )
+        for step in plan.steps
+    )
+
+
+def _name_kernel(step: PlannedStep) -> str:
+    if isinstance(step.work, Foreign):
+        return "toolkit"
+    return "machine code" if step.work.kernels else "NumPy"
+
+
+def _find_layout(strides: tuple[int, ...] | None) -> str:
+    """Returns the axes from the largest stride to the smallest, those of equal strides in order; "" where they are not known."""
+    return "" if strides is None else name_layout(sorted(range(len(strides)), key=lambda axis: -strides[axis]))
+
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +324,7 @@ class CpuExecutable(TellingExecutable):
         """
         special = specialize(self.transformed, signature)
         if self._open_plans.is_wanted(signature):
-            from hetero_cpu.open.making import make_open_plan
+            from hetero_cpu.plan.tabulating import make_open_plan
 
             class_plan = yield from make_open_plan(
                 self.transformed,
@@ -340,3 +439,54 @@ class CpuExecutable(TellingExecutable):
         self._open_plans.wait()
         if self._teams is not None:
             self._teams.close()
+
+
+def warn_where_toolkit_computes(plan: ExecutionPlan) -> None:
+    """Warns of slow kernels if the toolkit computes steps of a plan."""
+    if plan.foreign_count:
+        warn_of_slow_kernels()
+
+
+class LimitedExecutable(CpuExecutable):
+    """A program for processes with several processors; a class of its own, so that a process with one pays nothing for it."""
+
+    def __init__(
+        self, source: NetworkSource, extensions: Mapping[tuple[str, str], Any], *, workers: int, streams: int = 1, **options: Any
+    ) -> None:
+        """`options`: those of `CpuExecutable`."""
+        # A load is not limited: threadpoolctl would be imported, and most plans never call BLAS.
+        self._team: ProductTeam | None = None
+        self._is_loaded = False
+        super().__init__(source, extensions, workers=workers, streams=streams, **options)
+        self._streams, self._is_loaded = streams, True
+
+    def _run_plan(self, in_use: PlanInUse | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs, with BLAS limited meanwhile, where it may be called."""
+        is_bare = in_use is not None and not (in_use.calls_blas or in_use.needs_check or in_use.is_refuted)
+        if is_bare and context.limits is None:
+            return super()._run_plan(in_use, inputs, context)
+        with self._share_products():
+            return super()._run_plan(in_use, inputs, context)
+
+    def _make_plan(self, signature: Signature) -> PlanInUse | None:
+        """Returns a new plan; making one may call BLAS as well."""
+        if not self._is_loaded:
+            return super()._make_plan(signature)
+        with self._share_products():
+            return super()._make_plan(signature)
+
+    @contextmanager
+    def _share_products(self) -> Iterator[None]:
+        if self._team is None:
+            from hetero_cpu.run.blas import ProductTeam  # only NumPy's products need it
+
+            with self._lock:
+                self._team = self._team or ProductTeam(self.workers, self._streams)
+        with limit_blas(), multiply_with(self._team.multiply):
+            yield
+
+    def close(self) -> None:
+        """Ends the helping threads, too."""
+        super().close()
+        if self._team is not None:
+            self._team.close()

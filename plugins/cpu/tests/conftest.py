@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cpu import executable
-from hetero_cpu.open.evaluation import Products
-from hetero_cpu.open.instance import OpenInstance
-from hetero_cpu.open_plans import OpenPlans
-from hetero_cpu.planning.fusion import Extra, Group
-from hetero_cpu.planning.plan import ExecutionPlan
-from hetero_cpu.planning.planner import build_plan
-from hetero_cpu.planning.recipe import NO_HALO, Halo, Recipe, Site
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.operators.groups import Extra, Group
+from hetero_cpu.operators.recipe import NO_HALO, Halo, Recipe, Site
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.plan import ExecutionPlan
+from hetero_cpu.plan.planner import build_plan
+from hetero_cpu.run.instance import OpenInstance
+from hetero_cpu.run.plans import OpenPlans
+from hetero_cpu.symbols.evaluation import Products
 from hetero_tests.fixed_plans import fix_plan
 from hetero_tests.plan_verifier import verify_plan
 
@@ -154,7 +154,7 @@ def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Native steps as a processor with vectors of this width plans and compiles them."""
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
     import hetero_cpu.machine.compiler as compiler
-    from hetero_cpu import providers
+    from hetero_cpu.operators import steps as providers
 
     if compiler.find_width() < request.param:
         pytest.skip(f"the processor has no vectors of {request.param} elements")

@@ -15,11 +15,11 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.machine.native import NativeCall
-from hetero_cpu.planning.alike_calls import AlikeCalls
-from hetero_cpu.planning.instance import allocate_arena, lay_arrays
-from hetero_cpu.planning.plan import ExecutionPlan
-from hetero_cpu.planning.recipe import Bind, Recipe
+from hetero_cpu.machine.calls import NativeCall
+from hetero_cpu.machine.memory import allocate_arena
+from hetero_cpu.operators.recipe import Bind, Recipe
+from hetero_cpu.plan.plan import ExecutionPlan
+from hetero_cpu.run.instance import AlikeCalls, lay_arrays
 
 from hetero_core import Core
 

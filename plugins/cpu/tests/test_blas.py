@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu import blas
-from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.limited_executable import LimitedExecutable
+from hetero_cpu.executable import CpuExecutable, LimitedExecutable
+from hetero_cpu.run import blas
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from hetero_core import Core, Extension
@@ -44,7 +43,7 @@ class Looking:
 def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Core, Looking]]:
     """Four processors, and a BLAS that takes four, whatever the machine has."""
     counts = ("hetero_core.devices.device.count_processors", "hetero_core.devices.metrics.count_processors")
-    for count in (*counts, "hetero_cpu.blas.count_affinity"):
+    for count in (*counts, "hetero_cpu.run.blas.count_affinity"):
         monkeypatch.setattr(count, lambda: 4)
     operator = Looking()
     with threadpool_limits(4, user_api="blas"), Core() as core:
@@ -62,7 +61,7 @@ def test_run_has_one_thread_of_blas_and_leaves_no_limit_behind(looking: tuple[Co
 
 def test_process_with_one_processor_never_touches_blas(looking: tuple[Core, Looking], monkeypatch: pytest.MonkeyPatch) -> None:
     core, operator = looking
-    monkeypatch.setattr("hetero_cpu.blas.count_affinity", lambda: 1)
+    monkeypatch.setattr("hetero_cpu.run.blas.count_affinity", lambda: 1)
     monkeypatch.setattr(blas._blas, "enter", None)
     network = core.load_network(onnx.parser.parse_model(MODEL), "CPU")
     assert type(network.executable) is CpuExecutable
@@ -145,7 +144,7 @@ def test_limit_holds_in_every_thread_that_runs(looking: tuple[Core, Looking]) ->
 
 FORK = """
 import os, warnings
-from hetero_cpu.blas import limit_blas
+from hetero_cpu.run.blas import limit_blas
 from threadpoolctl import threadpool_info, threadpool_limits
 
 warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads, from Python 3.12 on
@@ -174,7 +173,7 @@ def test_forked_child_has_no_limit_of_its_parents_runs() -> None:
 def test_environment_is_as_it_was_after_a_limit() -> None:
     # In a process of its own: the import that would change it happens once.
     code = """import os
-from hetero_cpu.blas import import_threadpoolctl
+from hetero_cpu.run.blas import import_threadpoolctl
 before = dict(os.environ)
 import_threadpoolctl()
 assert dict(os.environ) == before"""

@@ -14,15 +14,15 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="plans of machine code are named by its version")
 
+from hetero_cpu.machine.calls import NativeCall, address_of
 from hetero_cpu.machine.compiler import Kernel, find_width
-from hetero_cpu.machine.native import NativeCall, address_of
-from hetero_cpu.open.tabulating import tabulate_fixed_plan
-from hetero_cpu.open.terms import NotOpenError
-from hetero_cpu.planning.plan import Block, ExecutionPlan, PlannedStep
-from hetero_cpu.planning.recipe import Recipe
-from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.stored.blob_network import KIND, BlobNetwork, name_blob_plan
+from hetero_cpu.operators.recipe import Recipe
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.plan import Block, ExecutionPlan, PlannedStep
+from hetero_cpu.plan.tabulating import tabulate_fixed_plan
+from hetero_cpu.stored.payload import KIND, BlobNetwork, name_blob_plan
 from hetero_cpu.stored.plans import Memories, NotStorableError, WrittenPlan, read_plan, write_plan
+from hetero_cpu.symbols.terms import NotOpenError
 
 from hetero_core import Core
 from hetero_core.blobs.store import FOLDER, open_private_folder

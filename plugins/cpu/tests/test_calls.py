@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.planning.calls import BoundStep, CurrentRun, list_calls
+from hetero_cpu.run.instance import BoundStep, CurrentRun, list_calls
 
 from hetero_core import Core, Extension, Network
 from hetero_core.contract import CancelToken

@@ -14,9 +14,9 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.passes import strip_network
-from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.sources import NetworkSource
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.passes import strip_network
+from hetero_cpu.stored.payload import NetworkSource
 
 from hetero_core import Core, Network
 from hetero_core.conformance.oracles import run_onnxruntime

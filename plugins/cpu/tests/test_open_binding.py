@@ -10,15 +10,14 @@ import numpy as np
 import onnx
 import pytest
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.open.arrays import OpenArray
-from hetero_cpu.open.evaluation import Sums, Table
-from hetero_cpu.open.instance import OpenInstance
-from hetero_cpu.open.plan import OpenPlan, list_leaves
-from hetero_cpu.open.sizes import is_open, terms_of
-from hetero_cpu.open.terms import evaluate
-from hetero_cpu.passes import transform_network
-from hetero_cpu.planning.specialization import specialize_network
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.open_plan import OpenPlan, list_leaves
+from hetero_cpu.plan.passes import specialize_network, transform_network
+from hetero_cpu.run.instance import OpenInstance
+from hetero_cpu.symbols.arrays import OpenArray
+from hetero_cpu.symbols.evaluation import Sums, Table
+from hetero_cpu.symbols.sizes import is_open, terms_of
+from hetero_cpu.symbols.terms import evaluate
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core.kernels.single_nodes import evaluate_node

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.planning.output_memory import OutputMemory
-from hetero_cpu.planning.outside import FEWEST_BYTES
-from hetero_cpu.stored.blob_network import BlobNetwork
+from hetero_cpu.machine.memory import OutputMemory
+from hetero_cpu.plan.placing import FEWEST_BYTES
+from hetero_cpu.stored.payload import BlobNetwork
 
 from hetero_core import Core
 from hetero_core.contract import CancelToken, RunContext
@@ -285,10 +285,10 @@ def test_no_more_memory_is_kept_than_two_outputs_need() -> None:
 
 def test_only_addresses_move_also_those_before_their_array() -> None:
     pytest.importorskip("llvmlite", reason="addresses are those of machine code")
-    from hetero_cpu.machine.native import NativeCall, address_of
+    from hetero_cpu.machine.calls import NativeCall, address_of
     from hetero_cpu.machine.program import NativeProgram
-    from hetero_cpu.operators.gather.native_steps import GATHER
-    from hetero_cpu.planning.outside import OutsidePlaces
+    from hetero_cpu.operators.gather import GATHER
+    from hetero_cpu.run.instance import OutsidePlaces
 
     x, y, other = (np.zeros(FEWEST_BYTES, np.uint8) for _ in range(3))
     count = int(x.ctypes.data) + 8  # happens to be an address

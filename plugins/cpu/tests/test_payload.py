@@ -21,8 +21,8 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
 from hetero_cpu.machine.compiler import COMPILER, find_width
-from hetero_cpu.operators.product.tiling import ColumnPacking, choose_tiling, restore_columns
-from hetero_cpu.stored.blob_network import KIND, BlobNetwork
+from hetero_cpu.operators.tiling import ColumnPacking, choose_tiling, restore_columns
+from hetero_cpu.stored.payload import KIND, BlobNetwork
 from hetero_tests.larger_models import bert_model, vit_tiny_model
 
 from hetero_core import Core
@@ -185,7 +185,7 @@ CHILD = """
 import json, sys
 blob, folder, kind = sys.argv[1:]
 UNUSED = ("llvmlite.binding", "onnx", "hetero_core.kernels.registry", "hetero_core.network.reader", "hetero_cpu.machine.code",
-          "hetero_cpu.operators.convolution.native_steps", "hetero_cpu.open.arrays", "hetero_cpu.passes", "hetero_cpu.planning.planner")
+          "hetero_cpu.operators.convolution", "hetero_cpu.symbols.arrays", "hetero_cpu.plan.passes", "hetero_cpu.plan.planner")
 if kind == "numpy":
     sys.modules["llvmlite"] = None
 import hetero_cpu.machine.compiler as compiler

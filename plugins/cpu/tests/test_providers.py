@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
-from hetero_cpu import operators, providers
-from hetero_cpu.machine.native import NATIVE_STEP_FUNCTIONS
-from hetero_cpu.operators import ALL, NATIVE_STEPS
+from hetero_cpu import operators
+from hetero_cpu.operators import steps as providers
+from hetero_cpu.operators.steps import ALL, NATIVE_STEP_FUNCTIONS, NATIVE_STEPS
 
 
 def name_steps(folder: str) -> str:
@@ -47,7 +47,7 @@ def ask(code: str) -> Any:
 def test_order_of_steps_does_not_depend_on_what_was_asked_before() -> None:
     code = """if True:
         import json
-        from hetero_cpu import providers
+        from hetero_cpu.operators import steps as providers
         providers._list_native_steps("Expand")
         print(json.dumps([step.__module__ for step in providers._list_native_steps("Transpose")]))
     """
@@ -57,7 +57,7 @@ def test_order_of_steps_does_not_depend_on_what_was_asked_before() -> None:
 def test_question_about_an_operator_imports_its_steps_alone() -> None:
     code = """if True:
         import json, sys
-        from hetero_cpu import providers
+        from hetero_cpu.operators import steps as providers
         assert providers._list_native_steps("MaxPool")
         print(json.dumps([name for name in sys.modules if name.endswith(".native_steps")]))
     """

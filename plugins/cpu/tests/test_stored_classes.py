@@ -14,8 +14,8 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 import pytest
-from hetero_cpu.stored.blob_network import BlobNetwork
-from hetero_cpu.stored.stored_classes import KIND
+from hetero_cpu.stored.payload import BlobNetwork
+from hetero_cpu.stored.plans import KIND
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 from hetero_tests.open_variants import make_gpt
 
@@ -40,7 +40,7 @@ with Core() as core:
     network = core.load_network(sys.argv[1], "CPU", {"CPU_KERNELS": sys.argv[2], "INFERENCE_NUM_THREADS": 1})
     for path, own in zip(sys.argv[3:], feeds, strict=True):
         np.savez(path + ".out", **network.infer(own))
-    print("planned" if "hetero_cpu.open.making" in sys.modules else "read", network.get_metric("CPU_PLANS")[0])
+    print("planned" if "hetero_cpu.plan.tabulating" in sys.modules else "read", network.get_metric("CPU_PLANS")[0])
 """
 
 

@@ -20,9 +20,9 @@ import hetero_cpu.executable as executable_module
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.open import making
-from hetero_cpu.stored.blob_network import BlobNetwork
-from hetero_cpu.verification import Verifier, is_random
+from hetero_cpu.plan import tabulating as making
+from hetero_cpu.run.verification import Verifier, is_random
+from hetero_cpu.stored.payload import BlobNetwork
 
 from hetero_core import Core
 from hetero_core.contract import RunContext

@@ -12,7 +12,7 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 import pytest
-from hetero_cpu.stored.blob_network import BlobNetwork
+from hetero_cpu.stored.payload import BlobNetwork
 
 from hetero_core import Core, ExecutableNetwork
 from hetero_core.conformance.oracles import run_onnxruntime

@@ -215,7 +215,7 @@ class Whole:
     def load_network(self, device: DeviceName, network: Network) -> Any:
         assert not self.query_network(device, network).refused
         from hetero_cpu.executable import CpuExecutable
-        from hetero_cpu.sources import NetworkSource
+        from hetero_cpu.stored.payload import NetworkSource
 
         return CpuExecutable(NetworkSource(network), {})
 

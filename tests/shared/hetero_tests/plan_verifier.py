@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hetero_cpu.planning.arena import ALIGNMENT
-from hetero_cpu.planning.instance import allocate_arena, lay_arrays
-from hetero_cpu.planning.pieces import can_stand_for
-from hetero_cpu.planning.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep
-from hetero_cpu.planning.recipe import NO_HALO, Array, Halo, Recipe
+from hetero_cpu.machine.memory import ALIGNMENT, allocate_arena
+from hetero_cpu.operators.recipe import NO_HALO, Array, Halo, Recipe
+from hetero_cpu.plan.placing import can_stand_for
+from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep
+from hetero_cpu.run.instance import lay_arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import prod
@@ -18,36 +19,165 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.blobs.container import digest_sections
-from hetero_core.blobs.store import STORE
+from hetero_core.blobs.store import STORE, name_entry
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.arrays import bytes_of_array
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import type_to_json
+from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.weights import read_span
 from hetero_core.network.writer import pack_model, pack_network, unpack_model, unpack_network
-from hetero_cpu.planning.signature import Signature
-from hetero_cpu.stored.blob_network import (
-    INDEX,
-    MODEL,
-    PACKED,
-    WEIGHTS,
-    align_sections,
-    find_digests,
-    name_blob_plan,
-    read_index,
-    view_section,
-)
-from hetero_cpu.stored.plans import Memories, NotStorableError, WrittenPlan, write_plan
+from hetero_cpu.machine.compiler import COMPILER, describe_environment
+from hetero_cpu.machine.interpreter import list_interpreters
+from hetero_cpu.machine.memory import ALIGNMENT, allocate_arena
+from hetero_cpu.run.plans import OpenPlanInUse
+from hetero_cpu.stored.plans import Memories, NotStorableError, WrittenPlan, read_plan, write_plan
+from hetero_cpu.symbols.size_class import Signature, read_static_signature
 
 if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
-    from hetero_cpu.planning.weights import LaterArray
+    from hetero_cpu.operators.weights import LaterArray
+
+
+Array = np.ndarray[Any, Any]
+
+
+class NetworkSource:
+    """A network that was loaded. Safe for threads."""
+
+    plan: OpenPlanInUse | None = None
+    """The plan of one set of input shapes, made by another executable."""
+    payload: Payload | None = None
+    """The result of an export, where it is known already."""
+    packed: tuple[Array, ...] = ()
+    """Memory of packed weights that the plan reads."""
+    constants: tuple[Array, ...] = ()
+    """Memory of weights as they are in the model, which the plan and the network read."""
+
+    def __init__(self, network: Network) -> None:
+        """Transforms the network."""
+        from hetero_cpu.plan.passes import transform_network  # an import of a blob does without
+
+        self._transformed = transform_network(network)
+        self.name = network.name
+        self.inputs: tuple[ValueSpec, ...] = network.inputs
+        self.outputs: tuple[ValueSpec, ...] = network.outputs
+
+    def open(self) -> Network:
+        """Returns the network after the passes that do not ask for sizes."""
+        return self._transformed
+
+
+INDEX, MODEL, WEIGHTS, PACKED = "index", "model", "weights", "packed"
+KIND = "blob"
+MOST_FORMS = 1.1
+"""Bytes of weights that are held once, for each byte of them in the model: what is padded counts, too."""
+
+
+class BlobNetwork(NetworkSource):
+    """The network of a blob, whose index names its inputs and outputs."""
+
+    def __init__(self, payload: Payload, index: Mapping[str, Any], plan: OpenPlanInUse) -> None:
+        sections = payload.sections
+        self.name = ""  # the index has none
+        self.inputs, self.outputs = _read_specs(index, "inputs"), _read_specs(index, "outputs")
+        self.payload = payload
+        self.packed, self.constants = (view_section(sections, PACKED),), (view_section(sections, WEIGHTS),)
+        self.plan, self._sections = plan, sections
+        self._lock = threading.Lock()
+        self._network: Network | None = None
+
+    def open(self) -> Network:
+        """Returns the network, read and transformed the first time."""
+        from hetero_cpu.plan.passes import transform_network  # most imports read no network
+
+        with self._lock:
+            if self._network is None:
+                self._network = transform_network(read_network(self._sections))
+                self.name = self._network.name
+            return self._network
+
+
+def find_blob_network(payload: Payload, workers: int, *, is_once: bool) -> BlobNetwork | None:
+    """Returns the network of a blob with the plan that is kept for so many threads; None if it has to be planned.
+
+    With `is_once` a plan is not used if weights would then be held in several forms.
+    """
+    digests = find_digests(payload)
+    content = None if digests is None else STORE.read(name_blob_plan(digests, workers))
+    if content is None:
+        return None
+    sections, index = align_sections(payload.sections), read_index(payload.sections)
+    if is_once and not _has_weights_once(sections, index):
+        return None
+    written: WrittenPlan = pickle.loads(content)  # of the private store, where machine code is as well
+    if not COMPILER.load_stored((*written.list_kernels(), *list_interpreters(workers))):
+        return None
+    views = {name: view_section(sections, name) for name in (WEIGHTS, PACKED)}
+
+    def find_memory(place: int) -> Array:
+        name, begin, nbytes = written.memories[place]
+        return views[name][begin : begin + nbytes]
+
+    return BlobNetwork(Payload(sections, payload.version), index, OpenPlanInUse(read_plan(written, find_memory)))
+
+
+def name_blob_plan(digests: Mapping[str, bytes], workers: int) -> str:
+    """Returns the name of the plan of a blob with these sections: also of the threads, LLVM, the processor and the code that plans."""
+    parts = [part for name, digest in sorted(digests.items()) for part in (name, digest)]
+    return name_entry(KIND, describe_environment(), f"{workers}", *parts)
+
+
+def _has_weights_once(sections: Mapping[str, Any], index: Mapping[str, Any]) -> bool:
+    """Says whether weights are held in one form beside the plan of a blob: plans of other sizes share its constants, but nothing packed."""
+    weights, packed = sections[WEIGHTS].nbytes, sections[PACKED].nbytes
+    has_one_plan = read_static_signature(_read_specs(index, "inputs")) is not None
+    return packed == 0 or (has_one_plan and weights + packed <= MOST_FORMS * index["size"])
+
+
+def find_digests(payload: Payload) -> dict[str, bytes] | None:
+    """Returns what binds a plan to a payload; None if that has no packed weights, or is of a format without digests."""
+    names = (INDEX, MODEL, WEIGHTS, PACKED)
+    return {name: payload.digests[name] for name in names} if all(name in payload.digests for name in names) else None
+
+
+def read_index(sections: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the index of a payload. Raises: BlobDamagedError."""
+    try:
+        index = json.loads(bytes(sections[INDEX]))
+    except (ValueError, RecursionError) as error:
+        raise BlobDamagedError(f"the blob of CPU has an index that cannot be read: {error}") from error
+    if not isinstance(index, dict):
+        raise BlobDamagedError(f"the blob of CPU has an index that is {index!r:.60}; expected an object")
+    return index
+
+
+def align_sections(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns sections whose weights begin at a cache line: those of a mapped file themselves, others as a copy."""
+    return {**sections, **{name: _align(sections[name]) for name in (WEIGHTS, PACKED)}}
+
+
+def _align(section: Any) -> Any:
+    array = np.frombuffer(section, np.uint8)
+    if array.ctypes.data % ALIGNMENT == 0:
+        return section
+    memory = allocate_arena(array.nbytes)
+    memory[...] = array
+    return memory.data
+
+
+def view_section(sections: Mapping[str, Any], name: str) -> Array:
+    """Returns the bytes of a section, which must stay as it is."""
+    return np.frombuffer(sections[name], np.uint8)
+
+
+def _read_specs(index: Mapping[str, Any], side: str) -> tuple[ValueSpec, ...]:
+    return tuple(ValueSpec(name, type_of_json(fields)) for name, fields in index[side])
+
 
 logger = logging.getLogger(__name__)
 
-Array = np.ndarray[Any, Any]
 
 VERSION = 2
 _ALIGNMENT = 64
@@ -94,8 +224,8 @@ def _keep_plan(written: WrittenPlan, digests: Mapping[str, bytes], workers: int)
 
 def _pack(executable: CpuExecutable, signature: Signature, plan: Any) -> tuple[dict[str, memoryview], WrittenPlan] | None:
     """Returns the sections, and the plan with its memories in them; None if it cannot be written down."""
-    from hetero_cpu.open.tabulating import tabulate_fixed_plan
-    from hetero_cpu.open.terms import NotOpenError
+    from hetero_cpu.plan.tabulating import tabulate_fixed_plan
+    from hetero_cpu.symbols.terms import NotOpenError
 
     network, weights = executable.transformed, executable.native_weights
     memories = Memories(network.initializers, weights)
@@ -199,7 +329,7 @@ class _Section:
 
 def _find_rule(later: LaterArray) -> list[Any] | None:
     """Returns how a constant comes out of its packed form: shape, whether it is turned, columns of a block. None if it does not."""
-    from hetero_cpu.operators.product.tiling import ColumnPacking
+    from hetero_cpu.operators.tiling import ColumnPacking
 
     constant, make = later.constant, later.make
     if constant is None or not isinstance(make, ColumnPacking) or constant.dtype != "float32":
@@ -244,7 +374,7 @@ class _Pieces:
 
 def _find_pieces(index: Mapping[str, Any], weights: Array, packed: Array) -> tuple[dict[int, Array], int]:
     """Returns the constants of the model by their offsets, those in `weights` as views, and the bytes up to the end of the last."""
-    from hetero_cpu.operators.product.tiling import restore_columns
+    from hetero_cpu.operators.tiling import restore_columns
 
     size = int(index["size"])
     # Each constant of at least a KiB leaves less than a cache line unused, and a packed one is never smaller.
