@@ -257,3 +257,12 @@ def _take(array: Array, axis: int, own: slice) -> Array:
     parts: tuple[Any, ...] = (..., own, *(slice(None),) * (axis - 1))
     part: Array = array[parts]
     return part
+
+
+@contextmanager
+def share_products(team: ProductTeam) -> Iterator[None]:
+    """Has a team compute the toolkit's products meanwhile, with BLAS at one thread."""
+    from hetero_core.kernels.products import multiply_with  # the toolkit
+
+    with limit_blas(), multiply_with(team.multiply):
+        yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -11,18 +11,16 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 
 from hetero_core.contract import CancelToken, OwnOutputs, RunContext
 from hetero_core.errors import RequestCancelledError
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
 from hetero_core.profile import Profile
-from hetero_cpu.machine.calls import Address, NativeCall
 from hetero_cpu.machine.memory import OutputMemory, allocate_arena
-from hetero_cpu.operators.recipe import Array, Call, Recipe
+from hetero_cpu.operators.recipe import Array, Call
 from hetero_cpu.plan.open_plan import ArrayMark, Described, NumberMark, OpenPlan, OpenStep, list_leaves
-from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep, list_actions
+from hetero_cpu.plan.plan import Foreign
 from hetero_cpu.symbols.evaluation import Products
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _MOST_JOINED = 32
-"""Steps that read and write little, or of machine code, between which nobody looks whether the run was cancelled."""
+"""Steps of machine code between which a run does not check for cancellation."""
 
 
 class CurrentRun:
@@ -57,14 +55,10 @@ class CurrentRun:
 
 @dataclass(frozen=True, slots=True)
 class BoundStep:
-    """The node that a profile and errors name, and what is called: functions, and ranges of the program of machine code.
-
-    `is_little`: it takes so short a time that nobody has to look whether the run was cancelled before each of its kind.
-    """
+    """The node that a profile and errors name, and what is called: functions, and ranges of the program of machine code."""
 
     node: Node
     actions: tuple[Call | range, ...]
-    is_little: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +117,16 @@ def note_node(error: Exception, node: Node) -> None:
 
 
 def list_calls(steps: Iterable[BoundStep], current: CurrentRun, program: Any) -> CallList:
-    """Returns the calls of steps, with a look before each step, but at most `_MOST_JOINED` little ones after one another have one."""
+    """Returns the calls of steps, with a check for cancellation before each step."""
     calls: list[Call] = []
     nodes: list[Node] = []
-    unwatched = 0
     for step in steps:
-        if step.is_little and 0 < unwatched < _MOST_JOINED:
-            unwatched += 1
-            joined: list[Call] = []
-        else:
-            unwatched = int(step.is_little)
-            joined = [partial(current.stop_before, step.node)]
-        joined += [bind_action(action, current, program) for action in step.actions]
-        calls += joined
-        nodes += [step.node] * len(joined)
+        own: list[Call] = [
+            partial(current.stop_before, step.node),
+            *[bind_action(action, current, program) for action in step.actions],
+        ]
+        calls += own
+        nodes += [step.node] * len(own)
     return CallList(tuple(calls), tuple(nodes))
 
 
@@ -163,259 +153,14 @@ def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
     return tuple(joined)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pattern:
-    """A call whose number at `place` is the begin of array `index` and a `distance`, for each of `addresses`."""
-
-    call: NativeCall
-    addresses: tuple[tuple[int, int, int], ...]
-
-
-class AlikeCalls:
-    """The calls of the recipes of one instance, whose steps run in order."""
-
-    __slots__ = ("_bound", "_patterns")
-
-    def __init__(self) -> None:
-        self._bound: dict[tuple[Any, ...], tuple[Sequence[Call | NativeCall], list[Array]]] = {}
-        self._patterns: dict[tuple[Any, ...], tuple[_Pattern, ...] | None] = {}
-
-    def bind(self, recipe: Recipe, reads: list[Array], writes: list[Array], scratch: Array) -> Sequence[Call | NativeCall]:
-        """Returns `recipe.bind(reads, writes, scratch)`, or calls that are equal to these."""
-        if recipe.calls_functions:
-            return recipe.bind(reads, writes, scratch)
-        arrays = [*reads, *writes, scratch]
-        begins = [array.__array_interface__["data"][0] for array in arrays]
-        layout = tuple([(array.shape, array.strides) for array in arrays])
-        # Arrays with one begin may be told from each other by nobody.
-        key = (recipe.bind, layout, tuple([begins.index(begin) for begin in begins]))
-        earlier = self._bound.get(key)
-        if earlier is None:
-            calls = recipe.bind(reads, writes, scratch)
-            self._bound[key] = calls, arrays
-            return calls
-        if key not in self._patterns:
-            self._patterns[key] = _find_patterns(*earlier)
-        patterns = self._patterns[key]
-        if patterns is None:
-            return recipe.bind(reads, writes, scratch)
-        return [_repeat(pattern, arrays, begins) for pattern in patterns]
-
-
-def _repeat(pattern: _Pattern, arrays: list[Array], begins: list[int]) -> NativeCall:
-    call = pattern.call
-    numbers = list(call.numbers)
-    for place, index, distance in pattern.addresses:
-        numbers[place] = address = int.__new__(Address, begins[index] + distance)
-        address.array = arrays[index]
-    return NativeCall(call.kernel, tuple(numbers), call.chunks, (*call.keep, *arrays))
-
-
-def _find_patterns(calls: Sequence[Call | NativeCall], arrays: list[Array]) -> tuple[_Pattern, ...] | None:
-    """Returns the calls as patterns; None if one is a function, or an address is in two of the arrays, which begin apart."""
-    bounds = [byte_bounds(array) for array in arrays]
-    begins = [array.__array_interface__["data"][0] for array in arrays]
-    patterns: list[_Pattern] = []
-    for call in calls:
-        if not isinstance(call, NativeCall):
-            return None
-        addresses: list[tuple[int, int, int]] = []
-        for place, number in enumerate(call.numbers):
-            if not isinstance(number, Address):
-                continue
-            begin = number.array.__array_interface__["data"][0]
-            owners = [index for index, (low, high) in enumerate(bounds) if low <= begin < high]
-            if len({begins[index] for index in owners}) > 1:
-                return None
-            if owners:
-                addresses.append((place, owners[0], int(number) - begins[owners[0]]))
-        patterns.append(_Pattern(call, tuple(addresses)))
-    return tuple(patterns)
-
-
-class OutsidePlaces:
-    """Positions of the addresses of some places among the numbers of a program, to be moved to other memory of the same size."""
-
-    __slots__ = ("_addresses", "_begins", "_current", "_numbers", "_owners", "_positions", "_rows")
-
-    def __init__(self, program: NativeProgram | None, calls: Sequence[NativeCall], places: Mapping[str, Array]) -> None:
-        """`calls`: those of the program; `places`: the arrays to which they are bound, by name."""
-        self._rows = {name: row for row, name in enumerate(places)}
-        self._begins = np.array([array.ctypes.data for array in places.values()], np.int64)
-        self._current = self._begins
-        self._addresses: Mapping[str, int] = {}
-        self._numbers = np.zeros(0, np.int64) if program is None else program.numbers
-        positions, arrays = _list_positions(calls)
-        rows = [
-            np.flatnonzero((arrays >= begin) & (arrays < begin + array.nbytes))
-            for begin, array in zip(self._begins, places.values(), strict=True)
-        ]
-        self._positions = positions[np.concatenate([np.zeros(0, np.int64), *rows])]
-        self._owners = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
-
-    def move(self, addresses: Mapping[str, int]) -> None:
-        """Has the program work at these addresses, by the names of the places; and in the places for which none is given."""
-        # Also where there are no places. A caller that fills the same arrays again and again needs none of what follows.
-        if addresses == self._addresses:
-            return
-        begins = self._begins.copy()
-        for name, address in addresses.items():
-            begins[self._rows[name]] = address
-        self._numbers[self._positions] += (begins - self._current)[self._owners]
-        self._current, self._addresses = begins, addresses
-
-
-def _list_positions(calls: Sequence[NativeCall]) -> tuple[Array, Array]:
-    """Returns of all addresses their positions among the numbers of a program, and where their arrays begin."""
-    from hetero_cpu.machine.calls import list_addresses  # LLVM
-
-    positions, arrays, begin = [], [], 0
-    for call in calls:
-        for position, address in list_addresses(call):
-            positions.append(begin + position)
-            arrays.append(address.array.ctypes.data)
-        begin += len(call.numbers)
-    return np.array(positions, np.int64), np.array(arrays, np.int64)
-
-
-class OutsideArrays:
-    """The arrays outside the arena of an instance: the caller's inputs, and memory for outputs that the caller gets."""
-
-    __slots__ = ("_inputs", "_outputs", "_places", "_values")
-
-    def __init__(
-        self, plan: ExecutionPlan, program: NativeProgram | None, calls: Sequence[NativeCall], arrays: Mapping[str, Array]
-    ) -> None:
-        """`calls`: those of the program; `arrays`: what they are bound to, by value."""
-        outside = plan.outside
-        self._inputs = [(plan.inputs.index(value), value, arrays[value]) for value in outside.inputs]
-        self._values = plan.outputs
-        self._outputs = {value: (root, arrays[value], OutputMemory(arrays[value].dtype)) for value, root in outside.outputs.items()}
-        self._places = OutsidePlaces(program, calls, {root: arrays[root] for root in outside.roots})
-
-    def move(self, inputs: Sequence[Any], presets: Sequence[Array | None] | None, *, owns_presets: bool) -> dict[str, Array]:
-        """Has the program read inputs where they are and write outputs where they stay; returns these arrays by value.
-
-        Outputs for which the caller has set an array are among them only where the run owns that array and it fits: otherwise a run that
-        was cancelled may be under way when the caller has its arrays back. Nor are inputs that do not fit.
-        """
-        addresses, moved = {}, {}
-        for index, value, place in self._inputs:
-            if _fits(inputs[index], place):
-                moved[value], addresses[value] = inputs[index], inputs[index].ctypes.data
-        for index, value in enumerate(self._values):
-            if value not in self._outputs:
-                continue
-            root, place, memory = self._outputs[value]
-            preset = None if presets is None else presets[index]
-            if preset is None:
-                moved[value], addresses[root] = memory.take(place.shape)
-            elif owns_presets and preset.shape == place.shape and preset.flags.writeable and _fits(preset, place):
-                moved[value], addresses[root] = preset, preset.ctypes.data
-        self._places.move(addresses)
-        return moved
-
-
-def _fits(array: Array, place: Array) -> bool:
-    return array.dtype == place.dtype and array.flags.c_contiguous and array.flags.aligned
-
-
-_LITTLE_BYTES = 16384
-"""The bytes that a step may read, write and work in together and still count as small: between small steps cancellation is not checked."""
-
-
-Binder = Callable[[Recipe, list[Array], list[Array], Array], "Sequence[Call | NativeCall]"]
-"""Returns the calls of a recipe on what it reads, what it writes, and bytes to work in."""
-_NOTHING: Mapping[str, Array] = {}
+def _fits(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Says whether machine code may write an output into an array of the caller."""
+    flags = array.flags
+    return array.shape == shape and array.dtype == dtype and flags.c_contiguous and flags.aligned and flags.writeable
 
 
 class WrongTypeError(Exception):
     """A kernel made another type than was inferred, so that the plan does not hold; never leaves the device."""
-
-
-class Instance:
-    """Not safe for threads: one run uses it at a time."""
-
-    __slots__ = (
-        "_arrays", "_calls", "_current", "_inputs", "_memory", "_outputs", "_outside", "_program", "_silence",
-    )  # fmt: skip
-
-    def __init__(self, plan: ExecutionPlan) -> None:
-        self._memory = allocate_arena(plan.arena_bytes)
-        self._arrays = lay_arrays(plan, self._memory)
-        self._current = current = CurrentRun()
-        native: list[NativeCall] = []
-        bind = _bind_alike() if plan.native_count else lambda recipe, *arrays: recipe.bind(*arrays)
-        steps = tuple([self._bind(step, plan, native, bind) for step in plan.steps])
-        self._program = _make_program(native)
-        self._calls = StepCalls(steps, current, self._program)
-        # The array of each input and output; None if it has no place in the arena.
-        self._inputs = tuple((value, self._arrays.get(value)) for value in plan.inputs)
-        self._outputs = tuple((value, self._arrays.get(value)) for value in plan.outputs)
-        self._outside = OutsideArrays(plan, self._program, native, self._arrays) if plan.outside.roots else None
-        # What a foreign step calls may be the user's function, which is to see the user's own context.
-        self._silence = None if plan.foreign_count else make_silence()
-
-    def _bind(self, step: PlannedStep, plan: ExecutionPlan, native: list[NativeCall], bind: Binder) -> BoundStep:
-        if isinstance(step.work, Foreign):
-            return BoundStep(step.node, (bind_foreign(step.work, step.writes, self._arrays, self._current),))
-        scratch = self._memory[step.scratch_offset : step.scratch_offset + step.work.scratch]
-        reads = [self._arrays[value] for value in step.work.reads]
-        writes = [self._arrays[value] for value in step.writes]
-        calls: list[Any] = [bind_halo(plan, value, self._memory) for value in step.clears]
-        calls += bind(step.work, reads, writes, scratch)
-        is_little = sum([array.nbytes for array in (*reads, *writes, scratch)]) <= _LITTLE_BYTES
-        return BoundStep(step.node, tuple(list_actions(calls, native)), is_little)
-
-    def run(self, inputs: Sequence[Any], context: RunContext, team: Team | None = None) -> tuple[Any, ...]:
-        """Returns the outputs in arrays of their own, or in those that the context brings; a team helps with machine code.
-
-        Raises: RequestCancelledError when the context is cancelled between two steps; WrongTypeError. Errors carry the node as a note.
-        """
-        current = self._current
-        current.token, current.limits, current.team = context.token, context.limits, team
-        try:
-            outside = _NOTHING
-            if self._outside is not None:
-                outside = self._outside.move(inputs, context.outputs, owns_presets=context.owns_outputs)
-            for (value, place), array in zip(self._inputs, inputs, strict=True):
-                if place is None:
-                    current.passed[value] = lay_inputs((array,))[0]
-                elif value not in outside:
-                    place[...] = array
-            # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
-            if self._silence is not None and context.profile is None and context.limits is None:
-                self._silence.run(self._calls.run_unwatched)
-            else:
-                with np.errstate(all="ignore"):
-                    self._calls.run(context.profile, context.limits)
-            return self._take_out(outside, context.outputs)
-        finally:
-            current.team = None
-            current.passed.clear()
-
-    def _take_out(self, own_outputs: Mapping[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
-        outputs: list[Any] = []
-        for index, (value, place) in enumerate(self._outputs):
-            if place is None:
-                outputs.append(own_value(self._current.passed[value], self._memory))
-                continue
-            if value in own_outputs:
-                outputs.append(own_outputs[value])
-                continue
-            preset = None if presets is None else presets[index]
-            if preset is None or preset.shape != place.shape or preset.dtype != place.dtype:
-                # C order, whatever the order in the arena.
-                outputs.append(place.copy())
-            else:
-                preset[...] = place
-                outputs.append(preset)
-        return tuple(outputs)
-
-
-def _bind_alike() -> Binder:
-
-    return AlikeCalls().bind
 
 
 def make_silence() -> Context:
@@ -444,53 +189,15 @@ def bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array],
     return call
 
 
-def _make_program(calls: Sequence[NativeCall]) -> Any:
-    if not calls:
-        return None
-    from hetero_cpu.machine.program import NativeProgram  # LLVM
-
-    return NativeProgram(calls)
-
-
-def bind_halo(plan: ExecutionPlan, value: str, memory: Array) -> NativeCall:
-    """Returns the call that writes the zeros around a value."""
-    from hetero_cpu.operators.images import bind_clear  # LLVM
-
-    block = plan.places[value]
-    assert isinstance(block, Block)
-    return bind_clear(block.padded_shape, block.halo, memory[plan.offsets[value] : plan.offsets[value] + block.nbytes])
-
-
-def lay_arrays(plan: ExecutionPlan, memory: Array) -> dict[str, Array]:
-    """Returns all values of a plan that lie in the arena, and its constants."""
-    arrays = dict(plan.constants)
-
-    def find(value: str) -> Array:
-        if value not in arrays:
-            place = plan.places[value]
-            if isinstance(place, Derived):
-                arrays[value] = place.make(find(place.source))
-            else:
-                assert isinstance(place, Block)
-                arrays[value] = place.lay(memory[plan.offsets[value] :])
-        return arrays[value]
-
-    for value in plan.places:
-        find(value)
-    return arrays
-
-
 def _copy_result(target: Array, result: Any, value: str) -> None:
     if result.shape != target.shape or result.dtype != target.dtype:
         raise WrongTypeError(f"value '{value}' is {result.dtype}{list(result.shape)}, not {target.dtype}{list(target.shape)}")
     np.copyto(target, result)
 
 
-def lay_inputs(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the inputs with caches that grow, which alone are in another order, in C order."""
-    return tuple(
-        [own if not isinstance(own, np.ndarray) or own.flags.c_contiguous else np.ascontiguousarray(own) for own in inputs]
-    )
+def lay_input(array: Any) -> Any:
+    """Returns an input in C order; only caches that grow come in another order."""
+    return array if not isinstance(array, np.ndarray) or array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def own_value(value: Any, memory: Array) -> Any:
@@ -521,7 +228,7 @@ class Rebound:
         self.call()
 
 
-class OpenInstance:
+class Instance:
     """Not safe for threads: one run uses it at a time."""
 
     def __init__(self, plan: OpenPlan, appended: Collection[str] = ()) -> None:
@@ -543,8 +250,10 @@ class OpenInstance:
         self._inputs = [(value, self._index_of_root[value] if value in outside.inputs else None) for value in plan.inputs]
         self._outputs = [(value, value in outside.outputs) for value in plan.plan.outputs]
         index_of_output, arrays = plan.numbers.outputs, plan.numbers.laid
+        self._position_of_output = {value: position for position, value in enumerate(plan.plan.outputs)}
+        room = 1.0 if plan.sizes.is_single else 1.125
         self._lent = [
-            (value, self._index_of_root[root], index := index_of_output[value], OutputMemory(arrays[index][0], room=1.125))
+            (value, self._index_of_root[root], index := index_of_output[value], OutputMemory(arrays[index][0], room=room))
             for value, root in outside.outputs.items()
         ]
         lent = set(index_of_output.values())
@@ -553,14 +262,13 @@ class OpenInstance:
         self._laid: dict[int, Array] = {}
         self._arrays = dict(plan.constants)
         self._rebound: list[Rebound] = []
-        # What is not worth a look between them is not known for all sizes.
         steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
         self._calls = StepCalls(steps, self._current, self._program)
         self._appended = self._find_appended(appended)
 
     def _find_appended(self, outputs: Collection[str]) -> AppendedCaches | None:
         """Returns the caches among outputs that only the next run reads; None if there are no such caches."""
-        if not outputs or self._program is None:
+        if not outputs or self._program is None or self._plan.sizes.is_single:
             return None
         from hetero_cpu.run.caches import AppendedCaches, list_appending  # machine code of attention
 
@@ -576,7 +284,10 @@ class OpenInstance:
         return tuple(actions)
 
     def run(self, products: Products, inputs: Sequence[Any], context: RunContext, team: Team | None = None) -> tuple[Any, ...]:
-        """Returns the outputs in arrays of their own, or in those that the context brings, as `Instance.run` does."""
+        """Returns the outputs in arrays of their own, or in those that the context brings; a team helps with machine code.
+
+        Raises: RequestCancelledError when the context is cancelled between two steps; WrongTypeError. Errors carry the node as a note.
+        """
         if products is not self._products:
             self._bind(products)
         described = self._described
@@ -595,13 +306,17 @@ class OpenInstance:
                 elif value in self._arrays:
                     self._arrays[value][...] = array
                 else:
-                    current.passed[value] = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+                    current.passed[value] = lay_input(array)
             caches = {} if self._appended is None else self._open_caches(self._appended, described, outside, begins, context)
+            presets = context.outputs if context.owns_outputs else None
             for value, root, index, memory in self._lent:
-                if value in caches:
-                    outside[value], begins[root] = caches[value], caches[value].__array_interface__["data"][0]
+                shape = described.laid[index][1]
+                preset = None if presets is None else presets[self._position_of_output[value]]
+                own = caches.get(value, preset)
+                if own is not None and (value in caches or _fits(own, shape, memory.dtype)):
+                    outside[value], begins[root] = own, own.__array_interface__["data"][0]
                 else:
-                    outside[value], begins[root] = memory.take(described.laid[index][1])
+                    outside[value], begins[root] = memory.take(shape)
             self._move(begins)
             if self._appended is not None:
                 self._appended.write()
@@ -688,6 +403,8 @@ class OpenInstance:
             if place is None:
                 outputs.append(own_value(self._current.passed[value], self._memory))
                 are_own = False
+            elif preset is place:
+                outputs.append(preset)
             elif preset is not None and preset.shape == place.shape and preset.dtype == place.dtype:
                 preset[...] = place
                 outputs.append(preset)

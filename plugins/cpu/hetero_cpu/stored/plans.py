@@ -34,7 +34,7 @@ from hetero_cpu.operators.recipe import Recipe
 from hetero_cpu.operators.weights import LaterArray, PackedWeights
 from hetero_cpu.plan.open_plan import LateConstants, NumberForm, OpenPlan, OpenStep
 from hetero_cpu.plan.plan import ExecutionPlan, Foreign, Outside, PlannedStep
-from hetero_cpu.run.plans import OpenPlanInUse
+from hetero_cpu.run.plans import PlanInUse
 from hetero_cpu.symbols.evaluation import Table
 from hetero_cpu.symbols.size_class import ClassForm, Signature, SizeClass
 from hetero_cpu.symbols.sizes import Size, value_of
@@ -379,7 +379,7 @@ class StoredClasses:
         self._pending: list[WrittenPlan] | None = None
         self._is_too_large = sum(constant.nbytes for constant in network.initializers.values()) > _MOST_CONSTANTS
 
-    def find(self, signature: Signature) -> OpenPlanInUse | None:
+    def find(self, signature: Signature) -> PlanInUse | None:
         """Returns the plan of a class that input shapes belong to; each plan is returned once.
 
         None if there is none, or not all of its kernels are there.
@@ -391,14 +391,14 @@ class StoredClasses:
                     return self._open(written)
         return None
 
-    def open_all(self) -> list[OpenPlanInUse]:
+    def open_all(self) -> list[PlanInUse]:
         """Returns the plans of all classes that `find` has not returned, as it does."""
         with self._lock:
             pending, self._pending = self._list_pending(), []
             opened = [self._open(written) for written in pending]
         return [in_use for in_use in opened if in_use is not None]
 
-    def keep(self, in_use: OpenPlanInUse, signature: Signature) -> None:
+    def keep(self, in_use: PlanInUse, signature: Signature) -> None:
         """Keeps a plan that was made here for input shapes; the log says so if that is not possible."""
         constants = self._network.initializers
         try:
@@ -432,9 +432,9 @@ class StoredClasses:
         content = STORE.read(self._name)
         return [] if content is None else pickle.loads(content)  # of the private store, where machine code is as well
 
-    def _open(self, written: WrittenPlan) -> OpenPlanInUse | None:
+    def _open(self, written: WrittenPlan) -> PlanInUse | None:
         if not COMPILER.load_stored((*written.list_kernels(), *list_interpreters(self._workers))):
             return None
         constants = self._network.initializers
         find_memory = open_memories(written, constants, self._weights.serve(constants), self._workers)
-        return OpenPlanInUse(read_plan(written, find_memory, self._network))
+        return PlanInUse(read_plan(written, find_memory, self._network))
