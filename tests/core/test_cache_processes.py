@@ -19,7 +19,7 @@ from hetero_core.network.writer import unpack_network
 from hetero_core.blobs import cache, container
 from hetero_cpu.device import CpuDevice
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.sources import NetworkSource
+from hetero_cpu.stored.payload import load_source
 
 MODEL = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Add(x, w) }')
 MODEL.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2], np.float32), "w"))
@@ -32,11 +32,11 @@ class CountingDevice(CpuDevice):
         with open(LOG, "a") as log:
             log.write("compiled\\n")
         wait_in_compilation()
-        return CpuExecutable(NetworkSource(network), {})
+        return CpuExecutable(load_source(network), {})
 
     @hookimpl
     def import_network(self, payload):
-        return CpuExecutable(NetworkSource(unpack_network(payload.sections)), {})
+        return CpuExecutable(load_source(unpack_network(payload.sections)), {})
 
 
 def wait_in_compilation():

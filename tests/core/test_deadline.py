@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hetero_cpu.device import CpuDevice
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.sources import NetworkSource
+from hetero_cpu.stored.payload import load_source
 
 from hetero_core import (
     Core,
@@ -238,7 +238,7 @@ class StuckDevice(CpuDevice):
             def close(self) -> None:
                 closed.append(network.name)
 
-        return Noting(NetworkSource(network), {})
+        return Noting(load_source(network), {})
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:

@@ -69,7 +69,7 @@ def test_every_lock_of_the_process_is_free_in_a_forked_child() -> None:
     assert stuck == "[]"
     # The walk does see locks: these are known.
     for known in (
-        "hetero_cpu.blas._blas.lock",
+        "hetero_cpu.run.blas._blas.lock",
         "hetero_cpu.machine.background.COMPILER._lock",
     ):
         assert known in held

@@ -14,12 +14,12 @@ from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
-from hetero_cpu.blas import needs_limit
-from hetero_cpu.kernel_choice import (
+from hetero_cpu.machine.availability import (
     AUTO,
     KERNEL_CHOICES,
     KERNELS_KEY,
     NO,
+    NUMPY,
     VERIFY_CHOICES,
     VERIFY_KEY,
     YES,
@@ -27,11 +27,10 @@ from hetero_cpu.kernel_choice import (
     describe_machine_code,
     find_code_folder,
 )
-from hetero_cpu.providers import NUMPY
 
 if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
-    from hetero_cpu.sources import NetworkSource
+    from hetero_cpu.stored.payload import NetworkSource
 
 
 class CpuDevice:
@@ -86,7 +85,7 @@ class CpuDevice:
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
         """Takes what the kernels table has."""
         from hetero_core.kernels.registry import find_refusals  # an import of a blob asks about no node
-        from hetero_cpu.passes import strip_network
+        from hetero_cpu.plan.passes import strip_network
 
         stripped = strip_network(network)
         reasons = find_refusals(stripped, extensions=self._extensions)
@@ -103,22 +102,18 @@ class CpuDevice:
         self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
     ) -> CpuExecutable:
         require_all_supported(device, network, self.query_network(device, network) if query is None else query)
-        from hetero_cpu.sources import NetworkSource  # passes, which an import may do without
+        from hetero_cpu.stored.payload import load_source  # only a network that runs needs this and the executable
 
-        return self._open(device, NetworkSource(network), config)
+        return self._open(device, load_source(network), config)
 
     def _open(self, device: DeviceName, source: NetworkSource, config: Mapping[str, Any]) -> CpuExecutable:
-        from hetero_cpu.executable import CpuExecutable  # only a network that runs needs these two
-        from hetero_cpu.limited_executable import LimitedExecutable
+        from hetero_cpu.executable import CpuExecutable
 
-        threads = config[THREADS_KEY]
-        kind = LimitedExecutable if needs_limit() else CpuExecutable
-        kernels = choose_kernels(config[KERNELS_KEY], str(device))
-        return kind(
+        return CpuExecutable(
             source,
             self._extensions,
-            kernels=kernels,
-            workers=threads,
+            kernels=choose_kernels(config[KERNELS_KEY], str(device)),
+            workers=config[THREADS_KEY],
             streams=config[STREAMS_KEY],
             verifies=config[VERIFY_KEY] == YES,
             is_once=bool(config[WEIGHTS_ONCE_KEY]),
@@ -127,9 +122,7 @@ class CpuDevice:
     @hookimpl
     def export_network(self, executable: CpuExecutable) -> Payload:
         """The network after its passes, with the weights as machine code reads them."""
-        from hetero_cpu.stored.payload import export_executable  # only exports and imports need it
-
-        return export_executable(executable)
+        return executable.export()
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
@@ -138,15 +131,15 @@ class CpuDevice:
         payload.require_version(1, 2)
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
         if kernels != NUMPY:
-            from hetero_cpu.stored.blob_network import find_blob_network  # machine code
+            from hetero_cpu.stored.payload import find_blob_network  # machine code
 
             source = find_blob_network(payload, config[THREADS_KEY], is_once=bool(config[WEIGHTS_ONCE_KEY]))
             if source is not None:
                 return self._open(device, source, config)
-        from hetero_cpu.stored.payload import keep_plan, read_network  # reads and writes networks
+        from hetero_cpu.stored.payload import read_network  # reads and writes networks
 
         executable = self._load(device, read_network(payload.sections), config)
-        keep_plan(executable, payload)
+        executable.store_plan(payload)
         return executable
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""The loaded network: plans of machine code for sets of input shapes, and the kernels toolkit for runs without one.
+"""The loaded network: plans of machine code for sets of input shapes, and the kernels toolkit for runs without a plan.
 
 ```text
 load of fixed sizes, kernels at hand ──> plan ──> machine code
@@ -11,41 +11,160 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.contract import RunContext
-from hetero_cpu import open_plans
-from hetero_cpu.executed import MOST_PLANS, TellingExecutable
-from hetero_cpu.kernel_choice import AUTO
-from hetero_cpu.kernel_set import warn_of_slow_kernels, warn_where_toolkit_computes
-from hetero_cpu.planning.instance import WrongTypeError, lay_inputs
-from hetero_cpu.planning.later import build_plan, compile_toolkit, join, specialize
-from hetero_cpu.planning.plan import ExecutionPlan
-from hetero_cpu.planning.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
-from hetero_cpu.planning.signature import read_static_signature
-from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.providers import NUMPY
-from hetero_cpu.verification import Verifier
+from hetero_core.contract import Executable, Payload, RunContext
+from hetero_core.executed import ExecutedNode, list_nodes, name_layout
+from hetero_core.network.types import ValueSpec, ValueType
+from hetero_cpu.machine.availability import AUTO, NUMPY
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.plan import ExecutionPlan, Foreign, PlannedStep, count_constant_bytes
+from hetero_cpu.run.blas import ProductTeam, needs_limit, share_products, warn_of_slow_kernels
+from hetero_cpu.run.instance import WrongTypeError, lay_input
+from hetero_cpu.run.plans import PlanInUse, compile_plan, has_interpreters, has_room, load_plan, order_plan, warn_of_error
+from hetero_cpu.run.verification import Verifier
+from hetero_cpu.symbols.size_class import Signature, read_static_signature
+from hetero_cpu.symbols.sizes import value_of
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
     from hetero_core.network.graph import Network
-    from hetero_cpu.open.plan import OpenPlan
-    from hetero_cpu.open_plans import Planning
-    from hetero_cpu.planning.signature import Signature
-    from hetero_cpu.sources import NetworkSource
+    from hetero_cpu.plan.open_plan import OpenPlan
+    from hetero_cpu.run.plans import Planning
+    from hetero_cpu.stored.payload import NetworkSource
+    from hetero_cpu.stored.plans import StoredClasses
 
 logger = logging.getLogger(__name__)
 
+MOST_PLANS = 16
+_MANY_CONSTANTS = 1 << 24
+"""Bytes of constants from which on a load reads the plans of earlier processes: a run would wait 2 ms for each megabyte, which is read
+and packed. Loads of smaller networks are to be short."""
+_MOST_FAILURES = 3
+"""Sets of input shapes without a class, after which a network that has no class gets none."""
 _LARGE_FILE = 1 << 28
 """Bytes of mapped constants from which packing and runs of the toolkit take turns: each of them reads all pages of the file."""
 _LONGEST_WAIT = 30.0
 """Seconds. After them, weights are packed beside runs of the toolkit."""
 
 
-class CpuExecutable(TellingExecutable):
+class Plans:
+    """The plans of one network, the newest last. Used under the lock of the network, except for plans on disk."""
+
+    __slots__ = (
+        "_failures",
+        "_inputs",
+        "_keeping",
+        "_open_stored",
+        "_reading",
+        "_stored",
+        "_verifies",
+        "appended",
+        "count",
+        "plans",
+    )
+
+    def __init__(self, inputs: tuple[ValueSpec, ...], *, verifies: bool) -> None:
+        self.plans: list[PlanInUse] = []
+        self.count = 0
+        """The number of plans that were made or read."""
+        self.appended: frozenset[str] = frozenset()
+        """Outputs that only the next run reads, to which a run may append in place."""
+        self._failures, self._inputs, self._verifies = 0, inputs, verifies
+        self._reading = threading.Lock()
+        self._open_stored: Callable[[], StoredClasses] | None = None
+        self._stored: StoredClasses | None = None
+        self._keeping: list[threading.Thread] = []
+
+    def keep_on_disk(self, source: NetworkSource, weights: PackedWeights, workers: int) -> None:
+        """Has plans read from earlier processes, and stored for later ones; those of a network with many constants are read at once."""
+
+        def open_stored() -> StoredClasses:
+            from hetero_cpu.stored.plans import StoredClasses
+
+            return StoredClasses(source.open(), weights, workers)
+
+        self._open_stored = open_stored
+        # A blob that brings a plan need not be read.
+        is_read = source.plan is None
+        if is_read and sum(constant.nbytes for constant in source.open().initializers.values()) >= _MANY_CONSTANTS:
+            stored = self._read_stored()
+            for plan in [] if stored is None else stored.open_all():
+                self.add(plan)
+
+    def find_stored(self, signature: Signature) -> PlanInUse | None:
+        """Returns the plan of an earlier process for a class that input shapes belong to; None if no such plan is stored."""
+        stored = self._read_stored()
+        return None if stored is None else stored.find(signature)
+
+    def store(self, plan: PlanInUse, signature: Signature) -> None:
+        """Stores the plan of a class that was made for input shapes, if plans are stored."""
+        stored = None if plan.opened.sizes.is_single else self._read_stored()
+        if stored is not None:
+            stored.keep(plan, signature)
+
+    def store_aside(self, plan: PlanInUse, signature: Signature) -> None:
+        """Does the same in a thread; the process does not end before."""
+        if plan.opened.sizes.is_single:
+            return
+        thread = threading.Thread(target=self.store, args=(plan, signature), name="hetero-cpu-plans")
+        try:
+            thread.start()
+        except RuntimeError:
+            # There may be no further thread.
+            self.store(plan, signature)
+        else:
+            self._keeping = [*(other for other in self._keeping if other.is_alive()), thread]
+
+    def wait(self) -> None:
+        """Waits until all plans are stored."""
+        for thread in self._keeping:
+            thread.join()
+
+    def _read_stored(self) -> StoredClasses | None:
+        with self._reading:
+            if self._stored is None and self._open_stored is not None:
+                self._stored = self._open_stored()
+            return self._stored
+
+    def find(self, signature: Signature) -> PlanInUse | None:
+        """Returns the newest plan for input shapes."""
+        for plan in reversed(self.plans):
+            if plan.covers(signature):
+                return plan
+        return None
+
+    def needs_class(self, signature: Signature) -> bool:
+        """Says whether another class may be made, of which these input shapes are an example; sizes of 0 and 1 are no symbols."""
+        if self._failures >= _MOST_FAILURES and all(plan.opened.sizes.is_single for plan in self.plans):
+            return False
+        return any(
+            size > 1 and not isinstance(dimension, int)
+            for spec, sizes in zip(self._inputs, signature, strict=True)
+            if sizes is not None
+            # A declared rank is a hint.
+            for size, dimension in zip(sizes, spec.shape or (None,) * len(sizes), strict=False)
+        )
+
+    def add(self, plan: PlanInUse) -> None:
+        """Adds a plan; the oldest one goes if there are too many."""
+        plan.appended, plan.needs_check = self.appended, self._verifies
+        self.count += 1
+        self.plans.append(plan)
+        del self.plans[:-MOST_PLANS]
+
+    def note_failure(self) -> None:
+        """Counts a class that could not be made."""
+        self._failures += 1
+
+    def refute(self) -> None:
+        """Keeps all plans from being used again."""
+        for plan in self.plans:
+            plan.is_refuted = True
+
+
+class CpuExecutable(Executable):
     """Safe for threads. Results are the caller's own."""
 
     def __init__(
@@ -63,8 +182,14 @@ class CpuExecutable(TellingExecutable):
 
         With `verifies` the first run of each plan is computed twice. With `is_once` each weight is held in one form, for all sizes.
         """
-        self._kernels, self.workers, self._verifies = kernels, workers, verifies
-        self._teams = None if kernels == NUMPY or workers == 1 else open_teams(workers, streams)
+        self._kernels, self.workers = kernels, workers
+        self._teams = None
+        if kernels != NUMPY and workers > 1:
+            from hetero_cpu.machine.program import TeamPool  # LLVM
+
+            self._teams = TeamPool(workers, most=streams)
+        # On one processor BLAS has one thread anyway.
+        self._product_team = ProductTeam(workers, streams) if needs_limit() else None
         self.source, self.inputs, self.outputs = source, source.inputs, source.outputs
         self._extensions = dict(extensions)
         self._verifier = Verifier([spec.name for spec in self.outputs])
@@ -72,14 +197,12 @@ class CpuExecutable(TellingExecutable):
         self._is_static = signature is not None
         self.native_weights = PackedWeights(releases=self._is_static, is_once=is_once)
         self._lock, self._has_run = threading.Lock(), threading.Event()
-        self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
-        self._is_closed, self._plan_count = False, 0
-        self._is_ordered, self._has_failed = False, False
+        self._is_closed, self._is_ordered, self._has_failed = False, False, False
         self._turn, self._toolkit_runs, self._is_packing = threading.Condition(), 0, False
-        self._open_plans = open_plans.OpenPlans(self.inputs, verifies=verifies)
+        self._plans = Plans(self.inputs, verifies=verifies)
         if signature is None and kernels != NUMPY and not is_once:
-            self._open_plans.keep_on_disk(source, self.native_weights, workers)
-            self._plan_count = len(self._open_plans.plans)
+            self._plans.keep_on_disk(source, self.native_weights, workers)
+        # The input shapes of the last run by the plan of a class.
         self._last_open: Signature | None = None
         self._program: Program | None = None
         # The plan of a network whose inputs have one shape each: no run has to look for it.
@@ -91,56 +214,56 @@ class CpuExecutable(TellingExecutable):
         elif signature is not None:
             self._find_plan(signature)
 
+    @property
+    def transformed(self) -> Network:
+        """The network after the passes that do not ask for sizes."""
+        return self.source.open()
+
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
-        in_use = self._only_plan
-        if in_use is None and self._kernels != NUMPY and not self._verifier.has_refuted:
-            in_use = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
+        plan = self._only_plan
+        if plan is None and self._kernels != NUMPY and not self._verifier.has_refuted:
+            plan = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
         try:
-            return self._run_plan(in_use, inputs, context)
+            if self._product_team is None or not (self._may_call_blas(plan) or context.limits is not None):
+                return self._run_plan(plan, inputs, context)
+            with share_products(self._product_team):
+                return self._run_plan(plan, inputs, context)
         finally:
             if not self._has_run.is_set():
                 self._has_run.set()
 
-    def _run_plan(self, in_use: PlanInUse | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs by a plan, or node by node where there is none for this run."""
+    def _run_plan(self, plan: PlanInUse | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs by a plan, or node by node if there is none for this run."""
         limits = context.limits
-        if in_use is None or in_use.is_refuted or (limits is not None and not has_room(limits, in_use.measure(inputs))):
+        if plan is None or plan.is_refuted or (limits is not None and not has_room(limits, plan.measure(inputs))):
             return self._run_frugally(inputs, context)
         try:
-            return self._run_twice(in_use, inputs, context) if in_use.needs_check else in_use.run(inputs, context, self._teams)
+            return self._run_twice(plan, inputs, context) if plan.needs_check else plan.run(inputs, context, self._teams)
         except WrongTypeError as error:
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.source.name, error)
-            in_use.is_refuted = True
+            plan.is_refuted = True
         return self._run_frugally(inputs, context)
 
-    def _run_twice(self, in_use: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+    def _run_twice(self, plan: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Verifies a plan with a run; if the answers differ, the network goes on node by node."""
         program = self._open_program()
         try:
-            outputs = self._verifier.run(
-                self.source.name, inputs, context, lambda: in_use.run(inputs, context, self._teams), program
-            )
+            outputs = self._verifier.run(self.source.name, inputs, context, lambda: plan.run(inputs, context, self._teams), program)
         finally:
             if self._verifier.has_refuted:
-                self._refute_all()
-        in_use.needs_check = False
+                # If one plan is wrong, others may be.
+                with self._lock:
+                    self._plans.refute()
+        plan.needs_check = False
         if self._is_static and not self._verifier.has_refuted:
             self._program = None
             self._let_go(self.transformed)
         return outputs
 
-    def _refute_all(self) -> None:
-        """Keeps all plans from being used again, also later ones: if one is wrong, others may be."""
-        with self._lock:
-            for in_use in self._plans.values():
-                in_use.is_refuted = True
-                in_use.free.clear()
-            self._open_plans.refute()
-
     def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs node by node and frees a value after its last use; an error names the node for which there is no room."""
-        program, inputs = self._open_program(), lay_inputs(inputs)
+        program, inputs = self._open_program(), tuple(map(lay_input, inputs))
         with self._turn:
             self._toolkit_runs += 1
         try:
@@ -154,6 +277,8 @@ class CpuExecutable(TellingExecutable):
         """Returns the network as the toolkit runs it."""
         program = self._program
         if program is None:
+            from hetero_cpu.plan.passes import compile_toolkit  # an import of a blob needs no passes
+
             if self._kernels == NUMPY:
                 warn_of_slow_kernels()
             program = self._program = compile_toolkit(self.transformed, self._extensions)
@@ -165,39 +290,14 @@ class CpuExecutable(TellingExecutable):
             for constant in (*self.transformed.initializers.values(), *special.initializers.values()):
                 constant.release()
 
-    def find_native_plan(self) -> tuple[Signature, ExecutionPlan] | None:
-        """Returns a plan of machine code alone, with its input shapes: of a class of sizes it is made for the last sizes."""
-        with self._lock:
-            for signature, in_use in reversed(self._plans.items()):
-                if in_use.plan.kernels and not in_use.plan.foreign_count and not in_use.is_refuted:
-                    return signature, in_use.plan
-            last = self._last_open
-        if last is None or self._verifier.has_refuted:
-            return None
-        from hetero_cpu.machine.compiler import COMPILER  # only exports need it
-        from hetero_cpu.machine.interpreter import list_interpreters
-
-        special = join(specialize(self.transformed, last))
-        entry = self._plan_sizes(special)
-        if entry.plan.foreign_count or not entry.plan.kernels:
-            return None
-        COMPILER.compile_all((*entry.plan.kernels, *list_interpreters(self.workers)))
-        COMPILER.rest()
-        self.native_weights.pack_all(self.workers)
-        return last, entry.plan
-
     def _find_plan(self, signature: Signature) -> PlanInUse | None:
         """Returns the plan for input shapes; None while it is made and compiled in the background."""
         with self._lock:
-            in_use = self._plans.get(signature)
-            if in_use is not None:
-                self._plans.move_to_end(signature)
-                return in_use
-            opened = self._open_plans.find(signature)
-            if opened is not None:
+            plan = self._plans.find(signature)
+            if plan is not None:
                 self._last_open = signature
-                return opened
-        stored = self._open_plans.find_stored(signature)
+                return plan
+        stored = self._plans.find_stored(signature)
         return self._make_plan(signature) if stored is None else self._add_plan(stored, signature)
 
     def _make_plan(self, signature: Signature) -> PlanInUse | None:
@@ -205,16 +305,15 @@ class CpuExecutable(TellingExecutable):
         if self._is_ordered or self._has_failed:
             return self._await_plan(signature)
         # Planning open sizes takes as long as the toolkit takes to answer.
-        if self._kernels == AUTO and not (self._is_static and open_plans.has_interpreters(self.workers)):
+        if self._kernels == AUTO and not (self._is_static and has_interpreters(self.workers)):
             self._order(signature)
             return None
         planning = self._plan(signature)
-        plan = open_plans.load_plan(planning) if self._kernels == AUTO else open_plans.compile_plan(planning, self.workers)
+        plan = load_plan(planning) if self._kernels == AUTO else compile_plan(planning, self.workers)
         if plan is None:
             self._order(signature)
             return None
-        if isinstance(plan, OpenPlanInUse):
-            self._open_plans.keep_aside(plan, signature)
+        self._plans.store_aside(plan, signature)
         return self._add_plan(plan, signature)
 
     def _plan(self, signature: Signature) -> Planning:
@@ -223,9 +322,11 @@ class CpuExecutable(TellingExecutable):
         It is of the class of sizes that input shapes belong to, or of these shapes alone. The background calls it with a proxy of the
         executable, which may be freed while its kernels are compiled.
         """
+        from hetero_cpu.plan.passes import join_network, specialize
+
         special = specialize(self.transformed, signature)
-        if self._open_plans.is_wanted(signature):
-            from hetero_cpu.open.making import make_open_plan
+        if self._plans.needs_class(signature):
+            from hetero_cpu.plan.tabulating import make_open_plan
 
             class_plan = yield from make_open_plan(
                 self.transformed,
@@ -237,28 +338,30 @@ class CpuExecutable(TellingExecutable):
                 begin_packing=lambda: self._begin_packing(),  # a bound method would hold the executable
             )
             if class_plan is not None:
-                return self._use_class(class_plan, signature)
-            self._open_plans.note_failure()
-        special = join(special)
-        entry = self._plan_sizes(special)
+                return self._use_plan(class_plan)
+            self._plans.note_failure()
+        return (yield from self._plan_sizes(join_network(special), signature))
+
+    def _plan_sizes(self, special: Network, signature: Signature) -> Planning:
+        """Yields the kernels of the plan of a network for one set of input shapes, then packs its weights and returns it."""
+        from hetero_cpu.plan.planner import build_plan
+        from hetero_cpu.plan.tabulating import tabulate_fixed_plan
+
+        plan = build_plan(special, self.native_weights, self._extensions, workers=self.workers)
         if self._is_ordered:
             # Constants are read again to be packed: compiling takes longer, and needs memory, too.
             self._let_go(special)
-        yield from entry.plan.kernels
+        yield from plan.kernels
         self._begin_packing()
         self.native_weights.pack_all(self.workers)
+        opened = tabulate_fixed_plan(plan, signature)
         self._let_go(special)
-        return entry
+        return self._use_plan(opened)
 
-    def _plan_sizes(self, special: Network) -> PlanInUse:
-        """Returns the plan of a network for one set of input shapes."""
-        plan = build_plan(special, self.native_weights, self._extensions, workers=self.workers)
-        warn_where_toolkit_computes(plan)
-        return PlanInUse(plan, is_refuted=self._verifier.has_refuted, needs_check=self._verifies)
-
-    def _use_class(self, class_plan: OpenPlan, signature: Signature) -> OpenPlanInUse:
-        warn_where_toolkit_computes(class_plan.plan)
-        return OpenPlanInUse(class_plan)
+    def _use_plan(self, opened: OpenPlan) -> PlanInUse:
+        if opened.plan.foreign_count:
+            warn_of_slow_kernels()
+        return PlanInUse(opened)
 
     def _begin_packing(self) -> None:
         """Waits for runs of the toolkit, and has new ones wait, if packing beside them would hold the weights of a large file twice."""
@@ -267,33 +370,24 @@ class CpuExecutable(TellingExecutable):
                 self._is_packing = True
                 self._turn.wait_for(lambda: self._toolkit_runs == 0, _LONGEST_WAIT)
 
-    def _end_packing(self) -> None:
-        with self._turn:
-            self._is_packing = False
-            self._turn.notify_all()
-
     def _await_plan(self, signature: Signature) -> PlanInUse | None:
-        """Returns the plan that takes over when its weights are packed; None if it is not that far, or of other input shapes."""
+        """Returns the plan that takes over when its weights are packed; None if they are not packed yet, or of other input shapes."""
         with self._turn:
             if not self._is_packing:
                 return None
             self._turn.wait_for(lambda: not self._is_packing, _LONGEST_WAIT)
         with self._lock:
-            return self._plans.get(signature) or self._open_plans.find(signature)
+            return self._plans.find(signature)
 
     def _add_plan(self, plan: PlanInUse, signature: Signature | None) -> PlanInUse:
         """Returns the plan that runs of input shapes use from now on: this one, or that of another run which was first."""
         with self._lock:
+            earlier = None if signature is None else self._plans.find(signature)
+            if earlier is not None:
+                return earlier
             plan.is_refuted |= self._verifier.has_refuted
-            self._plan_count += 1
-            if isinstance(plan, OpenPlanInUse):
-                self._last_open = signature
-                self._open_plans.add(plan)
-            else:
-                assert signature is not None, "only plans of classes come with blobs"
-                plan = self._plans.setdefault(signature, plan)
-                while len(self._plans) > MOST_PLANS:
-                    self._plans.popitem(last=False)
+            self._last_open = signature
+            self._plans.add(plan)
             self._program = None
             if self._is_static:
                 self._only_plan = plan
@@ -310,33 +404,144 @@ class CpuExecutable(TellingExecutable):
             self._is_ordered = True
         owner = weakref.ref(self)
 
-        def finish(prepared: PlanInUse | None, error: BaseException | None) -> None:
+        def finish(plan: PlanInUse | None, error: BaseException | None) -> None:
             executable = owner()
             if executable is not None:
-                open_plans.warn_of_error(error, executable.source.name)
-                executable._take_over(prepared, signature, error)
+                warn_of_error(error, executable.source.name)
+                executable._take_over(plan, signature, error)
 
         def is_wanted() -> bool:
             executable = owner()
             return executable is not None and not executable._is_closed
 
         planning = CpuExecutable._plan(weakref.proxy(self), signature)
-        open_plans.order_plan(planning, finish, is_wanted=is_wanted, begin=self._has_run, workers=self.workers)
+        order_plan(planning, finish, is_wanted=is_wanted, begin=self._has_run, workers=self.workers)
 
     def _take_over(self, plan: PlanInUse | None, signature: Signature, error: BaseException | None) -> None:
-        if error is None and plan is not None:
+        is_ready = error is None and plan is not None
+        if is_ready and plan is not None:
             self._add_plan(plan, signature)
             self._let_go(self.transformed)
         with self._lock:
             self._is_ordered, self._has_failed = False, error is not None
-        self._end_packing()
-        if error is None and isinstance(plan, OpenPlanInUse):
-            self._open_plans.keep(plan, signature)
+        with self._turn:
+            self._is_packing = False
+            self._turn.notify_all()
+        if is_ready and plan is not None:
+            self._plans.store(plan, signature)
+
+    def export(self) -> Payload:
+        """Returns the network after its passes, with the weights as machine code reads them."""
+        from hetero_cpu.stored.payload import export_network  # only exports and imports need it
+
+        if self.source.payload is not None:
+            return self.source.payload
+        return export_network(self.source, self.native_weights, self._find_native_plan(), self.workers)
+
+    def store_plan(self, payload: Payload) -> None:
+        """Stores the plan of a network that was imported without one beside its blob."""
+        from hetero_cpu.stored.payload import store_plan  # as above
+
+        plan = self._find_native_plan()
+        if plan is not None:
+            store_plan(self.source, self.native_weights, plan, payload, self.workers)
+
+    def _find_native_plan(self) -> OpenPlan | None:
+        """Returns a plan of machine code alone, of one set of input shapes: of a class of sizes it is made for the last sizes."""
+        with self._lock:
+            for plan in reversed(self._plans.plans):
+                if plan.is_native and plan.opened.sizes.is_single:
+                    return plan.opened
+            last = self._last_open
+        if last is None or self._verifier.has_refuted:
+            return None
+        from hetero_cpu.plan.passes import join_network, specialize
+
+        special = join_network(specialize(self.transformed, last))
+        plan = compile_plan(self._plan_sizes(special, last), self.workers)
+        return plan.opened if plan.is_native else None
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Metrics of the plans: how many were made and may be kept, their memory, and their steps that call the toolkit."""
+        return {
+            "CPU_PLANS": lambda: (self._plans.count, MOST_PLANS),
+            "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
+            "CPU_WEIGHT_BYTES": lambda: self.native_weights.nbytes + sum(memory.nbytes for memory in self.source.packed),
+            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(
+                self._list_plans(), (*self.source.constants, *self._list_toolkit_constants()), packed=self.source.packed
+            ),
+            "CPU_KERNELS_READY": lambda: not self._is_ordered,
+            "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
+            "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
+            "CPU_VERIFIED_PLANS": lambda: self._verifier.plans,
+            "CPU_VERIFY_SECONDS": lambda: self._verifier.seconds,
+            "CPU_REFUTED": lambda: self._verifier.has_refuted,
+        }
+
+    @property
+    def calls_blas(self) -> bool:
+        """True if a run without limits may call NumPy's BLAS, also if that depends on the shapes of the inputs."""
+        return self._may_call_blas(self._only_plan)
+
+    def _may_call_blas(self, plan: PlanInUse | None) -> bool:
+        return plan is None or plan.calls_blas or plan.needs_check or plan.is_refuted
+
+    def _list_toolkit_constants(self) -> list[Any]:
+        program = self._program
+        return [] if program is None else [value for value in program.values if hasattr(value, "__array_interface__")]
+
+    def _list_plans(self) -> list[ExecutionPlan]:
+        return [plan.plan for plan in self._plans.plans.copy()]
+
+    def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
+        """Notes which outputs only the next run reads: a cache among them grows where it lies."""
+        self._plans.appended = frozenset(output_of_input.values())
+        return {}
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...]:
+        """The steps of the newest plan; before the first run of a network with open sizes its nodes one by one."""
+        network = self.source.open()
+        plan = next(reversed(self._plans.plans.copy()), None)
+        if plan is None or plan.is_refuted:
+            from hetero_cpu.plan.passes import name_nodes
+
+            return list_nodes(name_nodes(network), network.types, kernel="toolkit")
+        return list_steps(plan.plan, network.types)
 
     def close(self) -> None:
         """Ends the helping threads; nothing more is compiled for this network."""
         self._is_closed = True
         self._has_run.set()
-        self._open_plans.wait()
+        self._plans.wait()
         if self._teams is not None:
             self._teams.close()
+        if self._product_team is not None:
+            self._product_team.close()
+
+
+def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:
+    """Returns the steps of a plan in order. Layouts are those in the arena, a layout of four axes in channels last is "acdb"."""
+    return tuple(
+        ExecutedNode(
+            step.node.name,
+            step.node.op_type,
+            step.node.origins,
+            step.work.reads,
+            step.writes,
+            _name_kernel(step),
+            tuple(_find_layout(step.strides.get(value)) for value in step.writes),
+            tuple(types.get(value) for value in step.writes),
+        )
+        for step in plan.steps
+    )
+
+
+def _name_kernel(step: PlannedStep) -> str:
+    if isinstance(step.work, Foreign):
+        return "toolkit"
+    return "machine code" if step.work.kernels else "NumPy"
+
+
+def _find_layout(strides: tuple[int, ...] | None) -> str:
+    """Returns the axes from the largest stride to the smallest, those of equal strides in order; "" if they are not known."""
+    return "" if strides is None else name_layout(sorted(range(len(strides)), key=lambda axis: -strides[axis]))

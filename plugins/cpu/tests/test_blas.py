@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu import blas
-from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.limited_executable import LimitedExecutable
+from hetero_cpu.run import blas
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from hetero_core import Core, Extension
@@ -44,7 +42,7 @@ class Looking:
 def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Core, Looking]]:
     """Four processors, and a BLAS that takes four, whatever the machine has."""
     counts = ("hetero_core.devices.device.count_processors", "hetero_core.devices.metrics.count_processors")
-    for count in (*counts, "hetero_cpu.blas.count_affinity"):
+    for count in (*counts, "hetero_cpu.run.blas.count_affinity"):
         monkeypatch.setattr(count, lambda: 4)
     operator = Looking()
     with threadpool_limits(4, user_api="blas"), Core() as core:
@@ -62,10 +60,9 @@ def test_run_has_one_thread_of_blas_and_leaves_no_limit_behind(looking: tuple[Co
 
 def test_process_with_one_processor_never_touches_blas(looking: tuple[Core, Looking], monkeypatch: pytest.MonkeyPatch) -> None:
     core, operator = looking
-    monkeypatch.setattr("hetero_cpu.blas.count_affinity", lambda: 1)
+    monkeypatch.setattr("hetero_cpu.run.blas.count_affinity", lambda: 1)
     monkeypatch.setattr(blas._blas, "enter", None)
     network = core.load_network(onnx.parser.parse_model(MODEL), "CPU")
-    assert type(network.executable) is CpuExecutable
     network.infer({"x": X})
     assert operator.seen == [[4]]
 
@@ -88,10 +85,10 @@ def test_plan_of_machine_code_alone_leaves_blas_alone(
     entered: list[int] = []
     monkeypatch.setattr(blas._blas, "enter", lambda: entered.append(1))
     monkeypatch.setattr(blas._blas, "leave", lambda: None)
-    for is_first in (True, False):
+    for _ in range(2):
         entered.clear()
         network.infer({"x": np.ones((2, 2), np.float32)})
-        assert entered == [1] * (is_limited + (is_first and size == "N"))
+        assert entered == [1] * is_limited
 
 
 def test_limit_leaves_a_number_of_one_alone(looking: tuple[Core, Looking]) -> None:
@@ -106,7 +103,6 @@ def test_limit_leaves_a_number_of_one_alone(looking: tuple[Core, Looking]) -> No
 def test_error_in_a_run_leaves_no_limit(looking: tuple[Core, Looking]) -> None:
     core, operator = looking
     network = core.load_network(onnx.parser.parse_model(MODEL), "CPU", {"INFERENCE_NUM_THREADS": 1})
-    assert type(network.executable) is LimitedExecutable
     operator.before = lambda: 1 // 0
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         network.infer({"x": X})
@@ -145,7 +141,7 @@ def test_limit_holds_in_every_thread_that_runs(looking: tuple[Core, Looking]) ->
 
 FORK = """
 import os, warnings
-from hetero_cpu.blas import limit_blas
+from hetero_cpu.run.blas import limit_blas
 from threadpoolctl import threadpool_info, threadpool_limits
 
 warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads, from Python 3.12 on
@@ -174,7 +170,7 @@ def test_forked_child_has_no_limit_of_its_parents_runs() -> None:
 def test_environment_is_as_it_was_after_a_limit() -> None:
     # In a process of its own: the import that would change it happens once.
     code = """import os
-from hetero_cpu.blas import import_threadpoolctl
+from hetero_cpu.run.blas import import_threadpoolctl
 before = dict(os.environ)
 import_threadpoolctl()
 assert dict(os.environ) == before"""

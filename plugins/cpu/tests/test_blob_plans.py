@@ -14,15 +14,15 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="plans of machine code are named by its version")
 
+from hetero_cpu.machine.calls import NativeCall, address_of
 from hetero_cpu.machine.compiler import Kernel, find_width
-from hetero_cpu.machine.native import NativeCall, address_of
-from hetero_cpu.open.tabulating import tabulate_fixed_plan
-from hetero_cpu.open.terms import NotOpenError
-from hetero_cpu.planning.plan import Block, ExecutionPlan, PlannedStep
-from hetero_cpu.planning.recipe import Recipe
-from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.stored.blob_network import KIND, BlobNetwork, name_blob_plan
+from hetero_cpu.operators.recipe import Recipe
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.plan import Block, ExecutionPlan, PlannedStep
+from hetero_cpu.plan.tabulating import tabulate_fixed_plan
+from hetero_cpu.stored.payload import KIND, name_blob_plan
 from hetero_cpu.stored.plans import Memories, NotStorableError, WrittenPlan, read_plan, write_plan
+from hetero_cpu.symbols.terms import NotOpenError
 
 from hetero_core import Core
 from hetero_core.blobs.store import FOLDER, open_private_folder
@@ -139,7 +139,7 @@ def import_blob(core: Core, tmp_path: Path) -> bool:
     imported = core.import_network(tmp_path / "x.blob", "CPU", {"INFERENCE_NUM_THREADS": 1})
     answer = imported.infer({"x": np.ones((2, 300), np.float32)})
     assert answer["y"].tolist() == [[150.0] * 2] * 2
-    return isinstance(imported.executable.source, BlobNetwork)
+    return imported.executable.source.payload is not None
 
 
 def test_stored_plan_that_others_may_write_is_said_and_not_used(
@@ -162,7 +162,7 @@ def test_plan_of_a_network_that_returns_an_input_is_taken_up(
     loaded.infer({"x": x, "w": w})
     loaded.export_network(tmp_path / "x.blob")
     imported = core.import_network(tmp_path / "x.blob", "CPU", config)
-    assert isinstance(imported.executable.source, BlobNetwork)
+    assert imported.executable.source.payload is not None
     answer = imported.infer({"x": x, "w": w})
     assert (answer["y"].tolist(), answer["w"].tolist()) == ([-1, -2], [5, 6])
     assert caplog.text == ""

@@ -14,7 +14,7 @@ pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 from hetero_cpu.machine import compiler, translation
 from hetero_cpu.machine.compiler import FLAGS, Compiler, Kernel
 from hetero_cpu.machine.translator import TRANSLATOR
-from hetero_cpu.operators.winograd.kernel import WinogradShape, make_whole
+from hetero_cpu.operators.winograd import WinogradShape, make_whole
 
 from hetero_core.blobs.store import FOLDER, write_entry
 
@@ -32,9 +32,9 @@ common_layers.list_models = lambda: iter([
     common_layers.make_others(),
 ])
 brought = common_layers.list_texts(sys.argv[2])
-from hetero_cpu.passes import transform_network
-from hetero_cpu.planning.later import build_plan, join, specialize
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.plan.passes import transform_network
+from hetero_cpu.plan.passes import build_plan, join, specialize
+from hetero_cpu.operators.weights import PackedWeights
 network = transform_network(read_network(light_model("resnet50")))
 special = specialize(network, tuple(spec.shape for spec in network.inputs))
 plan = build_plan(join(special), PackedWeights(), {}, workers=2)

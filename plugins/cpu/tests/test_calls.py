@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.planning.calls import BoundStep, CurrentRun, list_calls
+from hetero_cpu.run.instance import BoundStep, CurrentRun, list_calls
 
 from hetero_core import Core, Extension, Network
 from hetero_core.contract import CancelToken
@@ -40,14 +40,12 @@ def raise_value_error() -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 1, 31, 32, 33, 39])
-@pytest.mark.parametrize("is_little", [False, True])
-def test_error_of_a_call_carries_the_node_of_its_step(failing: int, is_little: bool) -> None:
+def test_error_of_a_call_carries_the_node_of_its_step(failing: int) -> None:
     ran: list[int] = []
     steps = [
         BoundStep(
             name_node(index),
             (lambda index=index: ran.append(index), raise_value_error if index == failing else int),
-            is_little,
         )
         for index in range(40)
     ]
@@ -68,8 +66,7 @@ def test_error_that_names_a_node_within_keeps_its_note_alone() -> None:
     assert caught.value.__notes__ == ["while running node 'inner' (Abs-13)"]
 
 
-@pytest.mark.parametrize(("is_little", "next_look"), [(False, 6), (True, 32)])
-def test_cancelled_run_ends_before_the_next_step_or_after_32_little_ones(is_little: bool, next_look: int) -> None:
+def test_cancelled_run_ends_before_the_next_step() -> None:
     ran: list[int] = []
     current = CurrentRun()
 
@@ -78,35 +75,18 @@ def test_cancelled_run_ends_before_the_next_step_or_after_32_little_ones(is_litt
         if index == 5:
             current.token.is_set = True
 
-    steps = [BoundStep(name_node(index), (lambda index=index: run_step(index),), is_little) for index in range(80)]
+    steps = [BoundStep(name_node(index), (lambda index=index: run_step(index),)) for index in range(80)]
     calls = list_calls(steps, current, None)
-    with pytest.raises(RequestCancelledError, match=rf"cancelled before node 'n{next_look}' \(Abs-13\)") as caught:
+    with pytest.raises(RequestCancelledError, match=r"cancelled before node 'n6' \(Abs-13\)") as caught:
         calls.run()
     assert not getattr(caught.value, "__notes__", [])
-    assert ran == list(range(next_look))
+    assert ran == list(range(6))
     with pytest.raises(RequestCancelledError, match=r"cancelled before node 'n0' \(Abs-13\)"):
         calls.run()
     current.token = CancelToken()
     ran.clear()
     list_calls(steps[10:], current, None).run()
     assert ran == list(range(10, 80))
-
-
-def test_little_steps_around_a_long_one_do_not_keep_a_cancel_from_it() -> None:
-    current = CurrentRun()
-    ran: list[int] = []
-
-    def run_step(index: int) -> None:
-        ran.append(index)
-        current.token.is_set = True
-
-    steps = [BoundStep(name_node(index), (lambda index=index: run_step(index),), index != 1) for index in range(3)]
-    with pytest.raises(RequestCancelledError, match="cancelled before node 'n1'"):
-        list_calls(steps, current, None).run()
-    current.token = CancelToken()
-    with pytest.raises(RequestCancelledError, match="cancelled before node 'n2'"):
-        list_calls(steps[1:], current, None).run()
-    assert ran == [0, 1]
 
 
 def test_infinities_arise_in_silence_and_leave_the_callers_state(core: Core, read: Read) -> None:

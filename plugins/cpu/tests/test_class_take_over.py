@@ -15,10 +15,10 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
-from hetero_cpu import open_plans
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
-from hetero_cpu.sources import NetworkSource
+from hetero_cpu.run import plans as open_plans
+from hetero_cpu.stored.payload import load_source
 
 from hetero_core.contract import RunContext
 from hetero_core.network.reader import read_network
@@ -63,7 +63,7 @@ def fixture_network(orders: Orders) -> CpuExecutable:
     )
     model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT, "w"))
     assert not orders
-    return CpuExecutable(NetworkSource(read_network(model)), {}, kernels="AUTO")
+    return CpuExecutable(load_source(read_network(model)), {}, kernels="AUTO")
 
 
 def check(network: CpuExecutable, rows: int) -> None:

@@ -11,15 +11,14 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hetero_cpu.open import layout
-from hetero_cpu.open.arrays import OpenArray
-from hetero_cpu.open.plan import OpenPlan
-from hetero_cpu.open.sizes import Scope, is_open, value_of
-from hetero_cpu.passes import transform_network
-from hetero_cpu.planning.plan import Block, PlannedStep
-from hetero_cpu.planning.signature import Signature
-from hetero_cpu.planning.specialization import specialize_network
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan import planner as layout
+from hetero_cpu.plan.open_plan import OpenPlan
+from hetero_cpu.plan.passes import specialize_network, transform_network
+from hetero_cpu.plan.plan import Block, PlannedStep
+from hetero_cpu.symbols.arrays import OpenArray
+from hetero_cpu.symbols.size_class import Signature
+from hetero_cpu.symbols.sizes import Scope, is_open, value_of
 from hetero_tests.fixed_plans import fix_plan
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 from hetero_tests.plan_verifier import verify_plan
@@ -124,7 +123,7 @@ def plant_offset(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
         return (*offsets[:moved], value_of(offsets[moved]), *offsets[moved + 1 :]), total
 
     place_open = layout.place_open
-    monkeypatch.setattr("hetero_cpu.planning.arena_layout.place_open", place)
+    monkeypatch.setattr("hetero_cpu.plan.planner.place_open", place)
     return open_plan(CONVOLUTIONS, IMAGES)
 
 
@@ -138,7 +137,7 @@ def plant_maximum(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
             return place_open(scope, lifetimes)
 
     place_open = layout.place_open
-    monkeypatch.setattr("hetero_cpu.planning.arena_layout.place_open", place)
+    monkeypatch.setattr("hetero_cpu.plan.planner.place_open", place)
     return open_plan(TWO_SIZES, ((8, 16), (9, 16)))
 
 
@@ -154,7 +153,7 @@ def plant_lifetime(monkeypatch: pytest.MonkeyPatch) -> OpenPlan:
         return place_open(scope, cut)
 
     place_open = layout.place_open
-    monkeypatch.setattr("hetero_cpu.planning.arena_layout.place_open", place)
+    monkeypatch.setattr("hetero_cpu.plan.planner.place_open", place)
     return open_plan(CONVOLUTIONS, IMAGES)
 
 

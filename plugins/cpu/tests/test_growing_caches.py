@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hetero_cpu.open.cache_memory import CacheMemory, extend_cache, open_cache
+from hetero_cpu.run.caches import CacheMemory, extend_cache, open_cache
 from hetero_tests.open_models import make_decoder
 
 from hetero_core import Core, ExecutableNetwork, RunContext

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
-from hetero_cpu.machine.chunks import choose_chunk_size
-from hetero_cpu.open.sizes import Scope
-from hetero_cpu.operators.product.tiling import choose_chunks, choose_tiling
+from hetero_cpu.operators.rows import choose_chunk_size
+from hetero_cpu.operators.tiling import choose_chunks, choose_tiling
+from hetero_cpu.symbols.sizes import Scope
 
 
 @given(units=st.integers(1, 500), chunks=st.integers(1, 600), workers=st.integers(1, 9))

@@ -17,8 +17,7 @@ pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 from hetero_cpu.machine import compiler
 from hetero_cpu.machine.code import Code
-from hetero_cpu.machine.compiler import Compiler, Kernel, find_width
-from hetero_cpu.machine.image import ImageError, load_image
+from hetero_cpu.machine.compiler import Compiler, ImageError, Kernel, find_width, load_image
 from hetero_cpu.machine.translator import TRANSLATOR
 
 from hetero_core.blobs.store import FOLDER, STORE

@@ -20,11 +20,10 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 from hetero_cpu.machine import compiler
-from hetero_cpu.machine.background import BackgroundCompiler
+from hetero_cpu.machine.background import BackgroundCompiler, OrderDroppedError
 from hetero_cpu.machine.compiler import Kernel, find_width
-from hetero_cpu.machine.orders import OrderDroppedError
-from hetero_cpu.operators.winograd.transforms import build_matrices, transform_kernels
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.operators.winograd import build_matrices, transform_kernels
 
 from hetero_core import Core
 
@@ -48,7 +47,7 @@ inputs = light_inputs(model)
 expected = run_onnxruntime(model, inputs)
 with Core() as core:
     network = core.load_network(model, "CPU", {"INFERENCE_NUM_THREADS": 2})
-    found = {"steps": [], "ready": [], "differences": [], "is_planned": "hetero_cpu.operators.product.kernel" in sys.modules}
+    found = {"steps": [], "ready": [], "differences": [], "is_planned": "hetero_cpu.operators.product_kernel" in sys.modules}
     def ask():
         answers = network.infer(inputs)
         error = max(float(np.abs(answer - value).max() / np.abs(value).max()) for answer, value in zip(answers.values(), expected))

@@ -26,12 +26,15 @@ find_width = pytest.importorskip("hetero_cpu.machine.compiler").find_width
 if find_width() == 0:
     pytest.skip("no kernels are made for this processor", allow_module_level=True)
 
+from hetero_cpu.machine.calls import NativeCall, address_of  # noqa: E402
 from hetero_cpu.machine.code import Code  # noqa: E402  # LLVM: only where there is one
 from hetero_cpu.machine.compiler import COMPILER, Kernel  # noqa: E402
 from hetero_cpu.machine.interpreter import DONE, PARKED, TICKET  # noqa: E402
-from hetero_cpu.machine.native import NativeCall, address_of  # noqa: E402
-from hetero_cpu.machine.program import NativeProgram  # noqa: E402
-from hetero_cpu.machine.team import Team, TeamPool  # noqa: E402
+from hetero_cpu.machine.program import (  # noqa: E402
+    NativeProgram,
+    Team,
+    TeamPool,
+)
 
 MOST_WORKERS = 8
 HERE = Path(__file__).parent

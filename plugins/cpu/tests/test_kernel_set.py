@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from hetero_cpu.kernel_set import describe_slow_kernels
 from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.run.blas import describe_slow_kernels
 
 from hetero_core.devices.processors import grants_flag, read_processor_flags
 

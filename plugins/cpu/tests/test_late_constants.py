@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.open.late import add_toolkit, write_late
-from hetero_cpu.operators.convolution.staging import make_stage
+from hetero_cpu.operators.images import make_stage
+from hetero_cpu.plan.open_plan import add_toolkit, write_late
 
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.reader import read_network
@@ -70,8 +70,8 @@ def test_error_is_that_of_the_toolkit() -> None:
 def test_channels_that_are_compiled_in_are_plain_numbers() -> None:
     pytest.importorskip("llvmlite", reason="kernels are made by llvmlite")
     from hetero_cpu.machine.compiler import find_width
-    from hetero_cpu.open.arrays import lay_empty
-    from hetero_cpu.open.sizes import Scope
+    from hetero_cpu.symbols.arrays import lay_empty
+    from hetero_cpu.symbols.sizes import Scope
 
     if not find_width():
         pytest.skip("no machine code is made for this processor")

@@ -6,7 +6,7 @@ import importlib
 
 import onnx.parser
 import pytest
-from hetero_cpu.passes import PASSES, PASSES_OF_SHAPES, LatePass, join_network, transform_network
+from hetero_cpu.plan.passes import PASSES, PASSES_OF_SHAPES, LatePass, join_network, transform_network
 
 from hetero_core.network.reader import read_network
 from hetero_core.transforms import activations, attention, normalizations, reshapes

@@ -14,9 +14,9 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.passes import strip_network
-from hetero_cpu.planning.weights import PackedWeights
-from hetero_cpu.sources import NetworkSource
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.passes import strip_network
+from hetero_cpu.stored.payload import load_source
 
 from hetero_core import Core, Network
 from hetero_core.conformance.oracles import run_onnxruntime
@@ -115,7 +115,7 @@ def images() -> Any:
 @pytest.mark.usefixtures("machine_code")
 def test_weights_that_were_packed_are_let_go_and_the_answer_is_right(images: Any, core: Core) -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
-    executable = CpuExecutable(NetworkSource(strip_network(weights.network)), {}, kernels="JIT")
+    executable = CpuExecutable(load_source(strip_network(weights.network)), {}, kernels="JIT")
     assert not set(LARGE) & set(weights.list_alive())
     expected = run_onnxruntime(weights.model, {"x": images})[0]
     np.testing.assert_allclose(run(executable, images), expected, rtol=1e-4, atol=1e-5)
@@ -125,7 +125,7 @@ def test_weights_that_were_packed_are_let_go_and_the_answer_is_right(images: Any
 @pytest.mark.usefixtures("machine_code")
 def test_each_weight_is_made_once_for_a_plan() -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
-    CpuExecutable(NetworkSource(weights.network), {}, kernels="JIT")
+    CpuExecutable(load_source(weights.network), {}, kernels="JIT")
     assert {name: len(arrays) for name, arrays in weights.made.items()} == dict.fromkeys(SHAPES, 1)
 
 
@@ -140,7 +140,7 @@ def test_network_that_let_go_of_its_weights_can_be_exported(images: Any, core: C
 @pytest.mark.usefixtures("machine_code")
 def test_network_that_let_go_of_its_weights_runs_node_by_node_where_memory_is_short(images: Any, core: Core) -> None:
     weights = Weights(CONVOLUTIONS, SHAPES)
-    executable = CpuExecutable(NetworkSource(weights.network), {}, kernels="JIT")
+    executable = CpuExecutable(load_source(weights.network), {}, kernels="JIT")
     context = RunContext(limits=RunLimits("g", memory_limit=executable.metrics()["CPU_ARENA_BYTES"]() - 1))
     expected = run_onnxruntime(weights.model, {"x": images})[0]
     np.testing.assert_allclose(executable.run((images,), context)[0], expected, rtol=1e-4, atol=1e-5)
@@ -149,7 +149,7 @@ def test_network_that_let_go_of_its_weights_runs_node_by_node_where_memory_is_sh
 @pytest.mark.usefixtures("machine_code")
 def test_table_that_is_read_as_it_is_stays_and_its_product_takes_no_second_copy() -> None:
     weights = Weights(WORDS, {"table": (500, 96), "w0": (96, 384), "w1": (384, 96)})
-    executable = CpuExecutable(NetworkSource(weights.network), {}, kernels="JIT")
+    executable = CpuExecutable(load_source(weights.network), {}, kernels="JIT")
     alive = weights.list_alive()
     metrics = {name: ask() for name, ask in executable.metrics().items()}
     assert alive == ["table"]
@@ -185,7 +185,7 @@ def test_plan_that_waits_for_its_kernels_holds_no_weights(monkeypatch: pytest.Mo
     monkeypatch.setattr(COMPILER, "load_stored", lambda kernels: False)
     monkeypatch.setattr(BACKGROUND, "order", lambda kernels, done, **_: ordered.append(kernels))
     weights = Weights(CONVOLUTIONS, SHAPES)
-    executable = CpuExecutable(NetworkSource(weights.network), {}, kernels="AUTO")
+    executable = CpuExecutable(load_source(weights.network), {}, kernels="AUTO")
     assert not set(LARGE) & set(weights.list_alive())
     # The plan is made when its first kernel is asked for.
     next(ordered[0])

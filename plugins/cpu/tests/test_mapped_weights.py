@@ -9,7 +9,7 @@ import numpy as np
 import onnx.external_data_helper
 import onnx.parser
 import pytest
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.operators.weights import PackedWeights
 
 from hetero_core import Core, Network
 

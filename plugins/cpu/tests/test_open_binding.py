@@ -10,15 +10,14 @@ import numpy as np
 import onnx
 import pytest
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.open.arrays import OpenArray
-from hetero_cpu.open.evaluation import Sums, Table
-from hetero_cpu.open.instance import OpenInstance
-from hetero_cpu.open.plan import OpenPlan, list_leaves
-from hetero_cpu.open.sizes import is_open, terms_of
-from hetero_cpu.open.terms import evaluate
-from hetero_cpu.passes import transform_network
-from hetero_cpu.planning.specialization import specialize_network
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.open_plan import OpenPlan, list_leaves
+from hetero_cpu.plan.passes import specialize_network, transform_network
+from hetero_cpu.run.instance import Instance
+from hetero_cpu.symbols.arrays import OpenArray
+from hetero_cpu.symbols.evaluation import Sums, Table
+from hetero_cpu.symbols.sizes import is_open, terms_of
+from hetero_cpu.symbols.terms import evaluate
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core.kernels.single_nodes import evaluate_node
@@ -61,7 +60,7 @@ def draw_sizes(plan: OpenPlan, rng: np.random.Generator, count: int) -> list[tup
     return [plan.sizes.write_signature(sizes) for sizes in [*drawn[:count], drawn[0]]]
 
 
-def check(instance: OpenInstance, plan: OpenPlan, signature: Any, roots: list[int]) -> None:
+def check(instance: Instance, plan: OpenPlan, signature: Any, roots: list[int]) -> None:
     origin = plan.origin
     assert origin is not None
     assert instance._program is not None
@@ -102,7 +101,7 @@ def check(instance: OpenInstance, plan: OpenPlan, signature: Any, roots: list[in
 def test_numbers_bound_one_after_the_other_are_those_of_the_symbols(name: str) -> None:
     plan = open_model(name)
     rng = np.random.default_rng(7)
-    instance = OpenInstance(plan)
+    instance = Instance(plan)
     for signature in draw_sizes(plan, rng, 12):
         products = plan.match(signature)
         assert products is not None
@@ -117,7 +116,7 @@ def test_binding_that_fails_is_made_again_as_a_whole(monkeypatch: pytest.MonkeyP
     if not find_width():
         pytest.skip("no machine code is made for this processor")
     plan = open_model("encoder")
-    instance = OpenInstance(plan)
+    instance = Instance(plan)
     first, second, *_ = draw_sizes(plan, np.random.default_rng(8), 4)
     products, others = plan.match(first), plan.match(second)
     assert products is not None

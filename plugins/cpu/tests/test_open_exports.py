@@ -190,7 +190,7 @@ with Core() as core:
     network = core.load_network(sys.argv[1], "CPU", {"CPU_KERNELS": "JIT"})
     for path in sys.argv[2:]:
         np.savez(path + ".out", **network.infer(dict(np.load(path))))
-    print("planned" if "hetero_cpu.open.making" in sys.modules else "read", network.get_metric("CPU_PLANS")[0])
+    print("planned" if "hetero_cpu.plan.tabulating" in sys.modules else "read", network.get_metric("CPU_PLANS")[0])
 """
 
 

@@ -10,8 +10,8 @@ import onnx
 import onnx.helper
 import onnx.shape_inference
 import pytest
-from hetero_cpu.open.sizes import Scope, is_open, terms_of, value_of
-from hetero_cpu.open.terms import evaluate
+from hetero_cpu.symbols.sizes import Scope, is_open, terms_of, value_of
+from hetero_cpu.symbols.terms import evaluate
 from hetero_tests.drawn_nodes import UNDRAWN, draw_model, list_versions
 from onnx import TensorProto
 

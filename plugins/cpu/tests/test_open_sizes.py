@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.open import layout
-from hetero_cpu.open.arrays import OpenArray, broadcast, lay_open
-from hetero_cpu.open.evaluation import Evaluator, Sums
-from hetero_cpu.open.plan import OpenPlan
-from hetero_cpu.open.size_class import ClassForm, write_guards
-from hetero_cpu.open.sizes import Scope, is_open, largest, least, terms_of
-from hetero_cpu.open.terms import NotOpenError, evaluate
-from hetero_cpu.passes import transform_network
-from hetero_cpu.planning.specialization import specialize_network
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan import planner as layout
+from hetero_cpu.plan.open_plan import OpenPlan
+from hetero_cpu.plan.passes import specialize_network, transform_network
+from hetero_cpu.symbols.arrays import OpenArray, broadcast, lay_open
+from hetero_cpu.symbols.evaluation import Evaluator, Sums
+from hetero_cpu.symbols.size_class import ClassForm, write_guards
+from hetero_cpu.symbols.sizes import Scope, is_open, largest, least, terms_of
+from hetero_cpu.symbols.terms import NotOpenError, evaluate
 from hetero_tests.fixed_plans import fix_plan
 from hetero_tests.open_models import make_encoder
 from hetero_tests.plan_verifier import verify_plan
@@ -208,7 +207,7 @@ def test_a_wrong_layout_of_a_class_is_refused_for_other_sizes_than_the_example(m
         return tuple(_fix(scope, offset) for offset in offsets), total
 
     place_open = layout.place_open
-    monkeypatch.setattr("hetero_cpu.planning.arena_layout.place_open", place_like_example)
+    monkeypatch.setattr("hetero_cpu.plan.planner.place_open", place_like_example)
     wrong = _open_encoder()
     assert wrong is not None
     assert not verify_plan(fix_plan(wrong, ((3, 37), (3, 37))))

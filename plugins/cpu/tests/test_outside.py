@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.planning.output_memory import OutputMemory
-from hetero_cpu.planning.outside import FEWEST_BYTES
-from hetero_cpu.stored.blob_network import BlobNetwork
+from hetero_cpu.machine.memory import OutputMemory
 
 from hetero_core import Core
 from hetero_core.contract import CancelToken, RunContext
@@ -283,22 +281,6 @@ def test_no_more_memory_is_kept_than_two_outputs_need() -> None:
         tracemalloc.stop()
 
 
-def test_only_addresses_move_also_those_before_their_array() -> None:
-    pytest.importorskip("llvmlite", reason="addresses are those of machine code")
-    from hetero_cpu.machine.native import NativeCall, address_of
-    from hetero_cpu.machine.program import NativeProgram
-    from hetero_cpu.operators.gather.native_steps import GATHER
-    from hetero_cpu.planning.outside import OutsidePlaces
-
-    x, y, other = (np.zeros(FEWEST_BYTES, np.uint8) for _ in range(3))
-    count = int(x.ctypes.data) + 8  # happens to be an address
-    row = (address_of(x) - 256, count, 3, 4, address_of(y), 1, address_of(other), 0, 0)
-    calls = [NativeCall(GATHER, row, 1, (x, y, other))]
-    program = NativeProgram(calls)
-    OutsidePlaces(program, calls, {"x": x, "y": y}).move({"x": 1 << 40})
-    assert program.numbers.tolist() == [(1 << 40) - 256, count, 3, 4, y.ctypes.data, 1, other.ctypes.data, 0, 0]
-
-
 @pytest.mark.parametrize("model", [RELU, CACHE], ids=["relu", "cache"])
 def test_an_imported_plan_reads_and_writes_where_the_caller_has_the_arrays(
     native_core: Core, tmp_path: Path, model: onnx.ModelProto
@@ -306,7 +288,7 @@ def test_an_imported_plan_reads_and_writes_where_the_caller_has_the_arrays(
     loaded = native_core.load_network(model, "CPU")
     loaded.export_network(tmp_path / "x.blob")
     imported = native_core.import_network(tmp_path / "x.blob", "CPU")
-    assert isinstance(imported.executable.source, BlobNetwork)
+    assert imported.executable.source.payload is not None
     assert imported.executable.source.plan is not None
     outside = imported.executable.source.plan.plan.outside
     assert outside.roots

@@ -21,8 +21,8 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
 from hetero_cpu.machine.compiler import COMPILER, find_width
-from hetero_cpu.operators.product.tiling import ColumnPacking, choose_tiling, restore_columns
-from hetero_cpu.stored.blob_network import KIND, BlobNetwork
+from hetero_cpu.operators.tiling import ColumnPacking, choose_tiling, restore_columns
+from hetero_cpu.stored.payload import KIND
 from hetero_tests.larger_models import bert_model, vit_tiny_model
 
 from hetero_core import Core
@@ -70,7 +70,7 @@ def export(core: Core, model: onnx.ModelProto, path: Path, **config: Any) -> dic
 
 def takes_up_plan(network: Any) -> bool:
     """Says whether an imported network has the plan beside its blob, rather than one of its own."""
-    return isinstance(network.executable.source, BlobNetwork)
+    return network.executable.source.payload is not None
 
 
 def check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -185,7 +185,7 @@ CHILD = """
 import json, sys
 blob, folder, kind = sys.argv[1:]
 UNUSED = ("llvmlite.binding", "onnx", "hetero_core.kernels.registry", "hetero_core.network.reader", "hetero_cpu.machine.code",
-          "hetero_cpu.operators.convolution.native_steps", "hetero_cpu.open.arrays", "hetero_cpu.passes", "hetero_cpu.planning.planner")
+          "hetero_cpu.operators.convolution", "hetero_cpu.symbols.arrays", "hetero_cpu.plan.passes", "hetero_cpu.plan.planner")
 if kind == "numpy":
     sys.modules["llvmlite"] = None
 import hetero_cpu.machine.compiler as compiler
@@ -198,7 +198,7 @@ with Core() as core, np.load(folder + "/inputs.npz") as inputs, np.load(folder +
     found = network.infer(dict(inputs))
     error = max(float(np.abs(found[name] - expected[name]).max() / np.abs(expected[name]).max()) for name in expected)
     print(json.dumps({
-        "error": error, "kind": type(network.executable.source).__name__, "steps": network.get_metric("CPU_NATIVE_STEPS"),
+        "error": error, "kind": "plan" if network.executable.source.plan else "network", "steps": network.get_metric("CPU_NATIVE_STEPS"),
         "modules": [name for name in UNUSED if name in sys.modules],
     }))
 """
@@ -232,19 +232,19 @@ def test_process_that_imports_needs_neither_onnx_nor_llvm_nor_the_steps(blob: Pa
     # The first one reads the network, to verify the plan.
     import_elsewhere(blob, blob.parent, "plain", None)
     found = import_elsewhere(blob, blob.parent, "plain", None)
-    assert (found["kind"], found["modules"], found["error"]) == ("BlobNetwork", [], 0.0)
+    assert (found["kind"], found["modules"], found["error"]) == ("plan", [], 0.0)
 
 
 def test_process_without_llvmlite_gets_the_weights_back_for_numpy(blob: Path) -> None:
     found = import_elsewhere(blob, blob.parent, "numpy", None)
-    assert (found["kind"], found["steps"]) == ("NetworkSource", 0)
+    assert (found["kind"], found["steps"]) == ("network", 0)
     assert found["error"] < 1e-4
 
 
 @pytest.mark.skipif(find_width() <= 8, reason="weights are packed for vectors of AVX2 here already")
 def test_processor_with_other_vectors_gets_the_weights_back_and_packs_them_again(blob: Path, tmp_path: Path) -> None:
     found = import_elsewhere(blob, blob.parent, "narrow", tmp_path / "cache")
-    assert found["kind"] == "NetworkSource"
+    assert found["kind"] == "network"
     assert found["error"] < 1e-4
 
 

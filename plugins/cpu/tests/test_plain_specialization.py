@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hetero_cpu.passes import transform_network
-from hetero_cpu.planning import specialization
-from hetero_cpu.planning.specialization import specialize_network, specialize_plainly
+from hetero_cpu.plan import passes as specialization
+from hetero_cpu.plan.passes import specialize_network, specialize_plainly, transform_network
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core import Core

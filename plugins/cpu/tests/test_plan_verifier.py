@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.passes import join_network, transform_network
-from hetero_cpu.planning import arena_layout, planner
-from hetero_cpu.planning.plan import Derived, ExecutionPlan, Joined, Outside, PlannedStep
-from hetero_cpu.planning.recipe import Recipe
-from hetero_cpu.planning.signature import read_static_signature
-from hetero_cpu.planning.specialization import specialize_network
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.operators.recipe import Recipe
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan import planner
+from hetero_cpu.plan import planner as arena_layout
+from hetero_cpu.plan.passes import join_network, specialize_network, transform_network
+from hetero_cpu.plan.plan import Derived, ExecutionPlan, Joined, Outside, PlannedStep
+from hetero_cpu.symbols.size_class import read_static_signature
 from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.kernels.arena import Lifetime, place_blocks

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
-from hetero_cpu import operators, providers
-from hetero_cpu.machine.native import NATIVE_STEP_FUNCTIONS
-from hetero_cpu.operators import ALL, NATIVE_STEPS
+from hetero_cpu.operators import steps as providers
+from hetero_cpu.operators.steps import ALL, NATIVE_STEP_FUNCTIONS, NATIVE_STEPS
 
 
 def name_steps(folder: str) -> str:
-    return f"hetero_cpu.operators.{folder}.native_steps"
+    return f"hetero_cpu.operators.{folder}"
 
 
 def test_table_has_the_operators_of_each_folder_with_machine_code() -> None:
@@ -33,11 +31,6 @@ def test_table_has_the_operators_of_each_folder_with_machine_code() -> None:
         assert names is ALL or set(names.split()) == found[name_steps(folder)]
 
 
-def test_folder_is_in_a_table_if_it_has_steps() -> None:
-    folders = Path(operators.__path__[0])
-    assert {path.parent.name for path in folders.glob("*/native_steps.py")} == NATIVE_STEPS.keys() | {"winograd"}
-
-
 def ask(code: str) -> Any:
     """Returns what a fresh process prints."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=900)
@@ -47,18 +40,8 @@ def ask(code: str) -> Any:
 def test_order_of_steps_does_not_depend_on_what_was_asked_before() -> None:
     code = """if True:
         import json
-        from hetero_cpu import providers
+        from hetero_cpu.operators import steps as providers
         providers._list_native_steps("Expand")
         print(json.dumps([step.__module__ for step in providers._list_native_steps("Transpose")]))
     """
     assert ask(code) == [name_steps("shuffle"), name_steps("layout")]
-
-
-def test_question_about_an_operator_imports_its_steps_alone() -> None:
-    code = """if True:
-        import json, sys
-        from hetero_cpu import providers
-        assert providers._list_native_steps("MaxPool")
-        print(json.dumps([name for name in sys.modules if name.endswith(".native_steps")]))
-    """
-    assert set(ask(code)) == {name_steps("elementwise"), name_steps("pooling")}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.shared_products import ProductTeam
+from hetero_cpu.run.blas import ProductTeam
 
 from hetero_core import Core
 
@@ -124,7 +124,7 @@ def test_error_of_a_piece_is_raised_by_the_caller() -> None:
 def test_large_products_of_a_network_are_shared(monkeypatch: pytest.MonkeyPatch, node: str, size: str, kind: str) -> None:
     """By steps of NumPy and of the toolkit; an operator that NumPy computes as a whole is not shared."""
     counts = ("hetero_core.devices.device.count_processors", "hetero_core.devices.metrics.count_processors")
-    for count in (*counts, "hetero_cpu.blas.count_affinity"):
+    for count in (*counts, "hetero_cpu.run.blas.count_affinity"):
         monkeypatch.setattr(count, lambda: 2)
     shared: list[int] = []
     share = ProductTeam._share

@@ -14,8 +14,8 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 import pytest
-from hetero_cpu.stored.blob_network import BlobNetwork
-from hetero_cpu.stored.stored_classes import KIND
+from hetero_cpu.stored.payload import NetworkSource
+from hetero_cpu.stored.plans import KIND
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 from hetero_tests.open_variants import make_gpt
 
@@ -40,7 +40,7 @@ with Core() as core:
     network = core.load_network(sys.argv[1], "CPU", {"CPU_KERNELS": sys.argv[2], "INFERENCE_NUM_THREADS": 1})
     for path, own in zip(sys.argv[3:], feeds, strict=True):
         np.savez(path + ".out", **network.infer(own))
-    print("planned" if "hetero_cpu.open.making" in sys.modules else "read", network.get_metric("CPU_PLANS")[0])
+    print("planned" if "hetero_cpu.plan.tabulating" in sys.modules else "read", network.get_metric("CPU_PLANS")[0])
 """
 
 
@@ -225,15 +225,15 @@ def test_a_load_of_few_constants_reads_no_plan_before_it_is_wanted() -> None:
 
 
 def test_an_import_with_a_plan_reads_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[BlobNetwork] = []
-    open_network = BlobNetwork.open
-    monkeypatch.setattr(BlobNetwork, "open", lambda source: (opened.append(source), open_network(source))[1])
+    opened: list[NetworkSource] = []
+    open_network = NetworkSource.open
+    monkeypatch.setattr(NetworkSource, "open", lambda source: (opened.append(source), open_network(source))[1])
     feeds = {"x": np.random.default_rng(7).standard_normal((7, 8)).astype(np.float32)}
     with Core() as core:
         network = core.load_network(_make_small(), "CPU", {"CPU_KERNELS": "JIT"})
         network.infer(feeds)
         network.export_network(tmp_path / "x.blob")
         imported = core.import_network(tmp_path / "x.blob", "CPU", {"CPU_KERNELS": "JIT"})
-        assert isinstance(imported.executable.source, BlobNetwork)
+        assert imported.executable.source.payload is not None
         assert not opened
         _require_right(_make_small(), feeds, imported.infer(feeds))

@@ -20,9 +20,8 @@ import hetero_cpu.executable as executable_module
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.open import making
-from hetero_cpu.stored.blob_network import BlobNetwork
-from hetero_cpu.verification import Verifier, is_random
+from hetero_cpu.plan import tabulating as making
+from hetero_cpu.run.verification import Verifier, is_random
 
 from hetero_core import Core
 from hetero_core.contract import RunContext
@@ -202,7 +201,7 @@ def test_each_plan_is_verified_once_whatever_sizes_it_serves(core: Core) -> None
 def test_plan_beside_a_blob_is_verified_once(core: Core, tmp_path: Path, kernels: str) -> None:
     core.load_network(make_model(), "CPU", {"CPU_KERNELS": kernels}).export_network(tmp_path / "x.blob")
     imported = core.import_network(tmp_path / "x.blob", "CPU", YES)
-    assert isinstance(imported.executable.source, BlobNetwork)
+    assert imported.executable.source.payload is not None
     for seed in range(2):
         check(imported.infer(make_inputs(seed=seed))["y"], make_inputs(seed=seed))
     assert read_metrics(imported) == (1, False)
@@ -212,7 +211,7 @@ def test_plan_beside_a_blob_is_verified_once(core: Core, tmp_path: Path, kernels
 def test_wrong_plan_beside_a_blob_is_left_with_a_warning(core: Core, tmp_path: Path) -> None:
     core.load_network(make_model(), "CPU").export_network(tmp_path / "x.blob")
     imported = core.import_network(tmp_path / "x.blob", "CPU", YES)
-    assert isinstance(imported.executable.source, BlobNetwork)
+    assert imported.executable.source.payload is not None
     with pytest.warns(WrongPlanWarning, match="network 'mix' on CPU: .* output 'y': expected"):
         check(imported.infer(make_inputs())["y"], make_inputs())
     check(imported.infer(make_inputs(seed=1))["y"], make_inputs(seed=1))

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hetero_cpu.planning.weights import LaterArray, PackedWeights, allocate_floats
+from hetero_cpu.operators.weights import LaterArray, PackedWeights, allocate_floats
 
 COUNT = 60_000
 """Float32 numbers of an array: 240 kB, so that seventeen are little in all and the ones behind them are not."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 from hetero_cpu.machine import compiler
+from hetero_cpu.machine.calls import NativeCall
 from hetero_cpu.machine.compiler import COMPILER, Kernel
-from hetero_cpu.machine.native import NativeCall
 
 WIDTHS = tuple(width for width in (8, 16) if width <= compiler.find_width())
 """The widths of vectors that this processor can run."""
@@ -36,7 +36,7 @@ def run_calls(calls: Iterable[Any], width: int, *, workers: int = 1) -> None:
 
 def make_open_plan(*arguments: Any, **options: Any) -> Any:
     """Returns the plan of a class of sizes, nothing of it compiled; None if there is none."""
-    from hetero_cpu.open import making
+    from hetero_cpu.plan import tabulating as making
 
     planning = making.make_open_plan(*arguments, **options)
     while True:

@@ -199,9 +199,9 @@ class Whole:
     def load_network(self, device: DeviceName, network: Network) -> Any:
         assert not self.query_network(device, network).refused
         from hetero_cpu.executable import CpuExecutable
-        from hetero_cpu.sources import NetworkSource
+        from hetero_cpu.stored.payload import load_source
 
-        return CpuExecutable(NetworkSource(network), {})
+        return CpuExecutable(load_source(network), {})
 
 
 def test_node_refused_as_part_of_its_subgraph_goes_to_the_next_device(core: Core, read: Callable[..., Network]) -> None:

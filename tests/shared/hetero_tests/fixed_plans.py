@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hetero_cpu.open.arrays import OpenArray
-from hetero_cpu.open.plan import OpenPlan, OpenStep, map_action
-from hetero_cpu.open.sizes import is_open, terms_of
-from hetero_cpu.open.tabulating import Origin
-from hetero_cpu.open.terms import evaluate
-from hetero_cpu.planning.plan import Block, Derived, ExecutionPlan, Joined, PlannedStep
-from hetero_cpu.planning.recipe import Cut, Recipe
-from hetero_cpu.planning.signature import Signature
+from hetero_cpu.operators.recipe import Cut, Recipe
+from hetero_cpu.plan.open_plan import OpenPlan, OpenStep, map_action
+from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Joined, PlannedStep
+from hetero_cpu.plan.tabulating import Origin
+from hetero_cpu.symbols.arrays import OpenArray
+from hetero_cpu.symbols.size_class import Signature
+from hetero_cpu.symbols.sizes import is_open, terms_of
+from hetero_cpu.symbols.terms import evaluate
 
 Array = Any
 Fix = Callable[[Any], int]
@@ -94,7 +94,7 @@ def _bind(
     writes: Sequence[Array],
     scratch: Array,
 ) -> list[Any]:
-    from hetero_cpu.machine.native import NativeCall  # LLVM
+    from hetero_cpu.machine.calls import NativeCall  # LLVM
 
     begin = writes[0].ctypes.data - find_offset(step.writes[0])
     number_of_base = {number: name for name, base in origin.bases.items() for (number,) in base.terms}

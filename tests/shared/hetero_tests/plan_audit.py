@@ -18,11 +18,11 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from hetero_cpu.planning.instance import allocate_arena, bind_halo, lay_arrays
-from hetero_cpu.planning.plan import ExecutionPlan, Foreign, PlannedStep
-from hetero_cpu.planning.recipe import Array, Recipe
+from hetero_cpu.machine.memory import allocate_arena
+from hetero_cpu.operators.recipe import Array, Recipe
+from hetero_cpu.plan.plan import ExecutionPlan, Foreign, PlannedStep
 
-from hetero_tests.plan_verifier import Access, PlanLayout, Runs, join_all
+from hetero_tests.plan_verifier import Access, PlanLayout, Runs, bind_halo, join_all, lay_arrays
 
 # No byte is written that equals both; as numbers they are large, and NaN.
 _POISONS = (0x55, 0xFF)

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hetero_cpu.planning.arena import ALIGNMENT
-from hetero_cpu.planning.instance import allocate_arena, lay_arrays
-from hetero_cpu.planning.pieces import can_stand_for
-from hetero_cpu.planning.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep
-from hetero_cpu.planning.recipe import NO_HALO, Array, Halo, Recipe
+from hetero_cpu.machine.calls import NativeCall
+from hetero_cpu.machine.memory import ALIGNMENT, allocate_arena
+from hetero_cpu.operators.images import bind_clear
+from hetero_cpu.operators.recipe import NO_HALO, Array, Halo, Recipe
+from hetero_cpu.plan.placing import can_stand_for
+from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -514,3 +515,29 @@ class _Walk:
 
     def _name_owners(self, value: str) -> list[str]:
         return [f"value '{owner}'" for owner in self._owners.find(value)]
+
+
+def bind_halo(plan: ExecutionPlan, value: str, memory: Array) -> NativeCall:
+    """Returns the call that writes the zeros around a value."""
+    block = plan.places[value]
+    assert isinstance(block, Block)
+    return bind_clear(block.padded_shape, block.halo, memory[plan.offsets[value] : plan.offsets[value] + block.nbytes])
+
+
+def lay_arrays(plan: ExecutionPlan, memory: Array) -> dict[str, Array]:
+    """Returns all values of a plan that lie in the arena, and its constants."""
+    arrays = dict(plan.constants)
+
+    def find(value: str) -> Array:
+        if value not in arrays:
+            place = plan.places[value]
+            if isinstance(place, Derived):
+                arrays[value] = place.make(find(place.source))
+            else:
+                assert isinstance(place, Block)
+                arrays[value] = place.lay(memory[plan.offsets[value] :])
+        return arrays[value]
+
+    for value in plan.places:
+        find(value)
+    return arrays

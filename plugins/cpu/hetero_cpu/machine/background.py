@@ -10,9 +10,12 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from hetero_cpu.machine.compiler import COMPILER, Kernel
-from hetero_cpu.machine.image import give_back_memory
-from hetero_cpu.machine.orders import OrderDroppedError
+from hetero_cpu.machine.compiler import COMPILER, Kernel, give_back_memory
+
+
+class OrderDroppedError(Exception):
+    """Nobody wants the kernels any more; never leaves the device."""
+
 
 logger = logging.getLogger(__name__)
 

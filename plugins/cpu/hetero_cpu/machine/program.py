@@ -2,16 +2,151 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import atexit
+import ctypes
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.compiler import COMPILER
-from hetero_cpu.machine.interpreter import COLUMNS, MOST_CHUNKS, open_alone, open_together
-from hetero_cpu.machine.native import NativeCall, address_of
-from hetero_cpu.machine.team import Team
+from hetero_cpu.machine.interpreter import COLUMNS, MOST_CHUNKS, SEMAPHORE, STOP, TEAM_BYTES, open_alone, open_helper, open_together
+
+logger = logging.getLogger(__name__)
+
+_LINE_BYTES = 128
+_helpers: dict[threading.Thread, Array] = {}
+"""Every thread that runs, and the memory of its team."""
+
+
+class Team:
+    """A caller and `workers` - 1 threads that help it. One thread at a time may run programs with it.
+
+    A worker's number is 0 for the caller and 1 to `workers` - 1 for the threads. They end on `close` and with the team.
+    """
+
+    __slots__ = ("__weakref__", "_end", "_memory", "_threads", "address", "workers")
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._memory = _make_memory()
+        self.address = address_of(self._memory)
+        self._threads = _start_threads(self._memory, workers)
+        # Only tells them: who collects garbage may hold a lock that a thread needs in order to end.
+        self._end = weakref.finalize(self, _stop, self._memory, len(self._threads))
+        self._end.atexit = False
+
+    def close(self) -> None:
+        """Ends the threads and waits for them; a run in progress goes on alone, and so do later ones."""
+        self._end()
+        _join(self._threads)
+
+
+class TeamPool:
+    """Teams of one size, made when they are first needed, at most `most` of them. Their threads end on `close` and with the pool."""
+
+    __slots__ = ("_is_closed", "_slots", "workers")
+
+    def __init__(self, workers: int, *, most: int = 4) -> None:
+        self.workers = workers
+        self._is_closed = False
+        # A slot is free while it is here: a team, or None for one that is not made yet. No lock, which a fork could leave locked.
+        self._slots: deque[Team | None] = deque([None] * most if workers > 1 else [])
+
+    @contextmanager
+    def lease(self) -> Iterator[Team | None]:
+        """Yields a team for the caller alone; None if all are in use, or the pool is closed: the caller works alone."""
+        try:
+            team = self._slots.pop()
+        except IndexError:
+            yield None
+            return
+        try:
+            if team is None:
+                team = Team(self.workers)
+            yield team
+        finally:
+            # To the end that the next one takes from: the team that ran last is awake.
+            self._slots.append(team)
+            if self._is_closed:
+                self.close()
+
+    def close(self) -> None:
+        """Ends the threads: of free teams now, of those in use when they come back."""
+        self._is_closed = True
+        while self._slots:
+            try:
+                team = self._slots.pop()
+            except IndexError:  # another thread closes, too
+                return
+            if team is not None:
+                team.close()
+
+
+def _make_memory() -> Array:
+    memory = np.zeros(TEAM_BYTES + _LINE_BYTES, np.uint8)
+    begin = -address_of(memory) % _LINE_BYTES
+    return memory[begin : begin + TEAM_BYTES]
+
+
+def _start_threads(memory: Array, workers: int) -> list[threading.Thread]:
+    function, started = open_helper(), list[threading.Thread]()
+    for number in range(1, workers):
+        thread = threading.Thread(target=_help, args=(function, memory, number), name=f"hetero-CPU-team_{number}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads for us
+            logger.warning("a team of %d threads works with %d: %s", workers, number, error)
+            break
+        started.append(thread)
+    return started
+
+
+def _help(function: Callable[[int, int], None], memory: Array, number: int) -> None:
+    import signal  # a network with one thread has no helpers
+
+    # Signals are for the threads that run Python.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    _helpers[threading.current_thread()] = memory
+    try:
+        function(address_of(memory), number)
+    finally:
+        del _helpers[threading.current_thread()]
+
+
+def _stop(memory: Array, helpers: int) -> None:
+    memory[STOP : STOP + 8].view(np.int64)[0] = 1
+    library = ctypes.CDLL(None)
+    for _ in range(helpers):
+        library.sem_post(ctypes.c_void_p(address_of(memory) + SEMAPHORE))
+
+
+def _join(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join()
+
+
+def _stop_all() -> None:
+    """Machine code must not outlive the memory that it runs in, which goes when the interpreter does."""
+    helpers = list(_helpers.items())
+    for _, memory in helpers:
+        _stop(memory, len(helpers))
+    _join([thread for thread, _ in helpers])
+
+
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):  # not on Windows, where no kernels are made
+    os.register_at_fork(after_in_child=_helpers.clear)
+
 
 Numbers = np.ndarray[Any, Any]
 

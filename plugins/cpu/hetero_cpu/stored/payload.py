@@ -2,7 +2,7 @@
 
 Of a network without machine code: the sections `model` and `weights` of `pack_network`. Else `packed` holds arrays in order
 as they lie in memory, `weights` only those constants that are not to be had from there, and `index` says what is where. How the plan
-calls the kernels is no part of it: that steers machine code, and stays in the private store (stored/blob_network.py).
+calls the kernels is no part of it: that steers machine code, and stays in the private store.
 """
 
 from __future__ import annotations
@@ -10,107 +10,234 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.blobs.container import digest_sections
-from hetero_core.blobs.store import STORE
+from hetero_core.blobs.store import STORE, name_entry
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.arrays import bytes_of_array
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import type_to_json
+from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.weights import read_span
 from hetero_core.network.writer import pack_model, pack_network, unpack_model, unpack_network
-from hetero_cpu.planning.signature import Signature
-from hetero_cpu.stored.blob_network import (
-    INDEX,
-    MODEL,
-    PACKED,
-    WEIGHTS,
-    align_sections,
-    find_digests,
-    name_blob_plan,
-    read_index,
-    view_section,
-)
-from hetero_cpu.stored.plans import Memories, NotStorableError, WrittenPlan, write_plan
+from hetero_cpu.machine.compiler import COMPILER, describe_environment
+from hetero_cpu.machine.interpreter import list_interpreters
+from hetero_cpu.machine.memory import ALIGNMENT, allocate_arena
+from hetero_cpu.run.plans import PlanInUse
+from hetero_cpu.stored.plans import Memories, NotStorableError, WrittenPlan, read_plan, write_plan
+from hetero_cpu.symbols.size_class import read_static_signature
 
 if TYPE_CHECKING:
-    from hetero_cpu.executable import CpuExecutable
-    from hetero_cpu.planning.weights import LaterArray
+    from hetero_cpu.operators.weights import LaterArray, PackedWeights
+    from hetero_cpu.plan.open_plan import OpenPlan
+
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True, eq=False)
+class NetworkSource:
+    """The network of an executable, loaded or imported, and the plan that it begins with. Safe for threads.
+
+    `read` returns the network after the passes that do not ask for sizes; it is called if the plan does not suffice.
+    """
+
+    inputs: tuple[ValueSpec, ...]
+    outputs: tuple[ValueSpec, ...]
+    read: Callable[[], Network]
+    name: str = ""
+    """Empty if the network is that of a blob which is not read yet: its index has no name."""
+    plan: PlanInUse | None = None
+    """The plan of one set of input shapes, made by another executable."""
+    payload: Payload | None = None
+    """The result of an export, if it is known already."""
+    packed: tuple[Array, ...] = ()
+    """Memory of packed weights that the plan reads."""
+    constants: tuple[Array, ...] = ()
+    """Memory of weights as they are in the model, which the plan and the network read."""
+    _network: Network | None = field(default=None, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def open(self) -> Network:
+        """Returns the network, read the first time."""
+        with self._lock:
+            if self._network is None:
+                self._network = self.read()
+                self.name = self._network.name
+            return self._network
+
+
+def load_source(network: Network) -> NetworkSource:
+    """Returns a network that was loaded, transformed."""
+    from hetero_cpu.plan.passes import transform_network  # an import of a blob does without
+
+    transformed = transform_network(network)
+    return NetworkSource(network.inputs, network.outputs, lambda: transformed, network.name)
+
+
+def _read_blob(sections: Mapping[str, Any]) -> Network:
+    from hetero_cpu.plan.passes import transform_network  # as above
+
+    return transform_network(read_network(sections))
+
+
+INDEX, MODEL, WEIGHTS, PACKED = "index", "model", "weights", "packed"
+KIND = "blob"
+MOST_FORMS = 1.1
+"""Bytes of weights that are held once, for each byte of them in the model: what is padded counts, too."""
+
+
+def find_blob_network(payload: Payload, workers: int, *, is_once: bool) -> NetworkSource | None:
+    """Returns the network of a blob with the plan that is kept for so many threads; None if it has to be planned.
+
+    With `is_once` a plan is not used if weights would then be held in several forms.
+    """
+    digests = find_digests(payload)
+    content = None if digests is None else STORE.read(name_blob_plan(digests, workers))
+    if content is None:
+        return None
+    sections, index = align_sections(payload.sections), read_index(payload.sections)
+    if is_once and not _has_weights_once(sections, index):
+        return None
+    written: WrittenPlan = pickle.loads(content)  # of the private store, where machine code is as well
+    if not COMPILER.load_stored((*written.list_kernels(), *list_interpreters(workers))):
+        return None
+    views = {name: view_section(sections, name) for name in (WEIGHTS, PACKED)}
+
+    def find_memory(place: int) -> Array:
+        name, begin, nbytes = written.memories[place]
+        return views[name][begin : begin + nbytes]
+
+    return NetworkSource(
+        _read_specs(index, "inputs"),
+        _read_specs(index, "outputs"),
+        lambda: _read_blob(sections),
+        plan=PlanInUse(read_plan(written, find_memory)),
+        payload=Payload(sections, payload.version),
+        packed=(views[PACKED],),
+        constants=(views[WEIGHTS],),
+    )
+
+
+def name_blob_plan(digests: Mapping[str, bytes], workers: int) -> str:
+    """Returns the name of the plan of a blob with these sections: also of the threads, LLVM, the processor and the code that plans."""
+    parts = [part for name, digest in sorted(digests.items()) for part in (name, digest)]
+    return name_entry(KIND, describe_environment(), f"{workers}", *parts)
+
+
+def _has_weights_once(sections: Mapping[str, Any], index: Mapping[str, Any]) -> bool:
+    """Says whether weights are held in one form beside the plan of a blob: plans of other sizes share its constants, but nothing packed."""
+    weights, packed = sections[WEIGHTS].nbytes, sections[PACKED].nbytes
+    has_one_plan = read_static_signature(_read_specs(index, "inputs")) is not None
+    return packed == 0 or (has_one_plan and weights + packed <= MOST_FORMS * index["size"])
+
+
+def find_digests(payload: Payload) -> dict[str, bytes] | None:
+    """Returns what binds a plan to a payload; None if that has no packed weights, or is of a format without digests."""
+    names = (INDEX, MODEL, WEIGHTS, PACKED)
+    return {name: payload.digests[name] for name in names} if all(name in payload.digests for name in names) else None
+
+
+def read_index(sections: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the index of a payload. Raises: BlobDamagedError."""
+    try:
+        index = json.loads(bytes(sections[INDEX]))
+    except (ValueError, RecursionError) as error:
+        raise BlobDamagedError(f"the blob of CPU has an index that cannot be read: {error}") from error
+    if not isinstance(index, dict):
+        raise BlobDamagedError(f"the blob of CPU has an index that is {index!r:.60}; expected an object")
+    return index
+
+
+def align_sections(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns sections whose weights begin at a cache line: those of a mapped file themselves, others as a copy."""
+    return {**sections, **{name: _align(sections[name]) for name in (WEIGHTS, PACKED)}}
+
+
+def _align(section: Any) -> Any:
+    array = np.frombuffer(section, np.uint8)
+    if array.ctypes.data % ALIGNMENT == 0:
+        return section
+    memory = allocate_arena(array.nbytes)
+    memory[...] = array
+    return memory.data
+
+
+def view_section(sections: Mapping[str, Any], name: str) -> Array:
+    """Returns the bytes of a section, which must stay as it is."""
+    return np.frombuffer(sections[name], np.uint8)
+
+
+def _read_specs(index: Mapping[str, Any], side: str) -> tuple[ValueSpec, ...]:
+    return tuple(ValueSpec(name, type_of_json(fields)) for name, fields in index[side])
+
 
 logger = logging.getLogger(__name__)
 
-Array = np.ndarray[Any, Any]
 
 VERSION = 2
 _ALIGNMENT = 64
 
 
-def export_executable(executable: CpuExecutable) -> Payload:
-    """Returns the payload; keeps the plan beside it, for imports by the same user."""
-    if executable.source.payload is not None:
-        return executable.source.payload
-    native = executable.find_native_plan()
+def export_network(source: NetworkSource, weights: PackedWeights, plan: OpenPlan | None, workers: int) -> Payload:
+    """Returns the payload of a network; stores its plan of machine code, if it has one, for imports by the same user."""
+    network = source.open()
     try:
-        packed = None if native is None else _pack(executable, *native)
+        packed = None if plan is None else _pack(source, weights, plan)
         if packed is None:
-            return Payload(pack_network(executable.transformed), VERSION)
+            return Payload(pack_network(network), VERSION)
     finally:
-        # What the plan has let go was made again to be written.
-        for constant in executable.transformed.initializers.values():
+        # Constants that the plan has released were read again to be written.
+        for constant in network.initializers.values():
             constant.release()
     sections, written = packed
-    _keep_plan(written, digest_sections(sections), executable.workers)
+    _store_plan(written, digest_sections(sections), workers)
     return Payload(sections, VERSION)
 
 
-def keep_plan(executable: CpuExecutable, payload: Payload) -> None:
-    """Keeps the plan of a network that was imported without one, for later imports of the same blob with as many threads.
+def store_plan(source: NetworkSource, weights: PackedWeights, plan: OpenPlan, payload: Payload, workers: int) -> None:
+    """Stores the plan of a network that was imported without one, for later imports of the same blob with as many threads.
 
     That needs weights that are packed here as they lie in the blob.
     """
-    native, digests = executable.find_native_plan(), find_digests(payload)
-    if native is None or digests is None:
-        return
-    packed = _pack(executable, *native)
-    if packed is None:
+    digests = find_digests(payload)
+    packed = None if digests is None else _pack(source, weights, plan)
+    if digests is None or packed is None:
         return
     sections, written = packed
-    # Not the model: the passes have taken out what nobody reads any more, and it was made from this one.
+    # Not the model: the passes have removed nodes that nobody reads, and it was made from this one.
     if {**digest_sections(sections), MODEL: digests[MODEL]} == digests:
-        _keep_plan(written, digests, executable.workers)
+        _store_plan(written, digests, workers)
 
 
-def _keep_plan(written: WrittenPlan, digests: Mapping[str, bytes], workers: int) -> None:
+def _store_plan(written: WrittenPlan, digests: Mapping[str, bytes], workers: int) -> None:
     STORE.write(name_blob_plan(digests, workers), pickle.dumps(written))
 
 
-def _pack(executable: CpuExecutable, signature: Signature, plan: Any) -> tuple[dict[str, memoryview], WrittenPlan] | None:
+def _pack(source: NetworkSource, weights: PackedWeights, plan: OpenPlan) -> tuple[dict[str, memoryview], WrittenPlan] | None:
     """Returns the sections, and the plan with its memories in them; None if it cannot be written down."""
-    from hetero_cpu.open.tabulating import tabulate_fixed_plan
-    from hetero_cpu.open.terms import NotOpenError
-
-    network, weights = executable.transformed, executable.native_weights
+    network = source.open()
     memories = Memories(network.initializers, weights)
     try:
-        written = write_plan(tabulate_fixed_plan(plan, signature), memories)
-    except (NotOpenError, NotStorableError) as error:
+        written = write_plan(plan, memories)
+    except NotStorableError as error:
         logger.info("network '%s' is exported without its plan: %s", network.name, error)
         return None
     model, outside = pack_model(network)
     layout = _Layout([(offset, initializer) for offset, initializer in outside.initializers], network.initializers)
     written = replace(written, memories=tuple(layout.place(memories.owners, weights.list_made())))
     index = {
-        "inputs": [[spec.name, type_to_json(spec.type)] for spec in executable.inputs],
-        "outputs": [[spec.name, type_to_json(spec.type)] for spec in executable.outputs],
-        "signature": signature,
+        "inputs": [[spec.name, type_to_json(spec.type)] for spec in source.inputs],
+        "outputs": [[spec.name, type_to_json(spec.type)] for spec in source.outputs],
+        "signature": plan.sizes.write_signature(()),
         "size": outside.size,
         "kept": layout.kept,
         "unpacked": layout.unpacked,
@@ -199,7 +326,7 @@ class _Section:
 
 def _find_rule(later: LaterArray) -> list[Any] | None:
     """Returns how a constant comes out of its packed form: shape, whether it is turned, columns of a block. None if it does not."""
-    from hetero_cpu.operators.product.tiling import ColumnPacking
+    from hetero_cpu.operators.tiling import ColumnPacking
 
     constant, make = later.constant, later.make
     if constant is None or not isinstance(make, ColumnPacking) or constant.dtype != "float32":
@@ -244,7 +371,7 @@ class _Pieces:
 
 def _find_pieces(index: Mapping[str, Any], weights: Array, packed: Array) -> tuple[dict[int, Array], int]:
     """Returns the constants of the model by their offsets, those in `weights` as views, and the bytes up to the end of the last."""
-    from hetero_cpu.operators.product.tiling import restore_columns
+    from hetero_cpu.operators.tiling import restore_columns
 
     size = int(index["size"])
     # Each constant of at least a KiB leaves less than a cache line unused, and a packed one is never smaller.

@@ -48,7 +48,7 @@ def lay_heads(array: Any, how: str) -> tuple[Any, Any]:
 
 
 def run_attention(native: NativeRun, images: dict[str, Any], attributes: dict[str, Any], shape: tuple[int, ...]) -> Any:
-    from hetero_cpu.operators.attention.native_steps import plan_native_attention
+    from hetero_cpu.operators.attention import plan_native_attention
 
     node = Node("attention", "Attention", tuple(images), ("y",), since_version=24, attributes=attributes)
     recipe = plan_native_attention(native.make_site([node], images, {}, shape))
@@ -123,7 +123,7 @@ def test_large_scores_do_not_overflow(native: NativeRun) -> None:
     ids=["causal", "capped", "shared heads, packed", "shared heads"],
 )
 def test_attention_beyond_the_formula_is_left_to_others(native: NativeRun, attributes: Any, shapes: Any) -> None:
-    from hetero_cpu.operators.attention.native_steps import plan_native_attention
+    from hetero_cpu.operators.attention import plan_native_attention
 
     images = {name: draw_array(1, *shape) for name, shape in zip("qkv", shapes, strict=True)}
     node = Node("attention", "Attention", tuple("qkv"), ("y",), since_version=24, attributes=attributes)
@@ -131,7 +131,7 @@ def test_attention_beyond_the_formula_is_left_to_others(native: NativeRun, attri
 
 
 def test_sizes_that_do_not_lie_side_by_side_are_left_to_others(native: NativeRun) -> None:
-    from hetero_cpu.operators.attention.native_steps import plan_native_attention
+    from hetero_cpu.operators.attention import plan_native_attention
 
     images = {name: draw_array(1, 1, 2, 4, 8) for name in "qkv"}
     images["k"] = draw_array(1, 1, 2, 8, 4).swapaxes(2, 3)
@@ -151,7 +151,7 @@ def test_sizes_that_do_not_lie_side_by_side_are_left_to_others(native: NativeRun
     is_turned=st.booleans(),
 )
 def test_keys_and_values_are_appended_to_their_caches(native: NativeRun, **drawn: Any) -> None:
-    from hetero_cpu.operators.attention.native_steps import plan_native_attention
+    from hetero_cpu.operators.attention import plan_native_attention
 
     batch, heads, queries, past = (drawn[name] for name in ("batch", "heads", "queries", "past"))
     keys = past + queries
@@ -177,8 +177,8 @@ def test_keys_and_values_are_appended_to_their_caches(native: NativeRun, **drawn
 
 @pytest.mark.parametrize("begin", [0, 8, 1])
 def test_caches_that_go_past_the_processors_are_the_same(native: NativeRun, begin: int) -> None:
-    from hetero_cpu.operators.attention.native_steps import plan_native_attention
-    from hetero_cpu.operators.product.tiling import allocate_floats
+    from hetero_cpu.operators.attention import plan_native_attention
+    from hetero_cpu.operators.tiling import allocate_floats
 
     q = draw_array(1, 2, 3, 1, 64)
     k, v = draw_array(2, 2, 3, 701, 64), draw_array(3, 2, 3, 701, 32)
@@ -211,7 +211,7 @@ def test_caches_that_go_past_the_processors_are_the_same(native: NativeRun, begi
     ids=["more queries than a block has", "no outputs for caches", "one cache", "sizes that do not go together"],
 )
 def test_other_caches_are_left_to_others(native: NativeRun, queries: int, inputs: Any, outputs: Any) -> None:
-    from hetero_cpu.providers import choose_step
+    from hetero_cpu.operators.steps import choose_step
 
     images = {name: draw_array(1, 1, 2, queries, 8) for name in "qk"}
     images |= {"v": draw_array(1, 1, 2, queries, 16), "past_k": draw_array(1, 1, 2, 6, 8), "past_v": draw_array(1, 1, 2, 6, 16)}

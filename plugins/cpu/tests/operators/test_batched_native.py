@@ -44,7 +44,7 @@ def lay(array: Any, how: str) -> Any:
 
 
 def run_product(native: NativeRun, nodes: list[Node], images: dict[str, Any], constants: dict[str, Any], y: Any) -> int:
-    from hetero_cpu.operators.batched.native_steps import plan_native_batched_mat_mul
+    from hetero_cpu.operators.batched import plan_native_batched_mat_mul
 
     recipe = plan_native_batched_mat_mul(native.make_site(nodes, images, constants, y.shape))
     assert recipe is not None
@@ -102,7 +102,7 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(native: NativeRun) -> N
 
 @pytest.mark.parametrize("broken", ["strides", "rank", "batches"])
 def test_operands_without_neighbours_or_rows_are_left_to_others(native: NativeRun, broken: str) -> None:
-    from hetero_cpu.operators.batched.native_steps import plan_native_batched_mat_mul
+    from hetero_cpu.operators.batched import plan_native_batched_mat_mul
 
     a = draw_array(1, 4, 12)[:, ::2] if broken == "strides" else draw_array(1, 6)
     images = {"a": a, "b": draw_array(2, 6, 5)}
@@ -114,7 +114,7 @@ def test_operands_without_neighbours_or_rows_are_left_to_others(native: NativeRu
 
 
 def test_one_constant_matrix_on_the_right_is_left_to_the_step_that_packs_it_once(native: NativeRun) -> None:
-    from hetero_cpu.operators.batched.native_steps import plan_native_batched_mat_mul
+    from hetero_cpu.operators.batched import plan_native_batched_mat_mul
 
     node = Node("m", "MatMul", ("a", "b"), ("y",), since_version=13)
     images, w = {"a": draw_array(1, 2, 4, 6)}, draw_array(2, 6, 5)

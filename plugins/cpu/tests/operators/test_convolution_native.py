@@ -20,9 +20,9 @@ from hetero_core import Core
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 from hetero_cpu.machine.compiler import find_width
-from hetero_cpu.operators.product.tiling import choose_chunks, choose_tiling, pack_columns
-from hetero_cpu.operators.winograd.transforms import choose_winograd
-from hetero_cpu.planning.halos import halo_of_tiles
+from hetero_cpu.operators.images import halo_of_tiles
+from hetero_cpu.operators.tiling import choose_chunks, choose_tiling, pack_columns
+from hetero_cpu.operators.winograd import choose_winograd
 
 if not find_width():
     pytest.skip("no machine code for this processor", allow_module_level=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.planning.recipe import Halo
+from hetero_cpu.operators.recipe import Halo
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,8 +41,8 @@ AFTER = ((), ("Relu",), ("Clip",), ("Add",), ("Add", "HardSwish"))
 def test_depthwise_convolution_of_any_geometry_equals_the_formula(
     native: NativeRun, monkeypatch: pytest.MonkeyPatch, place: dict[str, Any], after: tuple[str, ...], has_bias: bool
 ) -> None:
-    from hetero_cpu.operators.depthwise.native_steps import plan_depthwise
-    from hetero_cpu.operators.windows import window_plan
+    from hetero_cpu.operators import windows as window_plan
+    from hetero_cpu.operators.depthwise import plan_depthwise
 
     # Every line is a chunk.
     monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
@@ -86,7 +86,7 @@ def test_depthwise_convolution_of_any_geometry_equals_the_formula(
 
 
 def test_depthwise_convolution_of_planes_copies_them_first(native: NativeRun) -> None:
-    from hetero_cpu.operators.depthwise.native_steps import plan_depthwise
+    from hetero_cpu.operators.depthwise import plan_depthwise
 
     geometry = ((3, 3), (2, 1), (1, 1), (1, 1, 1, 1))
     outputs = count_outputs((7, 8), geometry)
@@ -100,7 +100,7 @@ def test_depthwise_convolution_of_planes_copies_them_first(native: NativeRun) ->
 
 
 def test_depthwise_convolution_keeps_what_is_not_a_number(native: NativeRun) -> None:
-    from hetero_cpu.operators.depthwise.native_steps import plan_depthwise
+    from hetero_cpu.operators.depthwise import plan_depthwise
 
     x = np.ones((1, 3, 4, 4), np.float32)
     x[0, 1, 0, 0], x[0, 2, 3, 3] = np.nan, -np.inf
@@ -118,7 +118,7 @@ def test_depthwise_convolution_keeps_what_is_not_a_number(native: NativeRun) -> 
 
 
 def test_depthwise_convolution_overwrites_the_added_image_alone(native: NativeRun) -> None:
-    from hetero_cpu.operators.depthwise.native_steps import plan_depthwise
+    from hetero_cpu.operators.depthwise import plan_depthwise
 
     x = Lay().place(draw_array(1, 1, 4, 6, 6))[1]
     constants = {"w": draw_array(2, 4, 1, 3, 3)}
@@ -145,7 +145,7 @@ def test_depthwise_convolution_overwrites_the_added_image_alone(native: NativeRu
 def test_depthwise_convolution_leaves_to_others_what_it_does_not_compute(
     native: NativeRun, attributes: dict[str, Any], weight: tuple[int, ...]
 ) -> None:
-    from hetero_cpu.operators.depthwise.native_steps import plan_depthwise
+    from hetero_cpu.operators.depthwise import plan_depthwise
 
     x = draw_array(1, 1, 4, 6, 6)
     images = {"x": Lay().place(x)[1]}

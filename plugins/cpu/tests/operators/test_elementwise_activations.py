@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cpu.machine.arithmetic import Activation
-from hetero_cpu.operators.elementwise.native_activations import read_activation
+from hetero_cpu.operators.elementwise import read_activation
 
 from hetero_core.network.graph import Node
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cpu.machine.arithmetic import EMITTERS, Activation, emit_activations
+from hetero_cpu.machine.calls import NativeCall, address_of
 from hetero_cpu.machine.code import Code
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.native import NativeCall, address_of
 
 from ..trial import WIDTHS, run_calls
 

@@ -11,12 +11,11 @@ import onnx.helper
 import onnx.parser
 import onnx.shape_inference
 import pytest
-from hetero_cpu.machine.rows import cut_rows, find_kind
-from hetero_cpu.operators.elementwise.chains import join_chains
-from hetero_cpu.operators.elementwise.native_steps import plan_native_expression
-from hetero_cpu.planning.fusion import Extra, Group, form_groups
-from hetero_cpu.planning.recipe import Recipe, Site
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.operators.elementwise import join_chains, plan_native_expression
+from hetero_cpu.operators.groups import Extra, Group, form_groups
+from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.rows import cut_rows, find_kind
+from hetero_cpu.operators.weights import PackedWeights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

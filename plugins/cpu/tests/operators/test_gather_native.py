@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.machine.native import NativeCall
-from hetero_cpu.operators.gather.native_steps import plan_native_gather
-from hetero_cpu.planning.fusion import Group
-from hetero_cpu.planning.recipe import Site
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.machine.calls import NativeCall
+from hetero_cpu.operators.gather import plan_native_gather
+from hetero_cpu.operators.groups import Group
+from hetero_cpu.operators.recipe import Site
+from hetero_cpu.operators.weights import PackedWeights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

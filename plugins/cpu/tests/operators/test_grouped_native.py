@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.planning.recipe import Halo
+from hetero_cpu.operators.recipe import Halo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -60,7 +60,7 @@ def convolve(x: Any, w: Any, geometry: Any, group: int) -> Any:
     y_lay=lays,
 )
 def test_grouped_convolution_of_any_geometry_equals_the_formula(native: NativeRun, **drawn: Any) -> None:
-    from hetero_cpu.operators.grouped.native_steps import plan_grouped_convolution
+    from hetero_cpu.operators.grouped import plan_grouped_convolution
 
     geometry, group, (own, made) = drawn["geometry"], drawn["group"], (drawn["own"], drawn["made"])
     x, w = draw_array(1, drawn["batch"], group * own, *drawn["size"]), draw_array(2, group * made, own, *geometry[0])
@@ -99,7 +99,7 @@ def test_grouped_convolution_of_any_geometry_equals_the_formula(native: NativeRu
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_pointwise_groups_of_even_pixels_equal_the_formula(native: NativeRun, batch: int) -> None:
-    from hetero_cpu.operators.grouped.native_steps import plan_grouped_convolution
+    from hetero_cpu.operators.grouped import plan_grouped_convolution
 
     geometry = GEOMETRIES[0]
     x, w = draw_array(1, batch, 24, 9, 7), draw_array(2, 84, 8, 1, 1)
@@ -114,7 +114,7 @@ def test_pointwise_groups_of_even_pixels_equal_the_formula(native: NativeRun, ba
 
 
 def test_grouped_convolution_overwrites_the_added_image_alone(native: NativeRun) -> None:
-    from hetero_cpu.operators.grouped.native_steps import plan_grouped_convolution
+    from hetero_cpu.operators.grouped import plan_grouped_convolution
 
     x = Lay().place(draw_array(1, 1, 4, 6, 6))[1]
     for added, overwritten in (("r", (1,)), ("x", ())):

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.operators.layout.copies import TURN, plan_copy, plan_pieces
-from hetero_cpu.operators.layout.native_steps import plan_concat, plan_expand, plan_reshape, plan_transpose
-from hetero_cpu.planning.fusion import Extra, Group
-from hetero_cpu.planning.recipe import Recipe, Site, Views
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.operators.groups import Extra, Group
+from hetero_cpu.operators.layout import TURN, plan_concat, plan_copy, plan_expand, plan_pieces, plan_reshape, plan_transpose
+from hetero_cpu.operators.recipe import Recipe, Site, Views
+from hetero_cpu.operators.weights import PackedWeights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.machine.native import NATIVE_STEP_FUNCTIONS
-from hetero_cpu.operators.normalization import native_steps as steps_normalization  # noqa: F401  # registers the steps
-from hetero_cpu.planning.fusion import Group
-from hetero_cpu.planning.recipe import Recipe, Site
-from hetero_cpu.planning.weights import PackedWeights
+from hetero_cpu.operators import normalization as steps_normalization  # noqa: F401  # registers the steps
+from hetero_cpu.operators.groups import Group
+from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.steps import NATIVE_STEP_FUNCTIONS
+from hetero_cpu.operators.weights import PackedWeights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.planning.recipe import Halo
+from hetero_cpu.operators.recipe import Halo
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -56,8 +56,8 @@ def test_pooling_of_any_geometry_equals_the_formula(
     ceil: bool,
     counts_pads: bool,
 ) -> None:
-    from hetero_cpu.operators.pooling.native_steps import plan_average_pool, plan_max_pool
-    from hetero_cpu.operators.windows import window_plan
+    from hetero_cpu.operators import windows as window_plan
+    from hetero_cpu.operators.pooling import plan_average_pool, plan_max_pool
 
     monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
     geometry, channels, size = place["geometry"], place["channels"], place["size"]
@@ -79,7 +79,7 @@ def test_pooling_of_any_geometry_equals_the_formula(
 
 
 def test_max_pool_keeps_what_is_not_a_number(native: NativeRun) -> None:
-    from hetero_cpu.operators.pooling.native_steps import plan_max_pool
+    from hetero_cpu.operators.pooling import plan_max_pool
 
     x = draw_array(1, 1, 5, 8, 8)
     x[0, 0, 2, 3], x[0, 1, 0, 0], x[0, 2], x[0, 3, 7, 7] = np.nan, np.inf, -np.inf, np.nan
@@ -95,7 +95,7 @@ def test_max_pool_keeps_what_is_not_a_number(native: NativeRun) -> None:
 
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
 def test_an_image_in_c_order_is_copied_first(native: NativeRun, op_type: str) -> None:
-    from hetero_cpu.operators.pooling.native_steps import plan_average_pool, plan_max_pool
+    from hetero_cpu.operators.pooling import plan_average_pool, plan_max_pool
 
     x = draw_array(1, 2, 21, 19, 30)
     geometry = ((3, 3), (2, 2), (1, 1), (1, 1, 1, 1))
@@ -112,7 +112,7 @@ def test_an_image_in_c_order_is_copied_first(native: NativeRun, op_type: str) ->
 
 @pytest.mark.parametrize("change", ["indices", "every other column", "few channels", "large window"])
 def test_max_pool_leaves_to_others_what_it_does_not_compute(native: NativeRun, change: str) -> None:
-    from hetero_cpu.operators.pooling.native_steps import plan_max_pool
+    from hetero_cpu.operators.pooling import plan_max_pool
 
     x = draw_array(1, 1, 4, 16, 16)
     others = {"every other column": np.repeat(x, 2, axis=3)[..., ::2], "few channels": x[:, :3].copy()}
@@ -129,8 +129,8 @@ def test_max_pool_leaves_to_others_what_it_does_not_compute(native: NativeRun, c
 def test_reduction_of_whole_images_equals_the_formula(
     native: NativeRun, monkeypatch: pytest.MonkeyPatch, operator: str, channels: int, size: tuple[int, int]
 ) -> None:
-    from hetero_cpu.operators.pooling import native_steps as steps_pooling
-    from hetero_cpu.operators.windows import window_plan
+    from hetero_cpu.operators import pooling as steps_pooling
+    from hetero_cpu.operators import windows as window_plan
 
     monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
     x = draw_array(1, 2, channels, *size) + np.float32(0.5)
@@ -161,7 +161,7 @@ def test_reduction_of_whole_images_equals_the_formula(
 
 
 def test_reduction_over_other_axes_is_left_to_others(native: NativeRun) -> None:
-    from hetero_cpu.operators.pooling.native_steps import plan_global_mean
+    from hetero_cpu.operators.pooling import plan_global_mean
 
     images = {"x": Lay().place(draw_array(1, 1, 4, 6, 6))[1]}
     node = Node("mean", "ReduceMean", ("x", "axes"), ("y",), since_version=18)

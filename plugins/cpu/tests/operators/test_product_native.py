@@ -23,7 +23,7 @@ def draw_array(seed: int, *shape: int) -> Any:
 
 
 def run_product(native: NativeRun, nodes: list[Node], images: dict[str, Any], constants: dict[str, Any], outputs: int) -> Any:
-    from hetero_cpu.operators.product.native_steps import plan_native_mat_mul
+    from hetero_cpu.operators.product import plan_native_mat_mul
 
     shape = (len(images["x"]), outputs)
     recipe = plan_native_mat_mul(native.make_site(nodes, images, constants, shape))
@@ -71,14 +71,14 @@ def test_long_sums_of_one_sign_lose_few_digits(native: NativeRun, rows: int) -> 
 @pytest.mark.parametrize(("depth", "pieces", "size"), [(2048, 1, 2048), (2049, 3, 684), (3072, 3, 1024), (25088, 25, 1004)])
 def test_sums_from_2049_products_on_are_made_in_pieces_of_at_most_1024(depth: int, pieces: int, size: int) -> None:
     pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
-    from hetero_cpu.operators.product.tiling import choose_pieces
+    from hetero_cpu.operators.tiling import choose_pieces
 
     assert choose_pieces(depth) == (pieces, size)
 
 
 @pytest.mark.parametrize("added", ["r", "x", "view of x"])
 def test_products_take_the_place_of_an_added_array_that_they_do_not_multiply(native: NativeRun, added: str) -> None:
-    from hetero_cpu.operators.product.native_steps import plan_native_mat_mul
+    from hetero_cpu.operators.product import plan_native_mat_mul
 
     x = draw_array(1, 20, 48)
     images = {"x": x, "r": draw_array(2, 20, 48) if added == "r" else x[:]}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx.helper as oh
 import pytest
-from hetero_cpu.planning.recipe import Halo, Views
+from hetero_cpu.operators.recipe import Halo, Views
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,8 +35,8 @@ def draw_array(seed: int, *shape: int) -> Any:
     y_lay=lays,
 )
 def test_shuffle_of_channels_equals_numpy(native: NativeRun, monkeypatch: pytest.MonkeyPatch, **drawn: Any) -> None:
-    from hetero_cpu.operators.shuffle.native_steps import plan_shuffle
-    from hetero_cpu.operators.windows import window_plan
+    from hetero_cpu.operators import windows as window_plan
+    from hetero_cpu.operators.shuffle import plan_shuffle
 
     monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
     batch, groups, own, (height, width) = drawn["batch"], drawn["groups"], drawn["own"], drawn["size"]
@@ -56,7 +56,7 @@ def test_shuffle_of_channels_equals_numpy(native: NativeRun, monkeypatch: pytest
 
 
 def test_transpose_of_groups_is_a_view_only_where_a_reshape_alone_reads_it(native: NativeRun) -> None:
-    from hetero_cpu.operators.shuffle.native_steps import plan_turned_groups
+    from hetero_cpu.operators.shuffle import plan_turned_groups
 
     pixels = Lay().place(draw_array(1, 1, 12, 3, 3))[1].reshape(1, 4, 3, 3, 3)
     plain = draw_array(1, 1, 4, 3, 3, 3)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.planning.recipe import Halo
+from hetero_cpu.operators.recipe import Halo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +35,7 @@ def draw_array(seed: int, *shape: int) -> Any:
     y_lay=lays,
 )
 def test_transposed_convolution_side_by_side_equals_the_formula(native: NativeRun, **drawn: Any) -> None:
-    from hetero_cpu.operators.transposed.native_steps import plan_transposed_convolution
+    from hetero_cpu.operators.transposed import plan_transposed_convolution
 
     (height, width), (down, right) = drawn["size"], drawn["kernel"]
     x = draw_array(1, drawn["batch"], drawn["channels"], height, width)
@@ -73,7 +73,7 @@ def test_transposed_convolution_side_by_side_equals_the_formula(native: NativeRu
     ],
 )
 def test_transposed_convolution_that_overlaps_is_left_to_others(native: NativeRun, attributes: dict[str, Any]) -> None:
-    from hetero_cpu.operators.transposed.native_steps import plan_transposed_convolution
+    from hetero_cpu.operators.transposed import plan_transposed_convolution
 
     images = {"x": Lay().place(draw_array(1, 1, 4, 5, 5))[1]}
     node = Node("up", "ConvTranspose", ("x", "w"), ("y",), since_version=22, attributes=attributes)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from hetero_cpu.planning.recipe import Recipe
+from hetero_cpu.operators.recipe import Recipe
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 

@@ -1,0 +1,99 @@
+"""Calls of machine code, as a run makes them: which kernel, its numbers, and into how many chunks its work is cut.
+
+Among its numbers an address is an `Address`, which knows its array, and every other integer is a size, a stride, a count or the bits of a
+float. Arrays that a call reads hold no addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_cpu.machine.compiler import Kernel
+
+if TYPE_CHECKING:
+    from hetero_cpu.operators.weights import LaterArray
+    from hetero_cpu.symbols.arrays import OpenArray
+
+
+Array = np.ndarray[Any, Any]
+
+
+class Address(int):
+    """The address of an array, or of something at a fixed distance from it. Adding or subtracting an integer gives another address in
+    `array`; every other operation gives a plain integer."""
+
+    array: Array
+
+    def __new__(cls, number: int, array: Array) -> Address:
+        """Returns `number` as an address in `array`."""
+        address = int.__new__(cls, number)
+        address.array = array
+        return address
+
+    def __add__(self, distance: int) -> Address:
+        return Address(int.__add__(self, int(distance)), self.array) if _is_number(distance) else NotImplemented
+
+    __radd__ = __add__
+
+    def __sub__(self, distance: int) -> Address:
+        return Address(int.__sub__(self, int(distance)), self.array) if _is_number(distance) else NotImplemented
+
+
+def _is_number(distance: object) -> bool:
+    """Says whether a distance is one integer: no array, and no symbol, whose type says that it is an `int`."""
+    return isinstance(distance, np.integer) or issubclass(type(distance), int)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCall:
+    """One call of a kernel for each of `chunks` chunks, in any order, by any thread; the call is over when all of them are.
+
+    The kernel gets the address of `numbers` (int64), the chunk, and the number of the thread, below the `workers` that the plan was
+    made for. Chunks write to different memory; what is only of a thread, as working memory, is told apart by its number. `keep` holds
+    what the addresses point to.
+    """
+
+    kernel: Kernel
+    numbers: tuple[int, ...]
+    chunks: int
+    keep: tuple[object, ...] = field(default=(), repr=False)
+
+
+def address_of(array: Array | LaterArray | OpenArray) -> int:
+    """Returns the address of the first element: an `Address`, or an expression of symbols where the array is open.
+
+    An array that is only promised is made now.
+    """
+    if isinstance(array, np.ndarray):
+        return Address(array.__array_interface__["data"][0], array)
+    from hetero_cpu.symbols.arrays import OpenArray  # a plan that is read has neither of the two
+
+    if isinstance(array, OpenArray):
+        address: int = array.address
+        return address
+    memory = array.get()
+    return Address(memory.__array_interface__["data"][0], memory)
+
+
+def list_strides(name: str, array: Array | None) -> dict[str, int]:
+    """Returns the address of images and their strides from image to image, row to row and pixel to pixel; nothing for no array."""
+    if array is None:
+        return {}
+    image, _, row, pixel = array.strides
+    return {name: address_of(array), f"{name}_image": image, f"{name}_row": row, f"{name}_pixel": pixel}
+
+
+def list_addresses(call: NativeCall) -> Iterator[tuple[int, Address]]:
+    """Yields the addresses among the numbers of a call, each with its position."""
+    for position, number in enumerate(call.numbers):
+        if isinstance(number, Address):
+            yield position, number
+
+
+def bits_of(number: float) -> int:
+    """Returns the bits of a float32 as a number of a row; `Code.float_of` turns it back."""
+    return int(np.float32(number).view(np.int32))

@@ -1,0 +1,85 @@
+"""Alignment of an arena's blocks on a CPU; `hetero_core.kernels.arena` chooses the place of each."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hetero_core.kernels.arena import align_size
+
+Array = np.ndarray[Any, Any]
+
+ALIGNMENT = 64
+"""Bytes; a cache line, and the widest vector."""
+
+
+def align(nbytes: int) -> int:
+    """Returns the next multiple of the alignment."""
+    return align_size(nbytes, ALIGNMENT)
+
+
+def allocate_arena(nbytes: int) -> Array:
+    """Returns bytes that begin at a multiple of the alignment."""
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % ALIGNMENT
+    aligned: Array = memory[begin : begin + nbytes]
+    return aligned
+
+
+Shape = tuple[int, ...]
+
+
+def measure_scratch(shapes: Sequence[Shape]) -> int:
+    """Returns the bytes that arrays of these shapes take."""
+    return sum(align(prod(shape) * 4) for shape in shapes)
+
+
+def cut_scratch(scratch: Array, shapes: Sequence[Shape]) -> list[Array]:
+    """Returns float32 arrays of these shapes, side by side in `scratch`."""
+    arrays, begin = [], 0
+    for shape in shapes:
+        nbytes = prod(shape) * 4
+        arrays.append(scratch[begin : begin + nbytes].view(np.float32).reshape(shape))
+        begin += align(nbytes)
+    return arrays
+
+
+# Callers hold the last result while the next one is made.
+_MOST_KEPT = 2
+
+
+class OutputMemory:
+    """Hands out arrays of one type, each in memory where no other one that is alive lies. Used by one run at a time."""
+
+    __slots__ = ("_kept", "_room", "dtype")
+
+    def __init__(self, dtype: np.dtype[Any], *, room: float = 1.0) -> None:
+        """`room`: the size of new memory over that of the array, for larger arrays that follow."""
+        self.dtype, self._room = dtype, room
+        # Memory, its address, and the array that was handed out; the last one comes last.
+        self._kept: list[tuple[memoryview, int, weakref.ref[Array]]] = []
+
+    def take(self, shape: tuple[int, ...]) -> tuple[Array, int]:
+        """Returns an array in C order and its address, a multiple of the alignment; contents undefined."""
+        count = math.prod(shape)
+        need = count * self.dtype.itemsize
+        places = (place for place, (memory, _, lent) in enumerate(self._kept) if lent() is None and need <= memory.nbytes)
+        free = next(places, None)
+        memory, address = _allocate(int(need * self._room)) if free is None else self._kept.pop(free)[:2]
+        # Every view of it holds this very array: NumPy's chain of bases ends with the one whose memory is no array's.
+        lent: Array = np.frombuffer(memory, self.dtype, count)
+        self._kept.append((memory, address, weakref.ref(lent)))
+        del self._kept[:-_MOST_KEPT]
+        return lent.reshape(shape), address
+
+
+def _allocate(nbytes: int) -> tuple[memoryview, int]:
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    address = memory.ctypes.data
+    begin = -address % ALIGNMENT
+    return memory[begin : begin + nbytes].data, address + begin

@@ -1,0 +1,523 @@
+"""Attention by machine code: heads as an axis of their own or packed side by side, with strides as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
+
+import numpy as np
+
+from hetero_cpu.machine.arithmetic import emit_exponential_of_negative
+from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.memory import align
+from hetero_cpu.machine.terms import Floats, Number
+from hetero_cpu.operators.batched import StridedTile, call_strided_tile, emit_turned_panel
+from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.rows import cut_products
+from hetero_cpu.operators.steps import native_step
+from hetero_cpu.symbols.arrays import broadcast, lay_empty
+from hetero_cpu.symbols.sizes import is_open, pays
+
+_VECTORS = 4
+_AHEAD_BYTES = 1024
+_CACHE_LINE = 64
+
+
+def emit_stream(code: Code, target: Number, source: Number, nbytes: Number) -> None:
+    """Copies so many bytes, a multiple of four; both lie apart. What is read is asked for ahead."""
+
+    def store(position: Number, vector: Floats, offset: int = 0) -> None:
+        code.store(target + position, vector, offset)
+
+    even = _emit_vectors(code, source, nbytes, store)
+    with code.when(even < nbytes):
+        mask = code.mask_first((nbytes - even) // FLOAT_BYTES)
+        code.store(target + even, code.load(source + even, mask=mask), mask=mask)
+
+
+def emit_forked_stream(code: Code, near: Number, far: Number, source: Number, nbytes: Number) -> None:
+    """Copies so many bytes, of whole vectors, to a place that is read next, and to one that nobody reads soon."""
+
+    def store(position: Number, vector: Floats, offset: int = 0) -> None:
+        code.store(near + position, vector, offset)
+        code.store(far + position, vector, offset)
+
+    def store_past_caches(position: Number, vector: Floats, offset: int = 0) -> None:
+        code.store(near + position, vector, offset)
+        code.store_far(far + position, vector, offset)
+
+    is_aligned = (far % (code.width * FLOAT_BYTES)).equals(0)
+    code.emit_either(is_aligned, lambda write: _emit_vectors(code, source, nbytes, write), store_past_caches, store)
+
+
+def _emit_vectors(code: Code, source: Number, nbytes: Number, store: Callable[..., None]) -> Number:
+    """Has `store(position, vector, offset)` write all whole vectors, and returns their bytes."""
+    step = code.width * FLOAT_BYTES
+    long, even = nbytes - nbytes % (_VECTORS * step), nbytes - nbytes % step
+    with code.loop(0, long, _VECTORS * step) as position:
+        for line in range(0, _VECTORS * step, _CACHE_LINE):
+            code.prefetch(source + position, line + _AHEAD_BYTES)
+        vectors = [code.load(source + position, number * step) for number in range(_VECTORS)]
+        for number, vector in enumerate(vectors):
+            store(position, vector, number * step)
+    with code.loop(long, even, step) as position:
+        store(position, code.load(source + position))
+    return even
+
+
+PARAMETERS = (
+    "q", "q_batch", "q_head", "q_step", "k", "k_batch", "k_head", "k_step", "v", "v_batch", "v_head", "v_step",
+    "y", "y_batch", "y_head", "y_step", "mask", "mask_batch", "mask_head", "mask_query", "heads", "keys", "size", "value_size", "scale",
+    "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges", "near", "last_rows",
+)  # fmt: skip
+CACHE_PARAMETERS = (
+    *(
+        f"{source}_{key}{end}"
+        for key in "kv"
+        for source in ("past", "new")
+        for end in ("", "_batch", "_head", "_step", "_rows", "_row_bytes")
+    ),
+    "past_k_bytes",
+    "past_v_bytes",
+)
+"""Further fields where a head's keys and values are first joined from past and new ones, as rows; a single piece is one row.
+
+`past_k_bytes` and `past_v_bytes` are those of a head. Where the past ones lie in their places already, they have no rows to be copied.
+"""
+"""Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
+queries of one head; `scores`, `masks`, `edges` and `near` are where these begin in the working memory of a worker."""
+
+_LOWEST = float(np.finfo(np.float32).min)
+# Keys of a tile beside one or two vectors of queries, by the elements of a vector.
+_KEYS = {(16, 1): (14,), (16, 2): (14, 11), (8, 1): (8,), (8, 2): (6,)}
+# Rows of the exponentials that are computed side by side.
+_UNROLLED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """The numbers compiled in: vectors of queries in a block, queries of the last one (0: a number of the call), and the keys of a tile.
+
+    `mask`: none, a "number" for each key, or "vectors" for each query and key.
+    """
+
+    vectors: int
+    is_one_block: bool
+    last_rows: int
+    keys: int
+    value_vectors: int
+    """The vectors of a whole value; the last of them is masked where `is_masked`."""
+    is_masked: bool
+    mask: str
+    appends: bool = False
+    """Whether keys and values are copied together from the past ones and the new ones, by the unit that reads them."""
+    is_far: bool = False
+    """Whether they are so many that they go past the caches, and are read in working memory."""
+    may_be_few: bool = False
+    """Whether a call may have fewer keys than a tile: these are computed one by one."""
+
+    @property
+    def name(self) -> str:
+        """The kernel's name, which no kernel of other parameters has."""
+        numbers = (self.vectors, self.last_rows, self.keys, self.value_vectors)
+        return (
+            "_".join(map(str, numbers))
+            + "o" * self.is_one_block
+            + "m" * self.is_masked
+            + self.mask
+            + "_appends" * self.appends
+            + "_far" * self.is_far
+            + "_any" * self.may_be_few
+        )
+
+
+def choose_attention_shape(
+    queries: int, keys: int, value_size: int, mask: str, width: int, *, needs_one_block: bool = False
+) -> AttentionShape:
+    """Returns the shape for numbers of queries and keys.
+
+    Whether an open number of queries is one block is asked where that is needed alone: for all others one kernel serves any number.
+    """
+    vectors = 2 if pays(queries, width + 1) else 1
+    rows = vectors * width
+    # The last tile of keys overlaps the one before it.
+    counts = _KEYS[width, vectors]
+    # Of an open number of keys one kernel takes any.
+    tile = counts[0] if is_open(keys) else min(keys, min(counts, key=lambda count: ceil(keys / count) * (count + 1)))
+    blocks = -(-queries // rows)
+    last_rows = 0 if is_open(queries) else queries - (blocks - 1) * rows
+    is_one_block = (needs_one_block or not is_open(queries)) and bool(queries <= rows)
+    value_vectors, is_masked = ceil(value_size / width), value_size % width != 0
+    return AttentionShape(
+        vectors, is_one_block, last_rows, tile, value_vectors, is_masked, mask, may_be_few=is_open(keys) and tile > 1
+    )
+
+
+def make_attention(shape: AttentionShape) -> Kernel:
+    """Returns the kernel of a shape."""
+    return Kernel(f"attention_{shape.name}", lambda name, width: _emit(name, width, shape))
+
+
+def _emit(name: str, width: int, shape: AttentionShape) -> Code:
+    code, p, chunk, worker = begin_kernel(name, width, (*PARAMETERS, *CACHE_PARAMETERS) if shape.appends else PARAMETERS)
+    emitter = _Emitter(code, p, shape, p["scratch"] + worker * p["scratch_worker"])
+    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
+        line, block = unit // p["blocks"], unit % p["blocks"]
+        batch, head = line // p["heads"], line % p["heads"]
+        query = block * (shape.vectors * width)
+        arrays = ("q", "k", "v", "y", "mask", *(("past_k", "new_k", "past_v", "new_v") if shape.appends else ()))
+        places = {key: p[key] + batch * p[f"{key}_batch"] + head * p[f"{key}_head"] for key in arrays}
+        places["q"] = places["q"] + query * p["q_step"]
+        places["y"] = places["y"] + query * p["y_step"]
+        places["mask"] = places["mask"] + query * p["mask_query"]
+        full_rows = shape.vectors * width
+        if shape.is_one_block:
+            emitter.emit_block(places, shape.last_rows or p["last_rows"])
+        elif shape.last_rows:
+            is_last = block.equals(p["blocks"] - 1)
+            code.emit_either(is_last, lambda rows: emitter.emit_block(places, rows), shape.last_rows, full_rows)
+        else:
+            # One code for all blocks: an open number of queries comes with a compilation that is waited for.
+            last_or_full = block.equals(p["blocks"] - 1).choose(p["last_rows"], code.number(full_rows))
+            emitter.emit_block(places, last_or_full)
+    return code.finish()
+
+
+class _Emitter:
+    """The values that the blocks of one kernel share."""
+
+    def __init__(self, code: Code, numbers: dict[str, Number], shape: AttentionShape, scratch: Number) -> None:
+        self._code, self._p, self._shape, self._panel = code, numbers, shape, scratch
+        self._scores, self._masks, self._edges = (scratch + numbers[key] for key in ("scores", "masks", "edges"))
+
+    def emit_block(self, places: dict[str, Number], rows: Number | int) -> None:
+        """Emits attention of `rows` queries, at places of the head."""
+        vectors = -(-rows // self._code.width) if isinstance(rows, int) else self._shape.vectors
+        if self._shape.appends:
+            self._emit_append(places, "k")
+        self._emit_scores(places, rows, vectors)
+        self._emit_softmax(vectors)
+        if self._shape.appends:
+            self._emit_append(places, "v")
+        self._emit_values(places, rows, vectors)
+
+    def _emit_append(self, places: dict[str, Number], key: str) -> None:
+        """Writes all keys or values of the head, and has them read where they are near."""
+        code, p = self._code, self._p
+        target, near = places[key], self._panel + p["near"]
+        if self._shape.is_far:
+            places[key] = p[f"past_{key}_rows"].equals(0).choose(target, near)
+        for source in (f"past_{key}", f"new_{key}"):
+            row_bytes = p[f"{source}_row_bytes"]
+            with code.loop(0, p[f"{source}_rows"]) as row:
+                offset, source_row = row * row_bytes, places[source] + row * p[f"{source}_step"]
+                if self._shape.is_far:
+                    emit_forked_stream(code, near + offset, target + offset, source_row, row_bytes)
+                else:
+                    emit_stream(code, target + offset, source_row, row_bytes)
+            if source.startswith("past"):
+                target, near = target + p[f"{source}_bytes"], near + p[f"{source}_bytes"]
+
+    def _emit_scores(self, places: dict[str, Number], rows: Number | int, vectors: int) -> None:
+        """Writes scale * k q^T + mask turned, and the largest of each query."""
+        code, p, shape = self._code, self._p, self._shape
+        row_bytes = vectors * code.width * FLOAT_BYTES
+        columns = code.number(rows)
+        emit_turned_panel(code, places["q"], p["q_step"], p["size"], columns, self._panel, vectors, p["scale"])
+        if shape.mask == "vectors":
+            emit_turned_panel(code, places["mask"], p["mask_query"], p["keys"], columns, self._masks, vectors)
+        for j in range(vectors):
+            # Not minus infinity, which scores have where the mask hides every key: their weights become 0 instead of NaN.
+            code.store(self._edges, code.constant(_LOWEST), j * code.width * FLOAT_BYTES)
+
+        def walk(count: int) -> None:
+            tile = StridedTile(count, vectors, start=shape.mask, finish="maximum")
+            with code.loop(0, p["keys"], count) as first:
+                key = first.at_most(p["keys"] - count)
+                is_number = shape.mask == "number"
+                call_strided_tile(
+                    code,
+                    tile,
+                    x=places["k"] + key * p["k_step"],
+                    x_step=p["k_step"],
+                    depth=p["size"],
+                    w=self._panel,
+                    w_step=row_bytes,
+                    y=self._scores + key * row_bytes,
+                    y_step=row_bytes,
+                    start=places["mask"] + key * FLOAT_BYTES if is_number else self._masks + key * row_bytes,
+                    start_step=FLOAT_BYTES if is_number else row_bytes,
+                    edge=self._edges,
+                )
+
+        if not shape.may_be_few:
+            walk(shape.keys)
+            return
+        code.emit_either(p["keys"] < shape.keys, walk, 1, shape.keys)
+
+    def _emit_softmax(self, vectors: int) -> None:
+        """Turns scores into e**(score - largest), and the largest into 1 / sum."""
+        code, keys = self._code, self._p["keys"]
+        vector_bytes = code.width * FLOAT_BYTES
+        edges = [code.load(self._edges, j * vector_bytes) for j in range(vectors)]
+        totals = [[code.variable(code.constant(0.0)) for _ in range(vectors)] for _ in range(_UNROLLED)]
+
+        def raise_row(key: Number, position: int) -> None:
+            place = self._scores + key * (vectors * vector_bytes)
+            for j, edge in enumerate(edges):
+                offset = (position * vectors + j) * vector_bytes
+                exponentials = emit_exponential_of_negative(code, code.load(place, offset) - edge)
+                code.store(place, exponentials, offset)
+                totals[position][j].set(totals[position][j].get() + exponentials)
+
+        even = keys - keys % _UNROLLED
+        with code.loop(0, even, _UNROLLED) as key:
+            for position in range(_UNROLLED):
+                raise_row(key, position)
+        with code.loop(even, keys) as key:
+            raise_row(key, 0)
+        for j in range(vectors):
+            total = sum((parts[j].get() for parts in totals[1:]), totals[0][j].get())
+            # The largest score alone adds 1, where there is one.
+            code.store(self._edges, 1.0 / total.at_least(1.0), j * vector_bytes)
+
+    def _emit_values(self, places: dict[str, Number], rows: Number | int, vectors: int) -> None:
+        """Writes the sums of values."""
+        code, p, shape = self._code, self._p, self._shape
+        vector_bytes = code.width * FLOAT_BYTES
+        most, together = _choose_value_tile(
+            rows if isinstance(rows, int) else vectors * code.width, shape.value_vectors, code.width
+        )
+        full, rest = divmod(shape.value_vectors, together)
+        if shape.is_masked and not rest:
+            full, rest = full - 1, together
+
+        def call(m: Number, pixels: int, offset: Number, count: int, *, is_masked: bool) -> None:
+            call_strided_tile(
+                code,
+                StridedTile(pixels, count, is_turned=True, is_masked=is_masked, finish="factor"),
+                x=self._scores + m * FLOAT_BYTES,
+                x_step=vectors * vector_bytes,
+                depth=p["keys"],
+                w=places["v"] + offset,
+                w_step=p["v_step"],
+                y=places["y"] + m * p["y_step"] + offset,
+                y_step=p["y_step"],
+                edge=self._edges + m * FLOAT_BYTES,
+                last=p["value_size"] % code.width,
+            )
+
+        def walk_tiles(rows: Number, pixels: int, offset: Number, count: int, *, is_masked: bool) -> None:
+            # The last tile overlaps the one before it.
+            with code.loop(0, rows, pixels) as m:
+                call(m.at_most(rows - pixels), pixels, offset, count, is_masked=is_masked)
+
+        def walk_many(rows: Number, offset: Number, count: int, *, is_masked: bool) -> None:
+            whole = vectors * code.width
+            size = -(-whole // -(-whole // most))
+            if size == most or shape.is_one_block:
+                walk_tiles(rows, most, offset, count, is_masked=is_masked)
+                return
+            # Most blocks are whole: their tiles overlap least.
+            code.emit_either(
+                rows.equals(whole), lambda pixels: walk_tiles(rows, pixels, offset, count, is_masked=is_masked), size, most
+            )
+
+        def walk(offset: Number, count: int, *, is_masked: bool) -> None:
+            if not isinstance(rows, int):
+                with code.either(rows < most) as (few, many):
+                    with few, code.loop(0, rows) as m:
+                        call(m, 1, offset, count, is_masked=is_masked)
+                    with many:
+                        walk_many(rows, offset, count, is_masked=is_masked)
+                return
+            tiles = -(-rows // most)
+            size = -(-rows // tiles)
+            long = rows - tiles * (size - 1)
+            for begin, number, pixels in ((0, long, size), (long * size, tiles - long, size - 1)):
+                with code.loop(begin, begin + number * pixels, max(1, pixels)) as m:
+                    if number:
+                        call(m, pixels, offset, count, is_masked=is_masked)
+
+        with code.loop(0, full) as block:
+            walk(block * (together * vector_bytes), together, is_masked=False)
+        if rest:
+            walk(code.number(full * together * vector_bytes), rest, is_masked=shape.is_masked)
+
+
+def _choose_value_tile(rows: int, vectors: int, width: int) -> tuple[int, int]:
+    """Returns the most queries of a tile and the vectors of values that its registers hold."""
+    candidates = ((14, 2), (6, 4), (3, 7), (1, 8)) if width == 16 else ((6, 2), (3, 3), (1, 8))
+    return min(
+        ((most, min(together, vectors)) for most, together in candidates), key=lambda tile: _count_cycles(rows, vectors, *tile)
+    )
+
+
+def _count_cycles(rows: int, vectors: int, most: int, together: int) -> float:
+    """Returns the cycles for one key: two products or two loads in each, and no sum before the one before it is done."""
+    size = -(-rows // -(-rows // most))
+    blocks = -(-vectors // together)
+    return blocks * -(-rows // most) * max(size * together / 2, (size + together) / 2, 4.0)
+
+
+def find_cache_numbers(kernel: str) -> tuple[dict[str, int], ...]:
+    """Returns for keys and values where the numbers of a call stand, where the kernel of this name appends to them; else nothing.
+
+    `past` and `whole` are the addresses of the past ones and of all, with `_batch` and `_head`; `past_rows` are copied; a head has
+    `past_bytes`.
+    """
+    if not kernel.startswith("attention_") or "_appends" not in kernel:
+        return ()
+    place = {name: position for position, name in enumerate((*PARAMETERS, *CACHE_PARAMETERS))}
+    ends = ("", "_batch", "_head")
+    return tuple(
+        {f"past{end}": place[f"past_{key}{end}"] for end in (*ends, "_rows", "_bytes")}
+        | {f"whole{end}": place[f"{key}{end}"] for end in ends}
+        for key in "kv"
+    )
+
+
+_ATTRIBUTES = {"is_causal", "kv_num_heads", "q_num_heads", "scale"}
+_FLOAT_BYTES = 4
+# Keys and values of this size would leave no room in the second cache of most processors.
+_FAR_BYTES = 1 << 20
+
+
+@native_step("Attention")
+def plan_native_attention(site: Site) -> Recipe | None:
+    """Returns the recipe of softmax(scale q k^T + mask) v, with caches or without; soft caps, lengths and shared heads are left to others.
+
+    Source: ONNX Attention-24.
+    """
+    node = site.node
+    split = _find_split(site)
+    if split is None or not _is_plain_attention(site) or site.group.epilogue:
+        return None
+    appends = site.has_input(4)
+    operands = [site.prototypes[name] for name in node.inputs[:3]]
+    q, k, v = (_split_heads(array, split) for array in (operands[0], *_join_caches(site)))
+    batch, heads, queries, size = q.shape
+    keys, value_size = k.shape[2], v.shape[3]
+    if k.shape != (batch, heads, keys, size) or v.shape[:3] != (batch, heads, keys) or 0 in (*q.shape, keys, value_size):
+        return None
+    if any(array.shape[3] > 1 and array.strides[3] != _FLOAT_BYTES for array in (q, k, v)):
+        return None
+    caches = [site.prototypes[name] for name in node.inputs[4:6]] if appends else []
+    if appends and any(array.size == 0 or array.strides[3] != _FLOAT_BYTES for array in (*operands[1:], *caches)):
+        return None
+    full_shape = (batch, heads, queries, keys)
+    kind = ""
+    if site.has_input(3):
+        mask = site.prototypes[node.inputs[3]]
+        if mask.ndim < 2 or mask.shape[-1] != keys or (keys > 1 and mask.strides[-1] != _FLOAT_BYTES):
+            return None
+        kind = "number" if broadcast(mask, full_shape).strides[2] == 0 or queries == 1 else "vectors"
+    shape = choose_attention_shape(queries, keys, value_size, kind, find_width(), needs_one_block=appends)
+    if appends:
+        # Where several units read a head, none could say when its keys are there.
+        if not shape.is_one_block:
+            return None
+        is_far = pays(batch * heads * keys * (size + value_size) * _FLOAT_BYTES, _FAR_BYTES)
+        shape = replace(shape, appends=True, is_far=is_far and size % find_width() == value_size % find_width() == 0)
+    kernel = make_attention(shape)
+    row_bytes = shape.vectors * find_width() * _FLOAT_BYTES
+    scores = align(size * row_bytes)
+    masks = scores + align(keys * row_bytes)
+    edges = masks + (align(keys * row_bytes) if kind == "vectors" else 0)
+    # A line between workers, so that none waits for what another one writes.
+    near = edges + align(row_bytes)
+    worker_bytes = near + (align(keys * max(size, value_size) * _FLOAT_BYTES) if shape.is_far else 0) + 128
+    blocks = -(-queries // (shape.vectors * find_width()))
+    units = batch * heads * blocks
+    # Vectors of queries are computed whole.
+    work = units * shape.vectors * find_width() * keys * (size + value_size)
+    units_of_chunk = cut_products(units, work, site.workers)
+    scale = float(node.attributes.get("scale", 1 / sqrt(size)))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        arrays = {
+            key: _split_heads(array, split) for key, array in zip("qkv", (reads[0], *(writes[1:] or reads[1:3])), strict=True)
+        }
+        arrays["y"] = _split_heads(writes[0], split)
+        if kind:
+            arrays["mask"] = broadcast(reads[3], full_shape)
+        numbers = {
+            "heads": heads, "keys": keys, "size": size, "value_size": value_size, "scale": bits_of(scale), "blocks": blocks,
+            "units": units, "units_of_chunk": units_of_chunk, "scratch": address_of(scratch), "scratch_worker": worker_bytes,
+            "scores": scores, "masks": masks, "edges": edges, "near": near,
+            "last_rows": queries - (blocks - 1) * shape.vectors * find_width(),
+        }  # fmt: skip
+        for key, array in arrays.items():
+            names = (key, f"{key}_batch", f"{key}_head", f"{key}_query" if key == "mask" else f"{key}_step")
+            numbers.update(zip(names, (address_of(array), *array.strides[:3]), strict=True))
+        if appends:
+            for key, past, fresh in zip("kv", reads[-2:], reads[1:3], strict=True):
+                numbers.update(_list_rows(f"past_{key}", past) | _list_rows(f"new_{key}", fresh))
+                numbers[f"past_{key}_bytes"] = past.shape[2] * past.shape[3] * _FLOAT_BYTES
+        row = tuple(numbers.get(key, 0) for key in ((*PARAMETERS, *CACHE_PARAMETERS) if appends else PARAMETERS))
+        return [NativeCall(kernel, row, -(-units // units_of_chunk), (*reads, *writes, scratch))]
+
+    return Recipe(tuple(name for name in node.inputs if name), bind, site.workers * worker_bytes, kernels=(kernel,))
+
+
+def _list_rows(name: str, array: Array) -> dict[str, int]:
+    """Returns where the keys or values of each head lie, as one row where they do so in one piece."""
+    batch, head, step, _ = array.strides
+    count, row_bytes = array.shape[2], array.shape[3] * _FLOAT_BYTES
+    rows, row_bytes = (1, count * row_bytes) if step == row_bytes else (count, row_bytes)
+    return {
+        name: address_of(array), f"{name}_batch": batch, f"{name}_head": head, f"{name}_step": step, f"{name}_rows": rows,
+        f"{name}_row_bytes": row_bytes,
+    }  # fmt: skip
+
+
+def _is_plain_attention(site: Site) -> bool:
+    """Says whether a node is the formula alone: float32, without soft caps, lengths and a causal mask; with both caches or none."""
+    node = site.node
+    has_caches = [bool(name) for name in (*node.inputs[4:6], *node.outputs[1:3])]
+    return (
+        set(node.attributes) <= _ATTRIBUTES
+        and not node.attributes.get("is_causal", 0)
+        and (has_caches == [True] * 4 or not any(has_caches))
+        and not any((*node.inputs[6:], *node.outputs[3:]))
+        and site.is_float32(*(name for name in node.inputs if name))
+    )
+
+
+def _join_caches(site: Site) -> tuple[Array, Array]:
+    """Returns arrays that lie as all keys and values do: the given ones, or where there are caches both in one. Raises: ValueError."""
+    names = site.node.inputs
+    fresh_arrays = site.prototypes[names[1]], site.prototypes[names[2]]
+    if not site.has_input(4):
+        return fresh_arrays
+    k, v = (_join_shapes(site.shape(past), fresh.shape) for past, fresh in zip(names[4:6], fresh_arrays, strict=True))
+    return lay_empty(k, np.float32), lay_empty(v, np.float32)
+
+
+def _join_shapes(past: tuple[int, ...], fresh: tuple[int, ...]) -> tuple[int, ...]:
+    if len(past) != len(fresh) or past[:2] != fresh[:2] or past[3:] != fresh[3:]:
+        raise ValueError(f"a cache of {past} does not go with {fresh}")
+    return (*past[:2], past[2] + fresh[2], *past[3:])
+
+
+def _find_split(site: Site) -> int | None:
+    """Returns the heads of packed inputs, 0 if heads are an axis, None if the step does not apply; caches go with the latter."""
+    ranks = {len(site.shape(name)) for name in site.node.inputs[:3]}
+    if site.has_input(4):
+        return 0 if ranks == {4} else None
+    heads, others = (int(site.node.attributes.get(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
+    if ranks == {4}:
+        return 0
+    return heads if ranks == {3} and heads == others and heads > 0 else None
+
+
+def _split_heads(array: Array, heads: int) -> Array:
+    """Returns an array as (batch, heads, steps, size)."""
+    if not heads:
+        return array
+    batch, steps, width = array.shape
+    split: Array = array.reshape(batch, steps, heads, width // heads).transpose(0, 2, 1, 3)
+    return split

@@ -1,1 +1,0 @@
-"""Attention: products of queries and keys, a softmax, and products with the values."""

@@ -1,1 +1,0 @@
-"""Products of two computed matrices, one or many."""

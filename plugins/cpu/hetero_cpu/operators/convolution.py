@@ -1,0 +1,166 @@
+"""Conv of channels-last images with constant weights, as a product over the taps of the kernel.
+
+No windows are copied: a tap is an offset into the image, which has a halo of zeros where the convolution has pads. Where the plan gave
+the image none, or it is in C order, it is staged into working memory that has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from hetero_core.kernels.windows import Windows
+from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
+from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.operators.images import (
+    Convolution,
+    Staging,
+    bind_staging,
+    halo_of_tiles,
+    make_stage,
+    reach_of_windows,
+    read_convolution,
+)
+from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_native_epilogue
+from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
+from hetero_cpu.operators.recipe import NO_HALO, Halo, Recipe, Site
+from hetero_cpu.operators.steps import native_step
+from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_tiling, pad_vector
+from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
+from hetero_cpu.symbols.arrays import lay_table
+
+
+@native_step("Conv")
+def plan_product_convolution(site: Site) -> Recipe | None:
+    """Returns the recipe of a convolution of one group."""
+    convolution = read_convolution(site)
+    if convolution is None or convolution.group != 1:
+        return None
+    epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    if epilogue is None or not is_pixels(site, epilogue.added):
+        return None
+    size = choose_winograd(
+        convolution.windows,
+        channels=convolution.channels,
+        outputs=convolution.outputs,
+        group=1,
+        # Transformed weights are up to four times as large.
+        width=0 if site.weights.is_once else find_width(),
+    )
+    staging = choose_staging(convolution, size)
+    if size:
+        return replace(plan_winograd(convolution, epilogue, staging, size), reaches=list_reaches(convolution, staging, size))
+    return _make_recipe(convolution, epilogue, staging)
+
+
+def is_pixels(site: Site, value: str) -> bool:
+    """Says whether the channels of each pixel of a value lie side by side; an absent one is fine."""
+    return not value or site.prototypes[value].strides[1] == 4 or site.prototypes[value].shape[1] == 1
+
+
+def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
+    """Returns how the image is copied first, for Winograd's tiles of a size or, with 0, for windows; None if it is read as it lies."""
+    site, source = convolution.site, convolution.source
+    sizes = site.shape(source)[2:]
+    halo = halo_of_tiles(convolution.windows, sizes, size) if size else reach_of_windows(convolution.windows, sizes)
+    if is_pixels(site, source) and site.halos.get(source, NO_HALO).covers(halo):
+        return None
+    batch, channels, height, width = site.shape(source)
+    shape = (batch, halo.top + height + halo.bottom, halo.left + width + halo.right, channels)
+    return Staging(halo, shape, make_stage(site.prototypes[source]))
+
+
+def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None) -> Recipe:
+    site, windows, outputs = convolution.site, convolution.windows, convolution.outputs
+    height, width = windows.outputs
+    added = (epilogue.added,) if epilogue.added else ()
+    is_flat = (
+        windows.kernel == (1, 1)
+        and windows.strides == (1, 1)
+        and site.output_halo == NO_HALO
+        and all(is_even(site.prototypes[value]) for value in (convolution.source, *added))
+        and staging is None
+    )
+    pixels, lines = (convolution.batch * height * width, 1) if is_flat else (width, convolution.batch * height)
+    tiling = choose_tiling(pixels, outputs, find_width(), is_image=True, is_shared=site.weights.is_shared)
+    chunks = choose_chunks(
+        tiling,
+        lines=lines,
+        depth=convolution.channels * prod(windows.kernel),
+        pixel_bytes=convolution.channels * 4 * prod(windows.strides),
+        workers=site.workers,
+    )
+    weight = convolution.pack_later(("product", tiling.vectors, tiling.width), ColumnPacking(tiling.packing))
+    # Read as the kernel does, in whole vectors.
+    bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
+    units = lines * tiling.tiles
+    kernel = make_product(
+        ProductShape.of_tiling(
+            tiling, epilogue.activations, adds=bool(added), prefetches=tiling.count_prefetches(units), streams=units == 1
+        )
+    )
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        calls, image = bind_staging(staging, reads[0], scratch)
+        y = writes[0]
+        assert not is_flat or is_even(y)
+        _, _, row, pixel = image.strides
+        top, left = (max(pads[0], 0) for pads in windows.pads)
+        # Where pixels lie side by side, a row of the kernel is one tap.
+        is_merged = pixel == convolution.channels * 4 and windows.dilations[1] == 1
+        steps = 1 if is_merged else windows.kernel[1]
+        taps, depth = windows.kernel[0] * steps, convolution.channels * windows.kernel[1] // steps
+        offsets = lay_offsets(windows, row, pixel, steps)
+        numbers = {
+            "x": address_of(image) - top * row - left * pixel, "x_image": image.strides[0], "x_row": row * windows.strides[0],
+            "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps, "depth": depth,
+            "w": address_of(weight), "block_bytes": depth * taps * tiling.vectors * tiling.width * 4, "bias": address_of(bias),
+            "rows": 1 if is_flat else height, **list_cut(tiling, chunks),
+            **list_strides("y", y), **list_strides("added", reads[1] if added else None),
+        }  # fmt: skip
+        keep = (offsets, weight, bias, image, y, *reads)
+        return [*calls, NativeCall(kernel, tuple(numbers.get(key, 0) for key in PARAMETERS), chunks.count, keep)]
+
+    kernels = (kernel,) if staging is None else (staging.kernel, kernel)
+    nbytes = 0 if staging is None else prod(staging.shape) * 4
+    return Recipe(
+        (convolution.source, *added),
+        bind,
+        nbytes,
+        is_channels_last=True,
+        overwrites=list_overwritten(site, convolution.source, epilogue.added),
+        kernels=kernels,
+        reaches=list_reaches(convolution, staging),
+    )
+
+
+def list_reaches(convolution: Convolution, staging: Staging | None, size: int = 0) -> tuple[Halo, ...]:
+    """Returns how far an image that is not staged is read into its zeros, for Winograd's tiles of a size or, with 0, for windows."""
+    if staging is not None:
+        return ()
+    sizes = convolution.site.shape(convolution.source)[2:]
+    reach = halo_of_tiles(convolution.windows, sizes, size) if size else reach_of_windows(convolution.windows, sizes)
+    return (reach,)
+
+
+def lay_offsets(windows: Windows, row: int, pixel: int, columns: int) -> Array:
+    """Returns how far the taps of a window lie behind its first one, in bytes: those of all rows and the first columns of the kernel."""
+    places = np.ndindex(windows.kernel[0], columns)
+    offsets: Array = lay_table(
+        _make_offsets, [i * windows.dilations[0] * row + j * windows.dilations[1] * pixel for i, j in places]
+    )
+    return offsets
+
+
+def _make_offsets(*offsets: int) -> Array:
+    return np.array(offsets, np.int64)
+
+
+def is_even(array: Array) -> bool:
+    """Says whether the pixels of all images lie at equal distances."""
+    batch, _, height, width = array.shape
+    image, _, row, pixel = array.strides
+    return bool((height == 1 or row == width * pixel) and (batch == 1 or image == height * width * pixel))

@@ -1,1 +1,0 @@
-"""Conv over images: its geometry, images with halos, and its steps."""

@@ -1,0 +1,111 @@
+"""Depthwise Conv over images, channels last: each output channel is made of one input channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from hetero_cpu.machine.arithmetic import Activation, emit_activations
+from hetero_cpu.machine.calls import NativeCall
+from hetero_cpu.machine.code import FLOAT_BYTES
+from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.terms import Floats
+from hetero_cpu.operators.convolution import choose_staging
+from hetero_cpu.operators.images import bind_staging, read_convolution
+from hetero_cpu.operators.product import list_overwritten, read_native_epilogue
+from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
+from hetero_cpu.operators.steps import native_step
+from hetero_cpu.operators.tiling import pad_vector
+from hetero_cpu.operators.weights import allocate_floats
+from hetero_cpu.operators.windows import (
+    TileCode,
+    WindowBody,
+    WindowCall,
+    WindowShape,
+    find_overhang,
+    has_channel_vectors,
+    make_window_kernel,
+    plan_shape,
+)
+
+# Weights that stay in registers while a vector of channels is computed; more are read where they are used.
+_HELD_WEIGHTS = 9
+
+
+def make_depthwise(shape: WindowShape, activations: tuple[Activation, ...], *, adds: bool) -> Kernel:
+    """Returns the kernel. Its weights are, for each vector of channels, the window, row by row, a vector each; whole vectors of bias."""
+    name = "_".join(("depthwise", *(activation.name for activation in activations))) + "_a" * adds
+    taps = prod(shape.kernel)
+    body = WindowBody(name, taps, _emit_sums, adds=adds, finish=lambda code, x: emit_activations(code, activations, x))
+    return make_window_kernel(shape, body)
+
+
+def _emit_sums(at: TileCode) -> list[list[Floats]]:
+    code, tile = at.code, at.tile
+    vector_bytes = code.width * FLOAT_BYTES
+    down, right = tile.shape.kernel
+
+    def load_weight(i: int, j: int) -> Floats:
+        return code.load(at.weights, (i * right + j) * vector_bytes)
+
+    bias = code.load(at.bias)
+    is_held = down * right <= _HELD_WEIGHTS
+    held = {(i, j): load_weight(i, j) for i in range(down) for j in range(right)} if is_held else {}
+    sums = [[bias] * tile.pixels for _ in range(tile.rows)]
+    for y, row in enumerate(tile.list_positions(0)):
+        for x, column in enumerate(tile.list_positions(1)):
+            pixel = at.load(y, x)
+            for r, i in tile.list_uses(0, row):
+                for t, j in tile.list_uses(1, column):
+                    sums[r][t] = code.multiply_add(pixel, held[i, j] if is_held else load_weight(i, j), sums[r][t])
+    return sums
+
+
+@native_step("Conv")
+def plan_depthwise(site: Site) -> Recipe | None:
+    """Returns the recipe of a depthwise convolution of float32 images with constant weights. Source: ONNX Conv-22."""
+    convolution = read_convolution(site)
+    if convolution is None or not convolution.group == convolution.channels == convolution.outputs > 1:
+        return None
+    epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    if epilogue is None or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added])):
+        return None
+    added = epilogue.added
+    width = find_width()
+    source = convolution.source
+    # In C order the image is copied first, with zeros around it.
+    staging = None if has_channel_vectors(site.prototypes[source]) else choose_staging(convolution)
+    zeros = site.halos.get(source, NO_HALO) if staging is None else staging.halo
+    shape = plan_shape(convolution.windows, convolution.channels, width, zeros=zeros)
+    if shape is None:
+        return None
+    kernel = make_depthwise(shape, epilogue.activations, adds=bool(added))
+    weights = convolution.pack(("native depthwise", width), partial(_pack, width=width))
+    # Read as the kernel does, in whole vectors.
+    bias = pad_vector(epilogue.bias, convolution.outputs, weights.shape[0] * width)
+    call = WindowCall(kernel, shape, convolution.windows, width, 0.0, site.workers, {"weights": weights, "bias": bias})
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        calls, image = bind_staging(staging, reads[0], scratch)
+        return [*calls, call.bind(image, writes[0], reads[1] if added else None)]
+
+    overwrites = list_overwritten(site, source, added)
+    reads = (source, added) if added else (source,)
+    kernels = (kernel,) if staging is None else (staging.kernel, kernel)
+    nbytes = 0 if staging is None else prod(staging.shape) * 4
+    reaches = (find_overhang(convolution.windows),) if staging is None and not shape.clips else ()
+    return Recipe(reads, bind, nbytes, is_channels_last=True, overwrites=overwrites, kernels=kernels, reaches=reaches)
+
+
+def _pack(weight: Array, width: int) -> Array:
+    """Returns (vectors of channels, window, width), zeros for channels that there are not. weight: (channels, 1, height, width)."""
+    channels, taps = weight.shape[0], weight.shape[2] * weight.shape[3]
+    vectors = -(-channels // width)
+    filled = np.zeros((vectors * width, taps), np.float32)
+    filled[:channels] = weight.reshape(channels, taps)
+    packed = allocate_floats(filled.size).reshape(vectors, taps, width)
+    packed[...] = filled.reshape(vectors, width, taps).transpose(0, 2, 1)
+    return packed

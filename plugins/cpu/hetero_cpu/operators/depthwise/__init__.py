@@ -1,1 +1,0 @@
-"""Conv of which each output channel reads one input channel."""

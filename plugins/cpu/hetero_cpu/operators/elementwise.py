@@ -1,0 +1,531 @@
+"""Functions and arithmetic of elements, alone or in chains, by machine code: one pass over memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import isnan
+from typing import Any
+
+import numpy as np
+
+from hetero_core.network.graph import Graph, Node
+from hetero_core.network.types import TensorType
+from hetero_cpu.machine.arithmetic import EMITTERS, Activation
+from hetero_cpu.machine.calls import Array, NativeCall
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.groups import Extra, Group
+from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.rows import RowWalk, call_rows, cut_rows, find_kind
+from hetero_cpu.operators.steps import native_step
+from hetero_cpu.operators.weights import PackedWeights, pack_affine
+from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
+from hetero_cpu.symbols.sizes import is_same_shape
+
+# Vectors of a row that are loaded before one is written; fewer of what takes many instructions, which would be long to compile.
+_UNROLLED = 4
+_UNROLLED_LONG = 2
+_LONG = frozenset({"Celu", "Elu", "Erf", "Exp", "Gelu", "GeluTanh", "Log", "Mish", "Selu", "Sigmoid", "Softplus", "Swish", "Tanh"})
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One function of earlier values: operand k of 0 or more is the k-th operand of the expression, -1 - k the result of instruction k."""
+
+    operator: str
+    operands: tuple[int, ...]
+    numbers: tuple[float, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The kernel's name, which no kernel of other parameters has."""
+        operands = "".join(f"o{operand}" if operand >= 0 else f"t{-1 - operand}" for operand in self.operands)
+        return f"{Activation(self.operator, self.numbers).name}{operands}"
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Instructions, the last of which is the result, and the kind of each operand; without instructions it is the first operand."""
+
+    kinds: str
+    instructions: tuple[Instruction, ...]
+
+    @property
+    def name(self) -> str:
+        """The kernel's name, which no kernel of other parameters has."""
+        return f"{self.kinds}_{'_'.join(instruction.name for instruction in self.instructions)}"
+
+
+def _choose_extreme(a: Floats, b: Floats, picked: Floats) -> Floats:
+    # A NaN of either side stays.
+    return b.is_nan().choose(b, picked)
+
+
+COMBINERS: Mapping[str, Callable[..., Floats]] = {
+    "Add": lambda code, a, b: a + b,
+    "Sub": lambda code, a, b: a - b,
+    "Mul": lambda code, a, b: a * b,
+    "Div": lambda code, a, b: a / b,
+    "Max": lambda code, a, b: _choose_extreme(a, b, a.at_least(b)),
+    "Min": lambda code, a, b: _choose_extreme(a, b, a.at_most(b)),
+    "PRelu": lambda code, a, b: (a < 0.0).choose(a * b, a),
+    "MultiplyAdd": lambda code, a, b, c: code.multiply_add(a, b, c),
+}
+"""Functions of two or three vectors."""
+
+
+def make_elementwise(expression: Expression) -> Kernel:
+    """Returns the kernel of an expression; its row is that of `row_walk`, with the result before the operands."""
+    return Kernel(f"elementwise_{expression.name}", lambda name, width: _emit(name, width, expression))
+
+
+def _emit(name: str, width: int, expression: Expression) -> Code:
+    code = Code(name, 3, width)
+    walk = RowWalk(code, len(expression.kinds) + 1)
+    constants = {
+        index: code.spread(code.load_scalar(walk.address(index + 1))) for index, kind in enumerate(expression.kinds) if kind == "s"
+    }
+    with walk.visit([0, *(index + 1 for index, kind in enumerate(expression.kinds) if kind != "s")]) as (addresses, length):
+        _emit_row(code, expression, addresses, constants, length)
+    return code.finish()
+
+
+def _emit_row(
+    code: Code, expression: Expression, addresses: Mapping[int, Number], constants: Mapping[int, Floats], length: Number
+) -> None:
+    """Emits one row: `addresses` are those of the result (0) and of operand k (k + 1)."""
+    of_row = {
+        index: code.spread(code.load_scalar(addresses[index + 1])) for index, kind in enumerate(expression.kinds) if kind == "r"
+    }
+    fixed = {**constants, **of_row}
+
+    def compute(start: Number, vectors: int, mask: Mask | None) -> None:
+        loaded = [
+            {
+                index: code.load(addresses[index + 1] + start, vector * code.width * FLOAT_BYTES, mask=mask)
+                for index, kind in enumerate(expression.kinds)
+                if kind == "v"
+            }
+            for vector in range(vectors)
+        ]
+        results = [emit_expression(code, expression, {**fixed, **operands}) for operands in loaded]
+        for vector, result in enumerate(results):
+            code.store(addresses[0] + start, result, vector * code.width * FLOAT_BYTES, mask=mask)
+
+    long = sum(instruction.operator in _LONG for instruction in expression.instructions)
+    together = _UNROLLED if long == 0 else _UNROLLED_LONG if long < _UNROLLED else 1
+    wide = code.width * together
+    unrolled, full = length - length % wide, length - length % code.width
+    with code.loop(0, unrolled, wide) as i:
+        compute(i * FLOAT_BYTES, together, None)
+    with code.loop(unrolled, full, code.width) as i:
+        compute(i * FLOAT_BYTES, 1, None)
+    with code.when(full < length):
+        compute(full * FLOAT_BYTES, 1, code.mask_first(length - full))
+
+
+def emit_expression(code: Code, expression: Expression, operands: Mapping[int, Floats]) -> Floats:
+    """Returns the result of an expression for one vector of each operand."""
+    results: list[Floats] = []
+    for instruction in expression.instructions:
+        values = [operands[operand] if operand >= 0 else results[-1 - operand] for operand in instruction.operands]
+        function = COMBINERS[instruction.operator] if instruction.operator in COMBINERS else EMITTERS[instruction.operator]
+        results.append(function(code, *values, *instruction.numbers))
+    return results[-1] if results else operands[0]
+
+
+PLAIN = frozenset(
+    {
+        "Abs", "Ceil", "Erf", "Exp", "Floor", "HardSwish", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid",
+        "Sign", "Softplus", "Softsign", "Sqrt", "Tanh",
+    }
+)  # fmt: skip
+"""The functions that have neither numbers nor attributes."""
+# Attributes that are numbers of the activation, in the order in which its function takes them. Source: the operators' pages of ONNX.
+_NUMBERS: Mapping[str, Mapping[str, float]] = {
+    "Celu": {"alpha": 1.0},
+    "Elu": {"alpha": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "LeakyRelu": {"alpha": 0.01},
+    "Selu": {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
+    "Swish": {"alpha": 1.0},
+    "ThresholdedRelu": {"alpha": 1.0},
+}
+
+
+def read_activation(node: Node, constants: Mapping[str, Array]) -> Activation | None:
+    """Returns the function of its first input that a node is; None if it is none, or reads more that is computed."""
+    if node.domain or any(name and name not in constants for name in node.inputs[1:]):
+        return None
+    reader = _READERS.get(node.op_type)
+    activation = None if reader is None else reader(node, constants)
+    if activation is None or activation.operator not in EMITTERS or any(isnan(number) for number in activation.numbers):
+        return None
+    return activation
+
+
+def _read_plain(node: Node, constants: Mapping[str, Array]) -> Activation | None:
+    return None if node.attributes or len(node.inputs) != 1 else Activation(node.op_type)
+
+
+def _read_numbers(node: Node, constants: Mapping[str, Array]) -> Activation | None:
+    defaults = _NUMBERS[node.op_type]
+    if len(node.inputs) != 1 or not set(node.attributes) <= set(defaults):
+        return None
+    return Activation(node.op_type, tuple(_single(node.attributes.get(name, default)) for name, default in defaults.items()))
+
+
+def _read_clip(node: Node, constants: Mapping[str, Array]) -> Activation | None:
+    if any(name and constants[name].size != 1 for name in node.inputs[1:]) or not set(node.attributes) <= {"min", "max"}:
+        return None
+    return Activation("Clip", tuple(map(_single, _read_bounds(node, constants))))
+
+
+def _read_bounds(node: Node, constants: Mapping[str, Array]) -> tuple[Any, Any]:
+    """Returns the two bounds; those of float32 if they are absent. Source: ONNX Clip-6 has attributes, Clip-11 inputs."""
+    limits = np.finfo(np.float32)
+    if node.since_version < 11:
+        return node.attributes.get("min", limits.min), node.attributes.get("max", limits.max)
+    low, high = (*[constants[name].reshape(-1)[0] if name else None for name in node.inputs[1:3]], None, None)[:2]
+    return limits.min if low is None else low, limits.max if high is None else high
+
+
+def _read_gelu(node: Node, constants: Mapping[str, Array]) -> Activation | None:
+    approximation = node.attributes.get("approximate", "none")
+    if len(node.inputs) != 1 or approximation not in ("none", "tanh"):
+        return None
+    return Activation("Gelu" if approximation == "none" else "GeluTanh")
+
+
+def _read_prelu(node: Node, constants: Mapping[str, Array]) -> Activation | None:
+    # One slope for all elements is LeakyRelu's.
+    slope = constants[node.inputs[1]]
+    return Activation("LeakyRelu", (_single(slope.reshape(-1)[0]),)) if slope.size == 1 and slope.ndim <= 1 else None
+
+
+def _read_power(node: Node, constants: Mapping[str, Array]) -> Activation | None:
+    exponent = constants[node.inputs[1]]
+    if exponent.size != 1 or exponent.ndim > 1:
+        return None
+    number = float(exponent.reshape(-1)[0])
+    return Activation("Power", (number,)) if number in POWERS else None
+
+
+def _single(number: object) -> float:
+    # As the operators have it: attributes and bounds are float32.
+    return float(np.float32(number))  # type: ignore[arg-type]  # attributes are numbers here
+
+
+POWERS = frozenset({-2.0, -1.0, 1.0, 2.0, 3.0, 4.0})
+"""Exponents that are made of products."""
+
+_READERS: Mapping[str, Callable[[Node, Mapping[str, Array]], Activation | None]] = {
+    **dict.fromkeys(sorted(PLAIN), _read_plain),
+    **dict.fromkeys(_NUMBERS, _read_numbers),
+    "Clip": _read_clip,
+    "Gelu": _read_gelu,
+    "PRelu": _read_prelu,
+    "Pow": _read_power,
+}
+OPERATORS = frozenset(_READERS)
+"""The operators that may be functions of one value."""
+
+
+# Operators of two inputs or more, each with the version since which it broadcasts as NumPy does.
+_BINARY: Mapping[str, int] = {"Add": 7, "Sub": 7, "Mul": 7, "Div": 7, "PRelu": 7, "Max": 8, "Min": 8, "Sum": 8}
+_OF_TWO = frozenset({"Add", "Sub", "Mul", "Div", "PRelu"})
+# More would compile slowly, and need more registers than there are.
+_MOST_NODES, _MOST_OPERANDS = 24, 8
+
+ELEMENTWISE = OPERATORS | frozenset(_BINARY) | {"BatchNormalization"}
+"""The operators that may be part of an expression."""
+
+# Whether a node of these without attributes can be read depends on its version and the number of its inputs alone.
+_ALIKE = PLAIN | frozenset(_BINARY) - {"PRelu"}
+
+
+@dataclass(slots=True, eq=False)
+class ExpressionReader:
+    """Reads nodes in order: `operands` are values of the plan by name, or constants; `instructions` what is computed of them."""
+
+    constants: Mapping[str, Array]
+    weights: PackedWeights
+    ranks: Mapping[str, int]
+    """The ranks of values, which BatchNormalization asks for."""
+    operands: list[str | Array] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    _known: dict[str, int] = field(default_factory=dict)
+
+    def read_node(self, node: Node) -> bool:
+        """Adds a node; returns whether it could be read."""
+        if node.domain or len(node.writes) != 1:
+            return False
+        if node.op_type == "BatchNormalization":
+            return self._read_batch_normalization(node)
+        if node.op_type in _BINARY and not (node.op_type == "PRelu" and read_activation(node, self.constants)):
+            return self._read_binary(node)
+        activation = read_activation(node, self.constants)
+        if activation is None:
+            return False
+        self._known[node.outputs[0]] = self._add(activation.operator, (self._refer(node.inputs[0]),), activation.numbers)
+        return True
+
+    def _read_binary(self, node: Node) -> bool:
+        count = len(node.inputs)
+        fits = count == 2 if node.op_type in _OF_TWO else count >= 2
+        if not fits or node.attributes or node.since_version < _BINARY[node.op_type]:
+            return False
+        operator = "Add" if node.op_type == "Sum" else node.op_type
+        result = self._refer(node.inputs[0])
+        for value in node.inputs[1:]:
+            result = self._add(operator, (result, self._refer(value)))
+        self._known[node.outputs[0]] = result
+        return True
+
+    def _read_batch_normalization(self, node: Node) -> bool:
+        """Reads a scale and a shift for each channel, made of the parameters in float64."""
+        parameters = tuple(self.constants[name] for name in node.inputs[1:5] if name in self.constants)
+        rank = self.ranks.get(node.inputs[0], 0)
+        if len(parameters) != 4 or node.since_version < 9 or node.attributes.get("training_mode", 0) or rank < 2:
+            return False
+        if any(parameter.dtype != np.float32 or parameter.ndim != 1 for parameter in parameters):
+            return False
+        if len({parameter.size for parameter in parameters}) != 1:
+            return False  # whoever computes it says what is wrong
+        epsilon = float(node.attributes.get("epsilon", 1e-5))
+
+        packed = self.weights.pack(parameters, ("affine", epsilon), partial(pack_affine, epsilon=epsilon))
+        scale, shift = (vector.reshape(-1, *[1] * (rank - 2)) for vector in packed)
+        operands = (self._refer(node.inputs[0]), self._refer_constant(scale), self._refer_constant(shift))
+        self._known[node.outputs[0]] = self._add("MultiplyAdd", operands)
+        return True
+
+    def _add(self, operator: str, operands: tuple[int, ...], numbers: tuple[float, ...] = ()) -> int:
+        self.instructions.append(Instruction(operator, operands, numbers))
+        return -len(self.instructions)
+
+    def _refer(self, value: str) -> int:
+        if value not in self._known:
+            self._known[value] = len(self.operands)
+            self.operands.append(self.constants.get(value, value))
+        return self._known[value]
+
+    def _refer_constant(self, array: Array) -> int:
+        self.operands.append(array)
+        return len(self.operands) - 1
+
+
+@dataclass(slots=True, eq=False)
+class _Chain:
+    """A candidate for a part of a group: nodes in order, the values that they read and those that they make for others.
+
+    A chain that grows takes over the list of nodes of the chain before it, so that joining costs the same for each node.
+    """
+
+    group: Group
+    """The group that the chain is, as long as it is one alone."""
+    nodes: list[Node]
+    reads: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def close(self) -> Group:
+        """Returns the chain as a group: its epilogue holds the nodes after the first one."""
+        first, *others = self.nodes
+        return Group(first, tuple([Extra(node) for node in others])) if len(self.nodes) > len(self.group.members) else self.group
+
+
+def join_chains(
+    groups: Sequence[Group], graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, Array]
+) -> tuple[Group, ...]:
+    """Returns the groups with those joined that are one expression; the order stays one in which they can run.
+
+    A joined group stands where its last node stood.
+    """
+    chains: list[_Chain | None] = []
+    position_of_value: dict[str, int] = {}
+    is_link = _LinkTest(types, constants)
+    for group in groups:
+        chain = _Chain(group, list(group.members), group.reads, group.outputs)
+        if is_link(group):
+            chain = _append(chain, chains, position_of_value, graph, types) or _join(chain, chains, position_of_value, graph, types)
+        for value in chain.outputs:
+            if value:
+                position_of_value[value] = len(chains)
+        chains.append(chain)
+    return tuple([chain.close() for chain in chains if chain is not None])
+
+
+def _append(
+    chain: _Chain, chains: list[_Chain | None], position_of_value: Mapping[str, int], graph: Graph, types: Mapping[str, TensorType]
+) -> _Chain | None:
+    """Returns what `_join` does, for a chain that only one chain before it could join; None if there may be others.
+
+    Long chains consist of such nodes, each of which costs the same.
+    """
+    value, maker = "", None
+    for read in chain.reads:
+        if (before := _find_maker(read, chains, position_of_value)) is not None:
+            if maker is not None:
+                return None
+            value, maker = read, before
+    if maker is None:
+        return None
+    for read in maker.reads:
+        if _find_maker(read, chains, position_of_value) is not None:
+            return None
+    reads = tuple(dict.fromkeys((*maker.reads, *[read for read in chain.reads if read != value])))
+    if (
+        len(maker.nodes) + len(chain.nodes) > _MOST_NODES
+        or len(reads) > _MOST_OPERANDS
+        or types.get(value) != types[chain.outputs[0]]
+        or value in graph.names_of_outputs
+        or not _is_read_inside(value, (chain,), graph)
+    ):
+        return chain
+    chains[position_of_value[value]] = None
+    maker.nodes.extend(chain.nodes)
+    maker.reads, maker.outputs = reads, chain.outputs[:1]
+    return maker
+
+
+def _find_maker(value: str, chains: Sequence[_Chain | None], position_of_value: Mapping[str, int]) -> _Chain | None:
+    """Returns the chain that makes a value, where it is an expression; None otherwise, or where it has been joined to another one."""
+    position = position_of_value.get(value)
+    maker = None if position is None else chains[position]
+    # What begins with an operator of expressions is one as a whole.
+    return maker if maker is not None and maker.nodes[0].op_type in ELEMENTWISE else None
+
+
+def _join(
+    chain: _Chain, chains: list[_Chain | None], position_of_value: Mapping[str, int], graph: Graph, types: Mapping[str, TensorType]
+) -> _Chain:
+    """Returns the chain with those before it that only it reads; they leave `chains`."""
+    result_type = types[chain.outputs[0]]
+    positions: list[int] = []
+    operands: list[str] = []
+    members = [chain]
+    count = len(chain.nodes)
+    pending = list(chain.reads)
+    while pending:
+        value = pending.pop(0)
+        position, maker = position_of_value.get(value), _find_maker(value, chains, position_of_value)
+        if position is None or maker is None or position in positions:
+            continue
+        if count + len(maker.nodes) > _MOST_NODES or types.get(value) != result_type or value in graph.names_of_outputs:
+            continue
+        if not _is_read_inside(value, members, graph) or len(read := _list_operands([maker, *members])) > _MOST_OPERANDS:
+            continue
+        operands, members = read, [maker, *members]
+        count += len(maker.nodes)
+        positions.append(position)
+        # What was refused before may now be read inside alone.
+        pending = list(dict.fromkeys([value for member in members for value in member.reads]))
+    if not positions:
+        return chain
+    makers = [maker for position in sorted(positions) if (maker := chains[position]) is not None]
+    for position in positions:
+        chains[position] = None
+    joined = makers[0]
+    # Several makers may stand in another order than the one in which they were met.
+    operands = operands if len(makers) == 1 else _list_operands([*makers, chain])
+    for member in (*makers[1:], chain):
+        joined.nodes.extend(member.nodes)
+    joined.reads, joined.outputs = tuple(operands), chain.outputs[:1]
+    return joined
+
+
+def _is_read_inside(value: str, members: Sequence[_Chain], graph: Graph) -> bool:
+    """Says whether no other nodes than those of chains, of which one reads it, read a value."""
+    readers = graph.index_of_consumers.get(value, ())
+    if len(readers) == 1:
+        return True
+    inside = {id(node) for member in members for node in member.nodes}
+    return all(id(graph.nodes[index]) in inside for index in readers)
+
+
+def _list_operands(chains: Sequence[_Chain]) -> list[str]:
+    """Returns the values that come into chains, each once, in order; what one of them makes on its way nothing else reads."""
+    outputs = {value for chain in chains for value in chain.outputs}
+    return [value for value in dict.fromkeys([value for chain in chains for value in chain.reads]) if value not in outputs]
+
+
+class _LinkTest:
+    """Says whether a group is one node that an expression may hold; nodes that differ in nothing that matters are read once."""
+
+    def __init__(self, types: Mapping[str, TensorType], constants: Mapping[str, Array]) -> None:
+        self._types, self._constants, self._weights = types, constants, PackedWeights()
+        self._verdicts: dict[tuple[str, int, int], bool] = {}
+
+    def __call__(self, group: Group) -> bool:
+        node = group.node
+        if group.epilogue or node.op_type not in ELEMENTWISE or node.domain or len(node.writes) != 1 or node.bodies:
+            return False
+        types = self._types
+        for value in (*node.reads, *node.writes):
+            if value not in types or types[value].dtype != "float32":
+                return False
+        if node.attributes or node.op_type not in _ALIKE:
+            return self._read(node)
+        kind = (node.op_type, node.since_version, len(node.inputs))
+        verdict = self._verdicts.get(kind)
+        if verdict is None:
+            verdict = self._verdicts[kind] = self._read(node)
+        return verdict
+
+    def _read(self, node: Node) -> bool:
+        ranks = {value: len(self._types[value].shape or ()) for value in (*node.reads, *node.writes)}
+        return ExpressionReader(self._constants, self._weights, ranks).read_node(node)
+
+
+_MOST_OPERANDS = 64
+
+
+@native_step(*sorted(ELEMENTWISE))
+def plan_native_expression(site: Site) -> Recipe | None:
+    """Returns the recipe of a node or a chain of them: the result lies in memory as what is read in its shape does."""
+    ranks = {
+        value: len(site.types[value].shape or ()) for node in site.group.members for value in node.reads if value in site.types
+    }
+    reader = ExpressionReader(site.constants, site.weights, ranks)
+    if not all(reader.read_node(node) for node in site.group.members):
+        return None
+    arrays = [site.prototypes[operand] if isinstance(operand, str) else operand for operand in reader.operands]
+    shape = site.output_shape()
+    # NumPy 2 broadcasts shapes of up to 32 dimensions. A Sum of thousands would be code of megabytes.
+    if len(shape) > 32 or len(arrays) > _MOST_OPERANDS:
+        return None
+    if any(array.dtype != np.float32 for array in arrays) or 0 in shape or broadcast_shapes(*(a.shape for a in arrays)) != shape:
+        return None
+    full = [operand for operand in reader.operands if isinstance(operand, str) and is_same_shape(site.shape(operand), shape)]
+    is_last = any(site.is_channels_last(operand) for operand in full)
+    order = (0, 2, 3, 1) if is_last else tuple(range(len(shape)))
+    prototype = lay_empty(shape, np.float32, order)
+    operand_kinds = [find_kind(array, prototype) for array in arrays]
+    kinds = "".join(kind for kind in operand_kinds if kind is not None)
+    # Axes of an image that its halo holds apart are no more than those that there are.
+    if None in operand_kinds or (len(shape) > 4 and cut_rows(prototype, arrays) is None):
+        return None
+    kernel = make_elementwise(Expression(kinds, tuple(reader.instructions)))
+    values = tuple(operand for operand in reader.operands if isinstance(operand, str))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        y, remaining = writes[0], iter(reads)
+        operands = [next(remaining) if isinstance(operand, str) else operand for operand in reader.operands]
+        rows = cut_rows(y, operands)
+        assert rows is not None
+        return [call_rows(kernel, rows, [y, *operands], workers=site.workers)]
+
+    overwrites = tuple(
+        index
+        for index, value in enumerate(values)
+        if value in full and site.is_channels_last(value) == is_last and not _is_shared(site, value, values)
+    )
+    return Recipe(values, bind, is_channels_last=is_last, overwrites=overwrites, kernels=(kernel,))
+
+
+def _is_shared(site: Site, value: str, values: Sequence[str]) -> bool:
+    # Another operand in the same memory would be read after it was written over.
+    return any(np.may_share_memory(site.prototypes[value], site.prototypes[other]) for other in values if other != value)

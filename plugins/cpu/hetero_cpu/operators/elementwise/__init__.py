@@ -1,1 +1,0 @@
-"""Functions and arithmetic of elements, alone, in chains and behind products."""

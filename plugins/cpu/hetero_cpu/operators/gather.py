@@ -1,0 +1,77 @@
+"""Gather by machine code: rows of a table by their numbers, which are checked before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hetero_cpu.machine.calls import Array, NativeCall, address_of
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.operators.images import emit_copy
+from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.steps import native_step
+from hetero_cpu.symbols.sizes import largest, least
+
+_PARAMETERS = ("x", "x_outer", "size", "length", "indices", "count", "y", "rows", "rows_of_chunk")
+"""x: tables of `size` rows of `length` elements, `x_outer` bytes apart; of each the rows at `count` indices go side by side into y."""
+_CHUNK = 1 << 15
+
+
+@native_step("Gather")
+def plan_native_gather(site: Site) -> Recipe | None:
+    """Returns the recipe of slices along one axis; one constant index is a view, which `layout` makes. Source: ONNX Gather-13.
+
+    The run raises IndexError if an index is none of the axis.
+    """
+    value, name = site.node.inputs
+    x, indices = site.prototypes[value], site.prototypes[name]
+    if x.ndim == 0 or x.dtype.itemsize != FLOAT_BYTES or indices.dtype != np.int64 or site.group.epilogue:
+        return None
+    if not x.flags.c_contiguous or not indices.flags.c_contiguous or (name in site.constants and indices.size == 1):
+        return None
+    axis = int(site.node.attributes.get("axis", 0)) % x.ndim
+    shape = x.shape
+    outer, size, length = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    rows = outer * indices.size
+    if rows * length == 0:
+        return None
+    rows_of_chunk = largest(1, least(rows, largest(_CHUNK // length, -(-rows // (8 * site.workers)))))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
+        table, indices = reads
+        numbers = (
+            address_of(table), size * length * FLOAT_BYTES, size, length, address_of(indices), indices.size, address_of(writes[0]),
+            rows, rows_of_chunk,
+        )  # fmt: skip
+        check = partial(_check_indices, table, indices, axis)
+        return [check, NativeCall(GATHER, numbers, -(-rows // rows_of_chunk), (table, indices, writes[0]))]
+
+    return Recipe((value, name), bind, kernels=(GATHER,), calls_functions=True)
+
+
+def _check_indices(x: Array, indices: Array, axis: int) -> None:
+    size = x.shape[axis]
+    if indices.min() < -size or indices.max() >= size:
+        # It raises what the toolkit's kernel raises.
+        np.take(x, indices, axis=axis)
+
+
+def _emit_gather(name: str, width: int) -> Code:
+    code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
+    row_bytes = p["length"] * FLOAT_BYTES
+    with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as place:
+        outer, position = place // p["count"], place % p["count"]
+        index = code.load_number(p["indices"] + position * 8)
+        # Negative ones count from the end.
+        index = (index < 0).choose(index + p["size"], index)
+        emit_copy(code, p["y"] + place * row_bytes, p["x"] + outer * p["x_outer"] + index * row_bytes, row_bytes)
+    return code.finish()
+
+
+GATHER = Kernel("gather_rows", _emit_gather)
+"""The kernel of all of them."""

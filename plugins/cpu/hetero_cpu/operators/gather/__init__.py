@@ -1,1 +1,0 @@
-"""Gather: rows of a table by their numbers."""

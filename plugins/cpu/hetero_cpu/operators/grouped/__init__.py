@@ -1,1 +1,0 @@
-"""Conv in several groups of channels."""

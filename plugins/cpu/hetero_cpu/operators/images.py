@@ -1,0 +1,268 @@
+"""Shared parts of the ways of computing a convolution: its geometry and its packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
+from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.terms import Mask, Number
+from hetero_cpu.operators.recipe import Halo, Site
+from hetero_cpu.operators.weights import LaterArray
+from hetero_cpu.symbols.sizes import is_open
+
+_ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """One convolution of two spatial axes, without its weights: who binds the recipe must not keep them."""
+
+    site: Site
+    windows: Windows
+    outputs: int
+    group: int
+
+    @property
+    def source(self) -> str:
+        """The value that is convolved."""
+        return self.site.node.inputs[0]
+
+    @property
+    def batch(self) -> int:
+        """The number of images."""
+        return self.site.shape(self.source)[0]
+
+    @property
+    def channels(self) -> int:
+        """The channels of an image."""
+        return self.site.shape(self.source)[1]
+
+    @property
+    def weight(self) -> Array:
+        """The weights (outputs, channels / group, height, width), there while the network is planned."""
+        weight = self.site.constant(1)
+        assert weight is not None
+        return weight
+
+    def pack(self, purpose: tuple[object, ...], make: Callable[..., Array]) -> Array:
+        """Returns the weights in another form, made once."""
+        return self.site.weights.pack((self.weight,), purpose, make)
+
+    def pack_later(self, purpose: tuple[object, ...], make: Callable[..., Array]) -> LaterArray:
+        """Returns the promise of the weights in another form."""
+        return self.site.weights.pack_later((self.weight,), purpose, make)
+
+
+def read_convolution(site: Site) -> Convolution | None:
+    """Returns what a Conv node says; None if it is not two-dimensional, not float32, or its weights are computed."""
+    node, weight = site.node, site.constant(1)
+    if (
+        weight is None
+        or weight.ndim != 4
+        or not site.is_float32(node.inputs[0], node.inputs[1])
+        or not set(node.attributes) <= _ATTRIBUTES
+    ):
+        return None
+    bias = site.constant(2)
+    if site.has_input(2) and (bias is None or bias.dtype != weight.dtype):
+        return None
+    shape = site.shape(node.inputs[0])
+    group = int(node.attributes.get("group", 1))
+    auto_pad = node.attributes.get("auto_pad", "NOTSET")
+    if len(shape) != 4 or auto_pad not in AUTO_PADS or shape[1] != weight.shape[1] * group:
+        return None
+    pads, strides, dilations = (node.attributes.get(name) for name in ("pads", "strides", "dilations"))
+    windows = lay_windows(shape[2:], weight.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
+    expected = site.types[site.group.outputs[0]].shape
+    if expected != (shape[0], weight.shape[0], *windows.outputs) or 0 in expected or weight.shape[0] % group:
+        return None
+    return Convolution(site, windows, int(weight.shape[0]), group)
+
+
+def halo_of_tiles(windows: Windows, sizes: Sequence[int], size: int) -> Halo:
+    """Returns how far Winograd's tiles of `size` x `size` results reach beyond an image of (height, width) on each side."""
+    begins = [max(before, 0) for before, _ in windows.pads]
+    ends = []
+    for axis, side in enumerate(windows.outputs):
+        # Of a symbol the last tile reaches as far as any does.
+        whole = side + size - 1 if is_open(side) else -(-side // size) * size
+        ends.append(int(max(whole + 2 - begins[axis] - sizes[axis], 0)))
+    return Halo(begins[0], begins[1], ends[0], ends[1])
+
+
+def reach_of_windows(windows: Windows, sizes: Sequence[int]) -> Halo:
+    """Returns how far windows reach beyond an image of (height, width) on each side."""
+    begins = [max(before, 0) for before, _ in windows.pads]
+    ends = []
+    for axis in (0, 1):
+        if is_open(windows.outputs[axis]):
+            # What no window passes; how many of these zeros the last one reads depends on the size.
+            ends.append(int(max(windows.pads[axis][1], 0)))
+            continue
+        last = (windows.outputs[axis] - 1) * windows.strides[axis] + (windows.kernel[axis] - 1) * windows.dilations[axis] + 1
+        ends.append(max(last - begins[axis] - sizes[axis], 0))
+    return Halo(begins[0], begins[1], ends[0], ends[1])
+
+
+_STAGED_ROWS = 8
+# Channels of a plain image.
+_MOST_INTERLEAVED = 4
+
+STAGE_PARAMETERS = (
+    "x", "x_image", "x_row", "x_pixel", "x_channel", "y", "y_image", "y_row", "y_pixel",
+    "rows", "height", "top", "width", "left", "right", "channels", "rows_of_chunk", "all_rows",
+)  # fmt: skip
+"""Addresses and strides in bytes; `rows` of an image of y with its halo, of which `height` after the first `top` are of x; `width`
+pixels of x after `left` of zeros and before `right`."""
+CLEAR_PARAMETERS = ("y", "y_image", "first_bytes", "gap", "gap_stride", "gaps", "gap_bytes", "last", "last_bytes", "images")
+"""Address, strides and offsets in bytes: in each image zeros at its begin, `gaps` runs of zeros from offset `gap` on, zeros at offset
+`last`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """An image that is copied: `halo` around it, (batch, height, width, channels) with it."""
+
+    halo: Halo
+    shape: tuple[int, int, int, int]
+    kernel: Kernel
+
+
+def make_stage(x: Array) -> Kernel:
+    """Returns the kernel that copies images like x, (batch, channels, height, width), into the middle of larger ones with zeros around.
+
+    A chunk is a range of rows. Channels that lie side by side are copied as they are; of few, each in C order, vectors are interleaved.
+    """
+    channels = x.shape[1]
+    if x.strides[1] == FLOAT_BYTES or channels == 1:
+        return Kernel("stage_pixels", lambda name, width: _emit_stage(name, width, _copy_pixels))
+    if channels <= _MOST_INTERLEAVED and x.strides[3] == FLOAT_BYTES:
+        # Compiled in: a size that is open has this value from here on.
+        planes = int(channels)
+
+        def copy(code: Code, p: dict[str, Number], source: Number, target: Number) -> None:
+            _interleave_planes(code, p, source, target, planes)
+
+        return Kernel(f"stage_{planes}_planes", lambda name, width: _emit_stage(name, width, copy))
+    return Kernel("stage_planes", lambda name, width: _emit_stage(name, width, _copy_planes))
+
+
+def _emit_stage(name: str, width: int, copy: Callable[[Code, dict[str, Number], Number, Number], None]) -> Code:
+    code, p, chunk, _ = begin_kernel(name, width, STAGE_PARAMETERS)
+    with code.visit_chunk(chunk, p["rows_of_chunk"], p["all_rows"]) as line:
+        image, place = line // p["rows"], line % p["rows"]
+        y = p["y"] + image * p["y_image"] + place * p["y_row"]
+        inside = (place >= p["top"]) & (place < p["top"] + p["height"])
+        with code.either(inside) as (copied, cleared):
+            with copied:
+                x = p["x"] + image * p["x_image"] + (place - p["top"]) * p["x_row"]
+                emit_zeros(code, y, p["left"] * p["y_pixel"])
+                start = y + p["left"] * p["y_pixel"]
+                copy(code, p, x, start)
+                emit_zeros(code, start + p["width"] * p["y_pixel"], p["right"] * p["y_pixel"])
+            with cleared:
+                emit_zeros(code, y, (p["left"] + p["width"] + p["right"]) * p["y_pixel"])
+    return code.finish()
+
+
+def _copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
+    pixel_bytes = p["channels"] * FLOAT_BYTES
+    with code.either(p["x_pixel"].equals(p["y_pixel"])) as (dense, sparse):
+        with dense:
+            emit_copy(code, y, x, p["width"] * p["y_pixel"])
+        with sparse, code.loop(0, p["width"]) as pixel:
+            emit_copy(code, y + pixel * p["y_pixel"], x + pixel * p["x_pixel"], pixel_bytes)
+
+
+def _interleave_planes(code: Code, p: dict[str, Number], x: Number, y: Number, channels: int) -> None:
+    width = code.width
+    even = p["width"] - p["width"] % width
+    with code.loop(0, even, width) as pixel:
+        planes = [code.load(x + pixel * FLOAT_BYTES + p["x_channel"] * channel) for channel in range(channels)]
+        for number in range(channels):
+            # Element k of the result is of channel k % channels and pixel k // channels; each step leaves what is not of its channel.
+            places = [divmod(number * width + lane, channels) for lane in range(width)]
+            interleaved = planes[0].shuffle(planes[0], [pixel_of_lane for pixel_of_lane, _ in places])
+            for channel in range(1, channels):
+                chosen = [width + place if own == channel else lane for lane, (place, own) in enumerate(places)]
+                interleaved = interleaved.shuffle(planes[channel], chosen)
+            code.store(y + pixel * (channels * FLOAT_BYTES), interleaved, number * width * FLOAT_BYTES)
+    _copy_planes(code, p, x, y, even)
+
+
+def _copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number, begin: Number | int = 0) -> None:
+    with code.loop(begin, p["width"]) as pixel:
+        source, target = x + pixel * p["x_pixel"], y + pixel * p["y_pixel"]
+        with code.loop(0, p["channels"]) as channel:
+            code.store(target + channel * FLOAT_BYTES, code.load_scalar(source + channel * p["x_channel"]))
+
+
+def make_clear() -> Kernel:
+    """Returns the kernel that writes the zeros around the images of one array; a chunk is an image."""
+    return Kernel("clear_halo", _emit_clear)
+
+
+def _emit_clear(name: str, width: int) -> Code:
+    code, p, chunk, _ = begin_kernel(name, width, CLEAR_PARAMETERS)
+    y = p["y"] + chunk * p["y_image"]
+    emit_zeros(code, y, p["first_bytes"])
+    with code.loop(0, p["gaps"]) as gap:
+        emit_zeros(code, y + p["gap"] + gap * p["gap_stride"], p["gap_bytes"])
+    emit_zeros(code, y + p["last"], p["last_bytes"])
+    return code.finish()
+
+
+def bind_clear(shape: tuple[int, ...], halo: Halo, memory: Array) -> NativeCall:
+    """Returns the call that writes the halo of images in `memory`, channels last. shape: (batch, channels, height, width) with the halo."""
+    batch, channels, height, width = shape
+    pixel = channels * FLOAT_BYTES
+    row = width * pixel
+    first = halo.top * row + halo.left * pixel
+    inner = height - halo.top - halo.bottom
+    numbers = {
+        "y": address_of(memory), "y_image": height * row, "first_bytes": first, "gap": (halo.top + 1) * row - halo.right * pixel,
+        "gap_stride": row, "gaps": inner - 1, "gap_bytes": (halo.left + halo.right) * pixel,
+        "last": (halo.top + inner) * row - halo.right * pixel, "last_bytes": halo.right * pixel + halo.bottom * row, "images": batch,
+    }  # fmt: skip
+    return NativeCall(make_clear(), tuple(numbers[key] for key in CLEAR_PARAMETERS), batch, (memory,))
+
+
+def emit_zeros(code: Code, address: Number, nbytes: Number) -> None:
+    """Writes zeros over so many bytes, a multiple of four."""
+    zero = code.constant(0.0)
+    code.visit_vectors(nbytes // FLOAT_BYTES, lambda i, mask: code.store(address + i * FLOAT_BYTES, zero, mask=mask))
+
+
+def emit_copy(code: Code, target: Number, source: Number, nbytes: Number) -> None:
+    """Copies so many bytes, a multiple of four; both lie apart."""
+
+    def copy(element: Number, mask: Mask | None) -> None:
+        offset = element * FLOAT_BYTES
+        code.store(target + offset, code.load(source + offset, mask=mask), mask=mask)
+
+    code.visit_vectors(nbytes // FLOAT_BYTES, copy)
+
+
+def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
+    """Returns the call that copies x, if there is one, and the array (batch, channels, height, width) that is read instead."""
+    if staging is None:
+        return [], x
+    batch, channels, height, width = x.shape
+    halo, staged = staging.halo, scratch[: prod(staging.shape) * 4].view(np.float32).reshape(staging.shape)
+    rows = batch * staging.shape[1]
+    numbers = {
+            **list_strides("x", x), "x_channel": x.strides[1],
+            "y": address_of(staged), "y_image": staged.strides[0], "y_row": staged.strides[1], "y_pixel": staged.strides[2],
+            "rows": staging.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left, "right": halo.right,
+            "channels": channels, "rows_of_chunk": _STAGED_ROWS, "all_rows": rows,
+    }  # fmt: skip
+    call = NativeCall(staging.kernel, tuple(numbers[key] for key in STAGE_PARAMETERS), -(-rows // _STAGED_ROWS), (x, staged))
+    inner = staged[:, halo.top : halo.top + height, halo.left : halo.left + width].transpose(0, 3, 1, 2)
+    return [call], inner

@@ -1,1 +1,0 @@
-"""Operators that move or rename elements: views, copies, Concat."""

@@ -1,0 +1,334 @@
+"""Softmax and normalizations by machine code: rows along the fastest axis, of sequences in C order or of images channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf, prod
+
+import numpy as np
+
+from hetero_cpu.machine.arithmetic import emit_exponential, emit_exponential_of_negative, emit_logarithm
+from hetero_cpu.machine.calls import Array, NativeCall, bits_of
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.rows import RowWalk, call_rows, list_rows
+from hetero_cpu.operators.steps import native_step
+from hetero_cpu.symbols.arrays import lay_empty
+
+_UNROLLED = 4
+
+
+def _visit_vectors(code: Code, length: Number, body: Callable[[Number, int, Mask | None], None]) -> None:
+    """Emits `body(offset in bytes, which of the unrolled vectors, mask)` for all vectors of a row; the last one has a mask."""
+    wide = code.width * _UNROLLED
+    unrolled, full = length - length % wide, length - length % code.width
+    with code.loop(0, unrolled, wide) as i:
+        for position in range(_UNROLLED):
+            body(i * FLOAT_BYTES + position * code.width * FLOAT_BYTES, position, None)
+    with code.loop(unrolled, full, code.width) as i:
+        body(i * FLOAT_BYTES, 0, None)
+    with code.when(full < length):
+        body(full * FLOAT_BYTES, 1, code.mask_first(length - full))
+
+
+def _reduce_row(
+    code: Code,
+    length: Number,
+    read: Callable[[Number, Mask | None], Floats],
+    combine: Callable[[Floats, Floats], Floats],
+    first: float,
+) -> Floats:
+    """Returns one number made of a row; `first` changes nothing that it is combined with."""
+    neutral = code.constant(first)
+    totals = [code.variable(neutral) for _ in range(_UNROLLED)]
+
+    def body(offset: Number, position: int, mask: Mask | None) -> None:
+        elements = read(offset, mask)
+        elements = elements if mask is None else mask.choose(elements, neutral)
+        totals[position].set(combine(totals[position].get(), elements))
+
+    _visit_vectors(code, length, body)
+    a, b, c, d = (total.get() for total in totals)
+    return combine(combine(a, b), combine(c, d)).fold(combine)
+
+
+def make_softmax(*, is_logarithm: bool) -> Kernel:
+    """Returns the kernel of e**(x - max) / sum over rows, or of its logarithm; arrays: result, x."""
+    title = f"{'log_' * is_logarithm}softmax"
+    emit = partial(_emit_softmax, is_logarithm=is_logarithm)
+    return Kernel(title, emit)
+
+
+def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
+    code = Code(name, 3, width)
+    with RowWalk(code, 2).visit((0, 1)) as (addresses, length):
+        y, x = addresses[0], addresses[1]
+        # A NaN is passed over here, and makes the sum one.
+        edge = code.spread(
+            _reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), lambda a, b: b.at_least(a), -inf)
+        )
+
+        def raise_and_keep(at: Number, mask: Mask | None) -> Floats:
+            elements = emit_exponential_of_negative(code, code.load(x + at, mask=mask) - edge)  # called inside the loop
+            if not is_logarithm:
+                code.store(y + at, elements, mask=mask)  # called inside the loop
+            return elements
+
+        total = _reduce_row(code, length, raise_and_keep, lambda a, b: a + b, 0.0)
+        if is_logarithm:
+            shift = code.spread(emit_logarithm(code, total))
+        else:
+            factor = code.spread(1.0 / total)
+
+        def write(at: Number, _: int, mask: Mask | None) -> None:
+            if is_logarithm:
+                code.store(y + at, code.load(x + at, mask=mask) - edge - shift, mask=mask)  # called inside the loop
+            else:
+                code.store(y + at, code.load(y + at, mask=mask) * factor, mask=mask)  # called inside the loop
+
+        _visit_vectors(code, length, write)
+    return code.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """The compiled-in part of a normalization: whether the mean is subtracted, and how scale and shift lie ("v", "r", "" for none)."""
+
+    has_mean: bool
+    scale: str
+    shift: str
+
+    @property
+    def name(self) -> str:
+        """The kernel's name, which no kernel of other parameters has."""
+        return f"{'mean' if self.has_mean else 'root'}_{self.scale or 'n'}{self.shift or 'n'}"
+
+
+def make_moments(moments: Moments) -> Kernel:
+    """Returns the kernel of (x - mean) / sqrt(variance + epsilon) * scale + shift over rows.
+
+    Arrays: result, x, then scale and shift where they are; own numbers: the bits of epsilon.
+    """
+    return Kernel(f"normalize_{moments.name}", lambda name, width: _emit_moments(name, width, moments))
+
+
+def _emit_moments(name: str, width: int, moments: Moments) -> Code:
+    code = Code(name, 3, width)
+    kinds = [kind for kind in (moments.scale, moments.shift) if kind]
+    walk = RowWalk(code, 2 + len(kinds))
+    epsilon = code.float_of(walk.own_number(0))
+    with walk.visit(range(2 + len(kinds))) as (addresses, length):
+        y, x = addresses[0], addresses[1]
+        count = code.float_from(length)
+        mean = code.constant(0.0)
+        if moments.has_mean:
+            total = _reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), lambda a, b: a + b, 0.0)
+            mean = code.spread(total / count)
+
+        def square(at: Number, mask: Mask | None) -> Floats:
+            centered = code.load(x + at, mask=mask) - mean  # called inside the loop
+            return centered * centered
+
+        variance = _reduce_row(code, length, square, lambda a, b: a + b, 0.0) / count
+        factor = code.spread(1.0 / code.call_intrinsic("sqrt", variance + epsilon))
+        numbers = [code.spread(code.load_scalar(addresses[2 + index])) if kind == "r" else None for index, kind in enumerate(kinds)]
+
+        def write(at: Number, _: int, mask: Mask | None) -> None:
+            normalized = (code.load(x + at, mask=mask) - mean) * factor  # called inside the loop
+            parts = [
+                number if number is not None else code.load(addresses[2 + index] + at, mask=mask)  # called inside the loop
+                for index, number in enumerate(numbers)  # called inside the loop
+            ]
+            if moments.scale and moments.shift:
+                normalized = code.multiply_add(normalized, parts[0], parts[1])
+            elif moments.scale:
+                normalized = normalized * parts[0]
+            elif moments.shift:
+                normalized = normalized + parts[0]
+            code.store(y + at, normalized, mask=mask)  # called inside the loop
+
+        _visit_vectors(code, length, write)
+    return code.finish()
+
+
+def make_neighbour_norm(before: int, after: int, beta: float) -> Kernel:
+    """Returns the kernel of x / (bias + factor * sum of squares of c - before to c + after) ** beta over rows of channels.
+
+    Arrays: result, x; own numbers: the bits of bias and of factor. Source: ONNX LRN-13.
+    """
+    title = f"neighbour_norm_{before}_{after}_{beta.hex().replace('-', 'n').replace('+', '').replace('.', 'p')}"
+    emit = partial(_emit_neighbour_norm, before=before, after=after, beta=beta)
+    return Kernel(title, emit)
+
+
+def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: float) -> Code:
+    code = Code(name, 3, width)
+    walk = RowWalk(code, 2)
+    bias, factor = (code.spread(code.float_of(walk.own_number(position))) for position in (0, 1))
+    with walk.visit((0, 1)) as (addresses, length):
+        y, x = addresses[0], addresses[1]
+
+        def emit_vector(first: Number, *, is_inside: bool) -> None:
+            # Two sums, as one would wait for itself.
+            sums = [code.constant(0.0), code.constant(0.0)]
+            for distance in range(-before, after + 1):
+                channel = first + distance
+                mask = None if is_inside else code.mask_between(0 - channel, length - channel)  # called inside the loop
+                elements = code.load(x + first * FLOAT_BYTES, distance * FLOAT_BYTES, mask=mask)  # called inside the loop
+                sums[distance % 2] = code.multiply_add(elements, elements, sums[distance % 2])
+            inner = code.multiply_add(sums[0] + sums[1], factor, bias)
+            mask = None if is_inside else code.mask_first(length - first)  # called inside the loop
+            middle = code.load(x + first * FLOAT_BYTES, mask=mask)  # called inside the loop
+            code.store(y + first * FLOAT_BYTES, middle * _emit_power(code, inner, beta), mask=mask)  # called inside the loop
+
+        # The first vector that has all its neighbours, and the last channel that begins such a one.
+        begin = code.number(-(-before // width) * width).at_most(length)
+        end = (length - (after + width - 1)).at_least(begin)
+        with code.loop(0, begin, width) as first:
+            emit_vector(first, is_inside=False)
+        with code.loop(begin, end, width) as first:
+            emit_vector(first, is_inside=True)
+        rest = begin + (end - begin + (width - 1)) // width * width
+        with code.loop(rest, length, width) as first:
+            emit_vector(first, is_inside=False)
+    return code.finish()
+
+
+def _emit_power(code: Code, x: Floats, beta: float) -> Floats:
+    """Returns x ** -beta for positive x."""
+    if beta == 1.0:
+        return 1.0 / x
+    if beta in (0.5, 0.75):
+        root = _emit_reciprocal_root(code, x)
+        power = root if beta == 0.5 else root * root * _emit_reciprocal_root(code, root)
+        # Of squares that overflow Newton's method would make NaN.
+        return (x >= inf).choose(code.constant(0.0), power)
+    return emit_exponential(code, emit_logarithm(code, x) * -beta)
+
+
+def _emit_reciprocal_root(code: Code, x: Floats) -> Floats:
+    """Returns 1 / sqrt(x) by Newton's method, in less time than a root and a quotient."""
+    root = code.estimate_reciprocal_root(x)
+    for _ in range(1 if code.width == 16 else 2):
+        error = code.multiply_add(x * root, -root, code.constant(1.0))
+        root = code.multiply_add(root * 0.5, error, root)
+    return root
+
+
+Turn = Callable[[Array], Array]
+
+
+@native_step("Softmax", "LogSoftmax")
+def plan_native_softmax(site: Site) -> Recipe | None:
+    """Returns the recipe along one axis; before version 13 along all axes from one on. Source: ONNX Softmax-13, Softmax-11."""
+    node = site.node
+    value = node.inputs[0]
+    shape = site.shape(value)
+    is_old = node.since_version < 13
+    if not site.is_float32(value) or not shape or site.group.epilogue:
+        return None
+    axis = int(node.attributes.get("axis", 1 if is_old else -1))
+    if not -len(shape) <= axis < len(shape):
+        return None
+    axis %= len(shape)
+    kernel = make_softmax(is_logarithm=node.op_type == "LogSoftmax")
+    if is_old or prod(shape[axis + 1 :]) == 1:
+        # What is one piece from the axis on is one row.
+        sizes = (prod(shape[:axis]), prod(shape[axis:]))
+        if site.prototypes[value].flags.c_contiguous:
+            return _plan_rows(site, kernel, (), turn=lambda array: array.reshape(sizes), axis=1, overwrites=True)
+    return None if is_old else _plan_rows(site, kernel, (), axis=axis, overwrites=True)
+
+
+@native_step("LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization")
+def plan_native_layer_norm(site: Site) -> Recipe | None:
+    """Returns the recipe of a normalization over the last axes. Source: ONNX LayerNormalization-17, RMSNormalization-23."""
+    node = site.node
+    value = node.inputs[0]
+    shape = site.shape(value)
+    names = [name for name in node.inputs if name]
+    axis = int(node.attributes.get("axis", -1)) % max(len(shape), 1)
+    if not site.is_float32(*names) or len(node.writes) != 1 or not node.outputs[0] or node.attributes.get("stash_type", 1) != 1:
+        return None
+    if site.group.epilogue or not all(site.prototypes[name].flags.c_contiguous for name in names):
+        return None
+    sizes = (prod(shape[:axis]), prod(shape[axis:]))
+    if any(site.shape(name) != shape[axis:] for name in names[1:]):
+        return None
+    has_mean = node.op_type == "LayerNormalization"
+    kernel = make_moments(Moments(has_mean, "v" * site.has_input(1), "v" * site.has_input(2)))
+    epsilon = bits_of(node.attributes.get("epsilon", 1e-5))
+
+    def turn(array: Array) -> Array:
+        return array.reshape(sizes) if array.size == prod(shape) and array.shape == shape else array.reshape(1, -1)
+
+    return _plan_rows(site, kernel, (epsilon,), turn=turn, axis=1, overwrites=True)
+
+
+@native_step("InstanceNormalization")
+def plan_native_instance_norm(site: Site) -> Recipe | None:
+    """Returns the recipe of a normalization of each channel of each image, in C order. Source: ONNX InstanceNormalization-6."""
+    node = site.node
+    value = node.inputs[0]
+    shape = site.shape(value)
+    if node.since_version < 6 or not site.is_float32(*node.inputs) or len(shape) < 3 or site.group.epilogue:
+        return None
+    if not all(site.prototypes[name].flags.c_contiguous for name in node.inputs):
+        return None
+    batch, channels = shape[:2]
+    kernel = make_moments(Moments(has_mean=True, scale="r", shift="r"))
+
+    def turn(array: Array) -> Array:
+        return array.reshape(batch, channels, -1) if array.ndim == len(shape) else array.reshape(1, channels, 1)
+
+    epsilon = bits_of(node.attributes.get("epsilon", 1e-5))
+    return _plan_rows(site, kernel, (epsilon,), turn=turn, axis=2, overwrites=True)
+
+
+@native_step("LRN")
+def plan_native_neighbour_norm(site: Site) -> Recipe | None:
+    """Returns the recipe of x / (bias + alpha / size * sum of squares of neighbouring channels) ** beta. Source: ONNX LRN-13."""
+    node = site.node
+    value = node.inputs[0]
+    if not site.is_float32(value) or len(site.shape(value)) != 4 or site.group.epilogue:
+        return None
+    size = int(node.attributes["size"])
+    alpha, beta, bias = (
+        float(node.attributes.get(name, default)) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    )
+    if size < 1 or size > 16 or alpha < 0 or bias <= 0:
+        return None
+    kernel = make_neighbour_norm((size - 1) // 2, size // 2, beta)
+    return _plan_rows(site, kernel, (bits_of(bias), bits_of(alpha / size)), axis=1, overwrites=False)
+
+
+def _keep(array: Array) -> Array:
+    return array
+
+
+def _plan_rows(
+    site: Site, kernel: Kernel, own: tuple[int, ...], *, turn: Turn = _keep, axis: int, overwrites: bool
+) -> Recipe | None:
+    """Returns the recipe of a kernel over rows along an axis of what the inputs are turned into; None if they do not lie so."""
+    values = tuple(name for name in site.node.inputs if name)
+    arrays = [turn(site.prototypes[value]) for value in values]
+    x = arrays[0]
+    is_last = site.is_channels_last(values[0])
+    order = (0, 2, 3, 1) if is_last else tuple(range(x.ndim))
+    y = lay_empty(x.shape, np.float32, order)
+    if x.size == 0 or y.strides[axis] != y.itemsize or (x.shape[axis] > 1 and x.strides[axis] != x.itemsize):
+        return None
+    if list_rows(y, arrays, axis) is None:
+        return None
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        turned = [turn(array) for array in (writes[0], *reads)]
+        rows = list_rows(turned[0], turned[1:], axis)
+        assert rows is not None
+        return [call_rows(kernel, rows, turned, own, workers=site.workers)]
+
+    return Recipe(values, bind, is_channels_last=is_last, overwrites=(0,) if overwrites else (), kernels=(kernel,))

@@ -1,1 +1,0 @@
-"""Normalizations and softmax: kernels that read a row more than once."""

@@ -1,1 +1,0 @@
-"""Maxima and means of windows and of whole images."""

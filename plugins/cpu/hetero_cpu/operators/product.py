@@ -1,0 +1,164 @@
+"""MatMul and Gemm with constant weights on the right: all rows on the left are the pixels of one product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from hetero_cpu.machine.arithmetic import Activation
+from hetero_cpu.machine.calls import Array, NativeCall, address_of
+from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.machine.memory import cut_scratch, measure_scratch
+from hetero_cpu.operators.elementwise import read_activation
+from hetero_cpu.operators.layout import Copy, plan_copy
+from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, list_cut, make_product
+from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.steps import native_step
+from hetero_cpu.operators.tiling import ColumnPacking, choose_chunks, choose_pieces, choose_tiling, pad_vector
+from hetero_cpu.symbols.arrays import lay_empty
+from hetero_cpu.symbols.sizes import is_open
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEpilogue:
+    """`bias`: one number for each channel, or None; `added`: a value of the shape of the result, or none; then the activations."""
+
+    bias: Array | None
+    added: str
+    activations: tuple[Activation, ...]
+
+
+def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> NativeEpilogue | None:
+    """Returns the epilogue of a product with `outputs` channels; None if it holds what the kernel does not compute."""
+    added, activations = "", []
+    shape = site.types[site.group.outputs[0]].shape
+    for extra in site.group.epilogue:
+        if not extra.value:
+            activation = read_activation(extra.node, site.constants)
+            if activation is None:
+                return None
+            activations.append(activation)
+            continue
+        vector = _read_vector(site, extra.value, shape or (), outputs, channel_axis)
+        if vector is not None and not added:
+            bias = vector if bias is None else bias.reshape(-1) + vector
+        elif not added and site.is_float32(extra.value) and site.shape(extra.value) == shape and extra.value not in site.constants:
+            added = extra.value
+        else:
+            return None
+    return NativeEpilogue(bias, added, tuple(activations))
+
+
+def list_overwritten(site: Site, source: str, added: str) -> tuple[int, ...]:
+    """Returns the positions among (source, added) whose memory the result may take: that of `added`, where the source does not lie there.
+
+    Other tiles read the source after the first one is written; what is added is read where it is written.
+    """
+    return (1,) if added and not np.may_share_memory(site.prototypes[source], site.prototypes[added]) else ()
+
+
+def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int, channel_axis: int) -> Array | None:
+    """Returns a constant that adds one number to each channel, None for another value."""
+    constant = site.constants.get(value)
+    if constant is None or constant.dtype != np.float32 or constant.ndim > len(shape):
+        return None
+    sizes = (1,) * (len(shape) - constant.ndim) + constant.shape
+    channel_shape = tuple(outputs if axis == channel_axis % len(shape) else 1 for axis in range(len(shape)))
+    if sizes == channel_shape:
+        return constant.reshape(-1)
+    return np.full(outputs, constant.reshape(-1)[0], np.float32) if constant.size == 1 else None
+
+
+@native_step("MatMul")
+def plan_native_mat_mul(site: Site) -> Recipe | None:
+    """Returns the recipe of x @ w with a constant matrix w."""
+    return _plan(site, site.constant(1), None, is_turned=False)
+
+
+@native_step("Gemm")
+def plan_native_gemm(site: Site) -> Recipe | None:
+    """Returns the recipe of alpha * x @ w + beta * c with constant w and c; c is one number, or one for each column."""
+    gemm = read_gemm(site)
+    return None if gemm is None else _plan(site, site.constant(1), gemm[0], is_turned=gemm[1])
+
+
+def read_gemm(site: Site) -> tuple[Array | None, bool] | None:
+    """Returns beta * c, one number for each column, and whether the right side is transposed; None for a Gemm that kernels do not take."""
+    node, bias = site.node, site.constant(2)
+    alpha, beta = (float(node.attributes.get(name, 1.0)) for name in ("alpha", "beta"))
+    if node.since_version < 7 or node.attributes.get("transA", 0) or alpha != 1 or (site.has_input(2) and bias is None):
+        return None
+    is_turned = bool(node.attributes.get("transB", 0))
+    if bias is not None:
+        outputs = site.shape(node.inputs[1])[0 if is_turned else -1]
+        if bias.dtype != np.float32 or (bias.size > 1 and bias.shape not in ((outputs,), (1, outputs))):
+            return None
+        # The constant itself where it can be: a plan of weights that are held once has no copy of it.
+        bias = np.broadcast_to(bias.reshape(-1) if beta == 1 else bias.reshape(-1) * np.float32(beta), (outputs,))
+    return bias, is_turned
+
+
+def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bool) -> Recipe | None:
+    source = site.node.inputs[0]
+    # A weight that is shared is read as it is, also by nodes that the toolkit runs for some sizes.
+    if site.weights.is_shared or weight is None or weight.ndim != 2 or weight.dtype != np.float32 or not site.is_float32(source):
+        return None
+    depth, outputs = weight.shape[::-1] if is_turned else weight.shape
+    shape = site.shape(source)
+    rows = prod(shape[:-1])
+    if len(shape) < 2 or shape[-1] != depth or 0 in (rows, depth, outputs):
+        return None
+    epilogue = read_native_epilogue(site, bias, outputs, channel_axis=-1)
+    if epilogue is None:
+        return None
+    added = (epilogue.added,) if epilogue.added else ()
+    if any(not site.prototypes[value].flags.c_contiguous for value in added):
+        return None
+    staging: Copy | None = None
+    if not site.prototypes[source].flags.c_contiguous:
+        # Rows that lie otherwise, as those of a turned array, are laid side by side first.
+        staging = plan_copy(lay_empty(shape, np.float32), site.prototypes[source], workers=site.workers)
+        if staging is None:
+            return None
+    tiling = choose_tiling(rows, outputs, find_width())
+    chunks = choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=site.workers)
+    packed = site.weights.pack_later(
+        (weight,), ("product", is_turned, tiling.vectors, tiling.width), ColumnPacking(tiling.packing, is_turned)
+    )
+    padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
+    pieces, piece_depth = choose_pieces(depth)
+    # A question about an open number of tiles would part its class.
+    streams = not is_open(tiling.tiles) and tiling.tiles == 1
+    prefetches, splits = tiling.count_prefetches(tiling.tiles), pieces > 1
+    kernel = make_product(
+        ProductShape.of_tiling(
+            tiling, epilogue.activations, adds=bool(added), prefetches=prefetches, splits=splits, streams=streams
+        )
+    )
+    offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, tiling.vectors * tiling.width)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x, y = reads[0] if staging is None else cut_scratch(scratch, [shape])[0], writes[0]
+        assert y.flags.c_contiguous
+        numbers = {
+            "x": address_of(x), "x_pixel": depth * 4, "offsets": address_of(offsets), "taps": 1, "depth": piece_depth,
+            "w": address_of(packed), "block_bytes": depth * tiling.vectors * tiling.width * 4, "bias": address_of(padded),
+            "y": address_of(y), "y_pixel": outputs * 4, "added": address_of(reads[1]) if added else 0, "added_pixel": outputs * 4,
+            "rows": 1, "pieces": pieces, "last_depth": depth - (pieces - 1) * piece_depth, "zeros": address_of(zeros),
+            **list_cut(tiling, chunks),
+        }  # fmt: skip
+        names = (*PARAMETERS, *PIECE_PARAMETERS) if pieces > 1 else PARAMETERS
+        keep = (offsets, zeros, packed, padded, x, y, *reads)
+        staged = [] if staging is None else [staging.bind(x, reads[0])]
+        return [*staged, NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count, keep)]
+
+    return Recipe(
+        (source, *added),
+        bind,
+        0 if staging is None else measure_scratch([shape]),
+        overwrites=list_overwritten(site, source, epilogue.added),
+        kernels=(kernel,) if staging is None else (staging.kernel, kernel),
+    )

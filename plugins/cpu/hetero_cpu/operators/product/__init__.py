@@ -1,1 +1,0 @@
-"""Products with constant weights: MatMul, Gemm, and what convolutions share with them."""

@@ -1,0 +1,157 @@
+"""Recipes: how one group of nodes is computed, before there is memory; and the view of a group that step functions get.
+
+A step function gets a `Site` and returns a recipe, or None when it does not take the group. It sees types, constants and prototypes:
+arrays with the shape and the strides that the run will have, in memory that nobody touches. `bind` then gets the real arrays and
+returns calls. It must not look at what is in them, since several instances share a recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType
+
+if TYPE_CHECKING:
+    from hetero_cpu.machine.calls import NativeCall
+    from hetero_cpu.machine.compiler import Kernel
+    from hetero_cpu.operators.groups import Group
+    from hetero_cpu.operators.weights import PackedWeights
+
+
+Array = np.ndarray[Any, Any]
+Cut = tuple[slice, ...]
+"""An index that picks a part of an array."""
+Call = Callable[[], object]
+Bind = Callable[[Sequence[Array], Sequence[Array], Array], "Sequence[Call | NativeCall]"]
+"""Takes the arrays that are read, those that are written, and bytes to work in; returns what a run calls, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halo:
+    """Rows and columns of zeros around each channel of an image of (batch, channels, height, width)."""
+
+    top: int = 0
+    left: int = 0
+    bottom: int = 0
+    right: int = 0
+
+    def covers(self, other: Halo) -> bool:
+        """Says whether there are at least as many zeros on every side."""
+        return self.top >= other.top and self.left >= other.left and self.bottom >= other.bottom and self.right >= other.right
+
+    def widen(self, other: Halo) -> Halo:
+        """Returns the halo that covers both."""
+        return Halo(
+            max(self.top, other.top), max(self.left, other.left), max(self.bottom, other.bottom), max(self.right, other.right)
+        )
+
+
+NO_HALO = Halo()
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Arrays in, arrays out. `reads` are values, `scratch` bytes; the group's output may take the place of `reads[i]` for i in
+    `overwrites`, where shape, type and order are the same and nothing else that the step reads lies there.
+
+    A recipe states what it reads and writes, which the verifier of plans counts on: all of `reads`, `reaches` around them, all of what it
+    makes or its `parts`. `overwrites` states that each element is read before it is written, by the same chunk, and not again.
+    """
+
+    reads: tuple[str, ...]
+    bind: Bind
+    scratch: int = 0
+    is_channels_last: bool = False
+    overwrites: tuple[int, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    """The machine code that `bind` returns calls of; a step that has some writes into any strides, also beside a halo."""
+    calls_functions: bool = False
+    """True if `bind` returns functions beside calls of machine code: they keep the arrays that they were bound to."""
+    reaches: tuple[Halo, ...] = ()
+    """Number of zeros around each image of `reads` that the step reads; empty if it reads none."""
+    parts: tuple[Cut, ...] = ()
+    """The parts of the output that the step writes; empty if it writes all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """The outputs are views of one value: nothing is computed. One function for each output of the node, in order."""
+
+    source: str
+    make: tuple[Callable[[Array], Array], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The output is made of its inputs side by side along an axis; the plan lets them be computed in their places where it can."""
+
+    sources: tuple[str, ...]
+    axis: int
+    is_channels_last: bool
+
+
+Choice = Recipe | Views | Join
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The view of a group that a step function gets."""
+
+    group: Group
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+    prototypes: Mapping[str, Array]
+    weights: PackedWeights
+    readers: tuple[str, ...] = ()
+    """The operators of the nodes that read the outputs; empty if an output leaves the network."""
+    halos: Mapping[str, Halo] = field(default_factory=dict)
+    """The zeros around values that have some."""
+    output_halo: Halo = NO_HALO
+    """The zeros that the output gets where a recipe with kernels makes it channels last."""
+    workers: int = 1
+    """The threads that machine code may be run by."""
+
+    @property
+    def node(self) -> Node:
+        """The node that gives the group its operator."""
+        return self.group.node
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        """Returns the shape of a value of the plan."""
+        shape: tuple[int, ...] = self.prototypes[value].shape
+        return shape
+
+    def output_shape(self, position: int = 0) -> tuple[int, ...]:
+        """Returns the sizes of an output of the group by its type, whose sizes are all known where a step is made."""
+        return tuple(size for size in self.types[self.group.outputs[position]].shape or () if isinstance(size, int))
+
+    def is_float32(self, *values: str) -> bool:
+        """Says whether these values are in the plan and float32."""
+        return all(value in self.prototypes and self.prototypes[value].dtype == np.float32 for value in values)
+
+    def constant(self, position: int) -> Array | None:
+        """Returns the constant that the node reads at a position; None if the input is absent or computed."""
+        inputs = self.node.inputs
+        return self.constants.get(inputs[position]) if position < len(inputs) and inputs[position] else None
+
+    def has_input(self, position: int) -> bool:
+        """Says whether the node has an input there."""
+        return position < len(self.node.inputs) and bool(self.node.inputs[position])
+
+    def is_channels_last(self, value: str) -> bool:
+        """Says whether a value lies in memory as (batch, height, width, channels)."""
+        return is_channels_last(self.prototypes[value])
+
+
+def is_channels_last(array: Array) -> bool:
+    """Says whether an array of rank 4 lies in memory with its channels side by side, and not in C order as well."""
+    if array.ndim != 4 or array.size == 0:
+        return False
+    last = array.transpose(0, 2, 3, 1)
+    is_dense = last.strides[3] == array.itemsize or last.shape[3] == 1
+    return is_dense and list(last.strides[:3]) == sorted(last.strides[:3], reverse=True) and not array.flags.c_contiguous

@@ -1,0 +1,175 @@
+"""Resize and Upsample of channels-last images by machine code: nearest and linear, along height and width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+
+from hetero_core.kernels.operators.resize import Axis, Sampling, find_taps
+from hetero_core.network.graph import Node
+from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.images import emit_copy
+from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.rows import choose_chunk_size
+from hetero_cpu.operators.steps import native_step
+from hetero_cpu.operators.windows import count_chunks, read_image
+from hetero_cpu.symbols.arrays import lay_table
+from hetero_cpu.symbols.sizes import is_open, value_of
+
+PARAMETERS = (
+    "x", "x_image", "y", "y_image", "y_row", "y_pixel", "rows", "pixels", "row_offsets", "row_weights", "column_offsets",
+    "column_weights", "lines", "lines_of_chunk", "channels",
+)  # fmt: skip
+"""Numbers of a row, in order: addresses and strides in bytes; `rows` of an image of y, `pixels` of a row, `lines`: rows of all images.
+Offsets, in bytes, and weights: of each row and each column of y, one for a tap."""
+
+
+def make_resampling(taps: int) -> Kernel:
+    """Returns the kernel y[r, c, k] = sum over i, j < taps of row_weights[r, i] * column_weights[c, j] * x[rows[r, i], columns[c, j], k].
+
+    With one tap, elements are copied, whatever their weights.
+    """
+    return Kernel(f"resample_{taps}", lambda name, width: _emit(name, width, taps))
+
+
+def _emit(name: str, width: int, taps: int) -> Code:
+    code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
+    with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
+        image, place = line // p["rows"], line % p["rows"]
+        x, y = p["x"] + image * p["x_image"], p["y"] + image * p["y_image"] + place * p["y_row"]
+        lines = [x + code.load_number(p["row_offsets"] + place * (8 * taps), 8 * i) for i in range(taps)]
+        downs = [code.load_scalar(p["row_weights"] + place * (FLOAT_BYTES * taps), FLOAT_BYTES * i) for i in range(taps)]
+        with code.loop(0, p["pixels"]) as pixel:
+            target = y + pixel * p["y_pixel"]
+            columns = [code.load_number(p["column_offsets"] + pixel * (8 * taps), 8 * j) for j in range(taps)]
+            weights = p["column_weights"] + pixel * (FLOAT_BYTES * taps)
+            rights = [code.load_scalar(weights, FLOAT_BYTES * j) for j in range(taps)]
+            sources = [start + column for start in lines for column in columns]
+            if taps == 1:
+                emit_copy(code, target, sources[0], p["channels"] * FLOAT_BYTES)
+            else:
+                factors = [code.spread(down * right) for down in downs for right in rights]
+                _emit_sums(code, target, list(zip(sources, factors, strict=True)), p["channels"])
+    return code.finish()
+
+
+def _emit_sums(code: Code, target: Number, sources: list[tuple[Number, Floats]], channels: Number) -> None:
+    """Writes the weighted sum of pixels."""
+
+    def add(channel: Number, mask: Mask | None) -> None:
+        total: Floats | None = None
+        for source, weight in sources:
+            read = code.load(source + channel * FLOAT_BYTES, mask=mask)
+            total = read * weight if total is None else code.multiply_add(read, weight, total)
+        assert total is not None
+        code.store(target + channel * FLOAT_BYTES, total, mask=mask)
+
+    code.visit_vectors(channels, add)
+
+
+_ATTRIBUTES = {
+    "axes", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "keep_aspect_ratio_policy", "mode", "nearest_mode",
+}  # fmt: skip
+_TAPS = {"nearest": 1, "linear": 2}
+
+
+@native_step("Resize", "Upsample")
+def plan_resize(site: Site) -> Recipe | None:
+    """Returns the recipe of an image that is resized. Source: ONNX Resize-19, Upsample-9."""
+    node, source = site.node, site.node.inputs[0]
+    x, taps = site.prototypes[source], _TAPS.get(node.attributes.get("mode", "nearest"))
+    shape = site.types[node.outputs[0]].shape
+    if taps is None or site.group.epilogue or not set(node.attributes) <= _ATTRIBUTES:
+        return None
+    if shape is None or len(shape) != 4 or shape[:2] != x.shape[:2] or find_width() == 0 or 0 in (*shape, *x.shape):
+        return None
+    scales = _read_scales(site, shape)
+    samplings = _read_samplings(node, scales)
+    if scales is None or samplings is None:
+        return None
+    reading = read_image(x, workers=site.workers)
+    if reading is None:
+        return None
+    kernel = make_resampling(taps)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        copies, x = reading.bind(reads[0], scratch)
+        y = writes[0]
+        batch, channels, height, width = y.shape
+        numbers, tables = {}, []
+        for axis, name in ((2, "row"), (3, "column")):
+            purpose = samplings[axis - 2], scales[axis - 2]
+            for part, make in (("offsets", _make_offsets), ("weights", _make_weights)):
+                tables.append(lay_table(partial(make, *purpose), (x.shape[axis], y.shape[axis], x.strides[axis])))
+                numbers[f"{name}_{part}"] = address_of(tables[-1])
+        lines = batch * height
+        instructions = value_of(y.size) / find_width() * 4 * taps
+        lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, instructions, site.workers), site.workers)
+        numbers |= {
+            **list_strides("x", x), **list_strides("y", y), "rows": height, "pixels": width, "lines": lines,
+            "lines_of_chunk": lines_of_chunk, "channels": channels,
+        }  # fmt: skip
+        row = tuple(numbers[key] for key in PARAMETERS)
+        return [*copies, NativeCall(kernel, row, -(-lines // lines_of_chunk), (*tables, x, y))]
+
+    kernels = (kernel,) if reading.copy is None else (reading.copy.kernel, kernel)
+    return Recipe((source,), bind, reading.scratch, is_channels_last=True, kernels=kernels)
+
+
+def _read_scales(site: Site, shape: Sequence[object]) -> tuple[float | None, float | None] | None:
+    """Returns the scales of height and width, None for a quotient of the sizes; None altogether where they are computed."""
+    node, position = site.node, 1 if site.node.op_type == "Upsample" or site.node.since_version < 11 else 2
+    if site.has_input(position + 1):
+        # What is computed of symbols is known by its result's shape.
+        is_known = site.constant(position + 1) is not None or any(is_open(size) for size in shape)
+        sizes = site.constant(position + 1)
+        if is_known and (sizes is None or sizes.size):
+            return (None, None) if node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch" else None
+    constant = site.constant(position)
+    if constant is None:
+        return None
+    axes = [int(axis) % 4 for axis in node.attributes.get("axes", range(4))]
+    scales = dict(zip(axes, (float(scale) for scale in constant.reshape(-1)), strict=True))
+    if any(scales.get(axis, 1.0) != 1 for axis in (0, 1)):
+        return None
+    return scales.get(2, 1.0), scales.get(3, 1.0)
+
+
+def _read_samplings(node: Node, scales: tuple[float | None, float | None] | None) -> tuple[Sampling, Sampling] | None:
+    """Returns how height and width are sampled; None for what the kernel does not do."""
+    attributes, mode = node.attributes, node.attributes.get("mode", "nearest")
+    if node.op_type == "Upsample" or node.since_version < 11:
+        if scales is None:
+            return None
+        first, second = (Sampling(mode, "asymmetric", "ceil" if (scale or 1.0) < 1 else "floor") for scale in scales)
+        return first, second
+    transformation = attributes.get("coordinate_transformation_mode", "half_pixel")
+    if transformation == "tf_crop_and_resize":
+        return None
+    nearest, excludes = attributes.get("nearest_mode", "round_prefer_floor"), bool(attributes.get("exclude_outside", 0))
+    sampling = Sampling(mode, transformation, nearest, exclude_outside=excludes)
+    return sampling, sampling
+
+
+def _make_offsets(sampling: Sampling, scale: float | None, size: int, output: int, stride: int) -> Array:
+    return np.ascontiguousarray(_find_taps(sampling, scale, size, output)[0] * stride)
+
+
+def _make_weights(sampling: Sampling, scale: float | None, size: int, output: int, stride: int) -> Array:
+    return np.ascontiguousarray(_find_taps(sampling, scale, size, output)[1], np.float32)
+
+
+def _find_taps(sampling: Sampling, scale: float | None, size: int, output: int) -> tuple[Array, Array]:
+    exact = Fraction(output, size) if scale is None else Fraction(scale)
+    if exact == 1 and output == size:
+        taps = _TAPS[sampling.mode]
+        positions = np.repeat(np.arange(size)[:, None], taps, axis=1)
+        return positions, np.broadcast_to(np.array([1.0, 0.0][:taps]), positions.shape)
+    positions, weights = find_taps(Axis(0, size, output, exact), sampling)
+    return positions, weights

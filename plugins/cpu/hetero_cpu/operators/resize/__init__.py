@@ -1,1 +1,0 @@
-"""Resize and Upsample of images."""

@@ -1,0 +1,209 @@
+"""How arrays that are computed element by element lie beside each other: as few nested axes of rows as there can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from hetero_cpu.machine.calls import Array, NativeCall, address_of
+from hetero_cpu.machine.code import Code
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.terms import Number
+from hetero_cpu.symbols.arrays import broadcast
+from hetero_cpu.symbols.sizes import is_open, largest, least
+
+# Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
+_SMALLEST_CHUNK = 1 << 20
+_CHUNKS_OF_WORKER = 8
+
+
+def choose_chunk_size(units: int, chunks: int, workers: int) -> int:
+    """Returns how many of `units` equal units a chunk has, where about `chunks` chunks are wanted: half as many to twice as many.
+
+    Seven chunks keep two workers as long as eight would.
+    """
+    size: int = -(-units // largest(1, chunks))
+    if workers == 1 or is_open(units) or is_open(size) or size >= units:
+        return size
+
+    def count_rounds(candidate: int) -> int:
+        return -(-units // (candidate * workers)) * candidate
+
+    candidates = range(-(-size // 2), min(2 * size, units) + 1)
+    return min(candidates, key=lambda candidate: (count_rounds(candidate), abs(candidate - size)))
+
+
+def cut_products(units: int, products: int, workers: int) -> int:
+    """Returns how many of `units` units, of so many multiplications in all, a chunk has."""
+    chunks = largest(1, least(units, products // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * workers)) if workers > 1 else 1
+    return choose_chunk_size(units, chunks, workers)
+
+
+FLOAT_BYTES = 4
+# Elements of a row that is cut out of what lies in one piece, and the fewest of a chunk: some ten microseconds.
+_ROW = 1 << 12
+_CHUNK = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`sizes` of the axes outside a row, from the outermost; `length` elements of a row, `last` of the very last one.
+
+    `strides[k]` are those of array k in bytes along these axes.
+    """
+
+    sizes: tuple[int, ...]
+    length: int
+    last: int
+    strides: tuple[tuple[int, ...], ...]
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return prod(self.sizes)
+
+
+def find_fastest(y: Array) -> int | None:
+    """Returns the axis along which the elements of an array lie side by side; None if no axis has them so."""
+    axes = [axis for axis in range(y.ndim) if y.shape[axis] > 1]
+    fastest = min(axes, key=lambda axis: (y.strides[axis], -axis), default=None)
+    return fastest if fastest is None or y.strides[fastest] == y.itemsize else None
+
+
+def find_kind(array: Array, y: Array) -> str | None:
+    """Returns how an operand lies along the fastest axis of a result that it broadcasts to: "v", "r" or "s"; None for another stride."""
+    if array.size == 1:
+        return "s"
+    fastest = find_fastest(y)
+    if fastest is None:
+        return None
+    stride = broadcast(array, y.shape).strides[fastest]
+    # A stride with symbols is compared, not looked up, which would pin it.
+    return "r" if stride == 0 else "v" if stride == array.itemsize else None
+
+
+def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
+    """Returns the rows of a result and of what broadcasts to it; None for more than three axes of rows.
+
+    `strides[0]` are those of the result, the others follow.
+    """
+    arrays = [y, *(broadcast(array, y.shape) for array in operands)]
+    sizes, strides = merge_axes(arrays)
+    if not sizes:
+        return Rows((), 1, 1, ((),) * len(arrays))
+    length, steps = sizes.pop(), strides.pop()
+    last = length
+    if not sizes and (is_open(length) or length > _ROW):
+        # One piece: rows are made up, the last of which may be shorter.
+        rows = -(-length // _ROW)
+        sizes, strides = [rows], [tuple(step * _ROW for step in steps)]
+        length, last = _ROW, length - (rows - 1) * _ROW
+    return Rows(tuple(sizes), length, last, _turn(strides, len(arrays))) if len(sizes) <= 3 else None
+
+
+def list_rows(y: Array, operands: Sequence[Array], axis: int) -> Rows | None:
+    """Returns the rows along one axis, whole, as `cut_rows` does; None for more than three axes of rows."""
+    arrays = [np.moveaxis(broadcast(array, y.shape), axis, -1)[..., 0] for array in (y, *operands)]
+    sizes, strides = merge_axes(arrays)
+    length = y.shape[axis]
+    return Rows(tuple(sizes), length, length, _turn(strides, len(arrays))) if len(sizes) <= 3 else None
+
+
+def merge_axes(arrays: Sequence[Array]) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Returns the fewest axes that arrays of one shape can be walked along, and the strides of each array along every one of them."""
+    y = arrays[0]
+    sizes: list[int] = []
+    strides: list[tuple[int, ...]] = []
+    for axis in sorted((axis for axis in range(y.ndim) if y.shape[axis] > 1), key=lambda axis: (-y.strides[axis], axis)):
+        size, axis_strides = y.shape[axis], tuple(array.strides[axis] for array in arrays)
+        if sizes and all(outer == inner * size for outer, inner in zip(strides[-1], axis_strides, strict=True)):
+            sizes[-1] *= size
+            strides[-1] = axis_strides
+        else:
+            sizes.append(size)
+            strides.append(axis_strides)
+    return sizes, strides
+
+
+def _turn(strides: Sequence[tuple[int, ...]], count: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(axis[k] for axis in strides) for k in range(count))
+
+
+def choose_rows_of_chunk(rows: int, length: int, workers: int) -> int:
+    """Returns how many rows a chunk has, so that no chunk is tiny and each worker has several."""
+    elements = largest(_CHUNK, -(-rows * length // (workers * _CHUNKS_OF_WORKER)))
+    return choose_chunk_size(rows, largest(1, rows * length // elements), workers)
+
+
+PARAMETERS = ("middle", "inner", "rows", "rows_of_chunk", "length", "last")
+"""Sizes of the second and the third axis of rows, rows in all and of one chunk, elements of a row and of the very last one."""
+ARRAY_PARAMETERS = ("address", "outer_bytes", "middle_bytes", "inner_bytes")
+"""The numbers of each array: its address, and its strides in bytes along the three axes of rows. A kernel's own numbers come last."""
+
+RESULT_PARAMETERS = (*PARAMETERS, "y", "y_outer", "y_middle", "y_inner")
+"""The first numbers of a row: the result is the first array."""
+
+
+class RowWalk:
+    """The numbers of a row as a kernel sees them, and the walk over the rows of its chunk."""
+
+    def __init__(self, code: Code, arrays: int) -> None:
+        self._code = code
+        self._row, self._chunk, self.worker = code.parameters
+        self._numbers = {key: code.load_number(self._row, 8 * position) for position, key in enumerate(PARAMETERS)}
+        self._places = [
+            {
+                key: code.load_number(self._row, 8 * (len(PARAMETERS) + index * len(ARRAY_PARAMETERS) + position))
+                for position, key in enumerate(ARRAY_PARAMETERS)
+            }
+            for index in range(arrays)
+        ]
+
+    def address(self, index: int) -> Number:
+        """Returns the address of an array."""
+        return self._places[index]["address"]
+
+    def own_number(self, position: int) -> Number:
+        """Returns one of the kernel's own numbers."""
+        before = len(PARAMETERS) + len(self._places) * len(ARRAY_PARAMETERS)
+        return self._code.load_number(self._row, 8 * (before + position))
+
+    @contextmanager
+    def visit(self, moving: Sequence[int]) -> Iterator[tuple[Mapping[int, Number], Number]]:
+        """Repeats what is emitted inside for each row; yields the addresses of the `moving` arrays there, and the elements of the row."""
+        code, p = self._code, self._numbers
+        position = code.variable(self._chunk * p["rows_of_chunk"])
+        end = ((self._chunk + 1) * p["rows_of_chunk"]).at_most(p["rows"])
+        with code.repeat() as leave_if:
+            current = position.get()
+            leave_if(current >= end)
+            # Rows that follow one another along the innermost axis are reached by one stride.
+            line, first = current // p["inner"], current % p["inner"]
+            count = (p["inner"] - first).at_most(end - current)
+            outer, middle = line // p["middle"], line % p["middle"]
+            pointers = {}
+            for index in moving:
+                place = self._places[index]
+                start = place["address"] + outer * place["outer_bytes"] + middle * place["middle_bytes"]
+                pointers[index] = code.variable(start + first * place["inner_bytes"])
+            with code.loop(current, current + count) as here:
+                length = here.equals(p["rows"] - 1).choose(p["last"], p["length"])
+                yield {index: pointer.get() for index, pointer in pointers.items()}, length
+                for index, pointer in pointers.items():
+                    pointer.set(pointer.get() + self._places[index]["inner_bytes"])
+            position.set(current + count)
+
+
+def call_rows(kernel: Kernel, rows: Rows, arrays: Sequence[Array], own: Sequence[int] = (), *, workers: int) -> NativeCall:
+    """Returns the call of a kernel that walks over `rows` of `arrays`; `own` are its own numbers."""
+    missing = 3 - len(rows.sizes)
+    _, middle, inner = (1,) * missing + rows.sizes
+    rows_of_chunk = choose_rows_of_chunk(rows.count, rows.length, workers)
+    numbers = [middle, inner, rows.count, rows_of_chunk, rows.length, rows.last]
+    for array, strides in zip(arrays, rows.strides, strict=True):
+        numbers += [address_of(array), *(0,) * missing, *strides]
+    return NativeCall(kernel, (*numbers, *own), -(-rows.count // rows_of_chunk), tuple(arrays))

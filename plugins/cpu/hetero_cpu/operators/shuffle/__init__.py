@@ -1,1 +1,0 @@
-"""Channel shuffles, which are three nodes in ONNX."""

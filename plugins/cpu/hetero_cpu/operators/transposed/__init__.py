@@ -1,1 +1,0 @@
-"""ConvTranspose whose windows lie side by side."""

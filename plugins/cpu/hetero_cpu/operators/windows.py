@@ -1,0 +1,373 @@
+"""The walk of windows over images, channels last: what a depthwise convolution and a pooling share.
+
+A tile is `rows` x `pixels` outputs. Before a tile is computed, the address of each pixel of the image that it reads is written into a
+table; a pixel outside of the image gets the address of a row of neutral elements instead (zeros for sums, -infinity for maxima), so
+that borders cost no other code. Then all channels are gone through, a vector at a time, and each vector of the image is loaded once
+for all outputs of the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from hetero_core.kernels.windows import Windows
+from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.memory import cut_scratch, measure_scratch
+from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.layout import Copy, plan_copy
+from hetero_cpu.operators.recipe import Array, Halo
+from hetero_cpu.operators.rows import choose_chunk_size
+from hetero_cpu.symbols.arrays import lay_empty
+from hetero_cpu.symbols.sizes import is_open, is_same, least, value_of
+
+PARAMETERS = (
+    "x", "x_image", "x_row", "x_pixel", "height", "width", "top", "left", "neutral",
+    "y", "y_image", "y_row", "y_pixel", "added", "added_image", "added_row", "added_pixel",
+    "weights", "bias", "row_counts", "column_counts",
+    "lines", "groups", "long_groups", "tiles", "long_tiles", "lines_of_chunk", "channel_bytes", "last",
+)  # fmt: skip
+"""Numbers of a row, in order: addresses; strides in bytes from image to image, row to row, pixel to pixel; sizes and counts.
+
+`top` and `left`: the pads. A line is a group of output rows of one image: `groups` for an image, of which the first `long_groups` have
+the full number of rows; `tiles` of a line, of which the first `long_tiles` have the full number of pixels. `channel_bytes`: of the full
+vectors of a pixel; `last`: elements of the vector after them."""
+
+_TILE_PARAMETERS = (
+    "table", "weights", "bias", "y", "y_row", "y_pixel", "added", "added_row", "added_pixel", "row_counts", "column_counts",
+    "channel_bytes", "last",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WindowShape:
+    """The geometry that is compiled in: the window, and the outputs of a tile; some tiles have `short_rows` rows or one pixel less."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    rows: int
+    short_rows: int
+    pixels: int
+    has_short_tiles: bool
+    is_masked: bool
+    clips: bool
+
+    @property
+    def name(self) -> str:
+        """The kernel's name, which no kernel of other parameters has."""
+        numbers = (*self.kernel, *self.strides, *self.dilations, self.rows, self.short_rows, self.pixels)
+        flags = f"{'s' * self.has_short_tiles}{'m' * self.is_masked}{'c' * self.clips}"
+        return f"{'_'.join(map(str, numbers))}{flags}"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTile:
+    """The outputs of one call, and what they read: positions (row, column) of the image, counted from the tile's first."""
+
+    shape: WindowShape
+    rows: int
+    pixels: int
+
+    def list_positions(self, axis: int) -> tuple[int, ...]:
+        """Returns the rows (axis 0) or columns (1) that the tile reads, in order."""
+        count = (self.rows, self.pixels)[axis]
+        stride, dilation = self.shape.strides[axis], self.shape.dilations[axis]
+        positions = {output * stride + tap * dilation for output in range(count) for tap in range(self.shape.kernel[axis])}
+        return tuple(sorted(positions))
+
+    def list_uses(self, axis: int, position: int) -> tuple[tuple[int, int], ...]:
+        """Returns the pairs of (output, tap) that read a row or a column."""
+        count = (self.rows, self.pixels)[axis]
+        stride, dilation = self.shape.strides[axis], self.shape.dilations[axis]
+        return tuple(
+            (output, tap)
+            for output in range(count)
+            for tap in range(self.shape.kernel[axis])
+            if output * stride + tap * dilation == position
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TileCode:
+    """The view of a tile that its body gets: a vector of channels at a time, `weights` and `bias` move along with them."""
+
+    code: Code
+    tile: WindowTile
+    weights: Number
+    bias: Number
+    table: Number
+    channel: Number
+    mask: Mask | None
+    factors: Mapping[tuple[int, int], Floats]
+    """The reciprocals of the elements that count for each output, by row and pixel; none unless the body `counts`."""
+
+    def load(self, row: int, column: int) -> Floats:
+        """Returns the vector of the row-th and column-th position that the tile reads."""
+        columns = len(self.tile.list_positions(1))
+        pixel = self.code.load_number(self.table, 8 * (row * columns + column))
+        return self.code.load(pixel + self.channel, mask=self.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBody:
+    """The computation of a window: `emit` returns outputs[row][pixel]; then a tensor is added where it `adds`; then comes `finish`.
+
+    `weight_vectors`: of one vector of channels. `counts`: whether the means' factors are wanted.
+    """
+
+    name: str
+    weight_vectors: int
+    emit: Callable[[TileCode], list[list[Floats]]]
+    adds: bool
+    finish: Callable[[Code, Floats], Floats]
+    counts: bool = False
+
+
+def make_window_kernel(shape: WindowShape, body: WindowBody) -> Kernel:
+    """Returns the kernel that goes over all windows of a batch of images."""
+    return Kernel(f"windows_{body.name}_{shape.name}", lambda name, width: _emit(name, width, shape, body))
+
+
+def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
+    code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
+    largest = WindowTile(shape, shape.rows, shape.pixels)
+    table = code.reserve(len(largest.list_positions(0)) * len(largest.list_positions(1)))
+    with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
+        image, group = line // p["groups"], line % p["groups"]
+        y_row = group * shape.rows
+        x_row = y_row * shape.strides[0] - p["top"]
+        starts = {key: p[key] + image * p[f"{key}_image"] + y_row * p[f"{key}_row"] for key in ("y", "added")}
+        x = p["x"] + image * p["x_image"] + x_row * p["x_row"]
+
+        def walk(rows: int) -> None:
+            with code.loop(0, p["tiles"]) as place:
+                pixel = place * shape.pixels
+                if shape.has_short_tiles:
+                    pixel = pixel - (place - p["long_tiles"]).at_least(0)
+
+                def call(pixels: int) -> None:
+                    tile = WindowTile(shape, rows, pixels)
+                    emit = partial(_emit_tile, tile=tile, body=body)
+                    function = code.find_inner(f"{name}_{rows}x{pixels}", len(_TILE_PARAMETERS), emit)
+                    column = pixel * shape.strides[1] - p["left"]
+                    _fill_table(code, tile, table, p, x_row, column, x + column * p["x_pixel"])
+                    arguments = {
+                        **p, "table": table, "y": starts["y"] + pixel * p["y_pixel"],
+                        "added": starts["added"] + pixel * p["added_pixel"],
+                        "row_counts": p["row_counts"] + y_row * FLOAT_BYTES,
+                        "column_counts": p["column_counts"] + pixel * FLOAT_BYTES,
+                    }  # fmt: skip
+                    code.call(function, *(arguments[key] for key in _TILE_PARAMETERS))
+
+                if shape.has_short_tiles:
+                    code.emit_either(place < p["long_tiles"], call, shape.pixels, shape.pixels - 1)
+                else:
+                    call(shape.pixels)
+
+        if shape.short_rows:
+            code.emit_either(group < p["long_groups"], walk, shape.rows, shape.short_rows)
+        else:
+            walk(shape.rows)
+    return code.finish()
+
+
+def _fill_table(
+    code: Code, tile: WindowTile, table: Number, p: Mapping[str, Number], x_row: Number, x_column: Number, x: Number
+) -> None:
+    """Writes the address of each pixel that a tile reads; (x_row, x_column) is the first one, at x, perhaps outside of the image."""
+    rows, columns = tile.list_positions(0), tile.list_positions(1)
+
+    def fill(*, clips: bool) -> None:
+        lines = [x + p["x_row"] * position for position in rows]
+        for j, column in enumerate(columns):
+            right = p["x_pixel"] * column
+            if clips:
+                is_column = (x_column + column >= 0) & (x_column + column < p["width"])
+            for i, line in enumerate(lines):
+                pixel = line + right
+                if clips:
+                    is_inside = is_column & (x_row + rows[i] >= 0) & (x_row + rows[i] < p["height"])
+                    pixel = is_inside.choose(pixel, p["neutral"])
+                code.store_number(table, pixel, 8 * (i * len(columns) + j))
+
+    if not tile.shape.clips:
+        fill(clips=False)
+        return
+    is_above = (x_row >= 0) & (x_column >= 0)
+    is_inside = is_above & (x_row + rows[-1] < p["height"]) & (x_column + columns[-1] < p["width"])
+    code.emit_either(is_inside, lambda clips: fill(clips=clips), False, True)
+
+
+def _emit_tile(code: Code, *, tile: WindowTile, body: WindowBody) -> None:
+    p = dict(zip(_TILE_PARAMETERS, code.parameters, strict=True))
+    vector_bytes = code.width * FLOAT_BYTES
+    weights = code.variable(p["weights"])
+    factors: dict[tuple[int, int], Floats] = {}
+    if body.counts:
+        # The mean of a window: its elements are its rows times its columns.
+        for r in range(tile.rows):
+            for t in range(tile.pixels):
+                count = code.load_scalar(p["row_counts"], r * FLOAT_BYTES) * code.load_scalar(p["column_counts"], t * FLOAT_BYTES)
+                factors[r, t] = code.spread(1.0 / count)
+
+    def advance(channel: Number, mask: Mask | None) -> None:
+        here = weights.get()
+        results = body.emit(TileCode(code, tile, here, p["bias"] + channel, p["table"], channel, mask, factors))
+        for r, line in enumerate(results):
+            for t, result in enumerate(line):
+                if body.adds:
+                    place = p["added"] + p["added_row"] * r + p["added_pixel"] * t + channel
+                    result = result + code.load(place, mask=mask)
+                place = p["y"] + p["y_row"] * r + p["y_pixel"] * t + channel
+                code.store(place, body.finish(code, result), mask=mask)
+        weights.set(here + body.weight_vectors * vector_bytes)
+
+    with code.loop(0, p["channel_bytes"], vector_bytes) as channel:
+        advance(channel, None)
+    if tile.shape.is_masked:
+        advance(p["channel_bytes"], code.mask_first(p["last"]))
+    code.finish()
+
+
+# Outputs of a tile: fourteen sums and nine weights fit the registers of AVX-512; AVX2 has half as many.
+_LONGEST_TILE = 7
+# Of an open number of outputs: a sum of tiles of this size and of one less, whatever the number; larger tiles are not faster.
+_OPEN_TILE = 2
+_MANY_REGISTERS = 16
+# Windows with more elements are left to others: each one is an instruction or two for each output of a tile.
+_LARGE_WINDOW, _LARGEST_WINDOW = 49, 225
+# What a chunk should take at least, and what an instruction takes about; both in nanoseconds.
+_CHUNK_TIME, _INSTRUCTION_TIME = 4000.0, 0.25
+_CHUNKS_OF_WORKER = 16
+
+
+def find_overhang(windows: Windows) -> Halo:
+    """Returns what the windows read beyond each side of the image."""
+    (top, _), (left, _) = windows.pads
+    bottom, right = (_find_end(windows, axis) for axis in (0, 1))
+    return Halo(top, left, bottom, right)
+
+
+def _find_end(windows: Windows, axis: int) -> int:
+    size, (begin, end), stride = windows.sizes[axis], windows.pads[axis], windows.strides[axis]
+    if not is_open(size):
+        return max(windows.reach[axis] - begin - size, 0)
+    # Of a symbol as far as any reaches: to the end of the pads, or with ceil_mode less than a stride beyond it.
+    extent = (windows.kernel[axis] - 1) * windows.dilations[axis] + 1
+    is_within = is_same(windows.outputs[axis], (size + begin + end - extent) // stride + 1)
+    return int(max(end, 0) if is_within else max(end, 0) + stride - 1)
+
+
+def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> WindowShape | None:
+    """Returns what is compiled for windows over images of so many channels; None if kernels do not take them.
+
+    `zeros`: those around the image that windows may read instead of neutral elements.
+    """
+    taps = prod(windows.kernel)
+    if width == 0 or taps > _LARGEST_WINDOW:
+        return None
+    height, length = windows.outputs
+    # Two rows of windows that lie apart read nothing together, and their code is three times as long.
+    shares_rows = (windows.kernel[0] - 1) * windows.dilations[0] >= windows.strides[0]
+    rows = 2 if width >= _MANY_REGISTERS and height > 1 and taps <= _LARGE_WINDOW and shares_rows else 1
+    pixels, has_short_tiles = _choose_pixels(length)
+    overhang = find_overhang(windows)
+    clips = not zeros.covers(overhang)
+    kernel, strides, dilations = ((first, second) for first, second in (windows.kernel, windows.strides, windows.dilations))
+    short_rows = rows - 1 if is_open(height) else height % rows
+    return WindowShape(kernel, strides, dilations, rows, short_rows, pixels, has_short_tiles, channels % width != 0, clips)
+
+
+def _choose_pixels(length: int) -> tuple[int, bool]:
+    """Returns how many pixels a tile has, and whether some have one less."""
+    if is_open(length):
+        return _OPEN_TILE, True
+    tiles = -(-length // _LONGEST_TILE)
+    pixels = -(-length // tiles)
+    return pixels, tiles * pixels != length
+
+
+def has_channel_vectors(array: Array) -> bool:
+    """Says whether the channels of each pixel of (batch, channels, height, width) lie side by side."""
+    return array.ndim == 4 and array.dtype == np.float32 and (array.strides[1] == array.itemsize or array.shape[1] == 1)
+
+
+def count_chunks(units: int, instructions: float, workers: int) -> int:
+    """Returns into how many chunks work of so many vector instructions is cut."""
+    chunk_target = max(1, int(value_of(instructions) * _INSTRUCTION_TIME / _CHUNK_TIME))
+    chunks: int = least(units, chunk_target, _CHUNKS_OF_WORKER * workers)
+    return chunks
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCall:
+    """Data that all calls of one recipe share. `weights`, `row_counts` and `column_counts` are read by the kernel where it wants them."""
+
+    kernel: Kernel
+    shape: WindowShape
+    windows: Windows
+    width: int
+    neutral: float
+    workers: int
+    constants: Mapping[str, Array]
+
+    def bind(self, x: Array, y: Array, added: Array | None = None) -> NativeCall:
+        """Returns the call. All arrays: (batch, channels, height, width) with channels side by side."""
+        shape, batch, channels = self.shape, x.shape[0], x.shape[1]
+        height, length = self.windows.outputs
+        groups, tiles = -(-height // shape.rows), -(-length // shape.pixels)
+        lines = batch * groups
+        vectors = -(-channels // self.width)
+        instructions = batch * height * length * vectors * (prod(self.windows.kernel) + 4)
+        lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, instructions, self.workers), self.workers)
+        neutral = np.full(channels, self.neutral, np.float32)
+        third = y if added is None else added
+        numbers = {
+            **{key: address_of(array) for key, array in self.constants.items()},
+            **list_strides("x", x), **list_strides("y", y), **list_strides("added", third),
+            "height": x.shape[2], "width": x.shape[3], "top": self.windows.pads[0][0], "left": self.windows.pads[1][0],
+            "neutral": address_of(neutral), "lines": lines, "groups": groups, "long_groups": height // shape.rows,
+            "tiles": tiles, "long_tiles": length - tiles * (shape.pixels - 1), "lines_of_chunk": lines_of_chunk,
+            "channel_bytes": channels // self.width * self.width * x.itemsize, "last": channels % self.width,
+        }  # fmt: skip
+        keep = (neutral, *self.constants.values(), x, y, third)
+        return NativeCall(self.kernel, tuple(numbers.get(key, 0) for key in PARAMETERS), -(-lines // lines_of_chunk), keep)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageReading:
+    """How a step reads an image: where it lies, or as a copy in working memory of `shape`, (batch, height, width, channels)."""
+
+    copy: Copy | None
+    shape: tuple[int, int, int, int]
+
+    @property
+    def scratch(self) -> int:
+        """The bytes of working memory."""
+        return 0 if self.copy is None else measure_scratch([self.shape])
+
+    def bind(self, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
+        """Returns the calls that copy the image, none where it is read where it lies, and what is read, its channels the second axis."""
+        if self.copy is None:
+            return [], x
+        (image,) = cut_scratch(scratch, [self.shape])
+        return [self.copy.bind(image, x.transpose(0, 2, 3, 1))], image.transpose(0, 3, 1, 2)
+
+
+def read_image(x: Array, *, workers: int) -> ImageReading | None:
+    """Returns how an array like x, (batch, channels, height, width), is read; None if kernels can neither read nor copy it."""
+    if x.ndim != 4 or x.dtype != np.float32:
+        return None
+    batch, channels, height, width = x.shape
+    shape = batch, height, width, channels
+    if has_channel_vectors(x):
+        return ImageReading(None, shape)
+    copy = plan_copy(lay_empty(shape, np.float32), x.transpose(0, 2, 3, 1), workers=workers)
+    return None if copy is None else ImageReading(copy, shape)

@@ -1,1 +1,0 @@
-"""Windows that walk over images, which depthwise convolutions and poolings share."""

@@ -1,0 +1,420 @@
+"""The recipe of a 3x3 convolution with Winograd's transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache, partial
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from hetero_core.kernels.windows import Windows
+from hetero_cpu.machine.arithmetic import Activation, emit_activations
+from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.terms import Floats, Number
+from hetero_cpu.operators.images import Convolution, Staging, bind_staging
+from hetero_cpu.operators.product import NativeEpilogue, list_overwritten
+from hetero_cpu.operators.product_kernel import Tile, call_tile
+from hetero_cpu.operators.recipe import Recipe
+from hetero_cpu.operators.tiling import Tiling, choose_tiling, pad_vector
+from hetero_cpu.operators.weights import allocate_floats
+from hetero_cpu.symbols.sizes import is_open, pays
+
+# Of the points that were tried these lose the fewest digits: for m = 4, 1.3 to 4.4e-6 of the largest result for one layer.
+_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
+_FEWEST_CHANNELS = 16
+# Tiles that hang over the border of smaller images, and weights four times as large, cost more than the products that are saved.
+_SMALLEST_SIDE, _SMALLEST_OPEN_SIDE = 10, 8
+# Kernels that are transformed at a time: whole cache lines of the result, and a product so small that BLAS calls no threads for it.
+_BLOCK_OUTPUTS, _BLOCK_CHANNELS = 16, 48
+
+
+@cache
+def build_matrices(size: int) -> tuple[Array, Array, Array]:
+    """Returns A^T (m, m+2), G (m+2, 3) and B^T (m+2, m+2) in float64 for tiles of m x m results."""
+    points, window = _POINTS[size], size + 2
+
+    def powers(count: int) -> Array:
+        matrix = np.array([[point**power for power in range(count)] for point in points] + [[0.0] * count])
+        matrix[-1, -1] = 1
+        return matrix
+
+    scales = [1 / np.prod([point - other for other in points if other != point]) for point in points]
+    scale = np.array([*scales, 1.0])[:, None]
+    back, kernel, forth = powers(size).T, powers(3), np.linalg.inv(powers(window)).T
+    forth = forth / scale
+    # What is zero by construction, up to rounding of the inverse.
+    forth[np.abs(forth) < 1e-12] = 0
+    return back, kernel * scale, forth
+
+
+@cache
+def build_kernel_transform(size: int) -> Array:
+    """Returns the Kronecker product of G with itself, ((m+2)^2, 9) in float64: times the nine taps of a kernel it is G g G^T."""
+    kernel = build_matrices(size)[1]
+    return np.kron(kernel, kernel)
+
+
+def transform_kernels(w: Array, size: int, moved: Array) -> None:
+    """Writes G g G^T of all kernels for tiles of m x m results, computed in float64 and rounded once. w: (outputs, channels, 3, 3);
+    size: m; moved: float32 ((m+2)^2, channels, outputs), in any order of memory."""
+    outputs, channels = w.shape[:2]
+    both = build_kernel_transform(size)
+    positions = len(both)
+    for first, begin in product(range(0, outputs, _BLOCK_OUTPUTS), range(0, channels, _BLOCK_CHANNELS)):
+        block = w[first : first + _BLOCK_OUTPUTS, begin : begin + _BLOCK_CHANNELS]
+        taps = np.empty((9, *block.shape[:2]))
+        taps[...] = block.reshape(*block.shape[:2], 9).transpose(2, 0, 1)
+        transformed = np.matmul(both, taps.reshape(9, -1)).reshape(positions, *block.shape[:2])
+        moved[:, begin : begin + _BLOCK_CHANNELS, first : first + _BLOCK_OUTPUTS] = transformed.transpose(0, 2, 1)
+
+
+def choose_winograd(windows: Windows, *, channels: int, outputs: int, group: int, width: int) -> int:
+    """Returns the side of the tiles, 4 or 2, with which a convolution is computed in vectors of `width`; 0 for the direct way."""
+    is_3x3 = windows.kernel == (3, 3) and windows.strides == windows.dilations == (1, 1) and group == 1
+    is_even = width > 0 and channels % width == 0 and outputs % width == 0 and min(channels, outputs) >= _FEWEST_CHANNELS
+    if not is_3x3 or not is_even:
+        return 0
+    if any(is_open(side) for side in windows.outputs):
+        return 4 if all(pays(side, _SMALLEST_OPEN_SIDE) for side in windows.outputs) else 0
+    if min(windows.outputs) < _SMALLEST_SIDE:
+        return 0
+    return 4 if min(windows.outputs) >= 2 * _SMALLEST_SIDE else 2
+
+
+PARAMETERS = (
+    "x", "x_image", "x_row", "x_pixel", "y", "y_image", "y_row", "y_pixel", "added", "added_image", "added_row", "added_pixel",
+    "w", "bias", "zeros", "offsets", "moved", "moved_worker", "moved_position", "products", "products_worker", "products_position",
+    "channels", "blocks", "blocks_of_chunk", "outputs", "tiles", "tiles_of_chunk", "down", "right", "height", "width",
+    "row_tiles", "long_tiles",
+)  # fmt: skip
+"""Addresses and strides in bytes; `moved` holds the transformed tiles, `products` their products with a block; `tiles` of all images,
+`down` x `right` of each, whose results are `height` x `width`. The lines of a matrix are cut into `row_tiles`, of which the first
+`long_tiles` have the full number of `pixels` and the others one less."""
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradShape:
+    """Compiled-in sizes: tiles of `size` x `size` results; of matrices, which are cut as a product's lines are; vectors of a block."""
+
+    size: int
+    pixels: int
+    has_short_tiles: bool
+    vectors: int
+    last_vectors: int
+    prefetches: int
+    adds: bool
+    activations: tuple[Activation, ...]
+
+    @property
+    def name(self) -> str:
+        """The kernel's name, which no kernel of other parameters has."""
+        numbers = "_".join(str(int(getattr(self, field.name))) for field in fields(self)[:-2])
+        return numbers + "a" * self.adds + "".join(f"_{activation.name}" for activation in self.activations)
+
+
+def make_whole(shape: WinogradShape) -> Kernel:
+    """Returns the kernel whose chunks are ranges of tiles, in working memory of the worker."""
+    return Kernel(f"winograd_whole_{shape.name}", partial(_emit_whole, shape=shape))
+
+
+def make_input(size: int) -> Kernel:
+    """Returns the kernel that transforms ranges of tiles into memory of all."""
+    return Kernel(f"winograd_input_{size}", partial(_emit_input, size=size))
+
+
+def make_output(shape: WinogradShape) -> Kernel:
+    """Returns the kernel whose chunks are ranges of blocks, for all tiles."""
+    return Kernel(f"winograd_output_{shape.name}", partial(_emit_output, shape=shape))
+
+
+def _emit_whole(name: str, width: int, shape: WinogradShape) -> Code:
+    code, p, chunk, worker = begin_kernel(name, width, PARAMETERS)
+    first = chunk * p["tiles_of_chunk"]
+    last = (first + p["tiles_of_chunk"]).at_most(p["tiles"])
+    moved = p["moved"] + worker * p["moved_worker"]
+    products = p["products"] + worker * p["products_worker"]
+    _emit_forth(code, p, shape.size, first, last, moved)
+    _emit_blocks(code, p, shape, (first, last), (code.number(0), p["blocks"]), moved, products)
+    return code.finish()
+
+
+def _emit_input(name: str, width: int, size: int) -> Code:
+    code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
+    first = chunk * p["tiles_of_chunk"]
+    last = (first + p["tiles_of_chunk"]).at_most(p["tiles"])
+    _emit_forth(code, p, size, first, last, p["moved"] + first * p["channels"] * FLOAT_BYTES)
+    return code.finish()
+
+
+def _emit_output(name: str, width: int, shape: WinogradShape) -> Code:
+    code, p, chunk, worker = begin_kernel(name, width, PARAMETERS)
+    first = chunk * p["blocks_of_chunk"]
+    last = (first + p["blocks_of_chunk"]).at_most(p["blocks"])
+    products = p["products"] + worker * p["products_worker"]
+    _emit_blocks(code, p, shape, (code.number(0), p["tiles"]), (first, last), p["moved"], products)
+    return code.finish()
+
+
+def _place(p: dict[str, Number], tile: Number, size: int) -> tuple[Number, Number, Number]:
+    """Returns the image of a tile, and the row and the column of its first result."""
+    of_image = p["down"] * p["right"]
+    image, inside = tile // of_image, tile % of_image
+    return image, (inside // p["right"]) * size, (inside % p["right"]) * size
+
+
+def _emit_forth(code: Code, p: dict[str, Number], size: int, first: Number, last: Number, moved: Number) -> None:
+    """Writes B^T d B of each tile d, the first one at `moved`."""
+    forth, window = build_matrices(size)[2], size + 2
+    pixel_bytes = p["channels"] * FLOAT_BYTES
+    with code.loop(first, last) as tile:
+        image, row, column = _place(p, tile, size)
+        x = p["x"] + image * p["x_image"] + row * p["x_row"] + column * p["x_pixel"]
+        target = moved + (tile - first) * pixel_bytes
+        with code.loop(0, pixel_bytes, code.width * FLOAT_BYTES) as channel:
+            columns = []
+            for j in range(window):
+                pixels = [code.load(x + channel + p["x_row"] * i + p["x_pixel"] * j) for i in range(window)]
+                columns.append(_combine(code, forth, pixels))
+            for i in range(window):
+                results = _combine(code, forth, [columns[j][i] for j in range(window)])
+                for j in range(window):
+                    code.store(target + channel + p["moved_position"] * (i * window + j), results[j])
+
+
+def _emit_blocks(
+    code: Code,
+    p: dict[str, Number],
+    shape: WinogradShape,
+    tiles: tuple[Number, Number],
+    blocks: tuple[Number, Number],
+    moved: Number,
+    products: Number,
+) -> None:
+    positions = (shape.size + 2) ** 2
+    vector_bytes = code.width * FLOAT_BYTES
+    block_bytes = shape.vectors * vector_bytes
+
+    def walk(block: Number, vectors: int) -> None:
+        panel = p["channels"] * (vectors * vector_bytes)
+        share = panel // p["row_tiles"]
+        with code.loop(0, positions) as position:
+            w = p["w"] + block * positions * p["channels"] * block_bytes + position * panel
+            source, target = moved + position * p["moved_position"], products + position * p["products_position"]
+            for is_short in (False, True)[: 1 + shape.has_short_tiles]:
+                tile = Tile(shape.pixels - is_short, vectors, shape.prefetches)
+                first, end = (p["long_tiles"], p["row_tiles"]) if is_short else (code.number(0), p["long_tiles"])
+                with code.loop(first, end) as number:
+                    row = number * tile.pixels + (p["long_tiles"] if is_short else 0)
+                    call_tile(
+                        code,
+                        tile,
+                        x=source + row * p["channels"] * FLOAT_BYTES,
+                        x_pixel=p["channels"] * FLOAT_BYTES,
+                        offsets=p["offsets"],
+                        taps=1,
+                        depth=p["channels"],
+                        w=w,
+                        # What follows is the next position, or the next block.
+                        ahead=w + panel + number * share,
+                        bias=p["zeros"],
+                        y=target + row * (vectors * vector_bytes),
+                        y_pixel=vectors * vector_bytes,
+                        last=code.width,
+                    )
+        _emit_back(code, p, shape, tiles, block * block_bytes, vectors, products)
+
+    if shape.last_vectors == shape.vectors:
+        with code.loop(*blocks) as block:
+            walk(block, shape.vectors)
+        return
+    full = blocks[1].at_most(p["blocks"] - 1)
+    with code.loop(blocks[0], full) as block:
+        walk(block, shape.vectors)
+    with code.loop(full.at_least(blocks[0]), blocks[1]) as block:
+        walk(block, shape.last_vectors)
+
+
+def _emit_back(
+    code: Code,
+    p: dict[str, Number],
+    shape: WinogradShape,
+    tiles: tuple[Number, Number],
+    channel: Number,
+    vectors: int,
+    products: Number,
+) -> None:
+    """Writes activation(A^T m A + bias + added) of each tile m of products into its pixels, as far as they are there."""
+    size, window = shape.size, shape.size + 2
+    back = build_matrices(size)[0]
+    first, last = tiles
+    vector_bytes = code.width * FLOAT_BYTES
+    with code.loop(first, last) as tile, code.loop(0, vectors * vector_bytes, vector_bytes) as vector:
+        image, row, column = _place(p, tile, size)
+        place = channel + vector
+        m = products + (tile - first) * (vectors * vector_bytes) + vector
+        y = p["y"] + image * p["y_image"] + row * p["y_row"] + column * p["y_pixel"] + place
+        added = p["added"] + image * p["added_image"] + row * p["added_row"] + column * p["added_pixel"] + place
+        bias = code.load(p["bias"] + place)
+        columns = []
+        for j in range(window):
+            line = [code.load(m + p["products_position"] * (i * window + j)) for i in range(window)]
+            columns.append(_combine(code, back, line))
+        results = [_combine(code, back, [columns[j][i] for j in range(window)]) for i in range(size)]
+
+        def write(i: int, j: int) -> None:
+            result = results[i][j] + bias  # called inside the loop
+            if shape.adds:
+                result = result + code.load(added + p["added_row"] * i + p["added_pixel"] * j)
+            code.store(y + p["y_row"] * i + p["y_pixel"] * j, emit_activations(code, shape.activations, result))
+
+        is_inside = (row + size <= p["height"]) & (column + size <= p["width"])
+        with code.either(is_inside) as (whole, part):
+            with whole:
+                for i, j in np.ndindex(size, size):
+                    write(i, j)
+            with part:
+                for i, j in np.ndindex(size, size):
+                    with code.when((row + i < p["height"]) & (column + j < p["width"])):
+                        write(i, j)
+
+
+def _combine(code: Code, matrix: Array, vectors: list[Floats]) -> list[Floats]:
+    """Returns matrix @ vectors. Rows of opposite points share their even and their odd part."""
+    results: list[Floats | None] = [None] * len(matrix)
+    for index, row in enumerate(matrix):
+        if results[index] is not None:
+            continue
+        signs = np.array([1.0 if k % 2 == 0 else -1.0 for k in range(len(row))])
+        for sign in (1.0, -1.0):
+            partner = next((k for k in range(index + 1, len(matrix)) if np.array_equal(matrix[k], sign * signs * row)), None)
+            if partner is not None and results[partner] is None and np.any(row[::2]) and np.any(row[1::2]):
+                even = _sum(code, row[::2], vectors[::2])
+                odd = _sum(code, row[1::2], vectors[1::2])
+                results[index] = even + odd
+                results[partner] = even - odd if sign > 0 else odd - even
+                break
+        if results[index] is None:
+            results[index] = _sum(code, row, vectors)
+    return [result for result in results if result is not None]
+
+
+def _sum(code: Code, coefficients: Array, vectors: list[Floats]) -> Floats:
+    terms = [(float(c), v) for c, v in zip(coefficients, vectors, strict=True) if c]
+    terms.sort(key=lambda term: abs(term[0]) != 1)
+    total: Floats | None = None
+    for coefficient, vector in terms:
+        if total is None:
+            total = vector if coefficient == 1 else (-vector if coefficient == -1 else vector * coefficient)
+        elif coefficient == 1:
+            total = total + vector
+        elif coefficient == -1:
+            total = total - vector
+        else:
+            total = code.multiply_add(vector, code.constant(coefficient), total)
+    assert total is not None
+    return total
+
+
+# Tiles of one chunk: enough for a block of weights to be used often, few enough for their transforms to stay in the second cache.
+# Of an open number of tiles there are 28 in each: on U-Nets 56 for large images are as fast, and ask for a class of their own.
+_TILES_OF_CHUNK, _TILES_OF_OPEN_CHUNK = 56, 28
+_LARGE_CHANNELS = 512
+_INPUT_TILES = 8
+_LINE = 16
+"""Numbers between arrays whose rows would else fall onto the same lines of the caches."""
+
+
+def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None, size: int) -> Recipe:
+    """Returns the recipe with tiles of `size` x `size` results. The image has a halo that reaches to the end of the last tile."""
+    site, channels, outputs = convolution.site, convolution.channels, convolution.outputs
+    height, width = convolution.windows.outputs
+    down, right = -(-height // size), -(-width // size)
+    tiles, positions, workers = convolution.batch * down * right, (size + 2) ** 2, site.workers
+    most = _TILES_OF_CHUNK * (2 if channels >= _LARGE_CHANNELS else 1)
+    rows, count, is_whole = _cut_tiles(tiles, most, workers)
+    tiling = choose_tiling(rows, outputs, find_width())
+    block = tiling.vectors * tiling.width
+    shape = WinogradShape(
+        size,
+        tiling.pixels,
+        tiling.has_short_tiles,
+        tiling.vectors,
+        tiling.last_vectors,
+        tiling.count_prefetches(tiling.tiles),
+        bool(epilogue.added),
+        epilogue.activations,
+    )
+    weight = convolution.pack_later(
+        ("winograd", size, tiling.vectors, tiling.width), partial(_pack, size=size, tiling=tiling.packing)
+    )
+    bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
+    zeros, offsets = pad_vector(None, 0, block), np.zeros(1, np.int64)
+    moved_position = (rows * channels + _LINE) * 4
+    products_position = (rows * block + _LINE) * 4
+    moved_bytes = positions * moved_position
+    products_bytes = positions * products_position
+    staged_bytes = 0 if staging is None else -(-prod(staging.shape) * 4 // 64) * 64
+    added = (epilogue.added,) if epilogue.added else ()
+    kernels = (make_whole(shape),) if is_whole else (make_input(size), make_output(shape))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        calls, x = bind_staging(staging, reads[0], scratch)
+        y = writes[0]
+        top, left = (max(pads[0], 0) for pads in convolution.windows.pads)
+        base = address_of(scratch) + staged_bytes if scratch.size else 0
+        numbers = {
+            **list_strides("x", x), "x": address_of(x) - top * x.strides[2] - left * x.strides[3],
+            **list_strides("y", y), **list_strides("added", reads[1] if added else None),
+            "w": address_of(weight), "bias": address_of(bias), "zeros": address_of(zeros), "offsets": address_of(offsets),
+            "moved": base, "moved_worker": moved_bytes, "moved_position": moved_position,
+            "products": base + moved_bytes * (workers if is_whole else 1), "products_worker": products_bytes,
+            "products_position": products_position, "channels": channels, "blocks": tiling.blocks, "blocks_of_chunk": 1, "outputs": outputs,
+            "tiles": tiles, "tiles_of_chunk": rows if is_whole else _INPUT_TILES, "down": down, "right": right,
+            "height": height, "width": width, "row_tiles": tiling.tiles, "long_tiles": tiling.long_tiles,
+        }  # fmt: skip
+        row = tuple(numbers.get(key, 0) for key in PARAMETERS)
+        keep = (weight, bias, zeros, offsets, x, y, scratch, *reads)
+        chunks = (count,) if is_whole else (-(-tiles // _INPUT_TILES), tiling.blocks)
+        return calls + [NativeCall(kernel, row, number, keep) for kernel, number in zip(kernels, chunks, strict=True)]
+
+    staging_kernels: tuple[Kernel, ...] = () if staging is None else (staging.kernel,)
+    nbytes = staged_bytes + moved_bytes * (workers if is_whole else 1) + products_bytes * workers
+    return Recipe(
+        (convolution.source, *added),
+        bind,
+        nbytes,
+        is_channels_last=True,
+        overwrites=list_overwritten(convolution.site, convolution.source, epilogue.added),
+        kernels=(*staging_kernels, *kernels),
+    )
+
+
+def _cut_tiles(tiles: int, most: int, workers: int) -> tuple[int, int, bool]:
+    """Returns the tiles of a chunk, how many chunks there are, and whether one computes all blocks of its tiles."""
+    if is_open(tiles):
+        return _TILES_OF_OPEN_CHUNK, -(-tiles // _TILES_OF_OPEN_CHUNK), True
+    if tiles <= most or (workers > 1 and tiles < workers * most):
+        return tiles, 1, False
+    count = -(-tiles // most)
+    count = -(-count // workers) * workers
+    return -(-tiles // count), count, True
+
+
+def _pack(w: Array, size: int, tiling: Tiling) -> Array:
+    """Returns G g G^T of all kernels, computed in float64, as (block, position, channel, column)."""
+    outputs, channels = w.shape[:2]
+    positions = (size + 2) ** 2
+    columns = tiling.vectors * tiling.width
+    packed = allocate_floats(positions * channels * tiling.padded_outputs)
+    for begin in range(0, tiling.padded_outputs, columns):
+        held = min(columns, tiling.padded_outputs - begin)
+        block = packed[positions * channels * begin :][: positions * channels * held].reshape(positions, channels, held)
+        block_outputs = min(held, outputs - begin)
+        block[:, :, block_outputs:] = 0
+        transform_kernels(w[begin : begin + block_outputs], size, block[:, :, :block_outputs])
+    return packed

@@ -1,1 +1,0 @@
-"""3x3 convolutions by the transforms of Winograd."""

@@ -1,0 +1,1 @@
+"""Plans: groups, places, addresses, and the plan of a class of sizes."""

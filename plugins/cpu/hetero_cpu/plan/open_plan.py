@@ -1,0 +1,338 @@
+"""A plan for a class of sizes as data: calls whose numbers are sums of symbols, bound to sizes without planning.
+
+```text
+OpenNetwork ── build_plan ──> ExecutionPlan with symbols ── tabulating.py ──> OpenPlan <── stored/plans.py ──> file
+sizes ── match: do the guards hold? ──> products of atoms ── bind: numbers of calls, arrays ──> OpenInstance
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType
+from hetero_cpu.plan.plan import ExecutionPlan, Foreign
+from hetero_cpu.symbols.evaluation import Products, Sums, Table, write_function, write_tuple
+from hetero_cpu.symbols.size_class import SizeClass
+
+if TYPE_CHECKING:
+    from hetero_core.kernels.execution import Program, Step
+    from hetero_cpu.machine.calls import NativeCall
+    from hetero_cpu.plan.tabulating import Origin
+
+
+Array = np.ndarray[Any, Any]
+Compute = Callable[..., tuple[Array, ...]]
+"""Of arrays of int64, and of plain integers in the place of those without axes."""
+
+_COMPARISONS = {
+    "Equal": "equal",
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_equal",
+    "Less": "less",
+    "LessOrEqual": "less_equal",
+}
+
+
+def write_late(program: Program) -> Compute | None:
+    """Returns a function of the inputs that returns the outputs as `program.run` does; None if a node is of another operator."""
+    ranks = {}
+    for slot, spec in zip(program.input_slots, program.inputs, strict=True):
+        if not isinstance(spec.type, TensorType) or spec.type.shape is None:
+            return None
+        ranks[slot] = len(spec.type.shape)
+    names: dict[str, Any] = {name: getattr(np, name) for name in ("arange", "where", *_COMPARISONS.values())}
+    for slot, value in enumerate(program.values):
+        if isinstance(value, np.ndarray):
+            ranks[slot], names[f"v{slot}"] = value.ndim, value
+    integers = {f"v{slot}" for slot in program.input_slots}
+    integers |= {name for name, value in names.items() if isinstance(value, np.ndarray) and value.dtype == np.int64}
+    # NumPy makes a range of plain integers in a third of the time.
+    names |= {name: int(names[name]) for name in integers if name in names and not names[name].ndim}
+    lines = []
+    for step in program.steps:
+        if step.bodies or step.value or len(step.targets) != 1 or any(slot not in ranks for slot in step.sources):
+            return None
+        written = _write_step(step, ranks, names, integers)
+        if written is None:
+            return None
+        (target,) = step.targets
+        expression, ranks[target] = written
+        lines.append(f"    v{target} = {expression}")
+    parameters = ", ".join(f"v{slot}" for slot in program.input_slots)
+    outputs = "".join(f"v{slot}, " for slot in program.output_slots)
+    exec("\n".join([f"def compute({parameters}):", *lines, f"    return ({outputs})"]), names)
+    compute: Compute = names["compute"]
+    return compute
+
+
+def add_toolkit(written: Compute | None, program: Program) -> Compute:
+    """Returns a function that returns what `program.run` does, by a function that was written of it where there is one."""
+
+    def compute(*inputs: Array | int) -> tuple[Array, ...]:
+        if written is not None:
+            try:
+                return written(*inputs)
+            except (IndexError, ValueError, TypeError, MemoryError):
+                pass  # the toolkit says what is wrong
+        return program.run(tuple([np.asarray(value, np.int64) for value in inputs]))
+
+    return compute
+
+
+def _write_step(step: Step, ranks: Mapping[int, int], names: Mapping[str, Any], integers: set[str]) -> tuple[str, int] | None:
+    """Returns what a node computes, and the number of axes of the result; None if it is not one of those that are known."""
+    node, operands = step.node, [f"v{slot}" for slot in step.sources]
+    own = [ranks[slot] for slot in step.sources]
+    constants = [names.get(operand) for operand in operands]
+    if node.domain:
+        return None
+    match node.op_type:
+        case "Range" if own == [0, 0, 0] and all(operand in integers for operand in operands):
+            return f"arange({', '.join(operands)})", 1
+        case "Unsqueeze" if len(operands) == 2 and constants[1] is not None:
+            rank = own[0] + constants[1].size
+            axes = {int(axis) % rank for axis in constants[1].reshape(-1)}
+            return f"{operands[0]}[{', '.join('None' if axis in axes else ':' for axis in range(rank))}]", rank
+        case "Where" if max(own):
+            return f"where({', '.join(operands)})", max(own)
+        case "Gather" if node.attributes.get("axis", 0) == 0 and own[0] and own[0] + own[1] > 1:
+            return f"{operands[0]}.take({operands[1]}, 0)", own[0] - 1 + own[1]
+        # NumPy makes scalars of arrays without axes.
+        case comparison if comparison in _COMPARISONS and max(own):
+            return f"{_COMPARISONS[comparison]}({', '.join(operands)})", max(own)
+    return None
+
+
+Indices = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayMark:
+    """Stands for an array of a function: its place among the arrays of the plan."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class NumberMark:
+    """Stands for a number of a function: its place among these numbers."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStep:
+    """A step: a range of calls of machine code, functions of open arrays, or a node of the toolkit, in order."""
+
+    node: Node
+    actions: tuple[Any, ...]
+    foreign: Foreign | None = None
+    writes: tuple[str, ...] = ()
+
+
+PARTS = 6
+"""Of the numbers of a plan: of the calls of machine code, their chunks, of arrays, of functions, of late constants, of tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is not machine code's for a set of sizes, as plain numbers. Addresses count from the begin of their memory.
+
+    `laid`: of each array that is touched by name or function its address, shape and strides. `extra`: numbers of functions; `elements`:
+    of late constants and of what they are computed of, a plain number for each that has no axes; `tables`: what small arrays are made of.
+    """
+
+    laid: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
+    extra: tuple[int, ...]
+    elements: tuple[Any, ...]
+    tables: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LateConstants:
+    """Constants that follow from sizes: their names, what computes them by nodes of the network, and the values that it reads.
+
+    `elements`: the shapes of values whose elements are numbers of the plan.
+    """
+
+    names: tuple[str, ...]
+    nodes: tuple[str, ...]
+    reads: tuple[str, ...]
+    elements: Mapping[str, tuple[int, ...]]
+    program: Program | None
+
+
+@dataclass(frozen=True, slots=True)
+class NumberForm:
+    """The numbers of a plan, and what each is for.
+
+    `counts`: of each part. `laid`: element type and rank of the arrays that somebody touches by name or function; `inside`: those in the
+    arena, by value; `outputs`: those of outputs outside of it. `rows_...`: the numbers of calls that are addresses in the arena, in each
+    memory outside, in each table.
+    """
+
+    table: Table
+    counts: tuple[int, ...]
+    arena: Table
+    laid: tuple[tuple[np.dtype[Any], int], ...]
+    inside: Mapping[str, int]
+    outputs: Mapping[str, int]
+    rows_in_arena: Indices
+    rows_of_roots: tuple[Indices, ...]
+    rows_of_tables: tuple[Indices, ...]
+
+    def list_addresses(self) -> tuple[Indices, Indices]:
+        """Returns the numbers of calls that are addresses, and of each in which memory: 0 for the arena, then roots and tables."""
+        rows = [self.rows_in_arena, *self.rows_of_roots, *self.rows_of_tables]
+        return np.concatenate(rows), np.repeat(np.arange(len(rows)), list(map(len, rows)))
+
+
+class OpenPlan:
+    """The plan of one class of sizes. Safe for threads."""
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        sizes: SizeClass,
+        numbers: NumberForm,
+        late: LateConstants,
+        *,
+        inputs: Sequence[str],
+        calls: Sequence[NativeCall],
+        steps: Sequence[OpenStep],
+        tables: Sequence[tuple[Callable[..., Array], int]],
+        constants: Mapping[str, Array],
+        origin: Origin | None = None,
+    ) -> None:
+        """`inputs`: those of the network, without late constants. Of `calls` only the kernels, the counts of numbers and what they keep
+        are read. `steps` have marks for arrays and numbers. `tables`: what makes each, and of how many numbers. `constants`: those that
+        are touched by name. `origin`: what the plan was made of; None if it was stored.
+        """
+        self.plan, self.sizes, self.numbers, self.late = plan, sizes, numbers, late
+        self.calls, self.steps, self.constants, self.origin = tuple(calls), tuple(steps), constants, origin
+        self.tables = tuple(tables)
+        self.inputs = (*inputs, *late.names)
+        self.roots = plan.outside.roots
+        self.match = sizes.match
+        calls_end = numbers.counts[0]
+        chunks_end = calls_end + numbers.counts[1]
+        placed = _add_begins(numbers, len(sizes.form.derivation.products))
+        rows = placed.list_open_rows()
+        self.rows = rows[rows < calls_end]
+        """The numbers of calls that depend on sizes, or on where memory begins."""
+        self.chunk_rows = rows[(rows >= calls_end) & (rows < chunks_end)] - calls_end
+        """The calls whose chunks depend on sizes."""
+        self._open_numbers = Sums(placed, self.rows)
+        self._open_chunks = Sums(placed, self.chunk_rows + calls_end) if self.chunk_rows.size else None
+        parameters = sizes.form.derivation.parameters
+        self._measure: Callable[..., int] = write_function(parameters, *numbers.arena.write([0]))
+        self._describe = write_function(parameters, _write_described(numbers, late, chunks_end))
+        written = None if late.program is None else write_late(late.program)
+        self.late_calls_toolkit = late.program is not None and written is None
+        self._compute_late = None if late.program is None else add_toolkit(written, late.program)
+        index_of_element = {name: index for index, name in enumerate(late.elements)}
+        self._late_reads = [index_of_element[name] for name in late.reads]
+        # Of each late constant where its elements are; None if it is computed.
+        self._late_elements = [index_of_element.get(name) for name in late.names]
+
+    def list_numbers(self, products: Products) -> tuple[Array, Array]:
+        """Returns all numbers of calls and the chunks of each for a set of sizes; addresses count from the begin of their memory."""
+        calls, chunks = self.numbers.counts[:2]
+        both = Sums(self.numbers.table, np.arange(calls + chunks)).evaluate(products)
+        return both[:calls], both[calls:]
+
+    def bind_numbers(self, products: Products, begins: Sequence[int]) -> Array:
+        """Returns the numbers of calls in `rows` for a set of sizes; `begins`: of the arena, of memories outside and of tables."""
+        return self._open_numbers.evaluate((*products, *begins))
+
+    def bind_chunks(self, products: Products) -> Array | None:
+        """Returns the chunks of the calls in `chunk_rows` for a set of sizes; None if no chunk depends on them."""
+        return None if self._open_chunks is None else self._open_chunks.evaluate(products)
+
+    def measure_arena(self, products: Products) -> int:
+        """Returns the bytes of the arena."""
+        return self._measure(*products)
+
+    def describe(self, products: Products) -> Described:
+        """Returns all other numbers for a set of sizes."""
+        return Described(*self._describe(*products))
+
+    def bind_action(self, action: Any, extra: Sequence[int], arrays: Mapping[int, Array]) -> Any:
+        """Returns a function with arrays, by their place, and numbers for a set of sizes."""
+
+        def bind(part: Any) -> Any:
+            if type(part) is ArrayMark:
+                return arrays[part.index]
+            return extra[part.index] if type(part) is NumberMark else part
+
+        return map_action(action, bind)
+
+    def bind_tables(self, values: Sequence[int]) -> list[Array]:
+        """Returns the tables for a set of sizes."""
+        tables, begin = [], 0
+        for make, count in self.tables:
+            tables.append(make(*values[begin : begin + count]))
+            begin += count
+        return tables
+
+    def compute_late(self, elements: Sequence[Any]) -> tuple[Array, ...]:
+        """Returns the late constants; `elements`: as `Described` has them."""
+        computed = iter(() if self._compute_late is None else self._compute_late(*[elements[index] for index in self._late_reads]))
+        return tuple([next(computed) if index is None else np.array(elements[index], np.int64) for index in self._late_elements])
+
+
+def _add_begins(numbers: NumberForm, products: int) -> Table:
+    """Returns the table with addresses that are sums as well: behind the products come the begins of all memories."""
+    rows, memories = numbers.list_addresses()
+    begins = (rows, products + memories, np.ones(len(rows), np.int64))
+    entries = [
+        np.concatenate([np.asarray(own, np.int64), others]) for own, others in zip(numbers.table.entries, begins, strict=True)
+    ]
+    return Table(numbers.table.constants, (entries[0], entries[1], entries[2]))
+
+
+def _write_described(numbers: NumberForm, late: LateConstants, begin: int) -> str:
+    """Returns the expression of the parts of a description, whose rows begin there."""
+    sums = iter(numbers.table.write(range(begin, len(numbers.table))))
+    arrays = []
+    for _, rank in numbers.laid:
+        address, shape, strides = next(sums), write_tuple(islice(sums, rank)), write_tuple(islice(sums, rank))
+        arrays.append(f"({address}, {shape}, {strides})")
+    extra = write_tuple(islice(sums, numbers.counts[3]))
+    elements = write_tuple(_write_elements(shape, sums) for shape in late.elements.values())
+    return write_tuple([write_tuple(arrays), extra, elements, write_tuple(sums)])
+
+
+def _write_elements(shape: Sequence[int], sums: Iterator[str]) -> str:
+    if not shape:
+        return next(sums)
+    return write_tuple([_write_elements(shape[1:], sums) for _ in range(shape[0])])
+
+
+def map_action(action: Any, bind: Callable[[Any], Any]) -> Any:
+    """Returns a function with `bind(part)` in the place of each of its arguments and of their parts."""
+    if isinstance(action, partial):
+        arguments = [map_action(part, bind) for part in action.args]
+        named = {key: map_action(part, bind) for key, part in action.keywords.items()}
+        return partial(action.func, *arguments, **named)
+    if type(action) in (tuple, list):
+        return type(action)(map_action(part, bind) for part in action)
+    if isinstance(action, slice):
+        return slice(*(map_action(part, bind) for part in (action.start, action.stop, action.step)))
+    return bind(action)
+
+
+def list_leaves(action: Any) -> list[Any]:
+    """Returns the arguments of a function and their parts, in the order of `map_action`; none of a range of calls."""
+    leaves: list[Any] = []
+    if not isinstance(action, range):
+        map_action(action, leaves.append)
+    return leaves

@@ -1,0 +1,265 @@
+"""The passes of this device, in order.
+
+The query applies only those that take nodes away: the others look into nodes, which a stranger's may not stand, so they come after
+every node has been accepted. They make nodes that the device takes out of nodes that it takes, so the query's answer holds.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.kernels.single_nodes import evaluate_node
+from hetero_core.limits import FOLDED_FLOOR
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.inference import infer_fixed_node, infer_types, rebuild_graph
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types
+from hetero_core.transforms.constants import Evaluate, drop_unread, fold_constants, fold_node
+from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
+from hetero_core.transforms.rewrite import run_passes
+from hetero_cpu.symbols.size_class import Signature
+
+if TYPE_CHECKING:
+    from hetero_core.kernels.execution import Program
+    from hetero_cpu.operators.weights import PackedWeights
+    from hetero_cpu.plan.plan import ExecutionPlan
+    from hetero_cpu.symbols.sizes import Scope
+
+
+_MOST_ROUNDS = 4
+# Bytes; what is larger gets no place in an arena, and fails, if it does, in the run that makes it.
+_LARGEST_VALUE = 1 << 31
+
+
+def specialize_network(network: Network, signature: Signature, evaluate: Evaluate) -> Network:
+    """Returns the network with these input shapes, its types inferred and its shape arithmetic computed."""
+    inputs = []
+    for spec, shape in zip(network.inputs, signature, strict=True):
+        is_open = isinstance(spec.type, TensorType) and shape is not None and spec.type.shape != shape
+        inputs.append(replace(spec, type=TensorType(spec.dtype, shape)) if is_open else spec)
+    if all(new is old for new, old in zip(inputs, network.inputs, strict=True)):
+        # Its types are those of these shapes already.
+        return _fold_shapes(network, evaluate)
+    plain = specialize_plainly(network, inputs, evaluate)
+    if plain is not None:
+        return plain
+    types = {**network.types, **{spec.name: spec.type for spec in inputs}}
+    return _fold_shapes(infer_types(replace(network, inputs=tuple(inputs), types=MappingProxyType(types))), evaluate)
+
+
+def specialize_plainly(network: Network, inputs: Sequence[ValueSpec], evaluate: Evaluate) -> Network | None:
+    """Returns the network with these inputs in one sweep, node by node, without onnx; None if one node has no rule of types.
+
+    onnx's inference takes a network as a message, many times if shapes are computed in the network. All errors are onnx's to find.
+    Cost: linear, some 5 us for each node and what the computed ones take.
+    """
+    room = FOLDED_FLOOR
+    constants: dict[str, Initializer] = dict(network.initializers)
+    types: dict[str, ValueType] = {spec.name: spec.type for spec in inputs}
+    types.update((name, constant.type) for name, constant in constants.items())
+    nodes: list[Node] = []
+    for node in network.nodes:
+        folded = (
+            None
+            if is_turned_for_products(node, network)
+            else fold_node(node, network, constants, evaluate, type_of=types.get, room=room)
+        )
+        if folded is not None:
+            room -= sum(constant.nbytes for constant in folded.values())
+            constants.update(folded)
+            types.update((value, constant.type) for value, constant in folded.items())
+            continue
+        inferred = infer_fixed_node(node, types, constants)
+        if inferred is None or not all(
+            merge_types(network.types[name], value_type) == value_type
+            for name, value_type in inferred.items()
+            if name in network.types
+        ):
+            return None
+        types.update(inferred)
+        nodes.append(node)
+    sized = rebuild_graph(replace(network, inputs=tuple(inputs)), tuple(nodes), types)
+    assert isinstance(sized, Network)
+    return drop_unread(replace(sized, initializers=MappingProxyType(constants)))
+
+
+def _fold_shapes(network: Network, evaluate: Evaluate) -> Network:
+    """Returns the network with everything computed that follows from its constants, and the types that follow from that."""
+    special, room = network, FOLDED_FLOOR
+    for _ in range(_MOST_ROUNDS):
+        # What is large does not hang on the shapes of inputs, and has been folded before; what is kept here stays within one limit.
+        folded = fold_constants(special, evaluate, is_kept=is_turned_for_products, room=room)
+        if folded is special:
+            break
+        room -= sum(folded.initializers[name].nbytes for name in folded.initializers.keys() - special.initializers.keys())
+        # What became constant, as the shape of a Reshape, tells more types.
+        static = list_static_types(folded)
+        has_open_types = any(value not in static for node in folded.nodes for value in node.writes)
+        special = infer_types(folded) if has_open_types else folded
+    return special
+
+
+def is_turned_for_products(node: Node, network: Network) -> bool:
+    """Says whether a node turns a constant matrix that only products read on the right: they read it turned, without a second one."""
+    if node.op_type != "Transpose" or node.domain or len(node.inputs) != 1 or tuple(node.attributes.get("perm", (1, 0))) != (1, 0):
+        return False
+    constant = network.initializers.get(node.inputs[0])
+    readers = [network.nodes[index] for index in network.index_of_consumers.get(node.outputs[0], ())]
+    return (
+        constant is not None
+        and len(constant.shape) == 2
+        and bool(readers)
+        and all(reader.op_type == "MatMul" and not reader.domain and reader.inputs[0] != node.outputs[0] for reader in readers)
+    )
+
+
+def list_static_types(network: Network) -> dict[str, TensorType]:
+    """Returns what `read_static_type` gives of all values for which it gives something."""
+    verdicts: dict[int, TensorType | None] = {}
+    static: dict[str, TensorType] = {}
+    for value, value_type in network.types.items():
+        # Values of one type mostly share it.
+        key = id(value_type)
+        verdict = verdicts[key] if key in verdicts else verdicts.setdefault(key, read_static_type(network, value))
+        if verdict is not None:
+            static[value] = verdict
+    return static
+
+
+def read_static_type(network: Network, value: str) -> TensorType | None:
+    """Returns the type of a value whose every size is known and whose elements are numbers; None otherwise."""
+    value_type = network.type_of(value)
+    if not isinstance(value_type, TensorType) or value_type.shape is None or value_type.dtype in (None, "string"):
+        return None
+    # NumPy bounds the sizes other than 0 also of an array without elements.
+    spread = (
+        TensorType(value_type.dtype, tuple(size for size in value_type.shape if size != 0)) if 0 in value_type.shape else value_type
+    )
+    nbytes = spread.nbytes
+    return value_type if nbytes is not None and nbytes <= _LARGEST_VALUE else None
+
+
+class LatePass:
+    """A pass of `hetero_core.transforms`, imported and run where a network has one of the operators without which it changes nothing."""
+
+    def __init__(self, module: str, name: str, operators: str, *others: str) -> None:
+        """`operators` and each of `others`: operators of which a network has to have one."""
+        self.module, self.name, self.operators = f"hetero_core.transforms.{module}", name, frozenset(operators.split())
+        self.others = tuple(frozenset(names.split()) for names in others)
+
+    def __call__(self, network: Network) -> Network:
+        """Returns the network after the pass."""
+        if any(names.isdisjoint(network.op_types) for names in (self.operators, *self.others)):
+            return network
+        transformed: Network = getattr(importlib.import_module(self.module), self.name)(network)
+        return transformed
+
+
+def _fold(network: Network) -> Network:
+    return fold_constants(network, evaluate_node, is_kept=is_turned_for_products)
+
+
+PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
+# What was written out is found first: a turned or folded part of it would not be known again.
+PASSES = (
+    *PASSES_OF_QUERY,
+    _fold,
+    LatePass("normalizations", "fuse_layer_normalization", "ReduceMean"),
+    LatePass("normalizations", "fuse_rms_normalization", "ReduceMean"),
+    LatePass("normalizations", "fuse_softmax", "ReduceMax"),
+    LatePass("activations", "fuse_gelu", "Erf Tanh"),
+    LatePass("activations", "fuse_hard_swish", "Clip HardSigmoid Max Min"),
+    LatePass("activations", "fuse_swish", "Exp Sigmoid"),
+    LatePass("transposes", "cancel_transposes", "Transpose"),
+    LatePass("pads", "fold_pads", "Pad"),
+    LatePass("scalars", "fold_scalars", "Add Div Mul Sub"),
+    LatePass("affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
+)
+_ELIMINATE_IDLE = LatePass(
+    "reshapes", "eliminate_idle", "Cast Concat Expand Flatten Identity Max Mean Min Pad Reshape Slice Squeeze Sum Tile Unsqueeze"
+)
+_MERGE_RESHAPES = LatePass("reshapes", "merge_reshapes", "Flatten Reshape Squeeze Unsqueeze")
+# These ask for sizes, so they see the network once for each set of input shapes.
+PASSES_OF_SHAPES = (
+    _ELIMINATE_IDLE,
+    _MERGE_RESHAPES,
+    LatePass("reshapes", "merge_stacked_transposes", "Transpose"),
+    LatePass("attention", "fuse_attention", "Softmax"),
+    LatePass("shared_heads", "share_heads", "Attention"),
+    LatePass("transposes", "merge_transposes", "Transpose"),
+    LatePass("attention", "pack_heads", "Attention"),
+    LatePass("caches", "fuse_caches", "Attention"),
+)
+
+
+# `merge_reshapes` writes shapes as plain numbers, which nothing after it needs where chains of reshapes are views.
+PASSES_OF_OPEN_SHAPES = tuple(apply for apply in PASSES_OF_SHAPES if apply not in (_ELIMINATE_IDLE, _MERGE_RESHAPES))
+
+
+def strip_network(network: Network) -> Network:
+    """Returns the network as the query sees it."""
+    return run_passes(network, PASSES_OF_QUERY)
+
+
+def transform_network(network: Network) -> Network:
+    """Returns the network as it is compiled; every node of it has to be one that the device takes."""
+    return run_passes(network, PASSES)
+
+
+def join_network(network: Network) -> Network:
+    """Returns a network whose shapes are known, after the passes that need to know them."""
+    return run_passes(network, PASSES_OF_SHAPES)
+
+
+def join_open_network(network: Network, scope: Scope) -> Network:
+    """Returns a network whose sizes are symbols of `scope`, after the passes that ask for them.
+
+    A reshape that happens to change nothing for the sizes of the example stays: without it the class would be these sizes alone, or all
+    but these.
+    """
+    scope.is_structural = True
+    try:
+        stripped = run_passes(network, (_ELIMINATE_IDLE,))
+    finally:
+        scope.is_structural = False
+    return run_passes(stripped, PASSES_OF_OPEN_SHAPES)
+
+
+def specialize(network: Network, signature: Signature) -> Network:
+    """Returns the network for one set of input shapes."""
+    from hetero_core.kernels.single_nodes import evaluate_node
+
+    return specialize_network(network, signature, evaluate_node)
+
+
+def join(network: Network) -> Network:
+    """Returns a network whose shapes are known, after the passes that need to know them."""
+
+    return join_network(network)
+
+
+def build_plan(
+    network: Network, weights: PackedWeights, extensions: Mapping[tuple[str, str], Any], **options: Any
+) -> ExecutionPlan:
+    """Returns the plan of a network, as the planner makes it with these options."""
+    from hetero_cpu.plan.planner import build_plan
+
+    return build_plan(network, weights, extensions, **options)
+
+
+def compile_toolkit(network: Network, extensions: Mapping[tuple[str, str], Any]) -> Program:
+    """Returns the network as the toolkit runs it, node by node, with the names that a profile shows."""
+    from hetero_core.kernels.program import compile_program
+
+    return compile_program(replace(network, nodes=name_nodes(network)), extensions=extensions)
+
+
+def name_nodes(network: Network) -> tuple[Node, ...]:
+    """Returns the nodes of a network, each under the joined names of the nodes of the model that it was made of."""
+    from hetero_cpu.operators.groups import Group
+
+    return tuple([Group(node).name_profile() for node in network.nodes])

@@ -1,0 +1,421 @@
+"""Placing: each value of a plan gets a block of its own, a view of another value, a piece of a concatenation, or the memory of an operand.
+
+What is placed has a prototype, an array of the same strides without memory, for the steps that read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.kernels.windows import AUTO_PADS, lay_windows
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import TensorType
+from hetero_cpu.operators.groups import Group
+from hetero_cpu.operators.images import halo_of_tiles, reach_of_windows
+from hetero_cpu.operators.recipe import NO_HALO, Cut, Halo, Join, Recipe, Views, is_channels_last
+from hetero_cpu.operators.winograd import choose_winograd
+from hetero_cpu.plan.plan import Block, Derived, Joined, Piece, keep, take_cut
+from hetero_cpu.symbols.arrays import lay_empty
+from hetero_cpu.symbols.sizes import Scope, value_of
+
+Array = Any
+
+_MOST_MOVED = 256
+"""Values of a block that may become a piece of another one: each is laid anew, once for every move."""
+
+
+class Places:
+    """Value -> place, with the block that each value lies in."""
+
+    def __init__(self, readers_left: Mapping[str, int]) -> None:
+        """`readers_left`: how many nodes still read each value; a change is announced with `note_reads`."""
+        self.places: dict[str, Block | Derived] = {}
+        self._readers_left = readers_left
+        self._root_of_value: dict[str, str] = {}
+        self._values_of_root: dict[str, list[str]] = {}
+        self._readers_of_root: dict[str, int] = {}
+        self._fixed_roots: set[str] = set()
+        self._alike: dict[tuple[int, bool, Halo | None], tuple[TensorType, Block]] = {}
+
+    def lay_block(self, value: str, value_type: TensorType, *, is_channels_last: bool = False, halo: Halo = NO_HALO) -> Block:
+        """Gives a value a block of its own, and returns it."""
+        # Most values share their types, each of which is held, as an id is only its own while it lives.
+        key = id(value_type), is_channels_last, None if halo is NO_HALO else halo
+        entry = self._alike.get(key)
+        if entry is None:
+            assert value_type.dtype is not None
+            shape = tuple([size for size in value_type.shape or () if isinstance(size, int)])
+            order = (0, 2, 3, 1) if is_channels_last and len(shape) == 4 else tuple(range(len(shape)))
+            entry = self._alike[key] = value_type, Block(shape, np.dtype(numpy_dtype(value_type.dtype)), order, halo)
+        block = self.places[value] = entry[1]
+        self._root_of_value[value] = value
+        self._values_of_root[value] = [value]
+        self._readers_of_root[value] = self._readers_left.get(value, 0)
+        return block
+
+    def add_view(self, value: str, source: str, make: Callable[[Array], Array], *, is_computed: bool = False) -> None:
+        """Puts a value into the memory of another one, where it is a view or `is_computed`."""
+        place = self.places.get(source)
+        if make is keep and isinstance(place, Derived) and place.make is keep:
+            # A chain of values in one memory is as deep as one value.
+            source = place.source
+        self.places[value] = Derived(source, make, is_computed)
+        root = self.find_root(source)
+        if root is not None:
+            self._root_of_value[value] = root
+            self._values_of_root[root].append(value)
+            self._readers_of_root[root] += self._readers_left.get(value, 0)
+
+    def move(self, root: str, target: str, make: Callable[[Array], Array]) -> list[str]:
+        """Makes a block a piece of the block `target`; returns the values in it, each after the one that it is derived from."""
+        self.places[root] = Derived(target, make, is_computed=True)
+        moved = self._values_of_root.pop(root)
+        for value in moved:
+            self._root_of_value[value] = target
+        self._values_of_root[target] += moved
+        self._readers_of_root[target] += self._readers_of_root.pop(root)
+        if root in self._fixed_roots:
+            self._fixed_roots.add(target)
+        return moved
+
+    def fix(self, values: Iterable[str]) -> None:
+        """Says that what lies in the blocks of these values may be read at any time."""
+        self._fixed_roots.update(root for value in values if (root := self.find_root(value)) is not None)
+
+    def note_reads(self, value: str, count: int) -> None:
+        """Says that `count` readers of a value are planned."""
+        root = self.find_root(value)
+        if root is not None:
+            self._readers_of_root[root] -= count
+
+    def find_root(self, value: str) -> str | None:
+        """Returns the value whose block a value lies in; None for constants and for what is passed on by name."""
+        return self._root_of_value.get(value)
+
+    def list_sharing(self, root: str) -> list[str]:
+        """Returns the values in a block, each after the one that it is derived from."""
+        return self._values_of_root[root]
+
+    def can_move(self, root: str) -> bool:
+        """Says whether a block has few enough values to become a piece of another one."""
+        return len(self._values_of_root[root]) <= _MOST_MOVED
+
+    def is_read_later(self, root: str, read_here: Mapping[str, int]) -> bool:
+        """Says whether anything in a block is read beside these readers, or may be at any time."""
+        if root in self._fixed_roots:
+            return True
+        own = sum(count for value, count in read_here.items() if self._root_of_value.get(value) == root)
+        return self._readers_of_root[root] != own
+
+
+# Plain images have few channels; what has more comes from another part of a network, and a convolution wants it channels last.
+_FEWEST_CHANNELS = 8
+_READERS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool"})
+
+
+def wants_channels_last(network: Network, value: str, value_type: TensorType) -> bool:
+    """Says whether an input is an image of many channels that a convolution or a pooling reads."""
+    shape = value_type.shape or ()
+    if len(shape) != 4 or not isinstance(shape[1], int) or shape[1] < _FEWEST_CHANNELS:
+        return False
+    readers = [network.nodes[index] for index in network.index_of_consumers.get(value, ())]
+    return any(reader.op_type in _READERS for reader in readers)
+
+
+def can_stand_for(piece: Array, array: Array) -> bool:
+    """Says whether steps that were planned for an array may be bound to a piece of another one instead, of the same shape.
+
+    Elements lie at the same distances, or the array is an image channels last, whose pixels lie farther apart and all at one distance.
+    """
+    if all(piece.strides[axis] == array.strides[axis] for axis, size in enumerate(array.shape) if size > 1):
+        return True
+    if not is_channels_last(array) or piece.strides[1] != array.strides[1]:
+        return False
+    return all(piece.strides[axis] * array.strides[3] == array.strides[axis] * piece.strides[3] for axis in (0, 2))
+
+
+def copy_pieces(output: Array, pieces: Sequence[Piece], prototypes: Mapping[str, Array], *, workers: int) -> Recipe:
+    """Returns the recipe that copies each source into its cut of `output`; by machine code if it takes them all, else by NumPy."""
+    sources, cuts = [piece.source for piece in pieces], [piece.cut for piece in pieces]
+    if len(set(sources)) == len(sources):
+        from hetero_cpu.operators.layout import plan_pieces  # LLVM
+
+        recipe = plan_pieces(output, cuts, {source: prototypes[source] for source in sources}, workers=workers)
+        if recipe is not None:
+            return recipe
+    return Recipe(tuple(sources), _bind_copies(cuts), parts=tuple(cuts))
+
+
+def _bind_copies(cuts: Sequence[Cut]) -> Any:
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
+        return [partial(np.copyto, writes[0][cut], array) for cut, array in zip(cuts, reads, strict=True)]
+
+    return bind
+
+
+_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
+
+
+class HaloTable:
+    """The halo of each value, found when it is asked for."""
+
+    def __init__(self, network: Network, types: Mapping[str, TensorType], groups: Sequence[Group], width: int) -> None:
+        self._network, self._types, self._width = network, types, width
+        self._group_of_node = {node.name: group for group in groups for node in group.members}
+        self._found: dict[str, Halo | None] = {}
+
+    def find(self, value: str) -> Halo:
+        """Returns the zeros that the readers of a value want around it; none where one of them could not read it then."""
+        return self._find(value) or NO_HALO
+
+    def _find(self, value: str) -> Halo | None:
+        if value not in self._found:
+            self._found[value] = self._join(value)
+        return self._found[value]
+
+    def _join(self, value: str) -> Halo | None:
+        """Returns the halo that covers what all readers want, None if one wants none at all."""
+        network, value_type = self._network, self._types.get(value)
+        if (
+            value_type is None
+            or value_type.dtype != "float32"
+            or len(value_type.shape or ()) != 4
+            or value in network.names_of_outputs
+        ):
+            return None
+        halo = NO_HALO
+        for index in network.index_of_consumers.get(value, ()):
+            read_halo = self._ask(network.nodes[index], value)
+            if read_halo is None:
+                return None
+            halo = halo.widen(read_halo)
+        return halo
+
+    def _ask(self, node: Node, value: str) -> Halo | None:
+        group = self._group_of_node[node.name]
+        anchor = group.node
+        if anchor.domain:
+            return None
+        if anchor.op_type == "Conv":
+            if value in anchor.inputs[1:]:
+                return None
+            return self._read_convolution(anchor) if value == anchor.inputs[0] else NO_HALO
+        if anchor.op_type in _POOLS and not group.epilogue and len(anchor.writes) == 1:
+            return NO_HALO
+        if anchor.op_type == "Concat" and anchor.attributes.get("axis") in (1, -3):
+            return self._find(anchor.outputs[0])
+        return None
+
+    def _read_convolution(self, node: Node) -> Halo | None:
+        shapes = [self._types[name].shape if name in self._types else None for name in node.inputs[:2]]
+        if any(shape is None or len(shape) != 4 for shape in shapes):
+            return None
+        sizes = [tuple(size for size in shape or () if isinstance(size, int)) for shape in shapes]
+        auto_pad = node.attributes.get("auto_pad", "NOTSET")
+        if auto_pad not in AUTO_PADS:
+            return None
+        pads, strides, dilations = (node.attributes.get(name) for name in ("pads", "strides", "dilations"))
+        try:
+            windows = lay_windows(sizes[0][2:], sizes[1][2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
+        except (ValueError, TypeError):  # the step functions refuse it as well
+            return None
+        outputs, channels = sizes[1][0], sizes[0][1]
+        size = choose_winograd(
+            windows, channels=channels, outputs=outputs, group=int(node.attributes.get("group", 1)), width=self._width
+        )
+        return halo_of_tiles(windows, sizes[0][2:], size) if size else reach_of_windows(windows, sizes[0][2:])
+
+
+def make_halo_table(network: Network, types: Mapping[str, TensorType], groups: Sequence[Group]) -> HaloTable:
+    """Returns the halos as the processor's vectors have them."""
+    from hetero_cpu.machine.compiler import find_width  # LLVM
+
+    return HaloTable(network, types, groups, find_width())
+
+
+FEWEST_BYTES = 1 << 16
+"""Of a value that may lie outside: from there on a copy costs more than to change addresses, some microseconds."""
+
+
+@dataclass(slots=True, eq=False)
+class ValuePlacer:
+    """The values that are placed so far."""
+
+    network: Network
+    types: Mapping[str, TensorType]
+    constants: dict[str, Array]
+    wanted_halos: HaloTable
+    scope: Scope | None
+    """That of the symbols where sizes are some."""
+    moment: int = 1
+    """When the next step writes; inputs are copied in at 0."""
+    halos: dict[str, Halo] = field(default_factory=dict)
+    memory: Places = field(init=False)
+    prototypes: dict[str, Array] = field(default_factory=dict)
+    first_write: dict[str, int] = field(default_factory=dict)
+    readers_left: dict[str, int] = field(default_factory=dict)
+    """How many nodes still read each value, and one more for an output, which is never dead."""
+    joins: dict[str, Joined] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.memory = Places(self.readers_left)
+        for node in self.network.nodes:
+            for value in node.reads:
+                self.readers_left[value] = self.readers_left.get(value, 0) + 1
+        for value in self.network.names_of_outputs:
+            self.readers_left[value] = self.readers_left.get(value, 0) + 1
+        for name, array in self.constants.items():
+            if name in self.types:
+                self.prototypes[name] = array
+        for spec in self.network.inputs:
+            if spec.name in self.types:
+                self.place(spec.name, is_channels_last=wants_channels_last(self.network, spec.name, self.types[spec.name]))
+
+    @property
+    def places(self) -> dict[str, Block | Derived]:
+        """Value -> place."""
+        return self.memory.places
+
+    def note_readers(self, group: Group) -> None:
+        """Says that a group is planned."""
+        for value in group.reads:
+            count = group.count_readers(value)
+            self.readers_left[value] -= count
+            self.memory.note_reads(value, count)
+
+    def find_halo(self, value: str) -> Halo:
+        """Returns the zeros around the images of a value that its readers want."""
+        return self.wanted_halos.find(value)
+
+    def place(self, value: str, *, is_channels_last: bool, halo: Halo = NO_HALO) -> None:
+        """Gives a value a block of its own."""
+        has_halo = halo is not NO_HALO and halo != NO_HALO
+        block = self.memory.lay_block(
+            value, self.types[value], is_channels_last=is_channels_last, halo=halo if has_halo else NO_HALO
+        )
+        shape = block.shape
+        if has_halo:
+            self.halos[value] = halo
+        # NumPy gives an array without elements strides of 0; a block has those of its sizes, which the array in the arena has, too.
+        is_plain = not has_halo and not is_channels_last and 0 not in shape
+        lay: Any = np.empty if self.scope is None else lay_empty  # where no size is a symbol, none is looked at
+        self.prototypes[value] = lay(shape, block.dtype) if is_plain else block.lay(lay((block.nbytes,), np.uint8))
+        self.first_write[value] = 0 if value in self.network.index_of_input else self.moment
+
+    def add_views(self, group: Group, choice: Views) -> None:
+        """Makes the outputs of a group views of what it reads."""
+        for value, make in zip(group.outputs, choice.make, strict=False):
+            if not value:
+                continue
+            view = make(self.prototypes[choice.source])
+            self.prototypes[value] = view
+            if choice.source in self.constants:
+                self.constants[value] = view
+            else:
+                self.memory.add_view(value, choice.source, make)
+
+    def place_outputs(self, group: Group, recipe: Recipe) -> tuple[str, ...]:
+        """Places what a recipe writes, over an operand where nobody reads it later; returns the values."""
+        outputs = tuple(filter(None, group.outputs))
+        target = self._find_overwritten(group, recipe)
+        if target is None:
+            for value in outputs:
+                halo = self.find_halo(value) if recipe.kernels and recipe.is_channels_last else NO_HALO
+                self.place(value, is_channels_last=recipe.is_channels_last, halo=halo)
+        else:
+            self.memory.add_view(outputs[0], target, keep, is_computed=True)
+            self.prototypes[outputs[0]] = self.prototypes[target]
+            if target in self.halos:
+                self.halos[outputs[0]] = self.halos[target]
+        return outputs
+
+    def place_join(self, output: str, join: Join) -> list[Piece]:
+        """Places a concatenation, and its sources in it where they can lie there; returns the pieces that have to be copied."""
+        halo = self.find_halo(output) if join.is_channels_last and join.axis == 1 else NO_HALO
+        self.place(output, is_channels_last=join.is_channels_last, halo=halo)
+        begin, pieces = 0, []
+        for source in join.sources:
+            size = self.prototypes[source].shape[join.axis]
+            cut = (slice(None),) * join.axis + (slice(begin, begin + size),)
+            begin += size
+            root = self._find_movable(source, output, cut)
+            pieces.append(Piece(source, cut, is_moved=root is not None))
+            if root is not None:
+                self._move(root, output, cut)
+        self.joins[output] = Joined(tuple(pieces))
+        return [piece for piece in pieces if not piece.is_moved]
+
+    def find_spans(self, values: set[str], last_read: Mapping[str, int], end: int) -> dict[str, tuple[int, int]]:
+        """Returns the first and the last moment of each block, of the values that need one."""
+        spans: dict[str, tuple[int, int]] = {}
+        for value in self.places:
+            root = self.memory.find_root(value)
+            if root is None or value not in values:
+                continue
+            begin, last = spans.get(root, (end, 0))
+            written = self.first_write.get(value, end)
+            spans[root] = (min(begin, written), max(last, last_read.get(value, 0), written if written < end else 0))
+        return spans
+
+    def _find_overwritten(self, group: Group, recipe: Recipe) -> str | None:
+        """Returns the value whose memory the output takes, None if the output gets its own."""
+        (output,) = group.outputs[:1]
+        output_type = self.types[output]
+        for position in recipe.overwrites:
+            value = recipe.reads[position]
+            own_type = self.types.get(value)
+            if value in self.constants or not (own_type is output_type or own_type == output_type) or self._is_read_in_place(value):
+                continue
+            if is_channels_last(self.prototypes[value]) != recipe.is_channels_last and self.prototypes[value].ndim == 4:
+                continue
+            halo = self.find_halo(output) if recipe.kernels else NO_HALO
+            if self.halos.get(value, NO_HALO) == halo and self._is_read_once(value, recipe) and self._is_dead(value, group):
+                return value
+        return None
+
+    def _is_read_once(self, value: str, recipe: Recipe) -> bool:
+        """Says whether a step reads the memory of a value as one operand alone: another one would be read after it was written over."""
+        root = self.memory.find_root(value)
+        return len(recipe.reads) == 1 or sum([self.memory.find_root(read) == root for read in recipe.reads]) == 1
+
+    def _is_read_in_place(self, value: str) -> bool:
+        """Says whether a value is in the memory of an input that machine code may read where the caller has it."""
+        root = self.memory.find_root(value)
+        if root is None or root not in self.network.index_of_input:
+            return False
+        return value_of(self.prototypes[root].nbytes) >= FEWEST_BYTES
+
+    def _is_dead(self, value: str, group: Group) -> bool:
+        """Says whether nothing that shares memory with a value is read after this group, and all of that memory is the value."""
+        root = self.memory.find_root(value)
+        if root is None or self.places[root].inner_bytes != self.prototypes[value].nbytes:  # type: ignore[union-attr]  # roots are blocks
+            return False
+        # Of what a foreign step has read, a view may have been passed on by name.
+        read_here = {name: group.count_readers(name) for name in group.reads if self.memory.find_root(name) == root}
+        return not self.memory.is_read_later(root, read_here)
+
+    def _find_movable(self, source: str, output: str, cut: Cut) -> str | None:
+        """Returns the value whose block becomes a piece of a result, where all steps that are planned already can do with that."""
+        root = self.memory.find_root(source)
+        if root is None or root == output or not self.memory.can_move(root) or self._is_read_in_place(source):
+            return None
+        blocks = [place for place in (self.places[root], self.places[output]) if isinstance(place, Block)]
+        # Whoever shares the block must see it as it is: a reshaped or turned view could not follow.
+        prototype = self.prototypes[root]
+        followers = [self.prototypes[name] for name in self.memory.list_sharing(root)]
+        same = all((follower.shape, follower.strides) == (prototype.shape, prototype.strides) for follower in followers)
+        is_alike = len({(block.order, block.dtype, block.halo) for block in blocks}) == 1
+        return root if same and is_alike and can_stand_for(self.prototypes[output][cut], prototype) else None
+
+    def _move(self, root: str, output: str, cut: Cut) -> None:
+        """Puts a block into a piece of another one, with all values that lie in it."""
+        for name in self.memory.move(root, output, partial(take_cut, cut=cut)):
+            place = self.places[name]
+            assert isinstance(place, Derived)
+            self.prototypes[name] = place.make(self.prototypes[place.source])

@@ -1,0 +1,238 @@
+"""A plan: steps in order, and a place in the arena for each value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.network.graph import Node
+from hetero_cpu.machine.calls import NativeCall
+from hetero_cpu.operators.recipe import NO_HALO, Array, Cut, Halo, Recipe
+
+if TYPE_CHECKING:
+    from hetero_core.kernels.execution import Program
+    from hetero_cpu.machine.compiler import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A value that has memory of its own. `order` are the axes from the slowest to the fastest."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    order: tuple[int, ...]
+    halo: Halo = NO_HALO
+    """Zeros around each image, for channels last."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the array and its halo."""
+        return prod(self.padded_shape) * self.dtype.itemsize
+
+    @property
+    def inner_bytes(self) -> int:
+        """The bytes of the array alone."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def padded_shape(self) -> tuple[int, ...]:
+        """The shape with the halo."""
+        if self.halo == NO_HALO:
+            return self.shape
+        batch, channels, height, width = self.shape
+        return (batch, channels, self.halo.top + height + self.halo.bottom, self.halo.left + width + self.halo.right)
+
+    def lay(self, memory: Array) -> Array:
+        """Returns the array in the first bytes of `memory`."""
+        is_plain = self.halo == NO_HALO and self.order == tuple(range(len(self.shape)))
+        if is_plain and isinstance(memory, np.ndarray) and all(type(size) is int for size in self.shape):
+            return np.ndarray(self.shape, self.dtype, memory)
+        from hetero_cpu.symbols.arrays import invert_order, lay_in  # a plan that is read needs no symbols
+
+        if is_plain:
+            return lay_in(memory, self.shape, self.dtype)  # type: ignore[no-any-return]  # an array of NumPy or of symbols
+        shape, halo = self.padded_shape, self.halo
+        laid: Array = lay_in(memory, [shape[axis] for axis in self.order], self.dtype).transpose(invert_order(self.order))
+        if halo != NO_HALO:
+            laid = laid[:, :, halo.top : halo.top + self.shape[2], halo.left : halo.left + self.shape[3]]
+        return laid
+
+
+def keep(array: Array) -> Array:
+    """Returns the array: the place of a value that takes all of another one's memory."""
+    return array
+
+
+def take_cut(array: Array, *, cut: Cut) -> Array:
+    """Returns a part of an array."""
+    return array[cut]
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A value in the memory of another one."""
+
+    source: str
+    make: Callable[[Array], Array] = keep
+    is_computed: bool = False
+    """True for a value of its own, which is written there; False for a view, which has the elements of the other one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A node that the toolkit computes. What it returns is copied into its place, or kept as it is where it has none."""
+
+    program: Program
+    reads: tuple[str, ...]
+    placed: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """One step: a recipe or a foreign node, and the offset of the bytes that it works in."""
+
+    node: Node
+    work: Recipe | Foreign
+    writes: tuple[str, ...]
+    scratch_offset: int = 0
+    clears: tuple[str, ...] = ()
+    """The values whose halos are written before it."""
+    strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The strides in bytes of what it reads and writes as they were when it was planned."""
+
+    @property
+    def scratch(self) -> int:
+        """The bytes that it works in."""
+        return self.work.scratch if isinstance(self.work, Recipe) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """The values that lie outside the arena where the caller's arrays fit: inputs, and outputs by the values in whose block they are.
+
+    Each of these blocks has a place in the arena for the whole run all the same, for arrays that do not fit.
+    """
+
+    inputs: tuple[str, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The values whose blocks they are, inputs first."""
+        return (*self.inputs, *self.outputs.values())
+
+
+NOTHING_OUTSIDE = Outside()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A value that is joined to another one, at `cut` of it: computed in its place there where it `is_moved`, else copied."""
+
+    source: str
+    cut: Cut
+    is_moved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A value that is made of others side by side, in order."""
+
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PlanFields:
+    """The fields of an ExecutionPlan, which has a dictionary for what follows from them."""
+
+    steps: tuple[PlannedStep, ...]
+    places: Mapping[str, Block | Derived]
+    offsets: Mapping[str, int]
+    constants: Mapping[str, Array]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    arena_bytes: int
+    outside: Outside = NOTHING_OUTSIDE
+    joins: Mapping[str, Joined] = field(default_factory=dict)
+    """The values that are concatenations, and what of them is computed in its place."""
+
+
+class ExecutionPlan(_PlanFields):
+    """Steps, and where each value lies: a block at an offset, or derived from another value; what is nowhere is passed on by name."""
+
+    @cached_property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The machine code that the steps call."""
+        listed = [kernel for step in self.steps if isinstance(step.work, Recipe) for kernel in step.work.kernels]
+        if any(step.clears for step in self.steps):
+            from hetero_cpu.operators.images import make_clear  # LLVM
+
+            listed.append(make_clear())
+        return tuple(dict.fromkeys(listed))
+
+    @cached_property
+    def calls_blas(self) -> bool:
+        """True if a step may call NumPy's BLAS, whose threads are then those of the network."""
+        return self.foreign_count > 0
+
+    @property
+    def native_count(self) -> int:
+        """Number of steps that are machine code."""
+        return sum(isinstance(step.work, Recipe) and bool(step.work.kernels) for step in self.steps)
+
+    @property
+    def foreign_count(self) -> int:
+        """Number of steps that are calls of the toolkit."""
+        return sum(isinstance(step.work, Foreign) for step in self.steps)
+
+
+def count_constant_bytes(plans: Iterable[ExecutionPlan], memories: Iterable[Array] = (), *, packed: Iterable[Array] = ()) -> int:
+    """Returns the bytes of the constants that plans hold as they are; memory that several share counts once.
+
+    `memories` are those of constants beside them, and `packed` memory that is no constant, even where a plan reads constants from it.
+    """
+    spans = set(map(_find_root, memories))
+    for plan in plans:
+        foreign = (value for step in plan.steps if isinstance(step.work, Foreign) for value in step.work.program.values)
+        spans |= {_find_root(array) for array in plan.constants.values()}
+        spans |= {_find_root(array) for array in foreign if isinstance(array, np.ndarray)}
+    others = set(map(_find_root, packed))
+    return _measure(spans | others) - _measure(others)
+
+
+def _find_root(array: Array) -> tuple[int, int]:
+    """Returns where the memory that an array is a view of begins and ends."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    begin = array.__array_interface__["data"][0]
+    return begin, begin + array.nbytes
+
+
+def _measure(spans: Iterable[tuple[int, int]]) -> int:
+    """Returns the bytes that lie in any of the spans."""
+    total, reached = 0, 0
+    for begin, end in sorted(spans):
+        total += max(end - max(begin, reached), 0)
+        reached = max(end, reached)
+    return total
+
+
+def list_actions(calls: Iterable[Any], native: list[NativeCall]) -> list[Any]:
+    """Returns functions as they are, and calls of machine code, which are appended to those of the steps before, as ranges of these."""
+    actions: list[Any] = []
+    for call in calls:
+        if callable(call):
+            actions.append(call)
+            continue
+        place = len(native)
+        native.append(call)
+        if actions and isinstance(actions[-1], range):
+            actions[-1] = range(actions[-1].start, place + 1)
+        else:
+            actions.append(range(place, place + 1))
+    return actions

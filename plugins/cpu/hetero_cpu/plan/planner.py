@@ -1,0 +1,420 @@
+"""From groups to a plan: a recipe for each. Computes nothing, allocates nothing that is kept.
+
+```text
+group ── choose ──> recipe, views or join ── placing.py ──> a place for each value ── arena_layout.py ──> its offset
+```
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from hetero_core.kernels.arena import Lifetime, place_blocks
+from hetero_core.kernels.single_nodes import compile_node
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import TensorType, TypeNumbers
+from hetero_cpu.machine.memory import ALIGNMENT, align
+from hetero_cpu.operators.elementwise import join_chains
+from hetero_cpu.operators.groups import Group, form_groups
+from hetero_cpu.operators.recipe import NO_HALO, Array, Choice, Join, Recipe, Site, Views
+from hetero_cpu.operators.steps import choose_step
+from hetero_cpu.operators.weights import PackedWeights
+from hetero_cpu.plan.passes import list_static_types
+from hetero_cpu.plan.placing import FEWEST_BYTES, ValuePlacer, copy_pieces, make_halo_table
+from hetero_cpu.plan.plan import NOTHING_OUTSIDE, Block, Derived, ExecutionPlan, Foreign, Outside, PlannedStep
+from hetero_cpu.symbols.sizes import Scope, is_open, value_of
+
+AS_WRITTEN = 2
+"""The version of marshal that writes equal values alike, whoever else refers to them."""
+
+
+class AlikeGroups:
+    """The choices of one plan, whose sites share their maps."""
+
+    __slots__ = ("_choices", "_find_root", "_numbers")
+
+    def __init__(self, find_root: Callable[[str], str | None]) -> None:
+        """`find_root` returns the value whose memory a value lies in."""
+        self._find_root = find_root
+        self._numbers = TypeNumbers()
+        self._choices: dict[tuple[Any, ...], tuple[Choice | None, tuple[str, ...]]] = {}
+
+    def choose(self, site: Site) -> Choice | None:
+        """Returns `choose_step(site)`, or what that gave for a site like it, with the names of this one."""
+        described = self._describe(site)
+        if described is None:
+            return choose_step(site)
+        key, names = described
+        earlier = self._choices.get(key)
+        if earlier is None:
+            choice = choose_step(site)
+            self._choices[key] = choice, names
+            return choice
+        choice, own_names = earlier
+        return choice if choice is None or own_names == names else _rename(choice, dict(zip(own_names, names, strict=True)))
+
+    def _describe(self, site: Site) -> tuple[tuple[Any, ...], tuple[str, ...]] | None:
+        """Returns all that a step function sees of a site but names, and these in the order in which the group has them.
+
+        None if values that the group reads share memory, and for attributes that are no plain values.
+        """
+        places: dict[str, int] = {}
+        described: list[Any] = [site.readers, None if site.output_halo is NO_HALO else site.output_halo]
+        try:
+            for node in site.group.members:
+                _describe_node(node, described, places)
+        except ValueError:
+            return None
+        described += [places.get(extra.value, -1) for extra in site.group.epilogue]
+        types, constants, prototypes, halos = site.types, site.constants, site.prototypes, site.halos
+        roots = set()
+        for value in places:
+            described.append(self._numbers.find(types.get(value)))
+            if value in constants:
+                # One name, one array: others may be packed otherwise, and the plan reads this one.
+                described.append(value)
+            elif (prototype := prototypes.get(value)) is not None:
+                described += (prototype.dtype, prototype.shape, prototype.strides, halos.get(value))
+                root = self._find_root(value)
+                if root in roots:
+                    return None
+                roots.add(root)
+        return tuple(described), tuple(places)
+
+
+def _describe_node(node: Node, described: list[Any], places: dict[str, int]) -> None:
+    """Appends all of a node but names; each value gets the next of `places`. Raises: ValueError for what marshal cannot write."""
+    attributes = marshal.dumps(tuple(node.attributes.items()), AS_WRITTEN) if node.attributes else b""
+    described += (node.op_type, node.domain, node.since_version, node.opset, attributes)
+    for value in node.inputs:
+        described.append(places.setdefault(value, len(places)) if value else -1)
+    described.append(None)
+    for value in node.outputs:
+        described.append(places.setdefault(value, len(places)) if value else -1)
+
+
+def _rename(choice: Choice, names: Mapping[str, str]) -> Choice:
+    """Returns a choice for values of other names."""
+    if isinstance(choice, Recipe):
+        return Recipe(
+            tuple([names[value] for value in choice.reads]),
+            choice.bind,
+            choice.scratch,
+            choice.is_channels_last,
+            choice.overwrites,
+            choice.kernels,
+            choice.calls_functions,
+            choice.reaches,
+            choice.parts,
+        )
+    if isinstance(choice, Views):
+        return Views(names[choice.source], choice.make)
+    return Join(tuple([names[value] for value in choice.sources]), choice.axis, choice.is_channels_last)
+
+
+class ArenaLayout(NamedTuple):
+    """Distances from the begin of the arena, in bytes."""
+
+    offsets: dict[str, int]
+    """Of each block, by the name of its first value."""
+    scratch_offsets: dict[int, int]
+    """Of working memory, by the index of its step."""
+    arena_bytes: int
+
+
+def lay_arena(
+    blocks: Mapping[str, Block],
+    spans: Mapping[str, tuple[int, int]],
+    scratch_bytes: Sequence[int],
+    outside: Collection[str],
+    scope: Scope | None,
+) -> ArenaLayout:
+    """Lays out blocks that live for `spans`, first and last moment, and the working memory of each step.
+
+    `outside`: blocks that lie in the caller's memory where they can; they get a place behind all others, shared with none.
+    Step i is moment i + 1. `scope`: that of the symbols where sizes are some.
+    """
+    inner = [name for name in spans if name not in outside]
+    working = [(index, scratch) for index, scratch in enumerate(scratch_bytes) if scratch]
+    lifetimes = [Lifetime(blocks[name].nbytes, *spans[name]) for name in inner]
+    lifetimes += [Lifetime(align(scratch), index + 1, index + 1) for index, scratch in working]
+    placed, arena_bytes = place_blocks(lifetimes, alignment=ALIGNMENT) if scope is None else place_open(scope, lifetimes)
+    offsets = dict(zip(inner, placed, strict=False))
+    for name in outside:
+        offsets[name] = arena_bytes
+        arena_bytes += align(blocks[name].nbytes)
+    return ArenaLayout(offsets, dict(zip((index for index, _ in working), placed[len(inner) :], strict=True)), arena_bytes)
+
+
+def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, ...], Any]:
+    """Returns the offset of each block and the bytes of the arena, as `place_blocks` does.
+
+    Two blocks that live at the same time lie above each other as in the example, the upper one behind the end of the lower one, so they
+    are apart for all sizes.
+    """
+    plain = [Lifetime(value_of(block.nbytes), block.begin, block.end) for block in lifetimes]
+    example, _ = place_blocks(plain, alignment=ALIGNMENT)
+    offsets: list[Any] = [0] * len(lifetimes)
+    ends: list[Any] = [0] * len(lifetimes)
+    below: list[set[int]] = [set() for _ in lifetimes]
+    placed: list[int] = []
+    for index in sorted(range(len(lifetimes)), key=lambda position: (example[position], plain[position].nbytes, position)):
+        block = lifetimes[index]
+        rivals = [other for other in placed if lifetimes[other].begin <= block.end and lifetimes[other].end >= block.begin]
+        covered = set().union(*(below[other] for other in rivals)) if rivals else set()
+        nearest = [other for other in rivals if other not in covered]
+        offsets[index] = scope.find_largest([ends[other] for other in nearest]) if nearest else 0
+        ends[index] = offsets[index] + align(block.nbytes)
+        below[index] = covered.union(nearest)
+        placed.append(index)
+    return tuple(offsets), scope.find_largest([0, *ends])
+
+
+# Bytes; smaller ones stay, also for functions that look into them when they are bound.
+_LARGE_CONSTANT = 1 << 16
+
+
+def build_plan(
+    network: Network,
+    weights: PackedWeights,
+    extensions: Mapping[tuple[str, str], Any],
+    *,
+    workers: int = 1,
+    scope: Scope | None = None,
+) -> ExecutionPlan:
+    """Returns the plan of a network as `specialize_network` made it; `workers` is the most threads that machine code may have.
+
+    `scope`: that of the symbols, if some sizes are symbols.
+    """
+    types = list_static_types(network)
+    constants = {name: initializer.array for name, initializer in network.initializers.items()}
+    weights = weights.serve(network.initializers)
+    types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
+    groups = join_chains(form_groups(network, types, constants), network, types, constants)
+    placer = ValuePlacer(network, types, constants, make_halo_table(network, types, groups), scope)
+    builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer)
+    for group in groups:
+        builder.add_group(group)
+    return builder.finish()
+
+
+@dataclass(slots=True, eq=False)
+class _Builder:
+    """The plan as far as it is made."""
+
+    network: Network
+    types: Mapping[str, TensorType]
+    constants: dict[str, Array]
+    weights: PackedWeights
+    extensions: Mapping[tuple[str, str], Any]
+    workers: int
+    scope: Scope | None
+    placer: ValuePlacer
+    steps: list[PlannedStep] = field(default_factory=list)
+    alike: AlikeGroups = field(init=False)
+    last_read: dict[str, int] = field(default_factory=dict)
+    fixed: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)  # the constants that steps read as they are
+
+    def __post_init__(self) -> None:
+        self.alike = AlikeGroups(self.placer.memory.find_root)
+
+    def add_group(self, group: Group) -> None:
+        """Plans a group: by a step function, or node by node."""
+        choice = self._choose(group)
+        if group.epilogue and choice is None:
+            for node in group.members:
+                self.add_group(Group(node))
+            return
+        self.last_read.update(dict.fromkeys(group.reads, self.placer.moment))
+        if choice is None:
+            self._add_foreign(group.node)
+        elif isinstance(choice, Views):
+            self.placer.add_views(group, choice)
+        elif isinstance(choice, Join):
+            self._add_join(group, choice)
+        else:
+            self._add_step(group.name_profile(), choice, self.placer.place_outputs(group, choice))
+        self.placer.note_readers(group)
+        for value in group.reads:
+            if self.placer.readers_left[value] == 0 and value in self.constants:
+                self._drop_constant(value)
+
+    def _drop_constant(self, value: str) -> None:
+        """Takes a large constant out of the plan when no node is left to read it and no step reads it as it is."""
+        if self.constants[value].nbytes < _LARGE_CONSTANT or value in self.kept:
+            return
+        # Sites share these mappings, so no recipe keeps what was packed.
+        del self.constants[value]
+        self.placer.prototypes.pop(value, None)
+
+    def _choose(self, group: Group) -> Choice | None:
+        if group.node.bodies or not self._has_places(group):
+            return None
+        site = Site(
+            group,
+            self.types,
+            self.constants,
+            self.placer.prototypes,
+            self.weights,
+            self._list_readers(group),
+            self.placer.halos,
+            self.placer.find_halo(group.outputs[0]),
+            self.workers,
+        )
+        # Of symbols each choice may set conditions on the sizes.
+        if self.scope is None:
+            return self.alike.choose(site)
+        return choose_step(site)
+
+    def _has_places(self, group: Group) -> bool:
+        """Says whether all that a group reads is in the plan and has elements, and what it makes has a place there."""
+        for value in group.reads:
+            if value not in self.placer.prototypes or self.placer.prototypes[value].size == 0:
+                return False
+        return all(value in self.types for value in group.outputs if value)
+
+    def _list_readers(self, group: Group) -> tuple[str, ...]:
+        if not self.network.names_of_outputs.isdisjoint(group.outputs):
+            return ()
+        consumers = self.network.index_of_consumers
+        nodes = self.network.nodes
+        return tuple([nodes[index].op_type for value in group.outputs for index in consumers.get(value, ())])
+
+    def _add_foreign(self, node: Node) -> None:
+        program = compile_node(node, self.network.types, self.network.initializers, self.extensions)
+        placed: list[str | None] = []
+        for value in node.writes:
+            if value in self.types:
+                self.placer.place(value, is_channels_last=False)
+                placed.append(value)
+            else:
+                placed.append(None)
+        reads = tuple(spec.name for spec in program.inputs)
+        if None in placed:
+            # The kernel may return a view of what it reads.
+            self.fixed.update(reads)
+            self.placer.memory.fix(reads)
+        self._add_step(node, Foreign(program, reads, tuple(placed)), node.writes)
+
+    def _add_step(self, node: Node, work: Recipe | Foreign, writes: tuple[str, ...]) -> None:
+        self.kept.update(work.reads)
+        # What has no place has no strides.
+        strides = {value: self.placer.prototypes[value].strides for value in (*work.reads, *writes) if value in self.placer.places}
+        self.steps.append(PlannedStep(node, work, writes, strides=strides))
+        self.placer.moment += 1
+
+    def _add_join(self, group: Group, join: Join) -> None:
+        (output,) = group.outputs
+        copied = self.placer.place_join(output, join)
+        if copied:
+            prototypes = self.placer.prototypes
+            recipe = copy_pieces(prototypes[output], copied, prototypes, workers=self.workers)
+            self._add_step(group.name_profile(), recipe, (output,))
+
+    def finish(self) -> ExecutionPlan:
+        """Returns the plan with every block placed."""
+        end = len(self.steps) + 1
+        for value in (*self.network.names_of_outputs, *self.fixed):
+            self.last_read[value] = end
+        used = self._drop_unused_inputs()
+        spans = self.placer.find_spans(used, self.last_read, end)
+        outside = self._find_outside(used)
+        blocks = {root: block for root in spans if isinstance(block := self.placer.places[root], Block)}
+        layout = lay_arena(blocks, spans, [step.scratch for step in self.steps], outside.roots, self.scope)
+        clears: dict[int, tuple[str, ...]] = {}
+        for root, (first, _) in spans.items():
+            if root not in outside.roots and self.placer.halos.get(root, NO_HALO) != NO_HALO:
+                clears[first - 1] = (*clears.get(first - 1, ()), root)
+        for index in sorted({*layout.scratch_offsets, *clears}):
+            offset = layout.scratch_offsets.get(index, 0)
+            self.steps[index] = replace(self.steps[index], scratch_offset=offset, clears=clears.get(index, ()))
+        return ExecutionPlan(
+            tuple(self.steps),
+            {value: place for value, place in self.placer.places.items() if value in used},
+            layout.offsets,
+            {
+                name: array
+                for name, array in self.constants.items()
+                if name in self.placer.prototypes or name in self.network.initializers
+            },
+            tuple(spec.name for spec in self.network.inputs),
+            tuple(spec.name for spec in self.network.outputs),
+            layout.arena_bytes,
+            outside,
+            self.placer.joins,
+        )
+
+    def _find_outside(self, used: set[str]) -> Outside:
+        return find_outside(
+            [spec.name for spec in self.network.inputs if spec.name in used],
+            [spec.name for spec in self.network.outputs],
+            [(step.work, step.writes) for step in self.steps],
+            self.placer.places,
+            self.placer.prototypes,
+            self.placer.memory.find_root,
+        )
+
+    def _drop_unused_inputs(self) -> set[str]:
+        """Returns the values that need a place: an input that only foreign steps read is handed to them as it came."""
+        needed = {value for step in self.steps if isinstance(step.work, Recipe) for value in (*step.work.reads, *step.writes)}
+        needed |= {place.source for place in self.placer.places.values() if isinstance(place, Derived)}
+        inputs = self.network.index_of_input
+        return {
+            value
+            for value, place in self.placer.places.items()
+            if value not in inputs or value in needed or isinstance(place, Derived)
+        }
+
+
+def find_outside(
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    steps: Iterable[tuple[Recipe | Foreign, Sequence[str]]],
+    places: Mapping[str, Block | Derived],
+    prototypes: Mapping[str, Array],
+    find_root: Callable[[str], str | None],
+) -> Outside:
+    """Returns the values that may lie outside: large, in one piece in C order, and only machine code touches their memory.
+
+    `steps`: what computes, and the values that it writes. An input must not be written, and nothing of it be an output; an output must be
+    all of its block, and no other output share that.
+    """
+    from hetero_cpu.symbols.sizes import value_of  # a plan that is read needs no symbols
+
+    fixed: set[str | None] = set()
+    written: set[str | None] = set()
+    for work, writes in steps:
+        roots = {find_root(value) for value in writes}
+        written |= roots
+        if isinstance(work, Foreign) or not work.kernels or work.calls_functions:
+            fixed |= roots | {find_root(value) for value in work.reads}
+    # An input that lies in another block is copied into it.
+    fixed |= {root for value in inputs if (root := find_root(value)) != value}
+    roots_of_outputs = [find_root(value) for value in outputs]
+
+    def may_move(root: str) -> bool:
+        block = places[root]
+        if not isinstance(block, Block) or block.halo != NO_HALO:
+            return False
+        # A size that is open grows: a class that was made for few keys serves many.
+        is_large = is_open(block.nbytes) or value_of(block.nbytes) >= FEWEST_BYTES
+        return is_large and root not in fixed and prototypes[root].flags.c_contiguous
+
+    def is_whole(value: str, root: str) -> bool:
+        return prototypes[value].nbytes == prototypes[root].nbytes and prototypes[value].flags.c_contiguous
+
+    read = [value for value in inputs if find_root(value) == value and value not in written and value not in roots_of_outputs]
+    own = [
+        (value, root)
+        for value, root in zip(outputs, roots_of_outputs, strict=True)
+        if root is not None and root in written and root not in inputs and roots_of_outputs.count(root) == 1
+    ]
+    outside = Outside(
+        tuple(value for value in read if may_move(value)),
+        {value: root for value, root in own if may_move(root) and is_whole(value, root)},
+    )
+    return outside if outside.roots else NOTHING_OUTSIDE

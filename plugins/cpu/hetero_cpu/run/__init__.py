@@ -1,0 +1,1 @@
+"""Runs of plans: their memory, threads and checks."""

@@ -1,0 +1,425 @@
+"""A plan with memory: the arena, the arrays in it, and the calls of a run. Used by one run at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from functools import partial
+from operator import length_hint
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.contract import CancelToken, OwnOutputs, RunContext
+from hetero_core.errors import RequestCancelledError
+from hetero_core.limits import RunLimits
+from hetero_core.network.graph import Node
+from hetero_core.profile import Profile
+from hetero_cpu.machine.memory import OutputMemory, allocate_arena
+from hetero_cpu.operators.recipe import Array, Call
+from hetero_cpu.plan.open_plan import ArrayMark, Described, NumberMark, OpenPlan, OpenStep, list_leaves
+from hetero_cpu.plan.plan import Foreign
+from hetero_cpu.symbols.evaluation import Products
+
+if TYPE_CHECKING:
+    from hetero_cpu.machine.program import NativeProgram, Team
+    from hetero_cpu.run.caches import AppendedCaches
+
+
+_MOST_JOINED = 32
+"""Steps of machine code between which a run does not check for cancellation."""
+
+
+class CurrentRun:
+    """The state of the current run, shared by calls: cancellation, limits, helper threads, the values without a place in the arena."""
+
+    __slots__ = ("limits", "passed", "team", "token")
+
+    def __init__(self) -> None:
+        self.token = CancelToken()
+        self.limits: RunLimits | None = None
+        self.team: Any = None
+        self.passed: dict[str, Any] = {}
+
+    def is_cancelled(self) -> bool:
+        """Says whether the caller has given up."""
+        return self.token.is_set
+
+    def stop_before(self, node: Node) -> None:
+        """Raises RequestCancelledError if the caller has given up."""
+        if self.token.is_set:
+            raise RequestCancelledError(f"cancelled before node {node.label}")
+
+
+@dataclass(frozen=True, slots=True)
+class BoundStep:
+    """The node that a profile and errors name, and what is called: functions, and ranges of the program of machine code."""
+
+    node: Node
+    actions: tuple[Call | range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallList:
+    """The calls of a run in order, and the node of each."""
+
+    calls: tuple[Call, ...]
+    nodes: tuple[Node, ...]
+
+    def run(self) -> None:
+        """Calls them. Raises: what a call raises, with its node as a note."""
+        left = iter(self.calls)
+        try:
+            for call in left:
+                call()
+        except Exception as error:
+            note_node(error, self.nodes[len(self.calls) - length_hint(left) - 1])
+            raise
+
+
+class StepCalls:
+    """The bound steps of a plan: one list of calls, or step by step where a profile or limits are to know of each."""
+
+    __slots__ = ("_current", "_program", "_steps", "_strides", "run_unwatched")
+
+    def __init__(self, steps: Sequence[BoundStep], current: CurrentRun, program: Any) -> None:
+        self._steps, self._current, self._program = steps, current, program
+        # What a run does where nobody wants the times of single steps: as few calls as possible.
+        self._strides = join_steps(steps)
+        self.run_unwatched = list_calls(self._strides, current, program).run
+
+    def run(self, profile: Profile | None, limits: RunLimits | None) -> None:
+        """Runs all steps. Raises: what a step raises, with its node as a note; RequestCancelledError; what limits raise."""
+        if profile is None and limits is None:
+            self.run_unwatched()
+            return
+        for step in self._strides if profile is None else self._steps:
+            self._current.stop_before(step.node)
+            if limits is not None:
+                limits.enter(step.node.label)
+            began = perf_counter()
+            try:
+                for action in step.actions:
+                    bind_action(action, self._current, self._program)()
+            except Exception as error:
+                note_node(error, step.node)
+                raise
+            if profile is not None:
+                profile.add(step.node, perf_counter() - began)
+
+
+def note_node(error: Exception, node: Node) -> None:
+    """Notes which node was running, where nobody within it has said so."""
+    if not isinstance(error, RequestCancelledError) and not getattr(error, "__notes__", ()):
+        error.add_note(f"while running node {node.label}")
+
+
+def list_calls(steps: Iterable[BoundStep], current: CurrentRun, program: Any) -> CallList:
+    """Returns the calls of steps, with a check for cancellation before each step."""
+    calls: list[Call] = []
+    nodes: list[Node] = []
+    for step in steps:
+        own: list[Call] = [
+            partial(current.stop_before, step.node),
+            *[bind_action(action, current, program) for action in step.actions],
+        ]
+        calls += own
+        nodes += [step.node] * len(own)
+    return CallList(tuple(calls), tuple(nodes))
+
+
+def bind_action(action: Call | range, current: CurrentRun, program: Any) -> Call:
+    """Returns a call; of a range of the program, with the team of the run that is under way."""
+    if not isinstance(action, range):
+        return action
+    begin, end = action.start, action.stop
+    return lambda: program.run(begin, end, current.team)
+
+
+def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
+    """Returns the steps with runs of machine code that follow one another as one, under the name of the first; cancelling waits for one."""
+    joined: list[BoundStep] = []
+    for step in steps:
+        before = joined[-1].actions[-1] if joined and joined[-1].actions else None
+        after = step.actions[0] if step.actions else None
+        fits = len(step.actions) == 1 and isinstance(before, range) and isinstance(after, range) and before.stop == after.start
+        if fits and isinstance(before, range) and isinstance(after, range) and after.stop - before.start <= _MOST_JOINED:
+            last = joined[-1]
+            joined[-1] = BoundStep(last.node, (*last.actions[:-1], range(before.start, after.stop)))
+        else:
+            joined.append(step)
+    return tuple(joined)
+
+
+def _fits(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Says whether machine code may write an output into an array of the caller."""
+    flags = array.flags
+    return array.shape == shape and array.dtype == dtype and flags.c_contiguous and flags.aligned and flags.writeable
+
+
+class WrongTypeError(Exception):
+    """A kernel made another type than was inferred, so that the plan does not hold; never leaves the device."""
+
+
+def make_silence() -> Context:
+    """Returns an empty context in which NumPy's functions let infinities and NaN arise; 0.05 us to enter, `np.errstate` takes 0.8."""
+    silence = Context()
+    silence.run(np.seterr, all="ignore")
+    return silence
+
+
+def bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array], current: CurrentRun) -> Call:
+    """Returns the call of a node of the toolkit on arrays by name, or on what was passed on by name."""
+    passed = current.passed
+
+    def call() -> None:
+        results = work.program.run(
+            tuple(arrays[value] if value in arrays else passed[value] for value in work.reads),
+            is_cancelled=current.is_cancelled,
+            limits=current.limits,
+        )
+        for value, place, result in zip(writes, work.placed, results, strict=True):
+            if place is None:
+                passed[value] = result
+            else:
+                _copy_result(arrays[place], result, value)
+
+    return call
+
+
+def _copy_result(target: Array, result: Any, value: str) -> None:
+    if result.shape != target.shape or result.dtype != target.dtype:
+        raise WrongTypeError(f"value '{value}' is {result.dtype}{list(result.shape)}, not {target.dtype}{list(target.shape)}")
+    np.copyto(target, result)
+
+
+def lay_input(array: Any) -> Any:
+    """Returns an input in C order; only caches that grow come in another order."""
+    return array if not isinstance(array, np.ndarray) or array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def own_value(value: Any, memory: Array) -> Any:
+    """Returns a value that was passed on by name, copied where it lies in the arena, which the next run writes."""
+    if isinstance(value, list):
+        return [own_value(element, memory) for element in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    if np.may_share_memory(value, memory):
+        return np.array(value, order="C")
+    return np.ascontiguousarray(value) if value.ndim else value
+
+
+class Rebound:
+    """A function of a step: the list of calls holds this, and binding to other sizes gives it other arrays and numbers."""
+
+    __slots__ = ("action", "arrays", "call", "has_numbers")
+
+    def __init__(self, action: Any) -> None:
+        """`action`: as the plan has it, with marks for arrays and numbers."""
+        self.action, self.call = action, action
+        parts = list_leaves(action)
+        self.arrays = frozenset([part.index for part in parts if type(part) is ArrayMark])
+        self.has_numbers = any(type(part) is NumberMark for part in parts)
+
+    def __call__(self) -> None:
+        """Calls it for the sizes that it was bound to last."""
+        self.call()
+
+
+class Instance:
+    """Not safe for threads: one run uses it at a time."""
+
+    def __init__(self, plan: OpenPlan, appended: Collection[str] = ()) -> None:
+        """`appended`: outputs that nobody but the network reads in its next run, so that they need not be in C order."""
+        self._plan = plan
+        self._current = CurrentRun()
+        self._memory = np.empty(0, np.uint8)
+        self._begin = 0
+        self._products: Products | None = None
+        self._index_of_root = {root: index for index, root in enumerate(plan.roots)}
+        self._program = _open_program(plan) if plan.calls else None
+        # What the numbers of calls were made of last.
+        self._begins: list[int] = []
+        self._silence = None if plan.plan.foreign_count else make_silence()
+        self._late: tuple[Array, ...] = ()
+        self._tables: list[Array] = []
+        self._table_begins: list[int] = []
+        outside = plan.plan.outside
+        self._inputs = [(value, self._index_of_root[value] if value in outside.inputs else None) for value in plan.inputs]
+        self._outputs = [(value, value in outside.outputs) for value in plan.plan.outputs]
+        index_of_output, arrays = plan.numbers.outputs, plan.numbers.laid
+        self._position_of_output = {value: position for position, value in enumerate(plan.plan.outputs)}
+        room = 1.0 if plan.sizes.is_single else 1.125
+        self._lent = [
+            (value, self._index_of_root[root], index := index_of_output[value], OutputMemory(arrays[index][0], room=room))
+            for value, root in outside.outputs.items()
+        ]
+        lent = set(index_of_output.values())
+        self._in_arena = [index for index in range(len(arrays)) if index not in lent]
+        self._described: Described | None = None
+        self._laid: dict[int, Array] = {}
+        self._arrays = dict(plan.constants)
+        self._rebound: list[Rebound] = []
+        steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
+        self._calls = StepCalls(steps, self._current, self._program)
+        self._appended = self._find_appended(appended)
+
+    def _find_appended(self, outputs: Collection[str]) -> AppendedCaches | None:
+        """Returns the caches among outputs that only the next run reads; None if there are no such caches."""
+        if not outputs or self._program is None or self._plan.sizes.is_single:
+            return None
+        from hetero_cpu.run.caches import AppendedCaches, list_appending  # machine code of attention
+
+        appending = list_appending(self._plan, outputs)
+        return AppendedCaches(appending, self._program.numbers, self._plan) if appending else None
+
+    def _list_actions(self, step: OpenStep) -> tuple[Any, ...]:
+        """Returns what a step calls, whatever the sizes."""
+        if step.foreign is not None:
+            return (bind_foreign(step.foreign, step.writes, self._arrays, self._current),)
+        actions = [action if isinstance(action, range) else Rebound(action) for action in step.actions]
+        self._rebound += [action for action in actions if isinstance(action, Rebound)]
+        return tuple(actions)
+
+    def run(self, products: Products, inputs: Sequence[Any], context: RunContext, team: Team | None = None) -> tuple[Any, ...]:
+        """Returns the outputs in arrays of their own, or in those that the context brings; a team helps with machine code.
+
+        Raises: RequestCancelledError when the context is cancelled between two steps; WrongTypeError. Errors carry the node as a note.
+        """
+        if products is not self._products:
+            self._bind(products)
+        described = self._described
+        assert described is not None, "it is bound"
+        current = self._current
+        current.token, current.limits, current.team = context.token, context.limits, team
+        try:
+            outside: dict[str, Array] = {}
+            begins = [0] * len(self._index_of_root)
+            for (value, root), array in zip(self._inputs, (*inputs, *self._late), strict=True):
+                if root is not None:
+                    flags = array.flags
+                    is_laid = flags.c_contiguous or (self._appended is not None and root in self._appended.pasts)
+                    whole = array if is_laid and flags.aligned else np.ascontiguousarray(array)
+                    outside[value], begins[root] = whole, whole.__array_interface__["data"][0]
+                elif value in self._arrays:
+                    self._arrays[value][...] = array
+                else:
+                    current.passed[value] = lay_input(array)
+            caches = {} if self._appended is None else self._open_caches(self._appended, described, outside, begins, context)
+            presets = context.outputs if context.owns_outputs else None
+            for value, root, index, memory in self._lent:
+                shape = described.laid[index][1]
+                preset = None if presets is None else presets[self._position_of_output[value]]
+                own = caches.get(value, preset)
+                if own is not None and (value in caches or _fits(own, shape, memory.dtype)):
+                    outside[value], begins[root] = own, own.__array_interface__["data"][0]
+                else:
+                    outside[value], begins[root] = memory.take(shape)
+            self._move(begins)
+            if self._appended is not None:
+                self._appended.write()
+            if self._silence is not None and context.profile is None and context.limits is None:
+                self._silence.run(self._calls.run_unwatched)
+            else:
+                with np.errstate(all="ignore"):
+                    self._calls.run(context.profile, context.limits)
+            return self._take_out(outside, context.outputs)
+        finally:
+            current.team = None
+            current.passed.clear()
+
+    def _open_caches(
+        self, appended: AppendedCaches, described: Described, outside: dict[str, Array], begins: list[int], context: RunContext
+    ) -> dict[str, Array]:
+        """Returns the outputs that this run appends to, in memory that grows; `outside` and `begins` get inputs as the calls read them.
+
+        With limits, which count bytes, and with arrays of the caller's, of which some may overlap, nothing grows.
+        """
+        pasts = {root: outside[value] for value, root in self._inputs if root in appended.pasts}
+        is_bare = context.limits is None and context.outputs is None
+        shapes = {value: described.laid[index][1] for value, _, index, _ in self._lent}
+        caches = appended.open(pasts, shapes, can_grow=is_bare)
+        for value, root in self._inputs:
+            if root in appended.pasts:
+                outside[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
+        return caches
+
+    def _bind(self, products: Products) -> None:
+        """Has all numbers and arrays those for other sizes."""
+        # A binding that has failed is no longer known.
+        before = None if self._products is None else self._described
+        self._products = None
+        plan = self._plan
+        need = plan.measure_arena(products)
+        if need > self._memory.nbytes:
+            self._memory = allocate_arena(need if plan.sizes.is_single else need + need // 4)
+            self._begin, before = int(self._memory.ctypes.data), None
+        described = plan.describe(products)
+        if self._program is not None:
+            self._begins = []
+            chunks = plan.bind_chunks(products)
+            if chunks is not None:
+                self._program.set_chunks(plan.chunk_rows, chunks)
+            self._tables = plan.bind_tables(described.tables)
+            self._table_begins = [int(table.ctypes.data) for table in self._tables]
+            if self._appended is not None:
+                self._appended.bind(products)
+        self._lay(described, before)
+        self._late = plan.compute_late(described.elements)
+        self._described = described
+        self._products = products
+
+    def _lay(self, described: Described, before: Described | None) -> None:
+        """Lays the arrays that are touched by name or function, but those that lie where they lay `before`."""
+        plan, places, memory = self._plan, described.laid, self._memory.data
+        moved = [index for index in self._in_arena if before is None or places[index] != before.laid[index]]
+        for index in moved:
+            address, shape, strides = places[index]
+            self._laid[index] = np.ndarray(shape, plan.numbers.laid[index][0], memory, address, strides)
+        for name, index in plan.numbers.inside.items():
+            self._arrays[name] = self._laid[index]
+        has_other_numbers = before is None or described.extra != before.extra
+        for step in self._rebound:
+            if (step.has_numbers and has_other_numbers) or before is None or not step.arrays.isdisjoint(moved):
+                step.call = plan.bind_action(step.action, described.extra, self._laid)
+
+    def _move(self, roots: Sequence[int]) -> None:
+        """Has the program work where the memory of each root begins."""
+        begins = [self._begin, *roots, *self._table_begins]
+        if self._program is None or self._products is None or begins == self._begins:
+            return
+        self._program.numbers[self._plan.rows] = self._plan.bind_numbers(self._products, begins)
+        self._begins = begins
+
+    def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
+        outputs: list[Any] = []
+        # The caller's own arrays may lie anywhere, and so may what was passed on by name.
+        are_own = presets is None
+        for index, (value, is_outside) in enumerate(self._outputs):
+            preset = None if presets is None else presets[index]
+            place = own_outputs[value] if is_outside else self._arrays.get(value)
+            if place is None:
+                outputs.append(own_value(self._current.passed[value], self._memory))
+                are_own = False
+            elif preset is place:
+                outputs.append(preset)
+            elif preset is not None and preset.shape == place.shape and preset.dtype == place.dtype:
+                preset[...] = place
+                outputs.append(preset)
+            else:
+                outputs.append(place if is_outside else place.copy())
+        return OwnOutputs(outputs) if are_own else tuple(outputs)
+
+
+def _open_program(plan: OpenPlan) -> NativeProgram:
+    """Returns the program of a plan with the numbers that are the same for all sizes."""
+    from hetero_cpu.machine.program import NativeProgram  # LLVM
+
+    program = NativeProgram(plan.calls, is_open=True)
+    calls, chunks = plan.numbers.counts[:2]
+    constants = plan.numbers.table.constants
+    program.numbers[:] = constants[:calls]
+    program.set_chunks(np.arange(chunks), constants[calls : calls + chunks])
+    return program

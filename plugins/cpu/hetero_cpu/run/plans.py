@@ -1,0 +1,153 @@
+"""A plan in use by one network, and the ways to have one compiled: at once, or behind runs of the toolkit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.contract import RunContext
+from hetero_core.limits import RunLimits
+from hetero_cpu.plan.open_plan import OpenPlan
+from hetero_cpu.run.instance import Instance
+from hetero_cpu.symbols.size_class import Signature
+
+if TYPE_CHECKING:  # a network that NumPy runs needs neither
+    from hetero_cpu.machine.compiler import Kernel
+    from hetero_cpu.machine.program import TeamPool
+
+logger = logging.getLogger(__name__)
+
+
+class PlanInUse:
+    """A plan, and its instances that no run has. `is_refuted`: a run has shown that it is wrong, or made of wrong types.
+
+    `needs_check`: its next run is computed twice. `calls_blas`: a run without limits may call NumPy's BLAS. `appended`: outputs that
+    only the next run reads, to which a run may append in place.
+    """
+
+    __slots__ = ("_fixed_products", "_free", "appended", "calls_blas", "is_refuted", "needs_check", "opened", "plan")
+
+    def __init__(self, opened: OpenPlan) -> None:
+        self.opened, self.plan = opened, opened.plan
+        self.calls_blas = self.plan.foreign_count > 0 or opened.late_calls_toolkit
+        self.appended: frozenset[str] = frozenset()
+        self.is_refuted = self.needs_check = False
+        self._free: list[Instance] = []
+        # A plan of one set of input shapes has no sizes to look up.
+        self._fixed_products = opened.match(opened.sizes.write_signature(())) if opened.sizes.is_single else None
+
+    @property
+    def is_native(self) -> bool:
+        """True if machine code alone runs it."""
+        return bool(self.plan.kernels) and not self.plan.foreign_count and not self.is_refuted
+
+    def covers(self, signature: Signature) -> bool:
+        """Says whether a set of input shapes is of the class."""
+        return self.opened.match(signature) is not None
+
+    def measure(self, inputs: tuple[Any, ...]) -> int:
+        """Returns the bytes of the arena of a run."""
+        return self.opened.measure_arena(self._find_products(inputs))
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext, teams: TeamPool | None) -> tuple[Any, ...]:
+        """Returns the outputs. Raises: WrongTypeError; what the steps raise."""
+        products = self._find_products(inputs)
+        try:
+            instance = self._free.pop()
+        except IndexError:
+            instance = Instance(self.opened, self.appended)
+        try:
+            if teams is None or not self.plan.kernels:
+                return instance.run(products, inputs, context)
+            with teams.lease() as team:
+                return instance.run(products, inputs, context, team)
+        finally:
+            self._free.append(instance)
+
+    def _find_products(self, inputs: tuple[Any, ...]) -> tuple[int, ...]:
+        if self._fixed_products is not None:
+            return self._fixed_products
+        products = self.opened.match(tuple([getattr(array, "shape", None) for array in inputs]))
+        assert products is not None, "a plan runs for sizes of its class"
+        return products
+
+
+Planning = Generator["Kernel", None, PlanInUse]
+"""Yields the kernels of a plan, then packs its weights and returns it."""
+
+
+def has_room(limits: RunLimits, nbytes: int) -> bool:
+    """Says whether a run may have so many bytes beside those that it holds."""
+    return limits.memory_limit is None or limits.held + nbytes <= limits.memory_limit
+
+
+def has_interpreters(workers: int) -> bool:
+    """Says whether the kernels that all plans need are compiled already."""
+    from hetero_cpu.machine.compiler import COMPILER  # LLVM
+    from hetero_cpu.machine.interpreter import list_interpreters
+
+    return COMPILER.load_stored(list_interpreters(workers))
+
+
+def load_plan(planning: Planning) -> PlanInUse | None:
+    """Returns the plan if all of its kernels are shipped or stored; None if one has to be compiled."""
+    from hetero_cpu.machine.compiler import COMPILER  # LLVM
+
+    try:
+        while COMPILER.load_stored([next(planning)]):
+            pass
+    except StopIteration as stop:
+        plan: PlanInUse = stop.value
+        return plan
+    planning.close()
+    return None
+
+
+def compile_plan(planning: Planning, workers: int) -> PlanInUse:
+    """Returns the plan when its kernels are compiled."""
+    from hetero_cpu.machine.compiler import COMPILER  # LLVM
+
+    plans: list[PlanInUse] = []
+    try:
+        COMPILER.compile_all(_list_kernels(planning, workers, plans))
+    finally:
+        COMPILER.rest()
+    return plans[0]
+
+
+def order_plan(
+    planning: Planning,
+    take_over: Callable[[PlanInUse | None, BaseException | None], None],
+    *,
+    is_wanted: Callable[[], bool],
+    begin: Event,
+    workers: int,
+) -> None:
+    """Has a plan made and compiled by the background thread of the process, then handed to `take_over`."""
+    from hetero_cpu.machine.background import BACKGROUND
+
+    plans: list[PlanInUse] = []
+    BACKGROUND.order(
+        _list_kernels(planning, workers, plans),
+        lambda error: take_over(plans[0] if plans else None, error),
+        is_wanted=is_wanted,
+        begin=begin,
+    )
+
+
+def _list_kernels(planning: Planning, workers: int, plans: list[PlanInUse]) -> Iterator[Kernel]:
+    """Yields the kernels that all plans need, then those of this plan, which is appended to `plans`; LLVM compiles while it is made."""
+    from hetero_cpu.machine.interpreter import list_interpreters
+
+    yield from list_interpreters(workers)
+    plans.append((yield from planning))
+
+
+def warn_of_error(error: BaseException | None, network: str) -> None:
+    """Logs that a network stays with the toolkit because of an error; a dropped order is no error."""
+    from hetero_cpu.machine.background import OrderDroppedError
+
+    if error is not None and not isinstance(error, OrderDroppedError):
+        logger.warning("network '%s' goes on node by node: its kernels could not be compiled: %s", network, error)

@@ -1,0 +1,1 @@
+"""Sizes, expressions of symbols, and what holds for them."""

@@ -1,0 +1,385 @@
+"""A network for all sizes of a class: its types with symbols, and constants that are computed when a plan is bound."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from hetero_core.kernels.execution import Program
+from hetero_core.kernels.program import compile_program
+from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.known_values import compute_elements, computes_shapes
+from hetero_core.network.operators import REFUSALS, Shape, SizedNode, UnknownError, infer_sizes
+from hetero_core.network.types import TensorType, ValueSpec
+from hetero_cpu.symbols.size_class import Signature
+from hetero_cpu.symbols.sizes import Scope, is_open, value_of
+from hetero_cpu.symbols.terms import NotOpenError
+
+Elements = np.ndarray[Any, Any]
+
+logger = logging.getLogger(__name__)
+
+_MOST_ELEMENTS = 64
+_INTEGERS = ("int32", "int64")
+_REARRANGING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators that keep the elements of their first input in order."""
+_COMPARING = ("Greater", "Less", "Range")
+"""Operators whose result would hold for few sizes: it is computed when a plan is bound."""
+_WITH_INDICES = ("Dropout", "MaxPool")
+"""Operators whose second output follows from all sizes of the first."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenShapes:
+    """`shapes` of values; `elements` of those that follow from shapes; `derived`: all that follows from shapes and constants alone."""
+
+    network: Network
+    scope: Scope
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    elements: dict[str, Elements] = field(default_factory=dict)
+    derived: set[str] = field(default_factory=set)
+    fixed: set[str] = field(default_factory=set)
+    """Derived values that are the same for all sizes: what follows from sizes that are not open."""
+    finite: set[str] = field(default_factory=set)
+    """Derived floats without infinities and NaN, whatever the sizes."""
+
+    def read(self, value: str) -> Elements | None:
+        """Returns the elements of a value; None unless it is a small array of integers."""
+        known = self.elements.get(value)
+        if known is not None:
+            return known
+        constant = self.network.initializers.get(value)
+        if constant is None or constant.dtype not in _INTEGERS or prod(constant.shape) > _MOST_ELEMENTS:
+            return None
+        return constant.array.astype(object)
+
+    def read_numbers(self, value: str) -> Sequence[Any] | None:
+        """Returns the numbers of a small integer value or of a constant of floats; None for all other values."""
+        elements = self.read(value)
+        if elements is not None:
+            return list(elements.reshape(-1).tolist())
+        constant = self.network.initializers.get(value)
+        if constant is None or constant.dtype != "float32" or prod(constant.shape) > _MOST_ELEMENTS:
+            return None
+        return list(constant.array.reshape(-1).tolist())
+
+    def view(self, node: Node) -> SizedNode:
+        """Returns a node as rules of sizes ask for it."""
+        constants, shapes = self.network.initializers, self.shapes
+        known = [constants[value].shape if value in constants else shapes.get(value) for value in node.inputs]
+        return SizedNode(node, known, self.read_numbers)
+
+    def find_shape(self, value: str) -> Shape:
+        """Returns the shape of a value. Raises: UnknownError."""
+        constant = self.network.initializers.get(value)
+        if constant is not None:
+            return constant.shape
+        if value not in self.shapes:
+            raise UnknownError(value)
+        return self.shapes[value]
+
+
+def infer_open_shapes(network: Network, inputs: Mapping[str, Shape], example: Network, scope: Scope) -> OpenShapes:
+    """Returns the shapes of a network whose inputs have such shapes; `example` is the same network with the sizes of the example.
+
+    Raises: NotOpenError, also where a rule and the example differ.
+    """
+    open_shapes = OpenShapes(network, scope, dict(inputs))
+    for node in network.nodes:
+        is_derived = bool(node.writes) and not node.bodies and _follows_from_shapes(node, open_shapes)
+        try:
+            if node.bodies or (len(node.writes) > 1 and node.op_type in _WITH_INDICES):
+                raise UnknownError(node.op_type)
+            shapes: Sequence[Shape | None] = infer_sizes(open_shapes.view(node))
+        except REFUSALS:
+            shapes = _pin_node(node, open_shapes, example)
+        for value, shape in zip(node.outputs, shapes, strict=False):
+            if value and shape is not None:
+                open_shapes.shapes[value] = shape
+        if is_derived:
+            open_shapes.derived.update(node.writes)
+            _compute(node, open_shapes)
+            if all(_is_fixed(value, open_shapes) for value in node.reads):
+                open_shapes.fixed.update(node.writes)
+            if _is_finite(node, open_shapes):
+                open_shapes.finite.update(node.writes)
+    for value, shape in open_shapes.shapes.items():
+        known = _read_example(example, value)
+        if known is not None and known != tuple(value_of(size) for size in shape):
+            raise NotOpenError(f"value '{value}' is {known}, not {[value_of(size) for size in shape]}")
+    return open_shapes
+
+
+def _read_example(example: Network, value: str) -> tuple[int, ...] | None:
+    constant = example.initializers.get(value)
+    if constant is not None:
+        return tuple(constant.shape)
+    known = example.type_of(value)
+    if not isinstance(known, TensorType) or known.shape is None or any(not isinstance(size, int) for size in known.shape):
+        return None
+    return tuple(size for size in known.shape if isinstance(size, int))
+
+
+def _follows_from_shapes(node: Node, open_shapes: OpenShapes) -> bool:
+    if node.op_type in ("Shape", "Size") and not node.domain:
+        return True
+    constants = open_shapes.network.initializers
+    return bool(node.reads) and all(value in open_shapes.derived or value in constants for value in node.reads)
+
+
+def _is_fixed(value: str, open_shapes: OpenShapes) -> bool:
+    """Tells whether a value is a constant, or follows from sizes that are not open."""
+    if value in open_shapes.elements:
+        return not any(is_open(number) for number in open_shapes.elements[value].reshape(-1))
+    return value in open_shapes.network.initializers or value in open_shapes.fixed
+
+
+def _is_finite(node: Node, open_shapes: OpenShapes) -> bool:
+    def holds(value: str) -> bool:
+        constant = open_shapes.network.initializers.get(value)
+        if constant is None:
+            return value in open_shapes.finite or value in open_shapes.elements
+        return constant.dtype != "float32" or bool(np.isfinite(constant.array).all())
+
+    if node.op_type == "Where":
+        return all(holds(value) for value in node.inputs[1:])
+    if node.op_type in ("Range", "LessOrEqual", "Less", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or"):
+        return True
+    if node.op_type in (
+        "Shape",
+        "Size",
+        "Cast",
+        "ConstantOfShape",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Transpose",
+    ):
+        return all(holds(value) for value in node.inputs[:1])
+    if node.op_type in ("Add", "Concat", "Max", "Min", "Mul", "Sub"):
+        return all(holds(value) for value in node.inputs)
+    return node.op_type in ("Unsqueeze", "Tile", "Trilu", "Cos", "Sin", "Neg") and holds(node.inputs[0])
+
+
+def _pin_node(node: Node, open_shapes: OpenShapes, example: Network) -> Sequence[Shape | None]:
+    """Returns the shapes that the example has; the sizes that the node reads have these values in the whole class."""
+    numbers: list[Any] = []
+    for value in node.reads:
+        numbers += open_shapes.shapes.get(value, ())
+        if value in open_shapes.elements:
+            numbers += open_shapes.elements[value].reshape(-1).tolist()
+    logger.debug("node %s is planned for one set of the sizes that it reads", node.label)
+    are_known = all(value in open_shapes.shapes or value in open_shapes.network.initializers for value in node.reads)
+    if (
+        not are_known
+        or node.bodies
+        or any(value in open_shapes.derived and value not in open_shapes.elements for value in node.reads)
+    ):
+        numbers = [size for shape in open_shapes.shapes.values() for size in shape]
+    for number in numbers:
+        int(number)
+    return [_read_example(example, value) if value else None for value in node.outputs]
+
+
+def _compute(node: Node, open_shapes: OpenShapes) -> None:
+    """Computes the elements of what follows from shapes, where they are few integers; the rest is computed when a plan is bound."""
+    shape = open_shapes.shapes.get(node.outputs[0])
+    if shape is None or any(is_open(size) for size in shape) or prod(shape) > _MOST_ELEMENTS or len(node.writes) != 1:
+        return
+    try:
+        elements = _evaluate(node, open_shapes)
+    except REFUSALS:
+        return
+    if elements is not None:
+        filled = np.empty(shape, object)
+        filled[...] = np.asarray(elements, object).reshape(shape)
+        open_shapes.elements[node.outputs[0]] = filled
+
+
+def _evaluate(node: Node, open_shapes: OpenShapes) -> Any:
+    if node.op_type in ("Shape", "Size"):
+        return compute_elements(node, (np.array(open_shapes.find_shape(node.inputs[0]), object),))
+    reads = tuple(open_shapes.read(value) if value else None for value in node.inputs)
+    if any(elements is None for elements in reads):
+        return None
+    if node.op_type in _REARRANGING:
+        return reads[0]
+    return compute_elements(node, reads) if computes_shapes(node) and node.op_type not in _COMPARING else None
+
+
+@dataclass(frozen=True)
+class OpenNetwork:
+    """`network` with symbols in its types; `symbols`: of each, by its atom, the input and the axis that have it; `shapes` of the origin."""
+
+    network: Network
+    scope: Scope
+    symbols: Mapping[int, tuple[tuple[int, int], ...]]
+    shapes: OpenShapes
+
+
+class LateConstant(Initializer):
+    """A constant that follows from the sizes of the inputs. Reading its elements pins these sizes."""
+
+    __slots__ = ("elements", "example", "is_finite", "open_shapes")
+
+    def __init__(
+        self, example: Initializer, shape: Shape, elements: Elements | None, open_shapes: OpenShapes, *, is_finite: bool
+    ) -> None:
+        super().__init__(example.dtype, shape, lambda: example.array)
+        self.example, self.elements, self.open_shapes, self.is_finite = example, elements, open_shapes, is_finite
+
+    @property
+    def array(self) -> Any:
+        """The elements as symbols, or what pins all sizes when it is looked into."""
+        return LateElements(self) if self.elements is None else self.elements
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the example."""
+        self.pin()
+        return self.example.digest
+
+    def pin(self) -> None:
+        """Has all sizes of the class those of the example."""
+        for shape in self.open_shapes.shapes.values():
+            for size in shape:
+                int(size)
+
+
+class LateElements:
+    """Stands for the elements of a late constant."""
+
+    def __init__(self, constant: LateConstant) -> None:
+        self._constant = constant
+        self.shape, self.size = constant.shape, int(constant.example.array.size)
+
+    def __array_ufunc__(self, function: Any, method: str, *operands: Any, **keywords: Any) -> Any:
+        if function is np.isfinite:
+            # Nobody knows of the others, which is no reason to pin sizes.
+            return np.full((), self._constant.is_finite, np.bool_)
+        return getattr(function, method)(*(np.asarray(operand) for operand in operands), **keywords)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        self._constant.pin()
+        return np.array(self._constant.example.array, dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        # NumPy asks for protocols that this class does not have, before it calls __array__.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
+
+
+def open_network(network: Network, signature: Signature, example: Network) -> OpenNetwork:
+    """Returns a network whose open sizes are symbols; `example` is what it is made for one set of input shapes.
+
+    Raises: NotOpenError.
+    """
+    scope = Scope()
+    inputs: dict[str, Shape] = {}
+    symbols: dict[int, list[tuple[int, int]]] = {}
+    symbol_of_name: dict[tuple[str, int], Any] = {}
+    for index, (spec, sizes) in enumerate(zip(network.inputs, signature, strict=True)):
+        if sizes is None or spec.dtype in (None, "string"):
+            raise NotOpenError("an input that is no array of numbers")
+        declared = spec.shape or (None,) * len(sizes)
+        shape: list[Any] = []
+        for axis, (size, dimension) in enumerate(zip(sizes, declared, strict=True)):
+            if isinstance(dimension, int):
+                shape.append(size)
+                continue
+            key = (dimension or f"{spec.name}/{axis}", size)
+            if key not in symbol_of_name:
+                symbol_of_name[key] = scope.open_size(key[0], size)
+            symbol = symbol_of_name[key]
+            shape.append(symbol)
+            if is_open(symbol):
+                ((number,),) = symbol.terms
+                symbols.setdefault(number, []).append((index, axis))
+        inputs[spec.name] = tuple(shape)
+    if not symbols:
+        raise NotOpenError("no size is open")
+    shapes = infer_open_shapes(network, inputs, example, scope)
+    types = {value: _open_type(known, shapes.shapes.get(value)) for value, known in example.types.items()}
+    initializers = {name: _find_constant(name, initializer, network, shapes) for name, initializer in example.initializers.items()}
+    specs = tuple(replace(spec, type=TensorType(spec.dtype, inputs[spec.name])) for spec in example.inputs)
+    opened = replace(example, inputs=specs, types=MappingProxyType(types), initializers=MappingProxyType(initializers))
+    return OpenNetwork(opened, scope, {number: tuple(places) for number, places in symbols.items()}, shapes)
+
+
+def _open_type(known: Any, shape: Shape | None) -> Any:
+    if shape is None or not isinstance(known, TensorType) or known.shape is None or len(known.shape) != len(shape):
+        return known
+    if any(not isinstance(size, int) for size in known.shape):
+        return known
+    return TensorType(known.dtype, shape)
+
+
+def _find_constant(name: str, initializer: Initializer, network: Network, open_shapes: OpenShapes) -> Initializer:
+    """Returns a constant of the example, a late one where it follows from sizes."""
+    if name in network.initializers or name not in open_shapes.derived or name in open_shapes.fixed:
+        return initializer
+    elements = open_shapes.elements.get(name)
+    shape = open_shapes.shapes.get(name)
+    if shape is None:
+        raise NotOpenError(f"constant '{name}' has a shape that nobody knows")
+    if elements is not None and not any(is_open(number) for number in elements.reshape(-1)):
+        return initializer
+    return LateConstant(initializer, shape, elements, open_shapes, is_finite=name in open_shapes.finite)
+
+
+def expose_late(network: Network) -> tuple[Network, tuple[str, ...]]:
+    """Returns a network whose late constants are inputs behind its own, and their names."""
+    late = tuple(name for name, initializer in network.initializers.items() if type(initializer) is LateConstant)
+    specs = tuple(ValueSpec(name, network.initializers[name].type) for name in late)
+    types = {**network.types, **{spec.name: spec.type for spec in specs}}
+    constants = {name: initializer for name, initializer in network.initializers.items() if name not in late}
+    exposed = replace(
+        network, inputs=(*network.inputs, *specs), types=MappingProxyType(types), initializers=MappingProxyType(constants)
+    )
+    return exposed, late
+
+
+def compile_late(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program | None, tuple[str, ...], tuple[str, ...]]:
+    """Returns what computes late constants, its nodes by name, and the values whose elements it reads, which are symbols."""
+    needed, nodes = set(names), []
+    for node in reversed(open_shapes.network.nodes):
+        if needed.isdisjoint(node.writes) or set(node.writes) <= set(open_shapes.elements):
+            continue
+        nodes.append(node)
+        needed.update(node.reads)
+    reads = sorted(value for value in needed if value in open_shapes.elements)
+    if any(node.op_type in ("Shape", "Size") for node in nodes):
+        raise NotOpenError("a shape of unknown elements")
+    nodes.reverse()
+    ranks = {name: tuple(open_shapes.elements[name].shape) for name in reads}
+    computed = tuple(name for name in names if name not in open_shapes.elements)
+    program = compile_late_nodes(open_shapes.network, nodes, ranks, computed)
+    return program, tuple(node.name for node in nodes), tuple(reads)
+
+
+def compile_late_nodes(
+    network: Network, nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]], names: Sequence[str]
+) -> Program | None:
+    """Returns what computes late constants of these names by nodes of the network from values of int64 of these shapes."""
+    if not nodes:
+        return None
+    types, values = network.types, {value for node in nodes for value in node.reads}
+    inputs = tuple(ValueSpec(name, TensorType("int64", shape)) for name, shape in shapes.items())
+    outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in names)
+    constants = {name: network.initializers[name] for name in sorted(values) if name in network.initializers}
+    # A kernel whose types are known does not look at them in each run.
+    values.update(value for node in nodes for value in node.writes)
+    known = {name: TensorType(own.dtype, None) for name in sorted(values) if isinstance(own := types.get(name), TensorType)}
+    return compile_program(Graph("late", inputs, outputs, tuple(nodes), constants, known))

@@ -1,0 +1,124 @@
+"""A class of sizes as data: where its symbols are read from input shapes, their limits, and what must hold for a plan to be right."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hetero_core.network.types import ValueSpec
+from hetero_cpu.symbols.evaluation import Derivation, Products, Table, write_derivation, write_function, write_tuple
+
+Signature = tuple[tuple[int, ...] | None, ...]
+"""The shape of each input; None for a sequence or an absent optional."""
+
+
+def read_static_signature(inputs: Sequence[ValueSpec]) -> Signature | None:
+    """Returns the shapes that a network declares for its inputs; None when a size is open, or an input is no tensor."""
+    shapes: list[tuple[int, ...]] = []
+    for spec in inputs:
+        if spec.shape is None or any(not isinstance(size, int) for size in spec.shape):
+            return None
+        shapes.append(tuple(size for size in spec.shape if isinstance(size, int)))
+    return tuple(shapes)
+
+
+_MOST_KNOWN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size of an input: its atom, the input and the axis that it is read from, its least and its largest value."""
+
+    atom: int
+    input: int
+    axis: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClassForm:
+    """A class that can be written down. `shapes`: of each input, None for one that is no array, where (atom,) stands for a symbol.
+
+    The first `least` of the numbers of `guards` are at least 0, the next up to `equal` are 0, the others are not.
+    """
+
+    symbols: tuple[Symbol, ...]
+    shapes: tuple[tuple[int | tuple[int], ...] | None, ...]
+    derivation: Derivation
+    guards: Table
+    least: int
+    equal: int
+
+
+class SizeClass:
+    """Safe for threads."""
+
+    def __init__(self, form: ClassForm) -> None:
+        self.form = form
+        self._derive, self._holds = write_derivation(form.derivation), write_guards(form)
+        self._limits = tuple((symbol.low, symbol.high) for symbol in form.symbols)
+        places = (f"shapes[{symbol.input}][{symbol.axis}]" for symbol in form.symbols)
+        self._read_sizes = write_function(("shapes",), write_tuple(places))
+        shapes = ("None" if shape is None else write_tuple(map(_write_size, shape)) for shape in form.shapes)
+        self._write_shapes = write_function([f"a{symbol.atom}" for symbol in form.symbols], write_tuple(shapes))
+        self._known: OrderedDict[Signature, Products | None] = OrderedDict()
+
+    @property
+    def is_single(self) -> bool:
+        """Says whether the class is one set of sizes."""
+        return all(low == high for low, high in self._limits)
+
+    def match(self, signature: Signature) -> Products | None:
+        """Returns the products of atoms for a set of input shapes; None if it is not of the class."""
+        try:
+            return self._known[signature]
+        except KeyError:
+            products = self._match(signature)
+            self._known[signature] = products
+            while len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+            return products
+
+    def read_sizes(self, signature: Signature) -> dict[int, int]:
+        """Returns the symbols' values by atom, for a set of input shapes of the class."""
+        atoms = (symbol.atom for symbol in self.form.symbols)
+        return dict(zip(atoms, self._read_sizes(signature), strict=True))
+
+    def _match(self, signature: Signature) -> Products | None:
+        try:
+            sizes = self._read_sizes(signature)
+        except (IndexError, TypeError):
+            # Of inputs with fewer axes, or that are no arrays.
+            return None
+        products = self._find_products(sizes)
+        return products if products is not None and self._write_shapes(*sizes) == signature else None
+
+    def _find_products(self, sizes: Sequence[int]) -> Products | None:
+        if not all(low <= size <= high for size, (low, high) in zip(sizes, self._limits, strict=True)):
+            return None
+        products = self._derive(sizes)
+        return products if products is not None and self._holds(*products) else None
+
+    def holds(self, sizes: Sequence[int]) -> bool:
+        """Says whether values of the symbols, in their order, are of the class."""
+        return self._find_products(sizes) is not None
+
+    def write_signature(self, sizes: Sequence[int]) -> Signature:
+        """Returns the input shapes that have these values of the symbols, in their order."""
+        signature: Signature = self._write_shapes(*sizes)
+        return signature
+
+
+def write_guards(form: ClassForm) -> Callable[..., bool]:
+    """Returns a function of the products that says whether all guards hold: a third of the time of one product and three comparisons."""
+    sums = form.guards.write(range(len(form.guards)))
+    comparisons = [">= 0" if row < form.least else "== 0" if row < form.equal else "!= 0" for row in range(len(sums))]
+    claims = [f"{own} {comparison}" for own, comparison in zip(sums, comparisons, strict=True)]
+    holds: Callable[..., bool] = write_function(form.derivation.parameters, " and ".join(claims) or "True")
+    return holds
+
+
+def _write_size(size: int | tuple[int]) -> str:
+    return f"a{size[0]}" if isinstance(size, tuple) else repr(size)
