@@ -16,7 +16,7 @@ import pytest
 from hetero_tests.planted import device_with, list_failed
 
 from hetero_core import Executable, Network, RunContext, hookimpl
-from hetero_core.conformance import contract_start
+from hetero_core.conformance import contract_runs as contract_start
 from hetero_core.contract import ConfigKey, DeviceName, Done, Payload
 from hetero_core.network.writer import unpack_network
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable

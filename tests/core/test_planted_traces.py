@@ -16,7 +16,7 @@ import pytest
 from hetero_tests.planted import device_with, list_failed
 
 from hetero_core import Network, RunContext
-from hetero_core.conformance import contract_traces
+from hetero_core.conformance import contract_resources as contract_traces
 from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.runner import make_target, run_checks
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable

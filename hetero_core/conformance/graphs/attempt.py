@@ -1,12 +1,18 @@
-"""Runs a drawn graph on a device, from its seed to an outcome; shared by campaigns and the conformance kit."""
+"""Runs drawn graphs on a device, from a seed to an outcome, and the checks of the level "graphs", which also campaigns use.
+
+Check i of the level draws the graph of seed SEED + i; SEED is the seed of the run. So `--seed 517 --cases 1` repeats a failure of seed
+517.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
 from hetero_core.conformance.graphs.drawing import DrawnGraph, draw_graph
 from hetero_core.conformance.graphs.shrinking import shrink, write_text
 from hetero_core.conformance.graphs.trial import Failure, Trial, Way
@@ -18,6 +24,8 @@ if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
 
+CASES = 30
+"""Number of graphs that the level draws by default."""
 RIGHT, REFUSED, DISPUTED, WRONG = "right", "refused", "disputed", "wrong"
 
 
@@ -128,3 +136,23 @@ def draw_pins(core: Core, network: Network, devices: Sequence[str], random: Rand
             return {}
         pins[node.name] = random.choice(able)
     return pins
+
+
+@cache
+def list_graph_checks(cases: int = CASES) -> tuple[Check, ...]:
+    """Returns one check for each graph."""
+    return tuple(Check(f"graphs.graph_{index}", "graphs", partial(check_graph, index), shares_core=True) for index in range(cases))
+
+
+def check_graph(index: int, context: CheckContext) -> GraphOutcome:
+    """A random network of at least 3 nodes gives the outputs of its float64 computation: in three runs of a request, with one thread and
+    two, with preset outputs, imported, and split at random over this device and the reference."""
+    subject = Subject(
+        context.device, context.reference if "hetero" in context.facts.capabilities else "", "export" in context.facts.capabilities
+    )
+    outcome = try_graph(context.core, subject, context.seed + index)
+    if outcome.status == WRONG:
+        raise CheckFailed(outcome.describe())
+    if outcome.status in (REFUSED, DISPUTED):
+        raise Skip(outcome.reason)
+    return outcome

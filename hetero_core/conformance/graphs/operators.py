@@ -27,9 +27,24 @@ def ints(*numbers: int) -> Any:
 # Elementwise functions
 
 _PLAIN = (
-    "Relu Sigmoid Tanh Neg Abs Erf HardSwish Softplus Softsign Identity Sin Cos Mish Floor Ceil Round Sign Exp LeakyRelu Elu Celu "
-    "HardSigmoid ThresholdedRelu"
-).split()  # noqa: SIM905  # a list of names reads better so
+    *(
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "Neg",
+        "Abs",
+        "Erf",
+        "HardSwish",
+        "Softplus",
+        "Softsign",
+        "Identity",
+        "Sin",
+        "Cos",
+        "Mish",
+        "Floor",
+    ),
+    *("Ceil", "Round", "Sign", "Exp", "LeakyRelu", "Elu", "Celu", "HardSigmoid", "ThresholdedRelu"),
+)
 
 
 def grow_unary(b: GraphBuilder) -> None:
