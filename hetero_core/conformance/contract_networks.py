@@ -261,16 +261,8 @@ TWICE: dict[str, tuple[str, str, Compute]] = {
         "a = Transpose <perm = [1, 0, 2]> (x) y = Transpose <perm = [0, 2, 1]> (a)",
         lambda x: x.transpose(1, 2, 0),
     ),
-    "Concat": (
-        "[2,3,4]",
-        "a = Concat <axis = 0> (x, x) y = Concat <axis = 2> (a, a)",
-        lambda x: np.tile(x, (2, 1, 2)),
-    ),
-    "Softmax": (
-        "[2,3,4]",
-        "a = Softmax <axis = 1> (x) y = Softmax <axis = 2> (a)",
-        lambda x: _soften(_soften(x, 1), 2),
-    ),
+    "Concat": ("[2,3,4]", "a = Concat <axis = 0> (x, x) y = Concat <axis = 2> (a, a)", lambda x: np.tile(x, (2, 1, 2))),
+    "Softmax": ("[2,3,4]", "a = Softmax <axis = 1> (x) y = Softmax <axis = 2> (a)", lambda x: _soften(_soften(x, 1), 2)),
     "ReduceMax": (
         "[2,3,4]",
         "a = ReduceMax <axes = [0]> (x) y = ReduceMax <axes = [2]> (a)",

@@ -338,11 +338,7 @@ FREE_SECONDS = 10.0
 MOST_WARNINGS = 100_000
 """Warnings that a check may gather; no check causes so many."""
 
-MISFITS = {
-    "Add": (((2, 2), (3, 3)), 2),
-    "Mul": (((2, 2), (3, 3)), 1),
-    "MatMul": (((2, 3), (2, 3)), 2),
-}
+MISFITS = {"Add": (((2, 2), (3, 3)), 2), "Mul": (((2, 2), (3, 3)), 1), "MatMul": (((2, 3), (2, 3)), 2)}
 """Operator of two inputs -> shapes that do not fit together, and the value of each output element for two (2, 2) inputs of ones."""
 
 

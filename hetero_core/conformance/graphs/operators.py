@@ -275,7 +275,7 @@ def grow_selection(b: GraphBuilder) -> None:
 
 ARRANGEMENT: Operators = (
     (2, grow_transpose), (2, grow_reshape), (1, grow_gather), (3, grow_concat), (1.5, grow_slice), (1.5, grow_split),
-    (1.5, grow_reduction), (1, grow_spread), (1, grow_selection),
+    (1.5, grow_reduction), (1, grow_spread), (1, grow_selection)
 )  # fmt: skip
 
 
@@ -434,7 +434,7 @@ def grow_head(b: GraphBuilder) -> None:
 
 IMAGE: Operators = (
     (5, grow_concat), (2, grow_slice), (2, grow_split), (1, grow_resize), (1, grow_pad), (1, grow_shuffle), (8, grow_conv),
-    (1, grow_transposed_conv), (4, grow_pool), (1, grow_excitation), (2, grow_image_norm), (0.6, grow_head),
+    (1, grow_transposed_conv), (4, grow_pool), (1, grow_excitation), (2, grow_image_norm), (0.6, grow_head)
 )  # fmt: skip
 
 
@@ -542,7 +542,7 @@ def grow_recurrent(b: GraphBuilder) -> None:
 
 SEQUENCE: Operators = (
     (6, grow_linear), (2.5, grow_product), (3, grow_normalization), (1.2, grow_attention), (0.7, grow_recurrent), (0.7, grow_conv),
-    (0.3, grow_pool),
+    (0.3, grow_pool)
 )  # fmt: skip
 
 
@@ -732,7 +732,7 @@ def grow_bytes(b: GraphBuilder) -> None:
 
 QUANTIZED: Operators = (
     (3, grow_quantize), (2, grow_dequantize), (1.5, grow_dynamic), (4, grow_integer_product), (2, grow_qdq), (0.4, grow_bytes),
-    (0.6, grow_concat), (0.4, grow_transpose),
+    (0.6, grow_concat), (0.4, grow_transpose)
 )  # fmt: skip
 
 
