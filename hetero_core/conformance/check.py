@@ -26,7 +26,7 @@ LEVELS: Mapping[str, str] = {
     "export": "blobs and the cache; for devices that export",
     "operators": "every case of ONNX's backend suite: computed right, or refused with the reason",
     "contrib": "random cases of ONNX Runtime's own operators: computed as ONNX Runtime does, or refused with the reason",
-    "models": "whole networks against two independent oracles",
+    "models": "whole networks against onnx's reference evaluator, which ONNX Runtime confirms if it is installed",
     "hetero": "parts of a split network, beside a reference device",
     "graphs": "random networks against a reference in float64, alone, imported and split",
 }

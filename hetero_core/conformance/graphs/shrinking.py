@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,14 @@ from hetero_core.debugging.divergence import expose_values
 from hetero_core.debugging.reduction import reduce_network
 from hetero_core.errors import HeteroError
 from hetero_core.kernels.program import compile_program
+from hetero_core.network.writer import network_to_proto
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
-    from hetero_core.network.graph import Graph, Network, Node
+    from hetero_core.network.graph import Network
 
 MOST_NUMBERS = 16
-"""Constants of more elements are written without them."""
+"""Constants of more elements are written as inputs."""
 
 
 def shrink(core: Core, trial: Trial, failure: Failure) -> tuple[Network, Failure]:
@@ -86,36 +88,11 @@ def _kind(text: str) -> str:
 
 
 def write_text(network: Network) -> str:
-    """Returns a network as ONNX text in one block; large constants and the sizes behind them are replaced by names."""
-    nodes = "".join(f"  {_write_node(node)}\n" for node in network.nodes)
-    constants = [f"  {_write_constant(name, constant.array)}\n" for name, constant in network.initializers.items()]
-    head = ", ".join(f"{spec.type} {spec.name}" for spec in network.inputs)
-    tail = ", ".join(f"{spec.type} {spec.name}" for spec in network.outputs)
-    stored = f"<\n{''.join(constants)}>\n" if constants else ""
-    opset = network.opsets.get("", "?")
-    return f'<ir_version: 8, opset_import: ["": {opset}]>\n{network.name} ({head}) => ({tail})\n{stored}{{\n{nodes}}}'
+    """Returns a network as ONNX text, without its larger constants, which are replaced by inputs."""
+    import onnx  # heavy
 
-
-def _write_constant(name: str, array: Any) -> str:
-    sizes = ",".join(map(str, array.shape))
-    kind = f"{array.dtype.name}[{sizes}] {name}"
-    return f"{kind} = {{{', '.join(map(str, array.ravel().tolist()))}}}" if array.size <= MOST_NUMBERS else f"{kind} = (drawn)"
-
-
-def _write_node(node: Node) -> str:
-    attributes = ", ".join(f"{name} = {_write_attribute(value)}" for name, value in node.attributes.items())
-    return f"{', '.join(node.outputs)} = {node.op_type}{f' <{attributes}>' if attributes else ''} ({', '.join(node.inputs)})"
-
-
-def _write_attribute(value: Any) -> str:
-    if hasattr(value, "nodes"):
-        return _write_body(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(str, value))}]"
-    return str(value)
-
-
-def _write_body(graph: Graph) -> str:
-    nodes = " ".join(_write_node(node) for node in graph.nodes)
-    names = ", ".join(spec.name for spec in graph.inputs)
-    return f"({names}) => ({', '.join(spec.name for spec in graph.outputs)}) {{ {nodes} }}"
+    model = network_to_proto(network)
+    for constant in [constant for constant in model.graph.initializer if math.prod(constant.dims) > MOST_NUMBERS]:
+        model.graph.initializer.remove(constant)
+        model.graph.input.append(onnx.helper.make_tensor_value_info(constant.name, constant.data_type, constant.dims))
+    return str(onnx.printer.to_text(model))
