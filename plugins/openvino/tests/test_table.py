@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hetero_tests.openvino_neighbours import KINDS, Worker
+from hetero_tests.openvino_neighbours import KINDS, Worker, judge_drawn
 
 from hetero_core import Core, Network
 from hetero_core.engines.known_errors import KnownError
@@ -439,7 +439,7 @@ def test_sum_of_an_open_size_that_is_too_long_is_an_error_of_the_run(core: Core,
 
 def test_drawn_neighbours_of_known_faults_are_right_or_refused() -> None:
     """`python -m hetero_tests.openvino_neighbours --count 1000` draws more of them."""
-    worker = Worker(120)
+    worker = Worker(judge_drawn, 120)
     try:
         verdicts = {(kind, seed): worker.judge(kind, seed) for kind in KINDS if kind != "long" for seed in range(3)}
     finally:

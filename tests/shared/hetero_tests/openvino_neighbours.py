@@ -883,33 +883,39 @@ def run_all(core: Core, model: Any, device: str, feeds: Sequence[Feed], **config
     return results
 
 
-def _work(connection: Any) -> None:
+def judge_drawn(core: Core, kind: str, seed: int) -> tuple[str, str]:
+    """Returns the verdict about the network of a kind and a seed."""
+    return judge(core, draw(kind, seed))
+
+
+def _work(connection: Any, judge: Callable[..., tuple[str, str]]) -> None:
     warnings.simplefilter("ignore")
     with Core() as core:
         while True:
-            kind, seed = connection.recv()
+            arguments = connection.recv()
             try:
-                connection.send(judge(core, draw(kind, seed)))
+                connection.send(judge(core, *arguments))
             except Exception as error:  # noqa: BLE001  # a fault of the drawing itself
                 connection.send(("BROKEN", f"{type(error).__name__}: {error}"))
 
 
 class Worker:
-    """A child process that judges networks; a new one takes its place when it ends or hangs."""
+    """A child process that judges networks by a function; a new one takes its place when it ends or hangs."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, judge: Callable[..., tuple[str, str]], seconds: float) -> None:
+        self._judge = judge
         self._context = multiprocessing.get_context("spawn")
         self._seconds = seconds
         self._process: Any = None
 
-    def judge(self, kind: str, seed: int) -> tuple[str, str]:
-        """Returns the verdict of `judge`; CRASH or HANG if the process ends or does not answer."""
+    def judge(self, *arguments: Any) -> tuple[str, str]:
+        """Returns the verdict of the function; CRASH or HANG if the process ends or does not answer."""
         if self._process is None:
             self._connection, other = self._context.Pipe()
-            self._process = self._context.Process(target=_work, args=(other,), daemon=True)
+            self._process = self._context.Process(target=_work, args=(other, self._judge), daemon=True)
             self._process.start()
             other.close()
-        self._connection.send((kind, seed))
+        self._connection.send(arguments)
         try:
             if self._connection.poll(self._seconds):
                 verdict: tuple[str, str] = self._connection.recv()
@@ -940,7 +946,7 @@ def main() -> int:
     options = parser.parse_args()
     kinds = options.kinds.split(",")
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
-    worker = Worker(120)
+    worker = Worker(judge_drawn, 120)
     for index in range(options.count):
         kind, seed = kinds[index % len(kinds)], options.seed + index // len(kinds)
         verdict, text = worker.judge(kind, seed)

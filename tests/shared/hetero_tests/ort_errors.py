@@ -1,15 +1,10 @@
 """Draws neighbours of ONNX Runtime's known errors and compares the plugin's answers with exact integers and float64.
 
-The models run in child processes, since the engine may end one. `python ort_errors.py --cases 1000 --seed 1` draws more than the tests.
+The models run in a child process, since the engine may end it.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +16,7 @@ from onnx import numpy_helper
 
 from hetero_core import Core
 from hetero_core.errors import UnsupportedNodesError
+from hetero_tests.openvino_neighbours import Worker
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Any]
@@ -503,68 +499,18 @@ def run_case(core: Core, case: Case, device: str, in_body: bool) -> str:
     return "right"
 
 
+def judge_case(core: Core, seed: int, index: int, device: str) -> tuple[str, str]:
+    """Returns the title and the outcome of a case."""
+    rng = np.random.default_rng((seed, index))
+    case = draw_case(rng, index)
+    in_body = rng.random() < 0.25 and case.title != "Scan"
+    return case.title + (" in a body" if in_body else ""), run_case(core, case, device, in_body)
+
+
 def run_range(seed: int, indices: range, device: str) -> dict[int, tuple[str, str]]:
-    """Returns the title and the outcome of each case. After a case at which a child ended, the next child begins behind it."""
-    outcomes: dict[int, tuple[str, str]] = {}
-    while len(outcomes) < len(indices):
-        first = indices.start + len(outcomes)
-        command = [
-            sys.executable,
-            __file__,
-            "--seed",
-            str(seed),
-            "--device",
-            device,
-            "--first",
-            str(first),
-            "--cases",
-            str(indices.stop - first),
-        ]
-        child = subprocess.run([*command, "--child"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-        for line in child.stdout.decode().splitlines():
-            index, title, outcome = json.loads(line)
-            outcomes[index] = title, outcome
-        if len(outcomes) < len(indices):
-            ended = indices.start + len(outcomes)
-            case = draw_case(np.random.default_rng((seed, ended)), ended)
-            outcomes[ended] = case.title, f"the process ended with status {child.returncode}"
-    return outcomes
-
-
-def answer_range(seed: int, indices: range, device: str) -> None:
-    """Writes a line for each case at once, since the next case may end the process."""
-    with Core() as core:
-        for index in indices:
-            rng = np.random.default_rng((seed, index))
-            case = draw_case(rng, index)
-            in_body = rng.random() < 0.25 and case.title != "Scan"
-            outcome = run_case(core, case, device, in_body)
-            sys.stdout.write(json.dumps((index, case.title + (" in a body" if in_body else ""), outcome)) + "\n")
-            sys.stdout.flush()
-
-
-def main() -> int:
-    """Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--device", default="ORT")
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--child", action="store_true")
-    arguments = parser.parse_args()
-    indices = range(arguments.first, arguments.first + arguments.cases)
-    if arguments.child:
-        answer_range(arguments.seed, indices, arguments.device)
-        return 0
-    outcomes = run_range(arguments.seed, indices, arguments.device)
-    wrong = {index: answer for index, answer in outcomes.items() if answer[1] not in ("right", "refused")}
-    for index, (title, outcome) in wrong.items():
-        sys.stdout.write(f"{index} {title}: {outcome}\n")
-    counts = Counter(answer[1] if answer[1] in ("right", "refused") else "wrong" for answer in outcomes.values())
-    refused = Counter(answer[0] for answer in outcomes.values() if answer[1] == "refused")
-    sys.stdout.write(f"{arguments.device}, seed {arguments.seed}: {dict(counts)}; refused: {dict(sorted(refused.items()))}\n")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    """Returns the title and the outcome of each case, run in a child process."""
+    worker = Worker(judge_case, 120)
+    try:
+        return {index: worker.judge(seed, index, device) for index in indices}
+    finally:
+        worker.close()
