@@ -83,9 +83,8 @@ def _list_checks(checks: Sequence[Check]) -> Answer:
 
 
 def _answer_outcomes(target: Target, outcomes: Sequence[Outcome], options: argparse.Namespace) -> Answer:
-    from hetero_core.conformance.matrix import describe_badge, format_matrix
     from hetero_core.conformance.report import report_to_json
-    from hetero_core.conformance.report_pages import report_to_html, report_to_markdown
+    from hetero_core.conformance.report_pages import describe_badge, format_matrix, report_to_html, report_to_markdown
 
     with target.make_core() as core:
         report = report_to_json(target, outcomes, core.get_versions(target.device))

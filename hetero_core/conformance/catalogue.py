@@ -7,11 +7,54 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 
+from hetero_core.conformance import (
+    contract_device,
+    contract_exporting,
+    contract_networks,
+    contract_resources,
+    contract_runs,
+    contract_values,
+)
 from hetero_core.conformance.check import LEVELS, Check
-from hetero_core.conformance.subjects import SUBJECTS, read_subject
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
 
-STATIC_CHECKS: tuple[Check, ...] = tuple(check for subject in SUBJECTS for check in read_subject(subject))
+_FILES = (contract_device, contract_networks, contract_values, contract_runs, contract_resources, contract_exporting)
+# Traces come first, so that their check of process settings covers the first load of the device.
+SUBJECTS = (
+    *(
+        "traces",
+        "registry",
+        "properties",
+        "capabilities",
+        "device_facts",
+        "query",
+        "load",
+        "meaning",
+        "tensors",
+        "memory",
+        "values",
+    ),
+    *(
+        "dynamic_shapes",
+        "requests",
+        "callbacks",
+        "cancel",
+        "perf_counts",
+        "executed",
+        "extensions",
+        "lifetime",
+        "start",
+        "threading",
+    ),
+    "exporting",
+)
+"""The subjects of the contract files in the order of their checks."""
+STATIC_CHECKS: tuple[Check, ...] = tuple(
+    sorted(
+        (check for file in _FILES for check in vars(file).values() if isinstance(check, Check)),
+        key=lambda check: SUBJECTS.index(check.subject),
+    )
+)
 """The checks that are written out; those of single cases and models are made when they are asked for."""
 
 
@@ -21,7 +64,7 @@ _MAKERS: Mapping[str, str] = {
     "contrib": "contrib.list_contrib_checks",
     "models": "models.list_model_checks",
     "hetero": "hetero.list_hetero_checks",
-    "graphs": "graph_checks.list_graph_checks",
+    "graphs": "graphs.attempt.list_graph_checks",
 }
 """Level -> the function that makes its checks, one for each case or model."""
 
@@ -53,7 +96,7 @@ def list_checks(levels: tuple[str, ...] = (), *, cases: int | None = None) -> tu
 def _make_checks(level: str, cases: int | None) -> tuple[Check, ...]:
     if level not in _MAKERS:
         return ()
-    module, _, function = _MAKERS[level].partition(".")
+    module, _, function = _MAKERS[level].rpartition(".")
     # Most of these files import onnx or the toolkit.
     make: Callable[..., tuple[Check, ...]] = getattr(import_module(f"hetero_core.conformance.{module}"), function)
     return make(cases) if level == "graphs" and cases is not None else make()

@@ -7,6 +7,7 @@ tuples at the end of the files that define them: there is no registry.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,7 @@ LEVELS: Mapping[str, str] = {
     "export": "blobs and the cache; for devices that export",
     "operators": "every case of ONNX's backend suite: computed right, or refused with the reason",
     "contrib": "random cases of ONNX Runtime's own operators: computed as ONNX Runtime does, or refused with the reason",
-    "models": "whole networks against two independent oracles",
+    "models": "whole networks against onnx's reference evaluator, which ONNX Runtime confirms if it is installed",
     "hetero": "parts of a split network, beside a reference device",
     "graphs": "random networks against a reference in float64, alone, imported and split",
 }
@@ -103,6 +104,9 @@ class CheckContext:
         return self.core.import_network(source, self.device, network=network)
 
 
+THREADS = 8
+JOIN_SECONDS = 240.0
+
 CheckFunction = Callable[[CheckContext], object]
 
 
@@ -124,22 +128,22 @@ class Check:
         return self.function(context)
 
     @property
+    def subject(self) -> str:
+        """The name in front of the dot."""
+        return self.name.partition(".")[0]
+
+    @property
     def summary(self) -> str:
         """The first paragraph of the function's docstring, in one line."""
         function = self.function.func if isinstance(self.function, partial) else self.function
         return " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
 
 
-def check(level: str, *, needs: Sequence[str] = ()) -> Callable[[CheckFunction], Check]:
-    """Returns a decorator that makes a Check of a function; its subject is the file's name without "contract_"."""
+def check(subject: str, *, level: str = "contract", needs: Sequence[str] = ()) -> Callable[[CheckFunction], Check]:
+    """Returns a decorator that makes a Check of a function, named "subject.function"."""
     assert level in LEVELS, level
     assert set(needs) <= set(CAPABILITIES), needs
-
-    def make_check(function: CheckFunction) -> Check:
-        subject = function.__module__.rpartition(".")[2].removeprefix("contract_")
-        return Check(f"{subject}.{function.__name__}", level, function, tuple(needs))
-
-    return make_check
+    return lambda function: Check(f"{subject}.{function.__name__}", level, function, tuple(needs))
 
 
 def require(condition: object, message: str) -> None:
@@ -182,3 +186,29 @@ def require_same(actual: Any, expected: Any, what: str, *, rtol: float | None = 
     mismatch = describe_mismatch(actual, expected, rtol=rtol, name=what)
     if mismatch is not None:
         raise CheckFailed(mismatch)
+
+
+def run_in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
+    """Runs `work(index)` in `count` threads that begin together.
+
+    Raises: the error of the thread with the lowest index; CheckFailed if a thread does not end.
+    """
+    gate = threading.Barrier(count)
+    errors: dict[int, BaseException] = {}
+
+    def run(index: int) -> None:
+        try:
+            gate.wait(JOIN_SECONDS)
+            work(index)
+        except BaseException as error:  # noqa: BLE001  # raised below, in the thread of the check
+            errors[index] = error
+
+    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(JOIN_SECONDS)
+    if errors:
+        raise errors[min(errors)]
+    if any(thread.is_alive() for thread in threads):
+        raise CheckFailed(f"one of {count} threads did not end within {JOIN_SECONDS:g} seconds")

@@ -9,14 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.conformance.catalogue import STATIC_CHECKS
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, require
 from hetero_core.conformance.samples import Sample, make_sample
-from hetero_core.conformance.subjects import REPEATED, read_subject
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
 from hetero_core.dtypes import TOLERANCES
 from hetero_core.errors import HeteroError
 
+REPEATED = (
+    *("query", "load", "meaning", "tensors", "values", "dynamic_shapes", "requests", "callbacks", "cancel", "perf_counts"),
+    *("lifetime", "start"),
+)
+"""The subjects that a choice of a configuration key may change; the others are the same under every choice."""
 OWN = "choices.loads_keep_their_own_choice"
 VISIBLE = 1e-5
 """The least relative difference of two choices' results; it is above the rounding differences of another order."""
@@ -39,13 +44,13 @@ EXECUTION_MODE_HINT=PERFORMANCE lets a device compute in the shortest type that 
 @cache
 def list_choice_checks() -> tuple[Check, ...]:
     """Returns one check for each subject, and the check of networks loaded under different choices at once."""
-    return (*_list_repeated_checks(), Check(OWN, "choices", loads_keep_their_own_choice, needs=("single",)))
-
-
-def _list_repeated_checks() -> tuple[Check, ...]:
-    return tuple(
-        Check(f"choices.{subject}", "choices", partial(check_choices, read_subject(subject)), needs=("single",), shares_core=True)
+    repeated = (
+        (subject, partial(check_choices, tuple(check for check in STATIC_CHECKS if check.subject == subject)))
         for subject in REPEATED
+    )
+    return (
+        *(Check(f"choices.{subject}", "choices", function, needs=("single",), shares_core=True) for subject, function in repeated),
+        Check(OWN, "choices", loads_keep_their_own_choice, needs=("single",)),
     )
 
 

@@ -1,13 +1,20 @@
-"""Exporting: an imported blob is the network that was exported, and invalid blobs are refused. Also the cache."""
+"""Contract of blobs: an imported blob is the network that was exported, and invalid blobs are refused. Also the cache."""
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
+import pickle
+import pickletools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +32,9 @@ from hetero_core.conformance.check import (
     require_equal,
     require_error,
     require_same,
+    run_in_threads,
 )
-from hetero_core.conformance.pickles import describe_pickle
 from hetero_core.conformance.samples import load_sample, make_sample, make_samples
-from hetero_core.conformance.threads import run_in_threads
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError, InputNameError
 from hetero_core.network.border import InputInfo
 from hetero_core.transforms.editing import edit
@@ -59,7 +65,7 @@ def _export(loaded: ExecutableNetwork) -> bytes:
     return stream.getvalue()
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def imported_network_is_the_exported_one(context: CheckContext) -> None:
     """Names, types, fingerprint and results are the same after export and import, in another Core; unknown inputs are still refused."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "constant", "through").items():
@@ -77,7 +83,7 @@ def imported_network_is_the_exported_one(context: CheckContext) -> None:
             require_error(InputNameError, imported.infer, "an unknown input", {"no_such_input": 1})
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def path_stream_and_bytes_hold_the_same(context: CheckContext) -> None:
     """A blob is written to a path or a stream and read from a path, a stream or bytes; folders may have names that are not ASCII."""
     sample, loaded = load_sample(context, "chain")
@@ -92,7 +98,7 @@ def path_stream_and_bytes_hold_the_same(context: CheckContext) -> None:
                 sample.require_right(imported.infer(inputs), inputs, f"imported from {what}")
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def blobs_may_stand_anywhere_in_a_stream(context: CheckContext) -> None:
     """Two blobs between other bytes of one stream are read in order, each as the network that was written there."""
     samples = make_samples(context, "chain", "fork", "pair", "dynamic")
@@ -116,7 +122,7 @@ def blobs_may_stand_anywhere_in_a_stream(context: CheckContext) -> None:
     require_equal(stream.read(), tail, "what stands behind the last blob of a stream")
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def descriptions_come_with_the_blob(context: CheckContext) -> None:
     """`input_info` and `output_info` are the same after export and import: precision, shape, and the program's layout."""
     for form, sample in make_samples(context, "dynamic", "pair").items():
@@ -132,7 +138,7 @@ def descriptions_come_with_the_blob(context: CheckContext) -> None:
         )
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def requests_of_an_imported_network_work(context: CheckContext) -> None:
     """Requests, asynchronous runs and a second export work on an imported network as on a loaded one."""
     sample = make_sample(context, "chain")
@@ -144,7 +150,7 @@ def requests_of_an_imported_network_work(context: CheckContext) -> None:
     sample.require_right(again.infer(inputs), inputs, "exported, imported, exported and imported")
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def another_process_imports_the_blob(context: CheckContext) -> None:
     """A blob is self-contained: a new process that has loaded nothing imports it and computes the same results."""
     form, sample = next(iter(make_samples(context, "constant", "chain").items()))
@@ -173,7 +179,7 @@ def another_process_imports_the_blob(context: CheckContext) -> None:
             sample.require_right(dict(outputs), inputs, f"'{form}', imported by another process")
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def configuration_comes_with_the_blob(context: CheckContext) -> None:
     """An import has the configuration of the load; it accepts new values of run-time keys and refuses unknown keys."""
     sample = make_sample(context, "chain")
@@ -185,7 +191,7 @@ def configuration_comes_with_the_blob(context: CheckContext) -> None:
     require_error(ConfigKeyError, lambda: core.import_network(blob, device, {"NO_SUCH_KEY": 1}), "an unknown key at the import")
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def every_choice_comes_with_the_blob(context: CheckContext) -> None:
     """Under each choice that a key declares, an import computes the same results as the load: the choice is stored in the blob."""
     sample = make_sample(context, "chain")
@@ -204,7 +210,7 @@ def every_choice_comes_with_the_blob(context: CheckContext) -> None:
                 require_same(imported.infer(inputs)[output], value, f"imported under {name}={choice}, output '{output}'")
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def blob_is_for_one_architecture(context: CheckContext) -> None:
     """A blob names the id and the architecture of its device. Every id of that architecture imports it and computes the same results; for
     any other architecture, the import raises BlobMismatchError."""
@@ -233,7 +239,7 @@ def blob_is_for_one_architecture(context: CheckContext) -> None:
     require_error(BlobMismatchError, context.import_blob, "a blob of another architecture", stream.getvalue())
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def pickled_sections_are_marked_as_code(context: CheckContext) -> None:
     """Unpickling executes arbitrary functions, so a pickled section is marked as code and imported only by consent."""
     sample = make_sample(context, "chain")
@@ -243,7 +249,7 @@ def pickled_sections_are_marked_as_code(context: CheckContext) -> None:
         require(not kind, f"section '{name}' is {kind} and not marked as code in Payload.code")
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def garbage_is_refused(context: CheckContext) -> None:
     """Importing empty bytes, text, a truncated blob or a blob with a changed byte raises BlobDamagedError."""
     sample = make_sample(context, "chain")
@@ -257,7 +263,7 @@ def garbage_is_refused(context: CheckContext) -> None:
     require_error(BlobError, lambda: context.import_blob("/no/such/file.blob"), "a file that does not exist")
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def blob_of_another_network_is_refused(context: CheckContext) -> None:
     """An import with a network argument raises BlobMismatchError for the blob of another network."""
     samples = make_samples(context, "chain", "fork")
@@ -268,7 +274,7 @@ def blob_of_another_network_is_refused(context: CheckContext) -> None:
     require_error(BlobMismatchError, lambda: context.import_blob(blob, network=other), "a blob of another network")
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def second_load_comes_from_the_cache(context: CheckContext) -> None:
     """With CACHE_DIR the first load writes one cache entry and the second is a hit; without it there is no hit; results are equal."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair").items():
@@ -285,7 +291,7 @@ def second_load_comes_from_the_cache(context: CheckContext) -> None:
             require_equal(plain.get_metric("LOADED_FROM_CACHE"), False, "LOADED_FROM_CACHE without a cache")
 
 
-@check("export", needs=["export"])
+@check("exporting", level="export", needs=["export"])
 def cache_is_made_once_by_many_threads(context: CheckContext) -> None:
     """Eight threads that load one network with one CACHE_DIR leave one cache entry, and each thread has the right network."""
     sample = make_sample(context, "chain")
@@ -310,3 +316,54 @@ def _make_cache() -> Iterator[tuple[Path, dict[str, str]]]:
 def _count_entries(folder: Path) -> int:
     """Returns the number of blobs below a cache folder, without lock files and unfinished files."""
     return sum(1 for path in folder.rglob("*.blob") if path.is_file())
+
+
+def describe_pickle(section: bytes) -> str:
+    """Returns "a pickle", "gzip of a pickle" or the like for a section that contains a pickle, else "". Unpickles nothing."""
+    if _is_pickle(section):
+        return "a pickle"
+    if section.startswith(b"\x93NUMPY") and b"'|O'" in section[:256]:
+        return "an array of pickled objects"
+    if section.startswith(b"PK"):
+        return _describe_archive(section)
+    for name, (magic, unpack) in _PACKERS.items():
+        if not section.startswith(magic):
+            continue
+        try:
+            described = describe_pickle(unpack(section))
+        except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error):
+            continue  # only the first bytes match
+        if described:
+            return f"{name} of {described}"
+    return ""
+
+
+_PACKERS: Mapping[str, tuple[bytes, Callable[[bytes], bytes]]] = {
+    "gzip": (b"\x1f\x8b", gzip.decompress),
+    "bz2": (b"BZh", bz2.decompress),
+    "lzma": (b"\xfd7zXZ", lzma.decompress),
+    "zlib": (b"\x78", zlib.decompress),
+}
+"""Name of a compression format -> its magic bytes and the function that decompresses it."""
+
+
+def _describe_archive(section: bytes) -> str:
+    try:
+        with zipfile.ZipFile(io.BytesIO(section)) as archive:
+            for entry in archive.infolist():
+                described = describe_pickle(archive.read(entry))
+                if described:
+                    return f"an archive with {described} as '{entry.filename}'"
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError):
+        return ""
+    return ""
+
+
+def _is_pickle(section: bytes) -> bool:
+    """Says whether bytes parse as a pickle up to its last operation; protocols 0 and 1 have no header and must fill all bytes."""
+    has_head = section[:1] == pickle.PROTO and section[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
+    try:
+        last = [(operation.name, position) for operation, _, position in pickletools.genops(section)][-1:]
+    except (ValueError, UnicodeDecodeError, OverflowError):
+        return False
+    return bool(last) and (has_head or last[0][1] == len(section.rstrip(b"\0")) - 1 > 0)

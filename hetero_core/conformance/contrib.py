@@ -55,8 +55,7 @@ def draw_case(operator: str, index: int, seed: int) -> ContribCase:
     """Returns a case of an operator; equal numbers give equal cases."""
     import numpy as np
 
-    from hetero_core.testing.contrib.drawing import Generator
-    from hetero_core.testing.contrib.draws import DRAWS
+    from hetero_core.testing.contrib.draws import DRAWS, Generator
 
     return DRAWS[operator](Generator(np.random.PCG64([seed, index, crc32(operator.encode())])))
 

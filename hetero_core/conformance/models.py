@@ -1,4 +1,4 @@
-"""Models: whole networks on the device, compared with outputs on which two oracles agree."""
+"""Models: whole networks on the device, compared with the outputs of the oracles."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def list_model_checks() -> tuple[Check, ...]:
 
 
 def check_model(name: str, context: CheckContext) -> None:
-    """The outputs of a network are the ones on which two oracles agree; a partly supported network runs on the device and CPU."""
+    """The outputs of a network are those of the oracles; a partly supported network runs on the device and CPU."""
     network = context.core.read_network(make_model(name))
     result = context.query(network)
     if result.refused:
@@ -67,13 +67,10 @@ def _load(context: CheckContext, network: Network, result: QueryResult) -> Execu
     )
     if not result.supported or "hetero" not in context.facts.capabilities:
         raise Skip(refusal)
-    tested, partner = parse_device_name(context.device), _choose_partner(context)
+    # CPU supports the most operators.
+    partner = "CPU" if "CPU" in context.core.device_names and context.facts.name != "CPU" else context.reference
+    tested = parse_device_name(context.device)
     device = f"HETERO:{f'({tested})' if tested.arguments else tested},{partner}"
     if context.core.query_network(network, device).refused:
         raise Skip(f"{refusal}; {partner} does not take the rest either")
     return context.core.load_network(network, device)
-
-
-def _choose_partner(context: CheckContext) -> str:
-    """Returns CPU, which supports the most operators; the reference device if CPU is missing or is the device under test."""
-    return "CPU" if "CPU" in context.core.device_names and context.facts.name != "CPU" else context.reference

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.conformance.check import LEVELS
@@ -22,20 +21,8 @@ _CASES = ("operators", "contrib")
 """Levels of single cases, whose refusals are counted by operator instead of listed one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Numbers of cases of an operator, version and element type by result; `native` passed cases ran only on the device's kernels."""
-
-    operator: str
-    dtype: str
-    passed: int
-    native: int
-    refused: int
-    wrong: int
-
-
-def count_cells(outcomes: Iterable[CaseOutcome]) -> tuple[Cell, ...]:
-    """Returns the support matrix, sorted by operator and element type."""
+def _count_cells(outcomes: Iterable[CaseOutcome]) -> list[dict[str, Any]]:
+    """Returns the support matrix, sorted by operator and element type; `native` counts passed cases on the device's own kernels."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for outcome in outcomes:
         for operator, dtype, is_claimed in dict.fromkeys(outcome.operators):
@@ -44,20 +31,15 @@ def count_cells(outcomes: Iterable[CaseOutcome]) -> tuple[Cell, ...]:
             counter = counts.setdefault((operator, dtype), Counter())
             counter[outcome.status] += 1
             counter["native"] += outcome.is_native
-    return tuple(
-        Cell(operator, dtype, counter[RIGHT], counter["native"], counter[REFUSED], counter[WRONG])
+    return [
+        {"operator": operator, "dtype": dtype} | {name: counter[name] for name in (RIGHT, "native", REFUSED, WRONG)}
         for (operator, dtype), counter in sorted(counts.items())
-    )
-
-
-def list_cases(outcomes: Sequence[Outcome]) -> tuple[CaseOutcome, ...]:
-    """Returns the findings of the checks of the level "operators"."""
-    return tuple(outcome.finding for outcome in outcomes if isinstance(outcome.finding, CaseOutcome))
+    ]
 
 
 def report_to_json(target: Target, outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> dict[str, Any]:
     """Returns the report as fields; `operators` is None if no case was run."""
-    cases = list_cases(outcomes)
+    cases = [outcome.finding for outcome in outcomes if isinstance(outcome.finding, CaseOutcome)]
     # A case without a verdict, such as a hanging case, has no finding; it counts as wrong.
     unjudged = [each for each in outcomes if each.check.level == "operators" and not isinstance(each.finding, CaseOutcome)]
     return {
@@ -71,21 +53,16 @@ def report_to_json(target: Target, outcomes: Sequence[Outcome], versions: Mappin
             for level in LEVELS
             if any(each.check.level == level for each in outcomes)
         },
-        "failures": [describe_outcome(outcome) for outcome in outcomes if outcome.status == FAILED],
-        "skips": [describe_outcome(each) for each in outcomes if each.status == SKIPPED and each.check.level not in _CASES],
+        "failures": _list_reasons(outcome for outcome in outcomes if outcome.status == FAILED),
+        "skips": _list_reasons(outcome for outcome in outcomes if outcome.status == SKIPPED and outcome.check.level not in _CASES),
         "operators": _describe_cases(cases, unjudged) if cases or unjudged else None,
         "contrib": count_operators(outcomes),
-        "matrix": [
-            {"operator": each.operator, "dtype": each.dtype}
-            | {name: getattr(each, name) for name in (RIGHT, "native", REFUSED, WRONG)}
-            for each in count_cells(cases)
-        ],
+        "matrix": _count_cells(cases),
     }
 
 
-def describe_outcome(outcome: Outcome) -> dict[str, str]:
-    """Returns name, level and reason of an outcome."""
-    return {"name": outcome.check.name, "level": outcome.check.level, "reason": outcome.reason}
+def _list_reasons(outcomes: Iterable[Outcome]) -> list[dict[str, str]]:
+    return [{"name": outcome.check.name, "level": outcome.check.level, "reason": outcome.reason} for outcome in outcomes]
 
 
 def _describe_cases(cases: Sequence[CaseOutcome], unjudged: Sequence[Outcome]) -> dict[str, Any]:

@@ -23,30 +23,7 @@ GUARDED = ("test_check", "pytest_generate_tests", "opened_target", "__init_subcl
 """Attributes that a class derived from DeviceConformance must not override."""
 
 
-class _GuardedClass(type):
-    """A class whose guarded names cannot be set or deleted afterwards either."""
-
-    def __setattr__(cls, name: str, value: object) -> None:
-        cls._refuse(name)
-        super().__setattr__(name, value)
-
-    def __delattr__(cls, name: str) -> None:
-        cls._refuse(name)
-        super().__delattr__(name)
-
-    def _refuse(cls, name: str) -> None:
-        if name in GUARDED:
-            raise TypeError(_explain(cls.__name__, name))
-
-
-def _explain(cls: str, name: str) -> str:
-    return (
-        f"{cls} replaces or deletes {name}, which runs the conformance checks; no check may be left out in silence. "
-        "Name the checks that are known to fail in xfail = {check: reason}"
-    )
-
-
-class DeviceConformance(metaclass=_GuardedClass):
+class DeviceConformance:
     """Runs every check on `device`.
 
     `plugin` is registered under the device's name, for a plugin that is not installed. `reference` and `seed` default to the command
@@ -65,7 +42,10 @@ class DeviceConformance(metaclass=_GuardedClass):
         super().__init_subclass__(**keywords)
         for name in GUARDED:
             if inspect.getattr_static(cls, name) is not DeviceConformance.__dict__[name]:
-                raise TypeError(_explain(cls.__name__, name))
+                raise TypeError(
+                    f"{cls.__name__} replaces or deletes {name}, which runs the conformance checks; no check may be left out in "
+                    "silence. Name the checks that are known to fail in xfail = {check: reason}"
+                )
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Makes a test of each check; an unknown name in `xfail` or on the command line ends the collection."""

@@ -16,20 +16,8 @@ if TYPE_CHECKING:
 VOCABULARY, WIDTH, HEADS, LONGEST = 97, 32, 2, 512
 _DEPTH = WIDTH // HEADS
 
-_SHAPE_OF_WEIGHT = {
-    "qkv": (WIDTH, 3 * WIDTH),
-    "out": (WIDTH, WIDTH),
-    "wide": (WIDTH, 4 * WIDTH),
-    "narrow": (4 * WIDTH, WIDTH),
-}
-_NUMBERS = {
-    "zero": 0,
-    "one": 1,
-    "two": 2,
-    "last": [-1],
-    "heads_shape": [0, 0, HEADS, _DEPTH],
-    "flat_shape": [0, 0, WIDTH],
-}
+_SHAPE_OF_WEIGHT = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "wide": (WIDTH, 4 * WIDTH), "narrow": (4 * WIDTH, WIDTH)}
+_NUMBERS = {"zero": 0, "one": 1, "two": 2, "last": [-1], "heads_shape": [0, 0, HEADS, _DEPTH], "flat_shape": [0, 0, WIDTH]}
 
 
 def decoder_model(layers: int = 2, *, seed: int = 0) -> onnx.ModelProto:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,21 +14,18 @@ from hetero_core.conformance import catalogue, check, free_values, report, repor
 from hetero_core.conformance.operators import CaseOutcome, judge_case
 from hetero_core.conformance.oracles import run_evaluator
 from hetero_core.conformance.runner import Outcome, make_target, run_checks
-from hetero_core.conformance.subjects import REPEATED, SUBJECTS, read_subject
 from hetero_core.network.writer import network_to_proto
 from hetero_core.testing.backend_cases import iterate_backend_cases
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 
-def test_every_file_of_checks_is_in_the_catalogue_and_each_check_says_what_it_claims() -> None:
-    files = {path.stem.removeprefix("contract_") for path in Path(catalogue.__file__).parent.glob("contract_*.py")}
-    assert len(files) == len(SUBJECTS) > len(REPEATED)
-    assert files == set(SUBJECTS) > set(REPEATED)
-    for subject in SUBJECTS:
-        assert [one.name.partition(".")[0] for one in read_subject(subject)] == [subject] * len(read_subject(subject)), subject
-    assert all(one.summary.endswith(".") for one in catalogue.STATIC_CHECKS)
-    names = [one.name for one in catalogue.STATIC_CHECKS]
+def test_each_check_has_a_name_and_a_claim() -> None:
+    names = [check.name for check in catalogue.STATIC_CHECKS]
     assert len(set(names)) == len(names) >= 90
+    assert [name.partition(".")[0] for name in names] == sorted(
+        (name.partition(".")[0] for name in names), key=catalogue.SUBJECTS.index
+    )
+    assert all(check.summary.endswith(".") for check in catalogue.STATIC_CHECKS)
 
 
 def test_levels_have_checks_and_every_case_has_one() -> None:

@@ -84,6 +84,11 @@ def test_light_model_of_unknown_name_is_refused():
     )
 
 
+def test_small_model_of_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="no small model 'residul', did you mean 'residual'"):
+        models.small_model("residul")
+
+
 @pytest.mark.parametrize("build", [lambda: models.light_model("squeezenet"), *(getattr(models, name) for name in SMALL)])
 def test_model_is_the_same_on_every_call(build):
     assert build().SerializeToString(deterministic=True) == build().SerializeToString(deterministic=True)

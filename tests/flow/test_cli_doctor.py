@@ -11,11 +11,19 @@ from typing import Any
 
 import pytest
 
+from hetero_core.cli.doctor import (
+    FOLDER_CURE,
+    Finding,
+    check_blas,
+    check_code_folders,
+    check_gpu,
+    check_libraries,
+    check_threads,
+    find_cuda_fault,
+    read_driver,
+    read_libraries,
+)
 from hetero_core.devices.processors import read_processor_flags
-from hetero_core.diagnosis.findings import Finding
-from hetero_core.diagnosis.folders import CURE, check_code_folders
-from hetero_core.diagnosis.hardware import check_gpu, check_threads, find_cuda_fault, read_driver
-from hetero_core.diagnosis.libraries import check_blas, check_libraries, read_libraries
 
 RIVALS = [
     ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"),
@@ -185,4 +193,4 @@ def test_folder_of_compiled_code_that_cannot_be_used_is_found_with_the_reason(
     (tmp_path / "hetero" / "some-kernels").symlink_to(tmp_path)
     reason = f"cannot keep code in '{tmp_path / 'hetero' / 'some-kernels'}': it is a link; expected a folder of your own. Remove it"
     (found,) = check_code_folders({"ONE": "some-kernels"})
-    assert found == Finding("folders", f"ONE does not keep its compiled code: {reason}", CURE)
+    assert found == Finding("folders", f"ONE does not keep its compiled code: {reason}", FOLDER_CURE)

@@ -53,7 +53,6 @@ LAYERS = (
     "remote",
     "composing",
     "reports",
-    "diagnosis",
     "kernels",
     "engines",
     "testing",
@@ -73,7 +72,6 @@ BELOW = {
 
 # Modules and folders that only stand on the core; who may import them apart from themselves and what is named.
 USERS = {
-    "diagnosis": ("cli",),
     "kernels": ("testing", "conformance", "cli"),
     "engines": (),
     "testing": ("debugging", "conformance", "cli"),

@@ -1,23 +1,41 @@
-"""Runs a drawn graph on a device, from its seed to an outcome; shared by campaigns and the conformance kit."""
+"""Runs drawn graphs on a device, from a seed to an outcome, and the checks of the level "graphs", which also campaigns use.
+
+Check i of the level draws the graph of seed SEED + i; SEED is the seed of the run. So `--seed 517 --cases 1` repeats a failure of seed
+517.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
 from hetero_core.conformance.graphs.drawing import DrawnGraph, draw_graph
-from hetero_core.conformance.graphs.shrinking import shrink, write_text
-from hetero_core.conformance.graphs.trial import Failure, Trial, Way
+from hetero_core.conformance.graphs.judgement import Expectation
+from hetero_core.conformance.graphs.reference import Reference
 from hetero_core.conformance.refusals import find_broken_refusal
+from hetero_core.debugging.divergence import expose_values
+from hetero_core.debugging.reduction import reduce_network
 from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.errors import HeteroError, UnsupportedNodesError
+from hetero_core.kernels.program import compile_program
+from hetero_core.network.writer import network_to_proto
 
 if TYPE_CHECKING:
     from hetero_core.contract import QueryResult
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
+    from hetero_core.runtime.executable import ExecutableNetwork
 
+CASES = 30
+"""Number of graphs that the level draws by default."""
 RIGHT, REFUSED, DISPUTED, WRONG = "right", "refused", "disputed", "wrong"
 
 
@@ -29,6 +47,113 @@ class Subject:
     reference: str = ""
     exports: bool = False
     config: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to run a graph. `pins` of a split name a device for each node; with `is_imported` the network is exported and imported.
+
+    With `is_exported` it is exported before it runs, for a later import with the same device, configuration and pins.
+    """
+
+    name: str
+    device: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    is_preset: bool = False
+    is_imported: bool = False
+    pins: Mapping[str, str] = field(default_factory=dict)
+    is_exported: bool = False
+
+
+Blobs = dict[tuple[Any, ...], bytes]
+"""Exported blobs, by device, configuration and pins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failure, and the way to run the graph that showed it."""
+
+    way: Way
+    text: str
+
+
+class Trial:
+    """A network with the inputs of its runs, and the expected outputs of each."""
+
+    def __init__(self, network: Network, feeds: Sequence[Mapping[str, Any]]) -> None:
+        self.network = network
+        self.feeds = [{spec.name: feed[spec.name] for spec in network.inputs} for feed in feeds]
+        reference = Reference(network)
+        self.expectations = [Expectation(network, feed, reference=reference) for feed in self.feeds]
+
+    def find_failure(self, core: Core, ways: Sequence[Way]) -> Failure | None:
+        """Returns the first failure among these ways, or None."""
+        blobs: Blobs = {}
+        for way in ways:
+            text = self._try_way(core, way, blobs)
+            if text is not None:
+                return Failure(way, text)
+        return None
+
+    def find_dispute(self) -> str | None:
+        """Returns the first disagreement of ONNX Runtime and the reference about a run, or None."""
+        disputes = (expectation.describe_dispute() for expectation in self.expectations)
+        return next((text for text in disputes if text is not None), None)
+
+    def _try_way(self, core: Core, way: Way, blobs: Blobs) -> str | None:
+        try:
+            loaded = self._load(core, way, blobs)
+            with loaded:
+                return self._run(loaded, way)
+        except UnsupportedNodesError as error:
+            # The query covers the whole network; a device may take a node as part of a fusion and refuse it alone in a split.
+            return None if way.pins else f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001  # a device may raise anything; the error is the failure
+            return f"{type(error).__name__}: {error}"
+
+    def _load(self, core: Core, way: Way, blobs: Blobs) -> ExecutableNetwork:
+        """Returns the network loaded for this way. An import takes the blob that an earlier way exported, if there is one."""
+        key = (way.device, tuple(way.config.items()), tuple(way.pins.items()))
+        if way.is_imported and key in blobs:
+            return core.import_network(blobs[key], way.device)
+        network = self.network
+        if way.pins:
+            network = network.with_affinity({name: device for name, device in way.pins.items() if name in network.index_of_node})
+        loaded = core.load_network(network, way.device, dict(way.config))
+        if not (way.is_exported or way.is_imported):
+            return loaded
+        stream = io.BytesIO()
+        loaded.export_network(stream)
+        blobs[key] = stream.getvalue()
+        if not way.is_imported:
+            return loaded
+        loaded.close()
+        return core.import_network(blobs[key], way.device)
+
+    def _run(self, loaded: ExecutableNetwork, way: Way) -> str | None:
+        request = loaded.create_infer_request()
+        for run, (feed, expectation) in enumerate(zip(self.feeds, self.expectations, strict=True)):
+            inputs = {name: array.copy() for name, array in feed.items()}
+            presets = expectation.make_presets() if way.is_preset else {}
+            for name, array in presets.items():
+                request.set_tensor(name, array)
+            outputs = request.infer(inputs)
+            text = expectation.describe_fault(list(outputs.values()))
+            if text is None:
+                text = _find_touched(inputs, feed) or _find_unfilled(presets, outputs)
+            if text is not None:
+                return f"run {run + 1}: {text}"
+        return None
+
+
+def _find_touched(inputs: Mapping[str, Any], feed: Mapping[str, Any]) -> str | None:
+    touched = (name for name, array in inputs.items() if array.tobytes() != feed[name].tobytes())
+    return next((f"input '{name}' was written to" for name in touched), None)
+
+
+def _find_unfilled(presets: Mapping[str, Any], outputs: Mapping[str, Any]) -> str | None:
+    unfilled = (name for name, array in presets.items() if not np.shares_memory(array, outputs[name]) and array.size)
+    return next((f"output '{name}' is not the array that was set for it" for name in unfilled), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +253,101 @@ def draw_pins(core: Core, network: Network, devices: Sequence[str], random: Rand
             return {}
         pins[node.name] = random.choice(able)
     return pins
+
+
+@cache
+def list_graph_checks(cases: int = CASES) -> tuple[Check, ...]:
+    """Returns one check for each graph."""
+    return tuple(Check(f"graphs.graph_{index}", "graphs", partial(check_graph, index), shares_core=True) for index in range(cases))
+
+
+def check_graph(index: int, context: CheckContext) -> GraphOutcome:
+    """A random network of at least 3 nodes gives the outputs of its float64 computation: in three runs of a request, with one thread and
+    two, with preset outputs, imported, and split at random over this device and the reference."""
+    subject = Subject(
+        context.device, context.reference if "hetero" in context.facts.capabilities else "", "export" in context.facts.capabilities
+    )
+    outcome = try_graph(context.core, subject, context.seed + index)
+    if outcome.status == WRONG:
+        raise CheckFailed(outcome.describe())
+    if outcome.status in (REFUSED, DISPUTED):
+        raise Skip(outcome.reason)
+    return outcome
+
+
+MOST_NUMBERS = 16
+"""Constants of more elements are written as inputs."""
+
+
+def shrink(core: Core, trial: Trial, failure: Failure) -> tuple[Network, Failure]:
+    """Returns the smallest part that fails when run the same way, with its failure.
+
+    Values that cross from the rest of the graph into the part become inputs, with the values that the toolkit computed.
+    """
+    recorded = [record_values(trial.network, feed) for feed in trial.feeds]
+    failures = {id(trial.network): failure}
+
+    def fails(part: Network) -> bool:
+        if part is trial.network:
+            return True
+        part_failure = find_failure(core, part, recorded, failure.way)
+        if part_failure is not None and _kind(part_failure.text) == _kind(failure.text):
+            failures[id(part)] = part_failure
+            parts.append(part)
+            return True
+        return False
+
+    parts: list[Network] = []
+    smallest = _drop_outputs(reduce_network(trial.network, fails), fails)
+    if smallest is not trial.network:
+        # Nodes that only served the dropped outputs can be removed now.
+        smallest = reduce_network(smallest, fails)
+    return smallest, failures[id(smallest)]
+
+
+def _drop_outputs(network: Network, fails: Callable[[Network], bool]) -> Network:
+    """Returns the network without those outputs that the failure does not need."""
+    for spec in network.outputs:
+        rest = tuple(output for output in network.outputs if output.name != spec.name)
+        smaller = replace(network, outputs=rest)
+        if rest and fails(smaller):
+            network = smaller
+    return network
+
+
+def find_failure(core: Core, part: Network, recorded: Sequence[Mapping[str, Any]], way: Way) -> Failure | None:
+    """Returns the failure of a part that is run in this way; None if it passes or cannot be run."""
+    if any(spec.name not in values for values in recorded for spec in part.inputs):
+        return None
+    try:
+        trial = Trial(part, recorded)
+        if trial.find_dispute() is not None:
+            return None
+    except HeteroError:
+        return None
+    return trial.find_failure(core, [way])
+
+
+def record_values(network: Network, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns every inner value of a run by the toolkit, and the inputs."""
+    exposed = expose_values(network)
+    outputs = compile_program(exposed).run(tuple(feed[spec.name] for spec in exposed.inputs))
+    values = {spec.name: value for spec, value in zip(exposed.outputs, outputs, strict=True) if isinstance(value, np.ndarray)}
+    return {**values, **feed}
+
+
+def _kind(text: str) -> str:
+    """Returns the kind of a failure without place and size: a wrong number, or the class of an error."""
+    head = text.split(":", 1)[0]
+    return head if head.isidentifier() else "wrong"
+
+
+def write_text(network: Network) -> str:
+    """Returns a network as ONNX text, without its larger constants, which are replaced by inputs."""
+    import onnx  # heavy
+
+    model = network_to_proto(network)
+    for constant in [constant for constant in model.graph.initializer if math.prod(constant.dims) > MOST_NUMBERS]:
+        model.graph.initializer.remove(constant)
+        model.graph.input.append(onnx.helper.make_tensor_value_info(constant.name, constant.data_type, constant.dims))
+    return str(onnx.printer.to_text(model))

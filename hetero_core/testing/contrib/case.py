@@ -5,11 +5,10 @@ Imports onnx and ONNX Runtime only inside functions; the engine runs the node wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.testing.contrib.drawing import Generator
 from hetero_core.testing.reference_session import SIGNED_WEIGHTS, open_reference_session
 
 if TYPE_CHECKING:
@@ -42,10 +41,6 @@ class ContribCase:
     def feeds(self) -> dict[str, Any]:
         """Input name -> array, for the inputs that are not constants."""
         return {f"x{index}": x for index, x in enumerate(self.inputs) if x is not None and index not in self.constants}
-
-
-Draw = Callable[[Generator], ContribCase]
-"""Draws a case; equal states of the generator give equal cases."""
 
 
 def make_model(case: ContribCase) -> onnx.ModelProto:

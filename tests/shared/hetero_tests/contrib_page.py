@@ -22,9 +22,7 @@ LACKING: Mapping[str, str] = {
     "ONNX Runtime refuses the operator with such a constant, so there is nothing to compare with",
 }
 """Operator of com.microsoft that has a kernel in ONNX Runtime's CPU provider and none here -> the reason."""
-NOTES: Mapping[str, str] = {
-    "MatMulNBits": "`accuracy_level=4` allows 8-bit activations, and the product is computed in float32",
-}
+NOTES: Mapping[str, str] = {"MatMulNBits": "`accuracy_level=4` allows 8-bit activations, and the product is computed in float32"}
 """Operator -> a difference from ONNX Runtime that the operator's definition allows."""
 LEFT_OUT = ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
 """Generation of text as one operator, with the model as its attribute; not counted."""

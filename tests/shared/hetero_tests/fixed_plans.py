@@ -74,7 +74,7 @@ class _Laid:
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], address: int, keep: Array) -> None:
         self.__array_interface__ = {
-            "shape": shape, "strides": strides, "typestr": dtype.str, "data": (address, False), "version": 3,
+            "shape": shape, "strides": strides, "typestr": dtype.str, "data": (address, False), "version": 3
         }  # fmt: skip
         self.keep = keep
 

@@ -1,0 +1,597 @@
+"""Contract of a device: its name and versions, metrics and configuration, capabilities, facts, extensions."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hetero_core.conformance.check import (
+    CheckContext,
+    CheckFailed,
+    Skip,
+    check,
+    require,
+    require_equal,
+    require_error,
+    require_same,
+)
+from hetero_core.conformance.samples import load_sample, make_mixed, make_sample, read_text
+from hetero_core.contract import Extension
+from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY
+from hetero_core.errors import (
+    ClosedError,
+    ConfigKeyError,
+    ConfigValueError,
+    DeviceNameError,
+    DeviceNotFoundError,
+    ExtensionError,
+    HeteroError,
+    MetricNotFoundError,
+    NotImplementedByDeviceError,
+    PluginError,
+    UnsupportedNodesError,
+)
+
+# Registry: a device and its versions under its name, unknown and taken names, and two Cores that share no state.
+
+SECOND_NAME = "CONFORMANCE"
+
+
+@check("registry")
+def device_is_listed_as_working(context: CheckContext) -> None:
+    """The device is in the list of devices, with its ids, its full name and no reason for being unavailable."""
+    (row,) = [row for row in context.core.list_devices() if row.name == context.facts.name]
+    require_equal(row.reason, "", f"the reason in the row of {row.name}")
+    require_equal(row.ids, context.facts.ids, f"the ids in the row of {row.name}")
+    require(row.full_name.strip(), f"{row.name} has an empty FULL_DEVICE_NAME")
+
+
+@check("registry")
+def versions_name_the_device_and_every_listed_one(context: CheckContext) -> None:
+    """`get_versions` has one entry for the device, and one for each device behind its colon; ids change nothing."""
+    parsed = parse_device_name(context.device)
+    listed = [parse_device_name(entry) for entry in split_device_list(parsed.arguments)] if parsed.arguments else []
+    versions = context.core.get_versions(context.device)
+    require(
+        {parsed.name, *(entry.name for entry in listed)} <= set(versions),
+        f"get_versions('{context.device}') names {sorted(versions)}",
+    )
+    require(all(text.strip() for text in versions.values()), f"get_versions('{context.device}') has an empty version: {versions}")
+    if context.facts.ids and context.facts.ids[0]:
+        with_id = context.core.get_versions(f"{parsed.name}.{context.facts.ids[0]}")
+        require_equal(with_id, context.core.get_versions(parsed.name), "get_versions with an id")
+
+
+@check("registry", needs=["hetero", "single"])
+def versions_of_a_list_have_an_entry_for_each(context: CheckContext) -> None:
+    """`get_versions("HETERO:DEVICE")` has two entries; with a second device it has three."""
+    require_equal(set(context.core.get_versions(f"HETERO:{context.device}")), {"HETERO", context.facts.name}, "versions of a list")
+    both = set(context.core.get_versions(f"HETERO:{context.device},{context.reference}"))
+    require_equal(both, {"HETERO", context.facts.name, context.reference}, "versions of a list of two")
+
+
+@check("registry")
+def unknown_device_is_refused_everywhere(context: CheckContext) -> None:
+    """Every call with an unknown device name raises DeviceNotFoundError, which suggests the right name."""
+    core, name = context.core, f"{context.facts.name}X"
+    network, _ = make_mixed(context)
+    for what, action in {
+        "query_network": lambda: core.query_network(network, name),
+        "load_network": lambda: core.load_network(network, name),
+        "get_metric": lambda: core.get_metric(name, "FULL_DEVICE_NAME"),
+        "get_config": lambda: core.get_config(name, "PERF_COUNT"),
+        "set_config": lambda: core.set_config({"PERF_COUNT": True}, name),
+        "get_versions": lambda: core.get_versions(name),
+        "unregister_plugin": lambda: core.unregister_plugin(name),
+    }.items():
+        error = require_error(DeviceNotFoundError, action, f"{what} with the unknown device '{name}'")
+        require(f"'{context.facts.name}'" in str(error), f"{what}: no 'did you mean {context.facts.name}' in: {error}")
+
+
+@check("registry")
+def unknown_id_is_refused(context: CheckContext) -> None:
+    """An unknown id raises DeviceNotFoundError, in the device string and as DEVICE_ID."""
+    core, name = context.core, context.facts.name
+    network, _ = make_mixed(context)
+    require_error(DeviceNotFoundError, lambda: core.get_metric(f"{name}.NO_SUCH_ID", "FULL_DEVICE_NAME"), "an unknown id")
+    require_error(DeviceNotFoundError, lambda: core.query_network(network, f"{name}.L0"), "an unknown id in a query")
+    # Without the id of the device under test, which the key would contradict.
+    device = context.device if ":" in context.device else name
+    require_error(DeviceNotFoundError, core.query_network, "an unknown DEVICE_ID", network, device, {"DEVICE_ID": "NO_SUCH_ID"})
+
+
+@check("registry", needs=["single"])
+def text_behind_a_colon_is_refused(context: CheckContext) -> None:
+    """A device that is not composed of devices refuses text after a colon."""
+    name = f"{context.facts.name}:OTHER"
+    require_error(DeviceNameError, context.core.get_metric, "text behind a colon", name, "FULL_DEVICE_NAME")
+
+
+@check("registry")
+def name_that_is_taken_is_refused(context: CheckContext) -> None:
+    """Registering a second plugin under the device's name raises PluginError, which names the first plugin."""
+    require_error(PluginError, lambda: context.core.register_plugin(context.facts.name, object()), "a name that is taken")
+
+
+def _require_plugin(context: CheckContext) -> Any:
+    if context.facts.plugin is None:
+        raise Skip("the plugin object is not known")
+    return context.facts.plugin
+
+
+@check("registry", needs=["plugin"])
+def plugin_serves_two_names(context: CheckContext) -> None:
+    """A plugin registered under a second name is a separate device there: its answers carry that name."""
+    context.core.register_plugin(SECOND_NAME, _require_plugin(context))
+    sample = make_sample(context, "chain")
+    result = context.core.query_network(sample.network, SECOND_NAME)
+    signed = {device.partition(".")[0] for device in result.supported.values()}
+    require_equal(signed, {SECOND_NAME}, "the devices in the answer of the second name")
+    inputs = sample.draw(context.seed)
+    for name in (SECOND_NAME, context.facts.name, SECOND_NAME):
+        sample.require_right(context.core.load_network(sample.network, name).infer(inputs), inputs, f"on {name}")
+
+
+@check("registry")
+def unregistered_name_is_unknown_and_its_networks_go_on(context: CheckContext) -> None:
+    """After `unregister_plugin` the name is unknown; a network that was loaded before still runs."""
+    sample, loaded = load_sample(context, "chain")
+    context.core.unregister_plugin(context.facts.name)
+    name = context.facts.name
+    require_error(DeviceNotFoundError, context.core.get_metric, "a name that was unregistered", name, "FULL_DEVICE_NAME")
+    sample.require_run(loaded, context.seed, what="after its name was unregistered")
+
+
+@check("registry", needs=["plugin"])
+def name_may_be_registered_again(context: CheckContext) -> None:
+    """After `unregister_plugin` the plugin may be registered under its name again; a new device is made and works."""
+    plugin, sample = _require_plugin(context), make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    for turn in range(3):
+        context.core.unregister_plugin(context.facts.name)
+        context.core.register_plugin(context.facts.name, plugin)
+        outputs = context.load(sample.network).infer(inputs)
+        sample.require_right(outputs, inputs, f"registered again, time {turn + 1}")
+
+
+@check("registry")
+def two_cores_share_no_configuration(context: CheckContext) -> None:
+    """Configuration set in one Core is not set in another, and a Core still works after the other is closed."""
+    sample = make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    with context.make_core() as other:
+        other.set_config({"PERF_COUNT": True}, context.device)
+        require_equal(context.core.get_config(context.device, "PERF_COUNT"), False, "PERF_COUNT, set in another Core")
+        network = other.load_network(sample.network, context.device)
+        sample.require_right(network.infer(inputs), inputs, "in a second Core")
+    sample.require_right(context.load(sample.network).infer(inputs), inputs, "after another Core closed")
+
+
+@check("registry")
+def closed_core_is_refused(context: CheckContext) -> None:
+    """Every call of a closed Core raises ClosedError; it may be closed again."""
+    network, _ = make_mixed(context)
+    core = context.make_core()
+    core.get_metric(context.device, "FULL_DEVICE_NAME")
+    core.close()
+    core.close()
+    require_error(ClosedError, lambda: core.query_network(network, context.device), "a query of a closed Core")
+    require_error(ClosedError, lambda: core.get_metric(context.device, "FULL_DEVICE_NAME"), "a metric of a closed Core")
+
+
+# Properties: metrics can be read and have their types; configuration is declared, checked, stored and does not leak.
+
+WRONG_VALUES: dict[type, tuple[Any, ...]] = {
+    bool: ("perhaps", 2),
+    int: ("many", "1.5", 0.5, True),
+    float: ("much", ()),
+    str: (5.5,),
+    tuple: (5, (1, 2)),
+    dict: ("{", 5, "[1]"),
+}
+"""Type of a key -> values that are not of this type. None belongs to no type and takes back what was set."""
+
+
+@check("properties")
+def every_listed_metric_can_be_read(context: CheckContext) -> None:
+    """Every name in SUPPORTED_METRICS has a value, whatever its letter case, and the list contains SUPPORTED_METRICS."""
+    names = context.get_metric("SUPPORTED_METRICS")
+    require("SUPPORTED_METRICS" in names, "SUPPORTED_METRICS does not list itself")
+    require_equal(list(names), sorted(set(names)), "the order of SUPPORTED_METRICS")
+    for name in names:
+        require(context.get_metric(name) is not None, f"the metric {name} is None")
+        context.get_metric(name.lower())
+
+
+@check("properties")
+def standard_metrics_have_their_types(context: CheckContext) -> None:
+    """Ids are unique texts, names are not empty, the range of requests goes up in steps of 1 or more."""
+    core, device = context.core, context.device
+    ids = core.get_metric(device, "AVAILABLE_DEVICES")
+    require_equal(len(set(ids)), len(ids), f"the number of different ids in {ids}")
+    for name in ("FULL_DEVICE_NAME", "DEVICE_ARCHITECTURE"):
+        require(core.get_metric(device, name).strip(), f"the metric {name} is empty")
+    lowest, highest, step = core.get_metric(device, "RANGE_FOR_ASYNC_INFER_REQUESTS")
+    require(0 < lowest <= highest and step >= 1, f"RANGE_FOR_ASYNC_INFER_REQUESTS is ({lowest}, {highest}, {step})")
+    require(isinstance(core.get_metric(device, "HOLDS_INTERPRETER_LOCK"), bool), "HOLDS_INTERPRETER_LOCK is no bool")
+    require(core.get_metric(device, "OPTIMIZATION_CAPABILITIES"), "OPTIMIZATION_CAPABILITIES is empty")
+
+
+@check("properties")
+def unknown_metric_is_refused(context: CheckContext) -> None:
+    """Reading an unknown metric raises MetricNotFoundError, which suggests the most similar name."""
+    error = require_error(MetricNotFoundError, lambda: context.get_metric("FULL_DEVICE_NAMES"), "an unknown metric")
+    require("'FULL_DEVICE_NAME'" in str(error), f"the near metric is not offered: {error}")
+
+
+@check("properties")
+def unknown_key_is_refused_everywhere(context: CheckContext) -> None:
+    """An undeclared key raises ConfigKeyError, which suggests the most similar key, in every call that takes configuration."""
+    core, device = context.core, context.device
+    network, _ = make_mixed(context)
+    wrong = {"PERF_COUNTS_": "YES"}
+    for what, action in {
+        "get_config": lambda: core.get_config(device, "PERF_COUNTS_"),
+        "set_config": lambda: core.set_config(wrong, device),
+        "query_network": lambda: core.query_network(network, device, wrong),
+        "load_network": lambda: core.load_network(network, device, wrong),
+    }.items():
+        error = require_error(ConfigKeyError, action, f"{what} with an unknown key")
+        require("'PERF_COUNT'" in str(error), f"{what}: the near key is not offered: {error}")
+
+
+@check("properties")
+def keys_have_their_declared_defaults(context: CheckContext) -> None:
+    """Every key of SUPPORTED_CONFIG_KEYS can be read, has an explaining text, and has its default until it is set.
+
+    A key without a default may still have a value, which is that of the machine.
+    """
+    keys = context.core.config_keys(context.device)
+    require_equal(list(context.get_metric("SUPPORTED_CONFIG_KEYS")), sorted(keys), "SUPPORTED_CONFIG_KEYS")
+    for name, key in keys.items():
+        value = context.core.get_config(context.device, name)
+        is_free = name != "DEVICE_ID" and name not in context.configured
+        if key.default is not None and not key.is_arguments and is_free:
+            require_equal(value, key.default, f"the value of {name} before it is set")
+        require(key.doc.strip(), f"the key {name} has no text")
+
+
+@check("properties")
+def every_key_takes_its_own_value_back(context: CheckContext) -> None:
+    """`set_config` accepts every value that `get_config` returns; the value does not change."""
+    for name in context.core.config_keys(context.device):
+        value = context.core.get_config(context.device, name)
+        if value is not None:
+            context.core.set_config({name: value}, context.device)
+            require_equal(context.core.get_config(context.device, name), value, f"{name}, set to its own value")
+
+
+@check("properties")
+def every_choice_is_kept(context: CheckContext) -> None:
+    """A key that is a bool or has choices returns each value that was set, whether it was set as itself or as text."""
+    for name, key in context.core.config_keys(context.device).items():
+        for choice in (True, False) if key.type is bool else key.choices:
+            for value in (choice, str(choice)):
+                context.core.set_config({name: value}, context.device)
+                require_equal(context.core.get_config(context.device, name), choice, f"{name}, set to {value!r}")
+
+
+@check("properties")
+def wrong_values_are_refused(context: CheckContext) -> None:
+    """A value of another type, or outside the choices, raises ConfigValueError, which names the key; the earlier value stays."""
+    for name, key in context.core.config_keys(context.device).items():
+        before = context.core.get_config(context.device, name)
+        for value in (*WRONG_VALUES[key.type], *(("NO_SUCH_CHOICE",) if key.choices else ())):
+            error = require_error(ConfigValueError, context.core.set_config, f"{name} = {value!r}", {name: value}, context.device)
+            require(name in str(error), f"{name} = {value!r}: the error does not name the key: {error}")
+        require_equal(context.core.get_config(context.device, name), before, f"{name}, after wrong values were refused")
+
+
+@check("properties")
+def settings_are_taken_together_or_not_at_all(context: CheckContext) -> None:
+    """If one of several settings in a call is wrong, the call changes nothing."""
+    core, device = context.core, context.device
+    require_error(ConfigKeyError, lambda: core.set_config({"PERF_COUNT": True, "NO_SUCH_KEY": 1}, device), "a wrong setting")
+    require_equal(core.get_config(device, "PERF_COUNT"), False, "PERF_COUNT, set beside a wrong key")
+
+
+@check("properties")
+def setting_of_a_call_does_not_leak(context: CheckContext) -> None:
+    """The configuration of one load holds for that network alone; a value of `set_config` holds for later loads, not for earlier ones."""
+    core, device = context.core, context.device
+    network = make_sample(context, "chain").network
+    read: Callable[..., Any] = lambda loaded: loaded.get_config("PERF_COUNT")  # noqa: E731  # shorter than a function
+    first = core.load_network(network, device, {"PERF_COUNT": True})
+    require_equal((read(first), core.get_config(device, "PERF_COUNT")), (True, False), "PERF_COUNT of the load, and of the device")
+    second = core.load_network(network, device)
+    core.set_config({"PERF_COUNT": "YES"}, device)
+    third = core.load_network(network, device)
+    fourth = core.load_network(network, device, {"PERF_COUNT": "NO"})
+    settings = tuple(map(read, (second, third, fourth)))
+    require_equal(settings, (False, True, False), "PERF_COUNT before set_config, after it, and over it")
+
+
+@check("properties")
+def loaded_network_tells_its_configuration_and_metrics(context: CheckContext) -> None:
+    """A loaded network has every key and metric that it lists, and refuses unknown names."""
+    sample, loaded = load_sample(context, "chain")
+    for name in loaded.get_metric("SUPPORTED_METRICS"):
+        require(loaded.get_metric(name) is not None, f"the metric {name} of the loaded network is None")
+    for name in loaded.get_metric("SUPPORTED_CONFIG_KEYS"):
+        loaded.get_config(name)
+    require_equal(loaded.get_metric("NETWORK_NAME"), sample.network.name, "NETWORK_NAME")
+    require(loaded.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") >= 1, "OPTIMAL_NUMBER_OF_INFER_REQUESTS is below 1")
+    require(loaded.get_metric("EXECUTION_DEVICES"), "EXECUTION_DEVICES is empty")
+    names = {node.name for node in sample.network.nodes}
+    require(set(loaded.get_metric("REFERENCE_NODES")) <= names, "REFERENCE_NODES names nodes that the network does not have")
+    require_error(MetricNotFoundError, lambda: loaded.get_metric("NO_SUCH_METRIC"), "an unknown metric of a loaded network")
+    require_error(ConfigKeyError, lambda: loaded.get_config("NO_SUCH_KEY"), "an unknown key of a loaded network")
+
+
+@check("properties")
+def loaded_network_takes_new_values_and_gives_them_back(context: CheckContext) -> None:
+    """`network.set_config` changes PERF_COUNT and MODEL_PRIORITY for the following runs; None restores the value of the load."""
+    sample = make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    for first in (False, True):
+        loaded = context.load(sample.network, {"PERF_COUNT": first})
+        request = loaded.create_infer_request()
+        for value, expected in ((True, True), (False, False), (None, first)):
+            what = f"PERF_COUNT, set to {value} on a network that was loaded with {first}"
+            loaded.set_config({"PERF_COUNT": value})
+            require_equal(loaded.get_config("PERF_COUNT"), expected, what)
+            sample.require_right(request.infer(inputs), inputs, what)
+            require_equal(bool(request.perf_counts), expected, f"{what}: whether the next run has times of nodes")
+        loaded.set_config({"MODEL_PRIORITY": "HIGH"})
+        loaded.set_config({"MODEL_PRIORITY": None})
+        require_equal(
+            loaded.get_config("MODEL_PRIORITY"), context.core.get_config(context.device, "MODEL_PRIORITY"), "MODEL_PRIORITY"
+        )
+
+
+@check("properties")
+def none_takes_a_setting_back(context: CheckContext) -> None:
+    """None in `set_config` removes the device's setting of a key; the key then has its earlier value, also after a query."""
+    core, device = context.core, context.device
+    network, _ = make_mixed(context)
+    for name, key in core.config_keys(device).items():
+        if name == "DEVICE_ID" or name in context.configured or key.is_arguments:
+            continue
+        before = core.get_config(device, name)
+        for choice in (True, False) if key.type is bool else key.choices:
+            core.set_config({name: choice}, device)
+            with suppress(HeteroError):  # this machine may not support the choice
+                core.query_network(network, device)
+            core.set_config({name: None}, device)
+            require_equal(core.get_config(device, name), before, f"{name}, set to {choice!r} and taken back by None")
+
+
+@check("properties", needs=["ids"])
+def setting_of_an_id_is_for_that_id(context: CheckContext) -> None:
+    """A setting with an id applies to that id only; a setting without an id applies to all ids that have no setting of their own."""
+    core, name = context.core, context.facts.name
+    first, second = (f"{name}.{device_id}" for device_id in context.facts.ids[:2])
+    core.set_config({"PERF_COUNT": True}, first)
+    require_equal((core.get_config(first, "PERF_COUNT"), core.get_config(second, "PERF_COUNT")), (True, False), "set for one id")
+    core.set_config({"PERF_COUNT": True}, name)
+    core.set_config({"PERF_COUNT": False}, second)
+    require_equal(
+        (core.get_config(first, "PERF_COUNT"), core.get_config(second, "PERF_COUNT")), (True, False), "set for all, then one"
+    )
+
+
+@check("properties", needs=["ids"])
+def id_of_a_call_is_the_id_in_use(context: CheckContext) -> None:
+    """Answer and network name the chosen id, which is given in the device string, as DEVICE_ID of the call or as DEVICE_ID set before."""
+    core, name, device_id = context.core, context.facts.name, context.facts.ids[-1]
+    network = make_sample(context, "chain").network
+    if context.device != name:
+        raise Skip("an id is under test already")
+    for what, device, config in (
+        ("device string", f"{name}.{device_id}", None),
+        ("DEVICE_ID of a call", name, {"DEVICE_ID": device_id}),
+    ):
+        signed = set(core.query_network(network, device, config).supported.values())
+        require_equal(signed, {f"{name}.{device_id}"}, f"the devices of the answer, with the id as {what}")
+        require_equal(
+            str(core.load_network(network, device, config).device), f"{name}.{device_id}", f"the network, with the id as {what}"
+        )
+    core.set_config({"DEVICE_ID": device_id}, name)
+    require_equal(
+        set(core.query_network(network, name).supported.values()), {f"{name}.{device_id}"}, "with a DEVICE_ID that was set"
+    )
+
+
+# Capabilities: OPTIMIZATION_CAPABILITIES names exactly the capabilities of the device; AUTO selects devices by these names.
+
+_UNARY = tuple(f"(T[4] x) => (T[4] y) {{ [one] y = {operator} (x) }}" for operator in ("Relu", "Neg", "Abs", "Identity", "Sqrt"))
+_BINARY = tuple(f"(T[4, 4] x) => (T[4, 4] y) {{ [one] y = {operator} (x, x) }}" for operator in ("Add", "Mul", "MatMul", "Gemm"))
+_TYPES_OF_PRECISION: Mapping[str, str] = {"FP32": "float", "FP64": "double", "FP16": "float16", "BF16": "bfloat16"}
+_QUANTIZED = (
+    "(uint8[4] x, float s, uint8 z) => (float[4] y) { [one] y = DequantizeLinear (x, s, z) }",
+    "(float[4] x, float s, uint8 z) => (uint8[4] y) { [one] y = QuantizeLinear (x, s, z) }",
+    "(uint8[4, 4] x) => (int32[4, 4] y) { [one] y = MatMulInteger (x, x) }",
+    "(float[4, 4] x) => (float[4, 4] y) <float s = {0.1}, int8 z = {0}, int8[4, 4] w = "
+    "{1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8}> { [left] a = QuantizeLinear (x, s, z) [back] b = DequantizeLinear (a, s, z) "
+    "[weights] c = DequantizeLinear (w, s, z) [one] y = MatMul (b, c) }",
+)
+NETWORKS_OF_CAPABILITY: Mapping[str, tuple[str, ...]] = {
+    "INT8": _QUANTIZED,
+    **{name: tuple(text.replace("T[", f"{dtype}[") for text in (*_UNARY, *_BINARY)) for name, dtype in _TYPES_OF_PRECISION.items()},
+}
+"""Capability -> networks of which a device that names it takes one at least."""
+
+
+@check("capabilities")
+def named_precision_is_taken(context: CheckContext) -> None:
+    """The device takes a common operator in each precision that OPTIMIZATION_CAPABILITIES names."""
+    core, device = context.core, context.device
+    for capability in core.get_metric(device, "OPTIMIZATION_CAPABILITIES"):
+        networks = [read_text(context, text, name=capability.lower()) for text in NETWORKS_OF_CAPABILITY.get(capability, ())]
+        answers = [core.query_network(network, device) for network in networks]
+        reasons = [reason for answer in answers for reason in answer.refused.values()]
+        require(
+            not answers or any(not answer.refused for answer in answers),
+            f"OPTIMIZATION_CAPABILITIES names {capability}, and the device takes none of {len(answers)} networks of it: {reasons[:1]}",
+        )
+
+
+@check("capabilities")
+def taken_precision_is_named(context: CheckContext) -> None:
+    """OPTIMIZATION_CAPABILITIES names each precision in which the device takes every common operator.
+
+    FP16 is left out: engines name it only if the processor computes in it, but take it on every processor.
+    """
+    core, device = context.core, context.device
+    named = core.get_metric(device, "OPTIMIZATION_CAPABILITIES")
+    for capability in sorted(NETWORKS_OF_CAPABILITY.keys() - {"FP16", *named}):
+        networks = [read_text(context, text, name=capability.lower()) for text in NETWORKS_OF_CAPABILITY[capability]]
+        require(
+            any(core.query_network(network, device).refused for network in networks),
+            f"the device takes all {len(networks)} networks of {capability}, and OPTIMIZATION_CAPABILITIES does not name it: {named}",
+        )
+
+
+@check("capabilities")
+def export_is_named_where_it_works(context: CheckContext) -> None:
+    """EXPORT_IMPORT is named, and the cache has its keys, if and only if a loaded network can be exported."""
+    core, device = context.core, context.device
+    is_named = "EXPORT_IMPORT" in core.get_metric(device, "OPTIMIZATION_CAPABILITIES")
+    require_equal(core.get_metric(device, "IMPORT_EXPORT_SUPPORT"), is_named, "IMPORT_EXPORT_SUPPORT, beside EXPORT_IMPORT")
+    require_equal("CACHE_DIR" in core.config_keys(device), is_named, "whether there is a key CACHE_DIR, beside EXPORT_IMPORT")
+    loaded = core.load_network(make_sample(context, "chain").network, device)
+    stream = io.BytesIO()
+    if not is_named:
+        require_error(NotImplementedByDeviceError, lambda: loaded.export_network(stream), "an export that no capability names")
+        return
+    try:
+        loaded.export_network(stream)
+    except NotImplementedByDeviceError as error:
+        require(condition=False, message=f"EXPORT_IMPORT is named, and the device cannot export: {error}")
+    require(stream.tell(), "the blob is empty")
+
+
+# Facts that programs rely on: identity, batch limit and memory of a device are correct and do not change between reads.
+
+LASTING = ("DEVICE_TYPE", "DEVICE_UUID", "DEVICE_ARCHITECTURE", "MAX_BATCH_SIZE", TOTAL_MEMORY)
+LARGE_BATCH = 67
+"""A batch that no device may refuse which names no limit; above the powers of two that engines are built for."""
+
+
+@check("device_facts")
+def facts_stay_the_same(context: CheckContext) -> None:
+    """DEVICE_TYPE, DEVICE_UUID and other identifying metrics have the same values when read again, after a load, and in another Core."""
+    names = [name for name in LASTING if name in context.get_metric("SUPPORTED_METRICS")]
+    first = {name: context.get_metric(name) for name in names}
+    context.load(make_sample(context, "chain").network)
+    with context.make_core() as other:
+        for name, value in first.items():
+            require_equal(context.get_metric(name), value, f"{name}, read again")
+            require_equal(other.get_metric(context.device, name), value, f"{name}, read in another Core")
+
+
+@check("device_facts", needs=["ids"])
+def ids_have_identifiers_of_their_own(context: CheckContext) -> None:
+    """DEVICE_UUID tells physical devices apart: it is different for each id."""
+    id_of_uuid: dict[str, str] = {}
+    for device_id in context.facts.ids:
+        uuid = context.core.get_metric(f"{context.facts.name}.{device_id}", "DEVICE_UUID")
+        require(uuid not in id_of_uuid, f"the ids {id_of_uuid.get(uuid)} and {device_id} have one DEVICE_UUID, {uuid}")
+        id_of_uuid[uuid] = device_id
+
+
+@check("device_facts")
+def memory_that_is_free_is_part_of_all(context: CheckContext) -> None:
+    """DEVICE_FREE_MEM_SIZE is at most DEVICE_TOTAL_MEM_SIZE, which is not 0; a device has both or neither."""
+    names = context.get_metric("SUPPORTED_METRICS")
+    stated = [name for name in (TOTAL_MEMORY, FREE_MEMORY) if name in names]
+    if not stated:
+        raise Skip(f"the device does not state {TOTAL_MEMORY}")
+    require_equal(stated, [TOTAL_MEMORY, FREE_MEMORY], "the metrics of memory that the device states")
+    total, free = (context.get_metric(name) for name in stated)
+    require(0 < total >= free, f"{FREE_MEMORY} is {free}, and {TOTAL_MEMORY} is {total}; both are in bytes")
+
+
+@check("device_facts")
+def batches_up_to_the_limit_run(context: CheckContext) -> None:
+    """A run with MAX_BATCH_SIZE images is right (67 images if it is 0); with one image more it is right or raises an error."""
+    sample = make_sample(context, "dynamic")
+    limit = context.get_metric("MAX_BATCH_SIZE")
+    loaded = context.load(sample.network)
+    inputs = sample.draw(context.seed, x=(min(limit, 1024) or LARGE_BATCH, 2))
+    what = f"a batch of {len(inputs['x'])}, where MAX_BATCH_SIZE is {limit}{'' if limit else ', which means no limit'}"
+    try:
+        sample.require_right(loaded.infer(inputs), inputs, what)
+    except HeteroError as error:
+        raise CheckFailed(f"{what}: {error}") from error
+    if 0 < limit <= 1024:
+        inputs = sample.draw(context.seed, x=(limit + 1, 2))
+        try:
+            outputs = loaded.infer(inputs)
+        except HeteroError:
+            return
+        sample.require_right(outputs, inputs, f"a batch of {limit + 1} is not refused, where MAX_BATCH_SIZE is {limit}")
+
+
+# Extensions: a custom operator is refused until its extension is added, then runs; for devices that take extensions.
+
+TEXT = "(float[N,2] x) => (float[N,2] y) { [custom] y = com.acme.Scale <factor = 3.0> (x) }"
+
+
+def _make_extension(function: Callable[..., Any]) -> Extension:
+    return Extension("com.acme", "Scale", 1, function, lambda types, attributes: (types[0],))  # type: ignore[arg-type, return-value]  # x has a type
+
+
+@check("extensions", needs=["extensions"])
+def extension_is_refused_before_and_runs_after(context: CheckContext) -> None:
+    """The operator is refused until `add_extension`; then it is claimed, and its function gets inputs and attributes."""
+    core, device = context.core, context.device
+    require("custom" in core.query_network(read_text(context, TEXT), device).refused, "an operator is taken before it was given")
+    core.add_extension(_make_extension(lambda x, factor: x * np.float32(factor)), device)
+    network = read_text(context, TEXT)
+    require_equal(dict(core.query_network(network, device).refused), {}, "what is refused after the extension was given")
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    require_same(core.load_network(network, device).infer({"x": x})["y"], x * np.float32(3), "the output of the extension")
+
+
+@check("extensions", needs=["extensions"])
+def extension_is_for_its_core_alone(context: CheckContext) -> None:
+    """An extension added to one Core is unknown in another."""
+    context.core.add_extension(_make_extension(lambda x, factor: x * np.float32(factor)), context.device)
+    with context.make_core() as other:
+        network = read_text(replace(context, core=other), TEXT)
+        require_error(UnsupportedNodesError, lambda: other.load_network(network, context.device), "an extension of another Core")
+
+
+@check("extensions", needs=["extensions"])
+def error_of_an_extension_names_it(context: CheckContext) -> None:
+    """An error in the function reaches the caller with its text; the network can be run again."""
+    fails = [True]
+
+    def scale(x: Any, factor: float) -> Any:
+        if fails[0]:
+            raise LookupError("raised by the extension")
+        return x * np.float32(factor)
+
+    context.core.add_extension(_make_extension(scale), context.device)
+    loaded = context.load(read_text(context, TEXT))
+    x = np.ones((1, 2), np.float32)
+    error = require_error(Exception, lambda: loaded.infer({"x": x}), "an extension that raises")
+    require("raised by the extension" in str(error), f"the text of the extension's error is lost: {error}")
+    fails[0] = False
+    require_same(loaded.infer({"x": x})["y"], x * np.float32(3), "the run after an extension has failed")
+
+
+@check("extensions", needs=["extensions"])
+def incomplete_extension_is_refused(context: CheckContext) -> None:
+    """An extension without a function, or an object of another class, raises ExtensionError."""
+    broken = Extension("com.acme", "Scale", 1, None, lambda types, attributes: ())  # type: ignore[arg-type]  # wrong on purpose
+    require_error(ExtensionError, lambda: context.core.add_extension(broken, context.device), "an extension without a function")
+    nothing: Any = object()
+    require_error(ExtensionError, lambda: context.core.add_extension(nothing, context.device), "what is no extension")

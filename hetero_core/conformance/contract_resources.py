@@ -1,0 +1,373 @@
+"""Contract of resources: device memory, lifetime of Cores and networks, and traces that a device leaves in the process."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import itertools
+import locale
+import os
+import random
+import sys
+import time
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.conformance.check import (
+    CheckContext,
+    CheckFailed,
+    Skip,
+    check,
+    require,
+    require_equal,
+    require_error,
+    run_in_threads,
+)
+from hetero_core.conformance.samples import WAIT_SECONDS, Sample, make_sample
+from hetero_core.errors import ClosedError, HeteroError, InputNameError
+from hetero_core.network.types import HOST
+from hetero_core.runtime.inputs import DeviceTensor
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+# Device memory: tensors in it, copies from and to the host, and names that distinguish the memories of several ids.
+
+IDS_AT_MOST = 4
+
+
+def _load(context: CheckContext, device: str) -> tuple[Sample, ExecutableNetwork]:
+    """Returns a loaded network. Raises: Skip if the device computes in host memory, after checking that it refuses a DeviceTensor."""
+    sample = make_sample(context, "chain")
+    loaded = context.core.load_network(sample.network, device)
+    part = loaded
+    while (inner := part.executable.find_part("x")) is not None:
+        part = inner
+    if all(spec.memory == HOST for spec in part.all_inputs):
+        require_error(InputNameError, lambda: DeviceTensor.create(loaded, "x"), "a DeviceTensor for an input in the host's memory")
+        raise Skip("inputs of the device lie in the host's memory")
+    return sample, loaded
+
+
+@check("memory")
+def tensors_stay_in_the_memory_of_the_device(context: CheckContext) -> None:
+    """A DeviceTensor is read as input and filled as output in each run, and serves as input of a second network on the device."""
+    sample, loaded = _load(context, context.device)
+    before, between = DeviceTensor.create(loaded, "x"), DeviceTensor.create(loaded, "y")
+    request = loaded.create_infer_request()
+    request.set_tensor("y", between)
+    for turn in range(3):
+        inputs = sample.draw(context.seed + turn)
+        before.write(inputs["x"])
+        outputs = request.infer({"x": before})
+        require(outputs["y"] is between, "the output is not the DeviceTensor that was set for it")
+        middle = between.read()
+        sample.require_right({"y": middle}, inputs, f"run {turn + 1} into a DeviceTensor")
+        second = {"x": middle.copy()}
+        sample.require_right(loaded.infer({"x": between}), second, f"run {turn + 1}, whose input is the output of the run before")
+
+
+@check("memory")
+def from_host_copies(context: CheckContext) -> None:
+    """`from_host` copies: later writes to the caller's array do not change the device's copy."""
+    sample, loaded = _load(context, context.device)
+    inputs = sample.draw(context.seed)
+    tensor = DeviceTensor.create(loaded, "x", inputs["x"])
+    expected = inputs["x"].copy()
+    inputs["x"][...] = 0
+    require(
+        np.array_equal(tensor.read(), expected),
+        "`from_host` gives the host's own array away in place of a copy: an array on the device changes with the caller's",
+    )
+
+
+@check("memory")
+def to_host_copies(context: CheckContext) -> None:
+    """`to_host` copies: writes to the returned array do not change the device's memory."""
+    sample, loaded = _load(context, context.device)
+    inputs = sample.draw(context.seed)
+    tensor = DeviceTensor.create(loaded, "x", inputs["x"])
+    copy = tensor.read()
+    require(copy.flags.writeable, "`to_host` returns an array that cannot be written to; it belongs to the caller")
+    copy[...] = 0
+    require(
+        np.array_equal(tensor.read(), inputs["x"]),
+        "`to_host` gives the device's own memory away in place of a copy: what the caller writes to it changes the device's array",
+    )
+
+
+@check("memory", needs=["ids"])
+def one_name_is_one_memory(context: CheckContext) -> None:
+    """If the memories of two ids have the same name, each id reads the arrays of both, since no transfer is made between them."""
+    loaded_of_id: dict[str, tuple[Sample, ExecutableNetwork]] = {}
+    for device_id in context.facts.ids[:IDS_AT_MOST]:
+        try:
+            loaded_of_id[device_id] = _load(context, f"{context.facts.name}.{device_id}")
+        except HeteroError:
+            continue  # the id is not usable on this machine
+    for maker, (sample, producer) in loaded_of_id.items():
+        for reader, (_, consumer) in loaded_of_id.items():
+            memory = producer.all_outputs[0].memory
+            if maker == reader or memory == HOST or memory != consumer.all_inputs[0].memory:
+                continue
+            inputs = sample.draw(context.seed)
+            tensor = DeviceTensor.create(producer, "x", inputs["x"])
+            what = (
+                f"the ids {maker} and {reader} both name their memory '{memory}', so that arrays go from one to the other as they are, "
+                f"and {reader} cannot read those of {maker}. Name the id in it, as '{memory}:{maker}'"
+            )
+            try:
+                outputs = consumer.infer({"x": tensor})
+            except HeteroError as error:
+                raise CheckFailed(f"{what}: {error}") from error
+            sample.require_right(outputs, inputs, what)
+
+
+# Lifetime: Core, network and request are freed or closed in every order; the remaining objects work or raise ClosedError.
+
+RUNS_UNDER_CLOSE = 25
+KINDS = ("core", "network", "request")
+
+
+def _make_all(context: CheckContext, sample: Sample) -> dict[str, Any]:
+    core = context.make_core()
+    network = core.load_network(sample.network, context.device)
+    return {"core": core, "network": network, "request": network.create_infer_request()}
+
+
+@check("lifetime")
+def what_is_left_works_when_others_are_forgotten(context: CheckContext) -> None:
+    """Core, network and request may be dropped in any order; the objects still referenced work."""
+    sample = make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    for order in itertools.permutations(KINDS):
+        objects = _make_all(context, sample)
+        opened = objects["core"]
+        for kind in order:
+            del objects[kind]
+            gc.collect()
+            for runner in ("network", "request"):
+                if runner in objects:
+                    sample.require_right(objects[runner].infer(inputs), inputs, f"the {runner}, after its {kind} was forgotten")
+        opened.close()
+
+
+@check("lifetime")
+def closing_in_every_order_is_clear(context: CheckContext) -> None:
+    """Core and network are closed in both orders, twice each: runs then raise ClosedError, and `wait` returns at once."""
+    sample = make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    for order in itertools.permutations(("core", "network")):
+        objects = _make_all(context, sample)
+        sample.require_right(objects["request"].infer(inputs), inputs, "before anything is closed")
+        for kind in (*order, *order):
+            objects[kind].close()
+        for what, action in {
+            "a request": lambda objects=objects: objects["request"].infer(inputs),
+            "a network": lambda objects=objects: objects["network"].infer(inputs),
+            "a new request": lambda objects=objects: objects["network"].create_infer_request(),
+        }.items():
+            require_error(ClosedError, action, f"{what} of a network that was closed")
+        require(objects["request"].wait(0), "waiting on a request of a closed network does not end")
+
+
+@check("lifetime")
+def results_and_metrics_outlive_everything(context: CheckContext) -> None:
+    """Outputs, tensors and metric values stay intact after request, network and Core are closed and freed."""
+    sample = make_sample(context, "fork")
+    inputs = sample.draw(context.seed)
+    objects = _make_all(context, sample)
+    objects["request"].start_async(inputs)
+    require(objects["request"].wait(WAIT_SECONDS), "the run did not end")
+    tensors = {name: objects["request"].get_tensor(name) for name in ("y", "z")}
+    outputs = objects["network"].infer(inputs)
+    full_name = objects["core"].get_metric(context.device, "FULL_DEVICE_NAME")
+    objects["network"].close()
+    objects["core"].close()
+    objects.clear()
+    gc.collect()
+    sample.require_right(outputs, inputs, "outputs, after everything was closed")
+    sample.require_right(tensors, inputs, "tensors of a request, after everything was closed")
+    require(full_name == full_name.strip() and full_name, "the metric is gone")
+
+
+@check("lifetime")
+def network_goes_on_in_another_core(context: CheckContext) -> None:
+    """A second Core loads a network that was read by a first Core, which is closed by then."""
+    sample = make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    first = context.make_core()
+    first.load_network(sample.network, context.device).infer(inputs)
+    first.close()
+    with context.make_core() as second:
+        sample.require_right(second.load_network(sample.network, context.device).infer(inputs), inputs, "in a second Core")
+
+
+@check("lifetime")
+def device_may_be_made_again_and_again(context: CheckContext) -> None:
+    """Ten consecutive Cores each make the device, run a network and close."""
+    sample = make_sample(context, "chain")
+    for turn in range(10):
+        inputs = sample.draw(context.seed + turn)
+        with context.make_core() as core:
+            sample.require_right(core.load_network(sample.network, context.device).infer(inputs), inputs, f"Core {turn + 1}")
+
+
+@check("lifetime")
+def closing_frees_nothing_in_use(context: CheckContext) -> None:
+    """A network is closed during its runs while a second network of the same model is loaded: no run uses a freed engine."""
+    sample = make_sample(context, "chain")
+    closing, staying = (context.load(sample.network) for _ in range(2))
+
+    def run(index: int) -> None:
+        if index == 0:
+            closing.close()
+        for turn in range(RUNS_UNDER_CLOSE):
+            inputs = sample.draw(context.seed + index * RUNS_UNDER_CLOSE + turn)
+            sample.require_right(staying.infer(inputs), inputs, "a second network of the model, whose engine may still be in use")
+            try:
+                outputs = closing.infer(inputs)
+            except ClosedError:
+                continue
+            sample.require_right(outputs, inputs, "a run under way when its network was closed, whose engine is in use")
+
+    run_in_threads(run, 4)
+    staying.close()
+
+
+# Traces: a device leaves behind no memory of its runs, no threads or files of closed networks, no changed process settings.
+
+ROWS = 1 << 17
+"""Rows of two numbers: an input of a megabyte in float32."""
+LEAK_RUNS = 40
+FIRST_ROUNDS, LEAK_ROUNDS = 2, 4
+"""The first rounds of runs, which fill memory freed by earlier checks, and the number of all rounds."""
+LOADS, ALLOWED = 12, 6
+"""Networks that are loaded and closed, and the threads or files that may be there afterwards: others of the process come and go."""
+SETTLE_SECONDS = 10.0
+"""Seconds within which threads and files of closed networks have to end."""
+PROCESS = Path("/proc/self")
+
+
+@check("traces")
+def settings_of_the_process_stay(context: CheckContext) -> None:
+    """A device does not change random states, NumPy's error handling, environment, working folder or locale, and prints nothing."""
+    sample = make_sample(context, "chain")
+    # Drawing a number from each generator changes its state, so that a device that seeds them is noticed.
+    random.random(), np.random.random()
+    before = _read_settings()
+    with redirect_stdout(io.StringIO()) as printed, context.make_core() as core:
+        core.query_network(sample.network, context.device)
+        _load_and_close(context, sample)
+        with core.load_network(sample.network, context.device) as loaded:
+            loaded.infer(sample.draw(context.seed))
+    changed = [what for what, setting in _read_settings().items() if setting != before[what]]
+    if "os.environ" in changed:
+        raise CheckFailed(f"the device changed os.environ: {_describe_difference(before['os.environ'])}")
+    require_equal(changed, [], "what the device changed of the process, which is the program's")
+    require(not printed.getvalue(), f"the device prints to standard output: {printed.getvalue()[:80]!r}")
+
+
+@check("traces")
+def runs_keep_no_memory(context: CheckContext) -> None:
+    """The memory of a network does not grow with its runs: inputs, outputs and copies of them are freed."""
+    _require_counts()
+    sample = make_sample(context, "dynamic")
+    growth: list[float] = []
+    with context.load(sample.network) as loaded:
+        request = loaded.create_infer_request()
+        for turn in range(LEAK_ROUNDS):
+            _give_back_free_memory()
+            before = _read_resident()
+            nbytes = _run_often(sample, request)
+            growth.append((_read_resident() - before) / nbytes)
+            # Allocators grow only in the first rounds; a leak still grows by each run in the last round.
+            if turn >= FIRST_ROUNDS and growth[-1] < 0.5:
+                return
+    shown = ", ".join(f"{part:.1f}" for part in growth[FIRST_ROUNDS:])
+    raise CheckFailed(
+        f"{LEAK_RUNS} runs leave {shown} times the bytes of their inputs behind: inputs, outputs or copies of them are kept"
+    )
+
+
+def _run_often(sample: Sample, request: Any) -> int:
+    """Runs repeatedly, each time with a new array; returns the total bytes of the arrays."""
+    nbytes = 0
+    for turn in range(LEAK_RUNS):
+        x = np.full((ROWS, 2), 1 + turn / LEAK_RUNS, sample.dtype)
+        nbytes += x.nbytes
+        request.infer({"x": x})
+    gc.collect()
+    return nbytes
+
+
+@check("traces")
+def closed_networks_leave_no_threads_and_files(context: CheckContext) -> None:
+    """Closing a network ends its threads and closes its files, so that repeated loads do not exhaust them."""
+    _require_counts()
+    sample = make_sample(context, "chain")
+    _load_and_close(context, sample)
+    before = _count()
+    for _ in range(LOADS):
+        _load_and_close(context, sample)
+    end = time.monotonic() + SETTLE_SECONDS
+    while any(_count()[what] - before[what] > ALLOWED for what in before) and time.monotonic() < end:
+        gc.collect()
+    for what, count in _count().items():
+        grown = count - before[what]
+        require(grown <= ALLOWED, f"{LOADS} networks were loaded, run and closed, and {grown} {what} more are there than before")
+
+
+def _load_and_close(context: CheckContext, sample: Sample) -> None:
+    with context.load(sample.network) as loaded:
+        request = loaded.create_infer_request()
+        request.infer(sample.draw(context.seed))
+        request.start_async(sample.draw(context.seed))
+        require(request.wait(WAIT_SECONDS), "the run did not end")
+
+
+def _read_settings() -> dict[str, Any]:
+    return {
+        "the random numbers of random": random.getstate(),
+        "the random numbers of NumPy": _read_numpy_random(),
+        "np.seterr": np.geterr(),
+        "os.environ": dict(os.environ),
+        "the working folder": os.getcwd(),
+        "the locale": locale.setlocale(locale.LC_ALL),
+        "the limit of recursion": sys.getrecursionlimit(),
+    }
+
+
+def _read_numpy_random() -> tuple[Any, ...]:
+    state: Any = np.random.get_state(legacy=False)  # the very state that a device must leave alone
+    return state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"]
+
+
+def _describe_difference(before: dict[str, str]) -> str:
+    names = sorted({name for name, value in {**before, **os.environ}.items() if before.get(name) != os.environ.get(name)})
+    return ", ".join(f"{name} from {before.get(name)!r} to {os.environ.get(name)!r}" for name in names)
+
+
+def _require_counts() -> None:
+    if not (PROCESS / "task").exists():
+        raise Skip("this system does not tell memory, threads and files of a process in /proc")
+
+
+def _count() -> dict[str, int]:
+    return {"threads": len(list((PROCESS / "task").iterdir())), "open files": len(list((PROCESS / "fd").iterdir()))}
+
+
+def _give_back_free_memory() -> None:
+    """Returns glibc's free heap memory to the system, since reuse of free memory would hide a leak."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _read_resident() -> int:
+    """Returns the resident memory of the process in bytes."""
+    return int((PROCESS / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,724 @@
+"""Contract of runs: requests, callbacks, cancellation, asynchronous starts, times of nodes, several threads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import logging
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging.handlers import BufferingHandler
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.conformance.check import (
+    THREADS,
+    CheckContext,
+    CheckFailed,
+    Skip,
+    check,
+    require,
+    require_equal,
+    require_error,
+    run_in_threads,
+)
+from hetero_core.conformance.refusals import load_each
+from hetero_core.conformance.samples import (
+    WAIT_SECONDS,
+    Arrays,
+    Sample,
+    load_sample,
+    make_mixed,
+    make_sample,
+    make_samples,
+    open_request,
+    read_text,
+)
+from hetero_core.errors import (
+    ClosedError,
+    DeviceNotFoundError,
+    HeteroError,
+    InputShapeError,
+    PluginError,
+    RequestBusyError,
+    RequestCancelledError,
+)
+from hetero_core.runtime.queue import AsyncInferQueue
+from hetero_core.runtime.request import InferRequest
+
+if TYPE_CHECKING:
+    from hetero_core.core import Core
+    from hetero_core.profile import NodeTime
+    from hetero_core.runtime.request import InferRequest
+
+# Requests: synchronous and asynchronous runs, waiting, busy requests, and the state after an error.
+
+
+@check("requests")
+def asynchronous_run_gives_the_result(context: CheckContext) -> None:
+    """`start_async`, `wait` and `get_tensor` give the same results as `infer` in each run."""
+    sample, request = open_request(context, "chain")
+    for turn in range(10):
+        inputs = sample.draw(context.seed + turn)
+        sample.require_started(request, inputs, f"asynchronous run {turn + 1}")
+        sample.require_right(request.infer(inputs), inputs, f"synchronous run {turn + 1}")
+
+
+@check("requests")
+def waiting_without_a_run_ends_at_once(context: CheckContext) -> None:
+    """`wait` on a request that was never started, or has ended, is True, with and without a limit."""
+    sample, request = open_request(context, "chain")
+    require(request.wait() and request.wait(0), "wait on a request that was not started is not True")
+    request.infer(sample.draw(context.seed))
+    require(request.wait() and request.wait(0), "wait after a synchronous run is not True")
+
+
+@check("requests")
+def running_request_is_busy_or_done(context: CheckContext) -> None:
+    """A running request refuses a second run and access to its tensors with RequestBusyError; a finished request allows both."""
+    sample, request = open_request(context, "chain")
+    inputs = sample.draw(context.seed)
+    for _ in range(20):
+        request.start_async(inputs)
+        for action in (request.start_async, lambda: request.get_tensor("x"), lambda: request.set_callback(None)):
+            try:
+                action()
+            except RequestBusyError:
+                continue
+            except HeteroError as error:
+                require(not request.is_running, f"a running request raised {type(error).__name__}: {error}")
+        sample.require_ended(request, inputs, "after it was asked while it ran")
+
+
+@check("requests")
+def tensors_that_were_set_serve_every_run(context: CheckContext) -> None:
+    """A run without inputs uses the tensors set before; an input passed to a run replaces the set tensor for that run only."""
+    sample, request = open_request(context, "chain")
+    preset, other = sample.draw(context.seed), sample.draw(context.seed + 1)
+    request.set_tensor("x", preset["x"])
+    sample.require_right(request.infer(), preset, "a run without inputs")
+    sample.require_right(request.infer(other), other, "a run with an input of its own")
+    request.start_async()
+    sample.require_ended(request, preset, "an asynchronous run without inputs")
+
+
+@check("requests")
+def refused_run_leaves_the_request_usable(context: CheckContext) -> None:
+    """After a run with refused inputs the request is idle, and its next run gives the right result."""
+    sample, request = open_request(context, "chain")
+    inputs = sample.draw(context.seed)
+    for _ in range(3):
+        require_error(InputShapeError, lambda: request.start_async({"x": inputs["x"][:2]}), "an input that is too small")
+        require(not request.is_running, "a request whose inputs were refused says that it runs")
+        sample.require_right(request.infer(inputs), inputs, "after inputs that were refused")
+
+
+@check("requests")
+def requests_keep_their_own_results(context: CheckContext) -> None:
+    """Results of a request stay valid until its next run, even if other requests of the network run meanwhile."""
+    sample, loaded = load_sample(context, "fork")
+    requests = [loaded.create_infer_request() for _ in range(4)]
+    drawn = [sample.draw(context.seed + index) for index in range(len(requests))]
+    results = [request.infer(inputs) for request, inputs in zip(requests, drawn, strict=True)]
+    for index, (inputs, outputs) in enumerate(zip(drawn, results, strict=True)):
+        sample.require_right(outputs, inputs, f"request {index}, after {len(requests)} requests ran")
+
+
+@check("requests")
+def many_requests_in_flight_keep_apart(context: CheckContext) -> None:
+    """Twenty requests of several networks, all started before the first `wait`, have their own results in any order of waiting."""
+    samples = make_samples(context, "chain", "dynamic", "fork", "pair")
+    started = []
+    loaded = {form: context.load(sample.network) for form, sample in samples.items()}
+    for index in range(20):
+        form = list(samples)[index % len(samples)]
+        inputs = samples[form].draw(context.seed + index)
+        request = loaded[form].create_infer_request()
+        request.start_async(inputs)
+        started.append((form, request, inputs))
+    for form, request, inputs in reversed(started):
+        require(request.wait(WAIT_SECONDS), "a run did not end")
+        names = [spec.name for spec in loaded[form].outputs]
+        samples[form].require_right({name: request.get_tensor(name) for name in names}, inputs, f"a request of '{form}'")
+
+
+@check("requests")
+def awaited_run_gives_the_result(context: CheckContext) -> None:
+    """Several concurrent `infer_async` calls on an event loop give their results."""
+    sample, loaded = load_sample(context, "chain")
+    drawn = [sample.draw(context.seed + index) for index in range(6)]
+
+    async def run_all() -> list[dict[str, object]]:
+        waiting = [loaded.create_infer_request().infer_async(inputs) for inputs in drawn]
+        return await asyncio.wait_for(asyncio.gather(*waiting), WAIT_SECONDS)
+
+    for inputs, outputs in zip(drawn, asyncio.run(run_all()), strict=True):
+        sample.require_right(outputs, inputs, "an awaited run")
+
+
+@check("requests")
+def queue_runs_everything_once(context: CheckContext) -> None:
+    """A queue calls the callback once for each start, with the outputs of that start."""
+    sample, loaded = load_sample(context, "chain")
+    results: list[tuple[int, object]] = []
+    with AsyncInferQueue(loaded, 3) as queue:
+        queue.set_callback(lambda request, index: results.append((index, request.get_tensor("y").copy())))
+        for index in range(30):
+            queue.start_async(sample.draw(context.seed + index), index)
+    require_equal(sorted(index for index, _ in results), list(range(30)), "the starts that were called back")
+    for index, value in results:
+        sample.require_right({"y": value}, sample.draw(context.seed + index), f"start {index} of a queue")
+
+
+# Callbacks: called once after each asynchronous run, never after a synchronous one; they may fail and may start the request again.
+
+Called = list[BaseException | None]
+
+
+@check("callbacks")
+def callback_comes_once_after_each_asynchronous_run(context: CheckContext) -> None:
+    """The callback is called with the request, whose outputs are set, and None as the error; `wait` returns after it."""
+    sample, request = open_request(context, "chain")
+    seen: list[tuple[InferRequest, BaseException | None, object]] = []
+    request.set_callback(lambda caller, error: seen.append((caller, error, caller.get_tensor("y").copy())))
+    for turn in range(10):
+        inputs = sample.draw(context.seed + turn)
+        request.start_async(inputs)
+        require(request.wait(WAIT_SECONDS), "the run did not end")
+        require_equal(len(seen), turn + 1, "the number of callbacks when wait has returned")
+        caller, error, value = seen[-1]
+        require(caller is request and error is None, f"the callback got {caller!r} and {error!r}")
+        sample.require_right({"y": value}, inputs, "the output in the callback")
+
+
+@check("callbacks")
+def callback_is_not_called_by_a_synchronous_run(context: CheckContext) -> None:
+    """`infer` never calls the callback; a request without a callback, or whose callback was removed, calls nothing."""
+    sample, request = open_request(context, "chain")
+    seen: Called = []
+    request.set_callback(lambda _, error: seen.append(error))
+    request.infer(sample.draw(context.seed))
+    request.set_callback(None)
+    request.start_async(sample.draw(context.seed))
+    require(request.wait(WAIT_SECONDS), "the run did not end")
+    require_equal(seen, [], "what the callback was called with")
+
+
+@check("callbacks")
+def error_of_a_callback_reaches_wait(context: CheckContext) -> None:
+    """An error that a callback raises is raised again by `wait`, once; the next run gives the right result."""
+    sample, request = open_request(context, "chain")
+    inputs = sample.draw(context.seed)
+
+    def fail(caller: InferRequest, error: BaseException | None) -> None:
+        raise LookupError("raised by the callback")
+
+    request.set_callback(fail)
+    request.start_async(inputs)
+    require_error(LookupError, lambda: request.wait(WAIT_SECONDS), "wait after a callback that fails")
+    request.set_callback(None)
+    sample.require_right(request.infer(inputs), inputs, "after a callback that failed")
+
+
+@check("callbacks")
+def callback_may_start_its_request_again(context: CheckContext) -> None:
+    """A callback starts the request ten times over; `wait` returns after the last one, with every result right."""
+    sample, request = open_request(context, "chain")
+    drawn = [sample.draw(context.seed + turn) for turn in range(11)]
+    results: list[object] = []
+    errors: Called = []
+
+    def restart(caller: InferRequest, error: BaseException | None) -> None:
+        errors.append(error)
+        results.append(caller.get_tensor("y").copy())
+        if len(results) < len(drawn):
+            caller.start_async(drawn[len(results)])
+
+    request.set_callback(restart)
+    request.start_async(drawn[0])
+    require(request.wait(WAIT_SECONDS), "the runs did not end")
+    require_equal(errors, [None] * len(drawn), "the errors that the callback was given")
+    for inputs, value in zip(drawn, results, strict=True):
+        sample.require_right({"y": value}, inputs, "a run that a callback started")
+
+
+# Cancel: a request ends at once, cancelled or done, and works again.
+
+
+@check("cancel")
+def cancel_of_an_idle_request_does_nothing(context: CheckContext) -> None:
+    """A request that was never started, or has ended, may be cancelled; its next run gives the right result."""
+    sample, request = open_request(context, "chain")
+    inputs = sample.draw(context.seed)
+    for _ in range(3):
+        request.cancel()
+        require(request.wait(0), "an idle request that was cancelled is not idle")
+        sample.require_right(request.infer(inputs), inputs, "after a cancel")
+
+
+@check("cancel")
+def cancelled_run_is_cancelled_or_done(context: CheckContext) -> None:
+    """A cancelled run ends with RequestCancelledError or with the right result if it had finished; the request then runs again."""
+    sample, request = open_request(context, "chain")
+    for turn in range(30):
+        inputs = sample.draw(context.seed + turn)
+        request.start_async(inputs)
+        request.cancel()
+        try:
+            require(request.wait(WAIT_SECONDS), "a cancelled run did not end")
+        except RequestCancelledError:
+            pass
+        else:
+            sample.require_right({"y": request.get_tensor("y")}, inputs, "a run that was done before its cancel")
+        sample.require_right(request.infer(inputs), inputs, "the run after a cancel")
+
+
+@check("cancel")
+def cancel_from_another_thread_ends_a_synchronous_run(context: CheckContext) -> None:
+    """While one thread cancels repeatedly, `infer` in a second thread gives the right result or raises RequestCancelledError."""
+    sample, request = open_request(context, "chain")
+    is_over = threading.Event()
+    broken: list[BaseException] = []
+
+    def cancel_often() -> None:
+        try:
+            while not is_over.wait(0.0002):
+                request.cancel()
+        except BaseException as error:  # noqa: BLE001  # reported by the check
+            broken.append(error)
+
+    thread = threading.Thread(target=cancel_often, daemon=True)
+    thread.start()
+    try:
+        for turn in range(50):
+            inputs = sample.draw(context.seed + turn)
+            try:
+                outputs = request.infer(inputs)
+            except RequestCancelledError:
+                continue
+            sample.require_right(outputs, inputs, "a run beside a thread that cancels")
+    finally:
+        is_over.set()
+        thread.join(WAIT_SECONDS)
+    if broken:
+        raise CheckFailed(f"cancel raised {type(broken[0]).__name__}: {broken[0]}") from broken[0]
+    inputs = sample.draw(context.seed)
+    sample.require_right(request.infer(inputs), inputs, "after the thread that cancelled has ended")
+
+
+@check("cancel")
+def cancel_of_one_request_leaves_the_others(context: CheckContext) -> None:
+    """Every second of ten requests in flight is cancelled; the remaining requests give their results."""
+    sample, loaded = load_sample(context, "chain")
+    requests = [loaded.create_infer_request() for _ in range(10)]
+    drawn = [sample.draw(context.seed + index) for index in range(len(requests))]
+    for request, inputs in zip(requests, drawn, strict=True):
+        request.start_async(inputs)
+    for request in requests[::2]:
+        request.cancel()
+    for index in range(1, len(requests), 2):
+        sample.require_ended(requests[index], drawn[index], "a run beside cancelled ones")
+
+
+# Start: the duties of an asynchronous device, as a caller sees them; for a device without `start`, the core fulfils them.
+
+END_SECONDS = 30.0
+"""Seconds within which a run of a few numbers, or one that fails, has to end."""
+BLOCK_SECONDS = 10.0
+"""Seconds that a callback waits for `start_async` to return before the device counts as one that blocks."""
+FREE_SECONDS = 10.0
+"""Seconds within which threads of a device have to drop their references to a closed network."""
+
+
+MOST_WARNINGS = 100_000
+"""Warnings that a check may gather; no check causes so many."""
+
+MISFITS = {"Add": (((2, 2), (3, 3)), 2), "Mul": (((2, 2), (3, 3)), 1), "MatMul": (((2, 3), (2, 3)), 2)}
+"""Operator of two inputs -> shapes that do not fit together, and the value of each output element for two (2, 2) inputs of ones."""
+
+
+@contextmanager
+def _gather_warnings() -> Iterator[list[logging.LogRecord]]:
+    """Yields the list of the core's warnings, which grows while the context is open."""
+    handler = BufferingHandler(MOST_WARNINGS)
+    handler.setLevel(logging.WARNING)
+    logger = logging.getLogger("hetero_core")
+    logger.addHandler(handler)
+    try:
+        yield handler.buffer
+    finally:
+        logger.removeHandler(handler)
+
+
+@check("start")
+def done_is_called_once_for_each_run(context: CheckContext) -> None:
+    """Each started run ends once: `done` is called exactly once."""
+    sample = make_sample(context, "chain")
+    with _gather_warnings() as warnings, context.load(sample.network) as loaded:
+        request = loaded.create_infer_request()
+        for turn in range(10):
+            inputs = sample.draw(context.seed + turn)
+            request.start_async(inputs)
+            require(request.wait(END_SECONDS), f"run {turn + 1} has not ended: the device has not called `done`")
+            sample.require_right({"y": request.get_tensor("y")}, inputs, f"run {turn + 1}")
+    repeated = [text for text in map(logging.LogRecord.getMessage, warnings) if "called `done` a second time" in text]
+    require(not repeated, f"`done` was called twice: {repeated[:1]}")
+
+
+@check("start")
+def run_that_fails_ends(context: CheckContext) -> None:
+    """A failing asynchronous run ends with its error: `done` is called after an error, too."""
+    sample = make_sample(context, "dynamic")
+    # Too little for any value: the device, or else the core, aborts the run.
+    config = {"MEMORY_LIMIT": 64}
+    try:
+        loaded = context.load(sample.network, config)
+    except HeteroError as error:
+        raise Skip(f"the device does not load a network under MEMORY_LIMIT: {error}") from None
+    request = loaded.create_infer_request()
+    request.start_async(sample.draw(context.seed, x=(4096, 2)))
+    require_end = (
+        f"a run that exceeds MEMORY_LIMIT has not ended after {END_SECONDS:g} seconds: `done` is not called after an error"
+    )
+    try:
+        ended = request.wait(END_SECONDS)
+    except HeteroError:
+        return
+    require(ended, require_end)
+    raise CheckFailed("a run of 32 KiB under a MEMORY_LIMIT of 64 bytes gave a result: MEMORY_LIMIT is ignored")
+
+
+@check("start")
+def run_that_raises_ends(context: CheckContext) -> None:
+    """An asynchronous run whose inputs do not fit together ends with an error; the next run of the request gives its result."""
+    # Sizes with different names can only be compared during the run.
+    text = "(float[I,J] a, float[K,L] b) => (float[M,N] y) {{ y = {} (a, b) }}"
+    networks = {operator: read_text(context, text.format(operator), name=operator) for operator in MISFITS}
+    for operator, loaded in load_each(context, networks):
+        shapes, expected = MISFITS[operator]
+        request = loaded.create_infer_request()
+        for turn in range(2):
+            what = f"{operator} of shapes {' and '.join(map(str, shapes))}, run {turn + 1}"
+            require_error(HeteroError, _start_and_wait, what, request, [np.ones(shape, np.float32) for shape in shapes])
+        _start_and_wait(request, [np.ones((2, 2), np.float32)] * 2)
+        answer = request.get_tensor("y").tolist()
+        require_equal(answer, [[expected] * 2] * 2, f"{operator} of ones, in the run after one that failed")
+
+
+def _start_and_wait(request: InferRequest, inputs: list[Any]) -> None:
+    request.start_async(dict(zip(("a", "b"), inputs, strict=True)))
+    require(request.wait(END_SECONDS), f"the run has not ended after {END_SECONDS:g} seconds: `done` is not called after an error")
+
+
+@check("start")
+def start_returns_at_once(context: CheckContext) -> None:
+    """`start_async` returns while the run goes on: a device that computes in `start`, or waits there, blocks the caller."""
+    sample = make_sample(context, "chain")
+    caller, has_returned, faults = threading.get_ident(), threading.Event(), []
+
+    def look(*_: object) -> None:
+        # The run does not end before this returns, so a `start` that waits for the end of its run does not return either.
+        if threading.get_ident() == caller:
+            faults.append("the run ended within `start_async`, on the thread of the caller: `start` blocks until it has computed")
+        elif not has_returned.wait(BLOCK_SECONDS):
+            faults.append("`start_async` does not return before the run has ended: `start` blocks until it has computed")
+
+    with context.load(sample.network) as loaded:
+        request = loaded.create_infer_request()
+        request.set_callback(look)
+        request.start_async(sample.draw(context.seed))
+        has_returned.set()
+        require(request.wait(END_SECONDS), "the run has not ended")
+    require(not faults, "; ".join(faults))
+
+
+@check("start")
+def closing_ends_what_was_started(context: CheckContext) -> None:
+    """A network is closed during 8 runs: each run ends with its result or, if it had not begun, with ClosedError."""
+    sample = make_sample(context, "chain")
+    for turn in range(5):
+        loaded = context.load(sample.network)
+        requests = [loaded.create_infer_request() for _ in range(8)]
+        drawn = [sample.draw(context.seed + turn * 8 + index) for index in range(8)]
+        for request, inputs in zip(requests, drawn, strict=True):
+            request.start_async(inputs)
+        loaded.close()
+        for index, (request, inputs) in enumerate(zip(requests, drawn, strict=True)):
+            try:
+                require(request.wait(END_SECONDS), f"run {index} of a closed network does not end: the device's queue dropped it")
+            except ClosedError as error:
+                require("had not ended a run" not in str(error), f"the device's queue dropped run {index} at close: {error}")
+                continue
+            sample.require_right({"y": request.get_tensor("y")}, inputs, f"run {index}, under way at close")
+
+
+@check("start")
+def cancelled_run_ends_on_the_device_too(context: CheckContext) -> None:
+    """`done` is called for a cancelled run, too: until then the network cannot be closed, and its memory is not freed."""
+    sample = make_sample(context, "chain")
+    with _gather_warnings() as warnings:
+        loaded = context.load(sample.network)
+        requests = [loaded.create_infer_request() for _ in range(8)]
+        for request in requests:
+            request.start_async(sample.draw(context.seed))
+            request.cancel()
+        loaded.close()
+    texts = [text for text in map(logging.LogRecord.getMessage, warnings) if "have not returned after they were cancelled" in text]
+    require(not texts, f"`done` is not called for a run that was cancelled: {texts[:1]}")
+
+
+@check("start")
+def closed_network_is_freed(context: CheckContext) -> None:
+    """A closed network without references is freed: no cache, queue or thread of the device keeps a reference to it."""
+    sample, loaded = load_sample(context, "chain")
+    loaded.infer(sample.draw(context.seed))
+    try:
+        reference = weakref.ref(loaded.executable)
+    except TypeError:
+        raise Skip("the executable has slots without __weakref__, so that nobody can see whether it is freed") from None
+    gone = threading.Event()
+    weakref.finalize(loaded.executable, gone.set)
+    loaded.close()
+    del loaded
+    for _ in range(10):
+        gc.collect()
+        if gone.wait(FREE_SECONDS / 10):
+            return
+    holders = [type(holder).__name__ for holder in gc.get_referrers(reference())]
+    raise CheckFailed(
+        f"the executable of a closed network is never freed; it is held by {', '.join(sorted(holders)) or 'something unseen'}"
+    )
+
+
+# Perf counts: a run has the times of its nodes if and only if PERF_COUNT is set.
+
+LONG_ROWS = 200_000
+"""Rows of an input whose run takes a device milliseconds."""
+
+
+@check("perf_counts")
+def times_are_there_when_asked_for(context: CheckContext) -> None:
+    """With PERF_COUNT a synchronous and an asynchronous run have at least one entry each, with a time and the device."""
+    sample, request = open_request(context, "chain", {"PERF_COUNT": True})
+    require_equal(request.perf_counts, (), "the times before the first run")
+    for kind in ("synchronous", "asynchronous"):
+        inputs = sample.draw(context.seed)
+        if kind == "synchronous":
+            request.infer(inputs)
+        else:
+            request.start_async(inputs)
+            require(request.wait(WAIT_SECONDS), "the run did not end")
+        entries = request.perf_counts
+        require(entries, f"PERF_COUNT is set and a {kind} run has no times; the device does not fill context.profile")
+        for entry in entries:
+            require(entry.seconds >= 0 and entry.node and entry.operator and entry.device, f"an entry is incomplete: {entry}")
+
+
+@check("perf_counts")
+def entries_are_nodes_of_the_network_in_order(context: CheckContext) -> None:
+    """Entries of nodes that keep their names come in topological order, each at most once; times are per run, not accumulated."""
+    sample, request = open_request(context, "chain", {"PERF_COUNT": True})
+    # A composed device may distribute its runs over several devices.
+    counts_of_devices: dict[tuple[str, ...], set[int]] = {}
+    for _ in range(3):
+        request.infer(sample.draw(context.seed))
+        names = [entry.node for entry in request.perf_counts]
+        devices = tuple(sorted({entry.device for entry in request.perf_counts}))
+        counts_of_devices.setdefault(devices, set()).add(len(names))
+        known = [name for name in names if name in sample.network.index_of_node]
+        require_equal(known, sorted(set(known), key=sample.network.index_of_node.__getitem__), "the nodes that have times")
+    for counts in counts_of_devices.values():
+        require_equal(len(counts), 1, f"the number of different counts of entries, which were {sorted(counts)}")
+
+
+@check("perf_counts")
+def times_are_absent_when_not_asked_for(context: CheckContext) -> None:
+    """Without PERF_COUNT there are no entries."""
+    sample, request = open_request(context, "chain")
+    request.infer(sample.draw(context.seed))
+    require_equal(request.perf_counts, (), "the times, without PERF_COUNT")
+
+
+@check("perf_counts")
+def times_are_in_seconds(context: CheckContext) -> None:
+    """No entry exceeds the duration of the whole run on the caller's clock; an entry in milliseconds would."""
+    form, sample = next(iter(make_samples(context, "dynamic", "chain").items()))
+    request = context.load(sample.network, {"PERF_COUNT": True}).create_infer_request()
+    # Nearly all time of a long run is spent on the device: even a thousandth of it, given in milliseconds, exceeds the whole.
+    for turn, rows in enumerate((3, 3, LONG_ROWS)):
+        inputs = sample.draw(context.seed + turn, **({"x": (rows, 2)} if form == "dynamic" else {}))
+        began = perf_counter()
+        request.infer(inputs)
+        wall = perf_counter() - began
+        longest = max((entry.seconds for entry in request.perf_counts), default=0.0)
+        # A clock of the device may tick in steps of its own.
+        require(
+            longest <= 2 * wall + 1e-6,
+            f"an entry of {longest:g} seconds in a run of {wall:g} seconds: times are in seconds, not in milliseconds",
+        )
+    require(
+        longest > 0 or not request.perf_counts,
+        f"every time of a run of {wall:g} seconds is 0: the device records nodes and does not measure them",
+    )
+
+
+@check("perf_counts")
+def times_of_a_thread_do_not_overlap(context: CheckContext) -> None:
+    """Times of nodes that one thread computed in sequence do not overlap: each is measured from its own start."""
+    sample, request = open_request(context, "dynamic", {"PERF_COUNT": True})
+    for turn in range(3):
+        request.infer(sample.draw(context.seed + turn, x=(LONG_ROWS, 2)))
+        lines: dict[tuple[object, ...], list[NodeTime]] = {}
+        for entry in request.perf_counts:
+            # Entries that an engine reports at the end of a run have no thread; engines compute nodes in parallel.
+            if entry.thread and not entry.targets:
+                lines.setdefault((entry.thread, entry.path, entry.device), []).append(entry)
+        for entries in lines.values():
+            ordered = sorted(entries, key=lambda entry: (entry.begin, entry.seconds))
+            for first, second in itertools.pairwise(ordered):
+                overlap = first.begin + first.seconds - second.begin
+                # A clock of the device may tick in steps of its own.
+                require(
+                    overlap <= 0.2 * min(first.seconds, second.seconds) + 2e-5,
+                    f"node '{second.node}' of {second.seconds:g} seconds began {overlap:g} seconds before '{first.node}' ended, on one "
+                    "thread: its begin is not taken anew, so that times add up; or it was told at the end of the run without `begin=`",
+                )
+
+
+# Threading: eight threads share a network, a device and a Core.
+
+ROUNDS = 100
+
+
+@check("threading", level="concurrency")
+def threads_share_a_loaded_network(context: CheckContext) -> None:
+    """Eight threads call `infer` of a shared network: each gets the results of its own inputs."""
+    for form, sample in make_samples(context, "chain", "dynamic", "pair").items():
+        _share_network(context, form, sample)
+
+
+def _share_network(context: CheckContext, form: str, sample: Sample) -> None:
+    loaded = context.load(sample.network)
+
+    def run(index: int) -> None:
+        for turn in range(ROUNDS):
+            shapes = {"x": (1 + (index + turn) % 5, 2)} if form == "dynamic" else {}
+            inputs = sample.draw(context.seed + index * ROUNDS + turn, **shapes)
+            sample.require_right(
+                loaded.infer(inputs), inputs, f"'{form}', thread {index} of {THREADS} that share the network, run {turn}"
+            )
+
+    run_in_threads(run)
+
+
+@check("threading", level="concurrency")
+def threads_have_requests_of_their_own(context: CheckContext) -> None:
+    """Eight threads make requests of one network and run them synchronously and asynchronously: each gets its own results."""
+    sample, loaded = load_sample(context, "fork")
+
+    def run(index: int) -> None:
+        request = loaded.create_infer_request()
+        for turn in range(ROUNDS // 2):
+            inputs = sample.draw(context.seed + index * ROUNDS + turn)
+            sample.require_right(request.infer(inputs), inputs, f"thread {index}, synchronous run {turn}")
+            request.start_async(inputs)
+            require(request.wait(WAIT_SECONDS), f"thread {index}: the run did not end")
+            outputs = {name: request.get_tensor(name) for name in ("y", "z")}
+            sample.require_right(outputs, inputs, f"thread {index}, asynchronous run {turn}")
+
+    run_in_threads(run)
+
+
+@check("threading", level="concurrency")
+def threads_query_and_load_at_once(context: CheckContext) -> None:
+    """Eight threads query and load the same and different networks, in a Core that has not made the device yet."""
+    samples = list(make_samples(context, "chain", "dynamic", "fork", "pair").values())
+    mixed, expected = make_mixed(context)
+    with context.make_core() as core:
+
+        def run(index: int) -> None:
+            for turn in range(10):
+                sample = samples[(index + turn) % len(samples)]
+                inputs = sample.draw(context.seed + index)
+                what = f"thread {index}, load {turn}, while others load"
+                sample.require_right(_load_and_run(core, sample, inputs, context.device, what), inputs, what)
+                answer = core.query_network(mixed, context.device)
+                require_equal(dict(answer.refused), dict(expected.refused), f"thread {index}, what is refused")
+
+        run_in_threads(run)
+
+
+def _load_and_run(core: Core, sample: Sample, inputs: Arrays, device: str, what: str) -> Arrays:
+    try:
+        with core.load_network(sample.network, device) as loaded:
+            return loaded.infer(inputs)
+    except HeteroError as error:
+        # The same networks load and run correctly in sequence.
+        raise CheckFailed(f"{what}: a race in load, it got the network of another load or none: {error}") from error
+
+
+@check("threading", level="concurrency")
+def threads_read_and_set_properties_at_once(context: CheckContext) -> None:
+    """Eight threads read and set metrics and configuration: every value read is a value that was set."""
+
+    def run(index: int) -> None:
+        for turn in range(ROUNDS):
+            context.core.set_config({"PERF_COUNT": (index + turn) % 2 == 0}, context.device)
+            require(context.core.get_config(context.device, "PERF_COUNT") in (True, False), "PERF_COUNT is neither on nor off")
+            for name in ("FULL_DEVICE_NAME", "SUPPORTED_METRICS"):
+                require(context.get_metric(name), f"the metric {name} is empty")
+            context.core.get_versions(context.device)
+
+    run_in_threads(run)
+
+
+@check("threading", level="concurrency")
+def threads_load_while_a_name_comes_and_goes(context: CheckContext) -> None:
+    """While one thread unregisters and registers a second name, the other threads work; the only error is "not registered"."""
+    if context.facts.plugin is None or "plugin" not in context.facts.capabilities:
+        names: tuple[str, ...] = ()
+    else:
+        names = ("COMES_AND_GOES",)
+    sample = make_sample(context, "chain")
+
+    def run(index: int) -> None:
+        for turn in range(20):
+            if names and index == 0:
+                context.core.register_plugin(names[0], context.facts.plugin)
+                context.core.unregister_plugin(names[0])
+                continue
+            inputs = sample.draw(context.seed + index)
+            outputs = context.load(sample.network).infer(inputs)
+            sample.require_right(outputs, inputs, f"thread {index}, load {turn}")
+            try:
+                if names:
+                    context.core.get_metric(names[0], "FULL_DEVICE_NAME")
+            except (DeviceNotFoundError, PluginError):
+                pass
+
+    run_in_threads(run)
+
+
+@check("threading", level="concurrency")
+def threads_share_a_queue(context: CheckContext) -> None:
+    """Four threads start runs on one queue: the callback comes once for each start, with the result of that start."""
+    sample, loaded = load_sample(context, "chain")
+    results: list[tuple[int, object]] = []
+    with AsyncInferQueue(loaded, 3) as queue:
+        queue.set_callback(lambda request, index: results.append((index, request.get_tensor("y").copy())))
+
+        def run(thread: int) -> None:
+            for turn in range(25):
+                index = thread * 25 + turn
+                queue.start_async(sample.draw(context.seed + index), index)
+
+        run_in_threads(run, 4)
+        queue.wait_all()
+    require_equal(sorted(index for index, _ in results), list(range(100)), "the starts that were called back")
+    for index, value in results:
+        sample.require_right({"y": value}, sample.draw(context.seed + index), f"start {index}")

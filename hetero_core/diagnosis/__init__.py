@@ -1,1 +1,0 @@
-"""Faults of an installation and their cures: findings of pure functions over what was read of the machine."""

@@ -1,0 +1,1154 @@
+"""Faults planted in a device that is otherwise right: docs/reference/planted-faults.md names the check that finds each, and its message."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import random
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hetero_template.device import TemplateArray, TemplateDevice
+
+from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
+from hetero_core.conformance import contract_resources, contract_runs
+from hetero_core.conformance.catalogue import choose_checks
+from hetero_core.conformance.runner import Outcome, make_target, run_checks
+from hetero_core.contract import ConfigKey, DeviceName, Done, OwnOutputs, Payload
+from hetero_core.devices.query import require_all_supported
+from hetero_core.errors import InferenceError, NotImplementedByDeviceError
+from hetero_core.executed import list_nodes
+from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.registry import find_refusals
+from hetero_core.network.graph import Node
+from hetero_core.network.writer import unpack_network
+from hetero_core.testing.plain_device import KERNELS, PlainDevice, PlainExecutable
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "planted-faults.md"
+ROWS = {
+    fault: (check, message)
+    for fault, check, message in re.findall(r"^\| ([^|]+) \| `([\w.]+)` \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+}
+"""Fault -> check and a part of its message."""
+Arrays = tuple[Any, ...]
+Plant = Callable[[], Any]
+
+
+def run_kit(plugin: object, *patterns: str, levels: tuple[str, ...] = (), config: Mapping[str, Any] | None = None) -> list[Outcome]:
+    target = make_target("PLANTED", plugin=plugin, config=config)
+    return list(run_checks(choose_checks(levels, patterns), target, limit=120))
+
+
+def list_failed(plugin: object, *patterns: str) -> dict[str, str]:
+    return {outcome.check.name: outcome.reason for outcome in run_kit(plugin, *patterns) if outcome.status == "failed"}
+
+
+# Devices whose executable has one fault
+
+
+def of(executable: Callable[[Network], Executable]) -> Plant:
+    """Returns a maker of devices whose networks are made by this function."""
+
+    class Planted(PlainDevice):
+        def make_executable(self, network: Network) -> Executable:
+            return executable(network)
+
+    return Planted
+
+
+def running(run: Callable[[Any, Arrays, RunContext], Any]) -> Plant:
+    """Returns a maker of devices with this method in place of `run`."""
+    return of(type("Planted", (PlainExecutable,), {"run": run}))
+
+
+def computing(compute: Callable[[Node, list[Any], Callable[[Node, list[Any]], Any]], Any]) -> Plant:
+    """Returns a maker of devices that compute each node by this function, which is given the right one."""
+
+    class Planted(PlainExecutable):
+        def compute(self, node: Node, inputs: list[Any]) -> Any:
+            return compute(node, inputs, super().compute)
+
+    return of(Planted)
+
+
+def changing(operator: str, change: Callable[[list[Any], Any], Any]) -> Plant:
+    """Returns a maker of devices that change the output of an operator, or of all operators for ""."""
+
+    def compute(node: Node, inputs: list[Any], right: Callable[[Node, list[Any]], Any]) -> Any:
+        output = right(node, inputs)
+        return change(inputs, output) if operator in ("", node.op_type) else output
+
+    return computing(compute)
+
+
+def timeless(executable: PlainExecutable, inputs: Arrays, context: RunContext) -> Arrays:
+    """Runs without filling the profile."""
+    return PlainExecutable.run(executable, inputs, RunContext(context.state, outputs=context.outputs, token=context.token))
+
+
+def zero_from(start: int, value: Any) -> Any:
+    value = np.array(value)
+    if value.ndim:
+        value[start:] = 0
+    return value
+
+
+class Mixing(PlainExecutable):
+    """Keeps the inputs of a run on itself, where the next run finds them."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self._both = threading.Barrier(2)
+
+    def run(self, inputs: Arrays, context: RunContext) -> Arrays:
+        self._inputs = inputs
+        meet(self._both)
+        return super().run(self._inputs, context)
+
+
+def meet(both: threading.Barrier) -> None:
+    """Waits for a second thread; alone, it goes on after a moment."""
+    try:
+        both.wait(0.02)
+    except threading.BrokenBarrierError:
+        both.reset()
+
+
+def reuse_buffers(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+    outputs = PlainExecutable.run(executable, inputs, context)
+    buffers = vars(executable).setdefault("buffers", {})
+    if any(value is None for value in outputs):
+        return outputs
+    for index, value in enumerate(outputs):
+        np.copyto(buffers.setdefault((index, *value.shape), np.empty_like(value)), value)
+    return tuple(buffers[index, *value.shape] for index, value in enumerate(outputs))
+
+
+def evaluate(node: Node, inputs: list[Any], right: Callable[[Node, list[Any]], Any]) -> Any:
+    from onnx.reference.ops.op_neg import Neg
+
+    return Neg.eval(inputs[0]) if node.op_type == "Neg" else right(node, inputs)
+
+
+def negate_in_place(node: Node, inputs: list[Any], right: Callable[[Node, list[Any]], Any]) -> Any:
+    is_owned = node.op_type == "Neg" and inputs[0].flags.writeable
+    return np.negative(inputs[0], out=inputs[0]) if is_owned else right(node, inputs)
+
+
+def cut_sums(node: Node, inputs: list[Any], right: Callable[[Node, list[Any]], Any]) -> Any:
+    return right(node, [inputs[0][..., :512], inputs[1][:512]] if node.op_type == "MatMul" else inputs)
+
+
+def cut_columns(inputs: list[Any], product: Any) -> Any:
+    product = np.array(product)
+    if product.shape[-1] > 8:
+        product[..., product.shape[-1] // 8 * 8 :] = 0
+    return product
+
+
+def narrow(node: Node, inputs: list[Any], right: Callable[[Node, list[Any]], Any]) -> Any:
+    """Computes float64 in float32."""
+    dtype = inputs[0].dtype
+    return right(node, [x.astype(np.float32) if x.dtype == np.float64 else x for x in inputs]).astype(dtype)
+
+
+class FirstBroadcast(PlainExecutable):
+    """Decides in its first run whether the inputs of a node have one shape."""
+
+    are_alike: bool | None = None
+
+    def compute(self, node: Node, inputs: list[Any]) -> Any:
+        if len(inputs) == 2 and node.op_type != "MatMul":
+            is_alike = inputs[0].shape == inputs[1].shape
+            self.are_alike = is_alike if self.are_alike is None else self.are_alike
+            if self.are_alike and not is_alike:
+                return np.zeros(np.broadcast_shapes(inputs[0].shape, inputs[1].shape), inputs[0].dtype)
+        return super().compute(node, inputs)
+
+
+def drift(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+    outputs = PlainExecutable.run(executable, inputs, context)
+    executable._constants = {name: array + np.float32(1e-6) for name, array in executable._constants.items()}
+    return outputs
+
+
+def cached_by(make_key: Callable[[Any], Any]) -> Plant:
+    """Returns a maker of devices that return the results of an earlier run with the same keys of inputs."""
+
+    def run(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+        results, key = vars(executable).setdefault("results", {}), tuple(map(make_key, inputs))
+        if key not in results:
+            results[key] = PlainExecutable.run(executable, inputs, context)
+        return tuple(value.copy() for value in results[key])
+
+    return running(run)
+
+
+def keep_size(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+    rows = vars(executable).setdefault("rows", len(inputs[0]))
+    return tuple(value[:rows] for value in PlainExecutable.run(executable, inputs, context))
+
+
+def spoil_inputs(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+    outputs = PlainExecutable.run(executable, inputs, context)
+    for value in inputs:
+        if value.flags.writeable:
+            value[...] = 0
+    return outputs
+
+
+def add_row(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+    outputs = PlainExecutable.run(executable, inputs, context)
+    return tuple(np.zeros((1, *value.shape[1:]), value.dtype) if value.ndim and not len(value) else value for value in outputs)
+
+
+# The toolkit, with a fault in its nodes or in the values on the way in and out
+
+
+def toolkit(
+    node: Callable[[Node], Node] = lambda node: node,
+    inputs: Callable[[Network, Arrays], Arrays] = lambda _, inputs: inputs,
+    outputs: Callable[[Network, Arrays, Arrays], Arrays] = lambda *arguments: arguments[2],
+) -> Plant:
+    class Compiled(PlainExecutable):
+        def __init__(self, network: Network) -> None:
+            super().__init__(network)
+            self._program = compile_program(replace(network, nodes=tuple(map(node, network.nodes))))
+
+        def run(self, feeds: Arrays, context: RunContext) -> Arrays:
+            return outputs(self.network, feeds, self._program.run(inputs(self.network, feeds)))
+
+    class Toolkit(PlainDevice):
+        def find_refusal(self, node: Node, network: Network) -> str | None:
+            return find_refusals(network).get(node.name)
+
+        def make_executable(self, network: Network) -> Executable:
+            return Compiled(network)
+
+    return Toolkit
+
+
+def forgetting(operator: str, name: str) -> Plant:
+    """Returns a maker of devices that ignore an attribute of an operator."""
+
+    def forget(node: Node) -> Node:
+        attributes = {key: value for key, value in node.attributes.items() if key != name}
+        return replace(node, attributes=attributes) if node.op_type == operator else node
+
+    return toolkit(node=forget)
+
+
+def first_attributes() -> Plant:
+    def keep_first(network: Network) -> Network:
+        first: dict[str, Any] = {}
+        nodes = tuple(replace(node, attributes=first.setdefault(node.op_type, node.attributes)) for node in network.nodes)
+        return replace(network, nodes=nodes)
+
+    class Toolkit(toolkit()):  # type: ignore[misc]  # a class made by a function
+        def make_executable(self, network: Network) -> Executable:
+            return super().make_executable(keep_first(network))
+
+    return Toolkit
+
+
+def clamping(least: int) -> Plant:
+    def clamp(network: Network, inputs: Arrays) -> Arrays:
+        return (inputs[0], np.clip(inputs[1], least, 2)) if network.nodes[0].op_type.startswith("Gather") else inputs
+
+    return toolkit(inputs=clamp)
+
+
+def losing_nan(operator: str) -> Plant:
+    return toolkit(
+        outputs=lambda network, _, outputs: tuple(map(np.nan_to_num, outputs)) if network.nodes[0].op_type == operator else outputs
+    )
+
+
+def casting(dtype: Any, through: Any) -> Plant:
+    """Returns a maker of devices whose outputs of an element type go through another type."""
+    return toolkit(
+        outputs=lambda *arguments: tuple(
+            value.astype(through).astype(dtype) if value.dtype == dtype else value for value in arguments[2]
+        )
+    )
+
+
+def round_inputs(network: Network, inputs: Arrays) -> Arrays:
+    return tuple(x.astype(ml_dtypes.bfloat16).astype(x.dtype) if x.dtype == np.float32 else x for x in inputs)
+
+
+def floor_quotients(network: Network, inputs: Arrays, outputs: Arrays) -> Arrays:
+    is_integer = network.nodes[0].op_type == "Div" and inputs[0].dtype.kind == "i"
+    return (np.floor_divide(*inputs),) if is_integer else outputs
+
+
+def compute_sixteen_rows(network: Network, inputs: Arrays, outputs: Arrays) -> Arrays:
+    return tuple(zero_from(16, value) if value.ndim > 1 else value for value in outputs)
+
+
+# Devices with a fault in a hook
+
+
+class OneForAll(PlainDevice):
+    @hookimpl
+    def metrics(self) -> dict[str, Any]:
+        return {"AVAILABLE_DEVICES": ("0", "1")}
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
+        result = super().query_network(device, network)
+        return QueryResult(dict.fromkeys(result.supported, "PLANTED.0"), result.refused)
+
+
+class Unquestioned(PlainDevice):
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network) -> Executable:
+        return PlainExecutable(network)
+
+
+class Fickle(PlainDevice):
+    count = 0
+
+    def find_refusal(self, node: Node, network: Network) -> str | None:
+        self.count += 1
+        reason = super().find_refusal(node, network)
+        return reason and f"{reason}, asked {self.count} times"
+
+
+class Boaster(PlainDevice):
+    def find_refusal(self, node: Node, network: Network) -> str | None:
+        return None
+
+
+class WithoutDomains(PlainDevice):
+    def find_refusal(self, node: Node, network: Network) -> str | None:
+        return None if node.op_type in {name for name, _ in KERNELS} else f"this device has no kernel for {node.operator}"
+
+
+class Forgetful(PlainDevice):
+    """Refuses a node once it was asked for a node of this operator."""
+
+    def __init__(self) -> None:
+        self._asked: set[str] = set()
+
+    def find_refusal(self, node: Node, network: Network) -> str | None:
+        return "this device has no memory left" if node.op_type in self._asked else super().find_refusal(node, network)
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
+        result = super().query_network(device, network)
+        self._asked |= {node.op_type for node in network.nodes if network.name == "mixed"}
+        return result
+
+
+class Promising(PlainDevice):
+    """Claims Abs and does not load it."""
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network) -> Executable:
+        refused = {node.name: "no memory for tables" for node in network.nodes if node.op_type == "Abs"}
+        supported = {node.name: str(device) for node in network.nodes if node.op_type != "Abs"}
+        require_all_supported(device, network, QueryResult(supported, refused))
+        return super().load_network(device, network)
+
+
+class ByKey(PlainDevice):
+    """Compiles a network once for each key; a second network of the key has the nodes, or the constants, of the first."""
+
+    def __init__(self, make_key: Callable[[Network], Any], *, keeps_nodes: bool = True) -> None:
+        self._networks: dict[Any, Network] = {}
+        self._make_key, self._keeps_nodes = make_key, keeps_nodes
+
+    def make_executable(self, network: Network) -> Executable:
+        first = self._networks.setdefault(self._make_key(network), network)
+        return PlainExecutable(first if self._keeps_nodes else replace(network, initializers=first.initializers))
+
+
+def list_nodes_and_types(network: Network) -> str:
+    return str(([(node.op_type, node.inputs, node.outputs) for node in network.nodes], network.inputs, network.outputs))
+
+
+class Racing(PlainDevice):
+    """Keeps the network of a load on itself, where the next load finds it."""
+
+    def __init__(self) -> None:
+        self._both = threading.Barrier(2)
+
+    def make_executable(self, network: Network) -> Executable:
+        self._network = network
+        meet(self._both)
+        return PlainExecutable(self._network)
+
+
+class SharedEngine(PlainDevice):
+    """Has one engine for equal networks, and frees it as soon as one of them is closed."""
+
+    def make_executable(self, network: Network) -> Executable:
+        freed = vars(self).setdefault("freed", set())
+        freed.discard(network.fingerprint)
+
+        class Shared(PlainExecutable):
+            def run(self, inputs: Arrays, context: RunContext) -> Arrays:
+                outputs = super().run(inputs, context)
+                return tuple(map(np.zeros_like, outputs)) if self.network.fingerprint in freed else outputs
+
+            def close(self) -> None:
+                freed.add(self.network.fingerprint)
+
+        return Shared(network)
+
+
+class Choosing(PlainDevice):
+    """Has a key, under whose second choice its networks are of another class."""
+
+    choices: ClassVar[tuple[str, ...]] = ("SAFE", "FAST")
+    chosen: Any = staticmethod(lambda network: WrongNeg(network))
+
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        return {"MODE": ConfigKey(str, self.choices[0], "How it computes.", choices=self.choices)}
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        require_all_supported(device, network, self.query_network(device, network))
+        return self.chosen(network) if config["MODE"] == self.choices[1] else PlainExecutable(network)
+
+
+class WrongNeg(PlainExecutable):
+    def compute(self, node: Node, inputs: list[Any]) -> Any:
+        return inputs[0] if node.op_type == "Neg" else super().compute(node, inputs)
+
+
+class Halved(PlainExecutable):
+    def run(self, inputs: Arrays, context: RunContext) -> Arrays:
+        return tuple(value.astype(np.float16).astype(value.dtype) for value in super().run(inputs, context))
+
+
+class FirstChoice(Choosing):
+    """Computes by the choice of the first load."""
+
+    choices, chosen, first = ("FULL", "HALF"), Halved, ""
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        self.first = self.first or config["MODE"]
+        return super().load_network(device, network, {"MODE": self.first})
+
+
+class FirstChoicePlugin:
+    @hookimpl
+    def create_device(self) -> FirstChoice:
+        return FirstChoice()
+
+
+class Rounding(Choosing):
+    """Forgets the choice at import."""
+
+    choices, chosen, remembers = ("FULL", "HALF"), Halved, False
+
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        return {"ROUNDING": super().config_keys()["MODE"]}
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        return super().load_network(device, network, {"MODE": config["ROUNDING"]})
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+        return self.load_network(device, unpack_network(payload.sections), config if self.remembers else {"ROUNDING": "FULL"})
+
+
+class Remembering(PlainDevice):
+    """Has the value of the last question as its default."""
+
+    mode = "SAFE"
+
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        return {"MODE": ConfigKey(str, self.mode, "How it computes.", choices=("SAFE", "FAST"))}
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Any:
+        self.mode = config["MODE"]
+        return super().query_network(device, network)
+
+
+class MeasuredAtLoad(PlainDevice):
+    """Looks at PERF_COUNT when a network is loaded, and at no run's profile."""
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        loaded = super().load_network(device, network)
+        if not config["PERF_COUNT"]:
+            compute = loaded.run
+            loaded.run = lambda inputs, context: compute(inputs, RunContext(context.state))  # type: ignore[method-assign]  # the fault
+        return loaded
+
+
+class Naming(PlainDevice):
+    """Names capabilities; claims every node if it is boastful."""
+
+    def __init__(self, *capabilities: str, is_boastful: bool = False) -> None:
+        self._capabilities, self._is_boastful = capabilities, is_boastful
+
+    @hookimpl
+    def metrics(self) -> Mapping[str, Any]:
+        return {"OPTIMIZATION_CAPABILITIES": self._capabilities}
+
+    def find_refusal(self, node: Node, network: Network) -> str | None:
+        return None if self._is_boastful else super().find_refusal(node, network)
+
+
+class Secretive(PlainDevice):
+    @hookimpl
+    def export_network(self, executable: Any) -> Payload:
+        raise NotImplementedByDeviceError("this device keeps its code to itself")
+
+
+class Stating(PlainDevice):
+    """Has two ids, metrics of its own, and executables of a class."""
+
+    def __init__(self, executable: Callable[[Network], Executable] = PlainExecutable, **metrics: Any) -> None:
+        self._executable, self._metrics = executable, metrics
+
+    @hookimpl
+    def metrics(self, device: DeviceName) -> Mapping[str, Any]:
+        return {"AVAILABLE_DEVICES": ("0", "1"), "OPTIMIZATION_CAPABILITIES": ("FP32", "FP16", "FP64"), **self._metrics}
+
+    def make_executable(self, network: Network) -> Executable:
+        return self._executable(network)
+
+
+class Growing(Stating):
+    """Is another type of device once it has loaded a network."""
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network) -> Executable:
+        self._metrics = {"DEVICE_TYPE": "discrete"}
+        return super().load_network(device, network)
+
+
+class Narrow(PlainExecutable):
+    def run(self, inputs: Arrays, context: RunContext) -> Arrays:
+        if any(len(value) > 32 for value in inputs):
+            raise InferenceError("no room for more than 32 images")
+        return super().run(inputs, context)
+
+
+class Cropping(PlainExecutable):
+    def run(self, inputs: Arrays, context: RunContext) -> Arrays:
+        return tuple(zero_from(8, value) for value in super().run(inputs, context))
+
+
+class TwoArchitectures(Stating):
+    @hookimpl
+    def metrics(self, device: DeviceName) -> Mapping[str, Any]:
+        return {**super().metrics(device), "DEVICE_ARCHITECTURE": f"v{device.id or 0}"}
+
+
+class BoundToId(Stating):
+    """Compiles for one of its two ids alone, and states one architecture for both."""
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network) -> Executable:
+        loaded = super().load_network(device, network)
+        loaded.compiled_for = device.id or "0"  # type: ignore[attr-defined]  # read by the export
+        return loaded
+
+    @hookimpl
+    def export_network(self, executable: PlainExecutable) -> Payload:
+        payload = super().export_network(executable)
+        return replace(payload, sections={**payload.sections, "id": executable.compiled_for.encode()})  # type: ignore[attr-defined]  # as above
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+        sections = dict(payload.sections)
+        compiled_for = bytes(sections.pop("id")).decode()
+        imported = super().import_network(device, replace(payload, sections=sections))
+        imported.compiled_for = compiled_for  # type: ignore[attr-defined]  # for another export
+        return imported if compiled_for == (device.id or "0") else self.refuse(imported)
+
+    def refuse(self, imported: Executable) -> Executable:
+        raise InferenceError("the driver refuses this code")
+
+
+class SilentlyBoundToId(BoundToId):
+    def refuse(self, imported: Executable) -> Executable:
+        compute = imported.run
+        imported.run = lambda inputs, context: tuple(map(np.zeros_like, compute(inputs, context)))  # type: ignore[method-assign]  # the fault
+        return imported
+
+
+class LastExported(PlainDevice):
+    """Imports the network that it has exported last, whatever the blob holds."""
+
+    @hookimpl
+    def export_network(self, executable: PlainExecutable) -> Payload:
+        self._last = executable.network
+        return super().export_network(executable)
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+        stored = unpack_network(payload.sections)
+        imported = PlainExecutable(self._last if len(self._last.inputs) == len(stored.inputs) else stored)
+        imported.inputs, imported.outputs = stored.inputs, stored.outputs
+        return imported
+
+
+class Fixing(PlainDevice):
+    """Imports a network for one image."""
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+        imported = super().import_network(device, payload)
+        for side in ("inputs", "outputs"):
+            setattr(imported, side, tuple(replace(spec, type=_close(spec.type)) for spec in getattr(imported, side)))
+        return imported
+
+
+def _close(value_type: Any) -> Any:
+    return replace(value_type, shape=tuple(size if isinstance(size, int) else 1 for size in value_type.shape))
+
+
+class Negating(PlainDevice):
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+        imported = super().import_network(device, payload)
+        compute = imported.run
+        imported.run = lambda inputs, context: tuple(-value for value in compute(inputs, context))  # type: ignore[method-assign]  # the fault
+        return imported
+
+
+def exporting(pack: Callable[[object], bytes]) -> Plant:
+    """Returns a maker of devices that export an object, packed in this way and not marked as code."""
+
+    class Exporting(PlainDevice):
+        @hookimpl
+        def export_network(self, executable: PlainExecutable) -> Payload:
+            payload = super().export_network(executable)
+            return Payload({**payload.sections, "plan": pack({"order": [1, 2, 3]})})
+
+    return Exporting
+
+
+def save_objects(value: object) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.array([value], object), allow_pickle=True)
+    return stream.getvalue()
+
+
+def steps_of(change: Callable[[Arrays], Any]) -> Plant:
+    """Returns a maker of devices whose executed graph has changed steps."""
+
+    class Steps(PlainExecutable):
+        def executed_nodes(self) -> Any:
+            return change(list_nodes(self.network.nodes, self.network.types))
+
+    return of(Steps)
+
+
+# Devices with a memory of their own
+
+
+class Aliasing(TemplateDevice):
+    @hookimpl
+    def from_host(self, array: Any, spec: Any) -> TemplateArray:
+        return TemplateArray(spec.memory, array)
+
+
+class GivingAway(TemplateDevice):
+    @hookimpl
+    def to_host(self, array: TemplateArray) -> Any:
+        return array.read(array.memory)
+
+
+class Live(GivingAway):
+    """Computes into one buffer for each output, and gives the buffer itself to the host."""
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        executable = super().load_network(device, network, config)
+        compute, buffers = executable.run, {}
+
+        def run(inputs: Arrays, context: RunContext) -> Arrays:
+            outputs = []
+            for index, value in enumerate(compute(inputs, context)):
+                elements = value.read(value.memory)
+                buffer = buffers.setdefault((index, *elements.shape), np.empty_like(elements))
+                buffer[...] = elements
+                outputs.append(TemplateArray(value.memory, buffer))
+            return tuple(outputs)
+
+        executable.run = run  # type: ignore[method-assign]  # the fault
+        return executable
+
+
+class OneName(TemplateDevice):
+    """Has two ids with a memory each and one name for both: an id that reads an array of the other finds zeros at its address."""
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        loaded: Any = super().load_network(device, network, config)
+        own, compute = loaded.memory, loaded.run
+        loaded.inputs, loaded.outputs = (
+            tuple(replace(spec, memory="card") for spec in specs) for specs in (loaded.inputs, loaded.outputs)
+        )
+
+        def read(value: TemplateArray) -> TemplateArray:
+            elements = value.read(value.memory)
+            return TemplateArray(own, elements if value.memory == own else np.zeros_like(elements))
+
+        loaded.run = lambda inputs, context: compute(tuple(map(read, inputs)), context)
+        return loaded
+
+    @hookimpl
+    def from_host(self, device: DeviceName, array: Any, spec: Any) -> TemplateArray:
+        return TemplateArray(f"{device.name}:{device.id}", array.copy())
+
+
+# Devices that start runs by themselves
+
+
+class Queued(PlainExecutable):
+    """Starts runs on a queue of its own and reports their ends as it should."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self._queue = ThreadPoolExecutor(max_workers=1)
+        self._first = threading.Event()
+
+    def start(self, inputs: Arrays, context: RunContext, done: Done) -> None:
+        self._queue.submit(self.run_started, inputs, context, done)
+
+    def run_started(self, inputs: Arrays, context: RunContext, done: Done) -> None:
+        try:
+            if context.limits is not None:
+                context.limits.enter("")
+                context.limits.hold(inputs)
+            outputs = self.run(inputs, context)
+        except BaseException as error:  # noqa: BLE001  # every end is reported
+            done(None, error)
+        else:
+            done(outputs, None)
+
+    def close(self) -> None:
+        self._queue.shutdown(wait=False)
+
+
+class Twice(Queued):
+    def run_started(self, inputs: Arrays, context: RunContext, done: Done) -> None:
+        super().run_started(inputs, context, done)
+        done(None, RuntimeError("told again"))
+
+
+class NeverAfterAnError(Queued):
+    """Counts no memory, so that the core ends a run that exceeds a limit; its own errors are not reported."""
+
+    def run_started(self, inputs: Arrays, context: RunContext, done: Done) -> None:
+        try:
+            outputs = self.run(inputs, context)
+        except ValueError:
+            return
+        done(outputs, None)
+
+
+class NeverAfterALimit(Queued):
+    def run_started(self, inputs: Arrays, context: RunContext, done: Done) -> None:
+        super().run_started(inputs, context, lambda outputs, error: done(outputs, None) if error is None else None)
+
+
+class Never(Queued):
+    def run_started(self, inputs: Arrays, context: RunContext, done: Done) -> None:
+        self.run(inputs, context)
+
+
+class Blocking(Queued):
+    def start(self, inputs: Arrays, context: RunContext, done: Done) -> None:
+        self.run_started(inputs, context, done)
+
+
+class Waiting(Queued):
+    def start(self, inputs: Arrays, context: RunContext, done: Done) -> None:
+        self._queue.submit(self.run_started, inputs, context, done).result()
+
+
+class Dropping(Queued):
+    """Keeps a run until it is closed, and forgets it then."""
+
+    def start(self, inputs: Arrays, context: RunContext, done: Done) -> None:
+        self._waiting = (inputs, context, done)
+
+    def close(self) -> None:
+        del self._waiting
+        super().close()
+
+
+class NeverAfterACancellation(Queued):
+    def run_started(self, inputs: Arrays, context: RunContext, done: Done) -> None:
+        self._first.wait(0.1)
+        if not context.cancelled():
+            super().run_started(inputs, context, done)
+
+
+class Boundless(PlainExecutable):
+    """Starts runs by itself, and counts no memory."""
+
+    def start(self, inputs: Arrays, context: RunContext, done: Any) -> None:
+        threading.Thread(target=lambda: done(self.run(inputs, context), None)).start()
+
+
+# Times, and traces in the process
+
+
+def measure_milliseconds(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+    began = perf_counter()
+    outputs = timeless(executable, inputs, context)
+    if context.profile is not None:
+        context.profile.add(executable.network.nodes[0], (perf_counter() - began) * 1000)
+    return outputs
+
+
+def measure_from_one_begin(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+    values = {**executable._constants, **{spec.name: value for spec, value in zip(executable.inputs, inputs, strict=True)}}
+    began = perf_counter()
+    for node in executable.network.nodes:
+        values[node.outputs[0]] = executable.compute(node, [values[name] for name in node.inputs])
+        if context.profile is not None:
+            context.profile.add(node, perf_counter() - began)
+    return tuple(values.get(spec.name) for spec in executable.outputs)
+
+
+def measure_nothing(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+    outputs = timeless(executable, inputs, context)
+    for node in executable.network.nodes if context.profile is not None else ():
+        context.profile.add(node, 0.0, begin=perf_counter())
+    return outputs
+
+
+def keeping(keep: Callable[[Any], Any]) -> Plant:
+    """Returns a maker of devices that keep something of the inputs of each run."""
+
+    def run(executable: Any, inputs: Arrays, context: RunContext) -> Arrays:
+        vars(executable).setdefault("inputs_of_runs", []).append([keep(value) for value in inputs])
+        return PlainExecutable.run(executable, inputs, context)
+
+    return running(run)
+
+
+LEFT_BEHIND: list[Any] = []
+"""Executables, events of threads and descriptors of files that planted devices leave; a fixture ends them."""
+
+
+def leaving(leave: Callable[[], object], *, keeps: bool = False) -> Plant:
+    """Returns a maker of devices that do something to the process whenever a network is loaded, and at times keep the executable."""
+
+    class Leaving(PlainExecutable):
+        def __init__(self, network: Network) -> None:
+            super().__init__(network)
+            leave()
+            if keeps:
+                LEFT_BEHIND.append(self)
+
+    return of(Leaving)
+
+
+def start_thread() -> None:
+    event = threading.Event()
+    LEFT_BEHIND.append(event)
+    threading.Thread(target=event.wait, daemon=True).start()
+
+
+MODULE = '''
+"""SHELVED: its blobs hold a key of a table that only this process has."""
+from hetero_core import hookimpl
+from hetero_core.contract import Payload
+from hetero_core.testing.plain_device import PlainDevice
+
+TABLE = {}
+
+
+class Shelved(PlainDevice):
+    @hookimpl
+    def export_network(self, executable):
+        TABLE["7"] = executable.network
+        return Payload({"key": b"7"})
+
+    @hookimpl
+    def import_network(self, device, payload):
+        return self.load_network(device, TABLE[bytes(payload.sections["key"]).decode()])
+
+
+@hookimpl
+def create_device():
+    return Shelved()
+'''
+OF_PROCESSES = "blob that refers to its process"
+
+PLANTS: dict[str, Plant] = {
+    "cache by network name": lambda: ByKey(lambda network: network.name),
+    "load takes less than query": Promising,
+    "load takes less than query, in a case": Promising,
+    "race in load": Racing,
+    "query depends on history": Forgetful,
+    "empty tensors": running(add_row),
+    "engine used after it was closed": SharedEngine,
+    "`to_host` of a live buffer": lambda: Live("PLANTED"),
+    "wrong under a choice": Choosing,
+    "wrong in a part": changing("Relu", lambda inputs, _: np.abs(inputs[0])),
+    "wrong operator": changing("Abs", lambda inputs, _: inputs[0]),
+    "wrong dtype": changing("", lambda _, value: value.astype(np.float64)),
+    "inner values overwritten": computing(negate_in_place),
+    "configuration ignored": running(timeless),
+    "id ignored": OneForAll,
+    "state that threads share": of(Mixing),
+    "output buffers reused": running(reuse_buffers),
+    "results overwritten by the next run": running(reuse_buffers),
+    "load takes more than query": Unquestioned,
+    "refusal texts that differ": Fickle,
+    "unknown operator taken": Boaster,
+    "reference evaluator in secret": computing(evaluate),
+    "blob of something else": Negating,
+    "`done` called twice": of(Twice),
+    "`done` never called": of(Never),
+    "`done` not called after an error": of(NeverAfterAnError),
+    "`done` not called after a limit": of(NeverAfterALimit),
+    "`start` that computes": of(Blocking),
+    "`start` that waits": of(Waiting),
+    "queue dropped at close": of(Dropping),
+    "`done` not called after a cancellation": of(NeverAfterACancellation),
+    "executables never freed": leaving(lambda: None, keeps=True),
+    "times in milliseconds": running(measure_milliseconds),
+    "pickle not marked as code": exporting(pickle.dumps),
+    "old pickle not marked as code": exporting(lambda value: pickle.dumps(value, 0)),
+    "packed pickle not marked as code": exporting(lambda value: gzip.compress(pickle.dumps(value))),
+    "array of objects not marked as code": exporting(save_objects),
+    "configuration lost by import": Rounding,
+    "BatchNormalization's epsilon ignored": forgetting("BatchNormalization", "epsilon"),
+    "LayerNormalization's epsilon ignored": forgetting("LayerNormalization", "epsilon"),
+    "Softmax's axis ignored": forgetting("Softmax", "axis"),
+    "LayerNormalization's axis ignored": forgetting("LayerNormalization", "axis"),
+    "Gemm's beta ignored": forgetting("Gemm", "beta"),
+    "Conv's dilations ignored": forgetting("Conv", "dilations"),
+    "MaxPool claimed with dilations": forgetting("MaxPool", "dilations"),
+    "MaxPool claimed with ceil_mode": forgetting("MaxPool", "ceil_mode"),
+    "integer Div rounds down": toolkit(outputs=floor_quotients),
+    "negative Gather indices": clamping(0),
+    "indices clamped": clamping(-3),
+    "bfloat16 inside": toolkit(inputs=round_inputs),
+    "rows beyond 16": toolkit(outputs=compute_sixteen_rows),
+    **{f"NaN lost in {operator}": losing_nan(operator) for operator in ("Relu", "Clip", "Max", "MaxPool")},
+    "int64 through int32": casting(np.int64, np.int32),
+    "int64 through float64": casting(np.int64, np.float64),
+    "weights drift": running(drift),
+    "cached by the identity of an array": cached_by(lambda value: value.__array_interface__["data"][0]),
+    "cached by a part of an array": cached_by(lambda value: (value.shape, value.reshape(-1)[[0, -1]].tobytes())),
+    "stuck at the first batch size": running(keep_size),
+    "inputs mutated": running(spoil_inputs),
+    "inputs said to be the caller's own": running(lambda *arguments: OwnOutputs(PlainExecutable.run(*arguments))),
+    "inputs mutated, in any check": running(spoil_inputs),
+    "inputs mutated, in a case": running(spoil_inputs),
+    "cache without constants": lambda: ByKey(list_nodes_and_types, keeps_nodes=False),
+    "kernels kept without attributes": first_attributes(),
+    "version of an operator ignored": toolkit(
+        node=lambda node: replace(node, since_version=13) if node.op_type == "Softmax" else node
+    ),
+    "domain of an operator ignored": WithoutDomains,
+    "choice of the first load kept": FirstChoicePlugin,
+    "rows beyond 16 bits": changing("", lambda _, value: zero_from(0xFFFF, value)),
+    "elements beyond a million": changing("", lambda _, value: zero_from(1 << 20, value.reshape(-1)).reshape(value.shape)),
+    "sums of 512 products": computing(cut_sums),
+    "columns that fill no tile": changing("MatMul", cut_columns),
+    "float64 in float32": computing(narrow),
+    "infinity lost": changing("", lambda _, value: np.clip(value, np.finfo(value.dtype).min, np.finfo(value.dtype).max)),
+    "broadcasting kept from the first run": of(FirstBroadcast),
+    "inputs of all runs kept": keeping(lambda value: value),
+    "copies of all runs kept": keeping(lambda value: value.copy()),
+    "threads that never end": leaving(start_thread),
+    "files that are never closed": leaving(lambda: LEFT_BEHIND.append(os.open(os.devnull, os.O_RDONLY))),
+    "NumPy's random numbers seeded": leaving(lambda: np.random.seed(0)),
+    "random numbers seeded": leaving(lambda: random.seed(0)),
+    "errors of NumPy raised": leaving(lambda: np.seterr(all="raise")),
+    "environment changed": leaving(lambda: os.environ.update(PLANTED_THREADS="1")),
+    "working folder changed": leaving(lambda: os.chdir("/")),
+    "prints": leaving(lambda: sys.stdout.write("loaded\n")),
+    "times that add up": running(measure_from_one_begin),
+    "times that are all 0": running(measure_nothing),
+    "INT8 named and refused": lambda: Naming("FP32", "INT8"),
+    "BF16 named and refused": lambda: Naming("FP32", "BF16"),
+    "a precision taken and not named": lambda: Naming("FP32", "INT8", "BF16", "FP16", is_boastful=True),
+    "an export that is named and does not work": Secretive,
+    "a new identifier for each question": lambda: Stating(DEVICE_UUID=lambda: uuid4().hex),
+    "another type after a load": Growing,
+    "one identifier for two ids": lambda: Stating(DEVICE_UUID="0123456789abcdef" * 2),
+    "more memory free than there is": lambda: Stating(DEVICE_TOTAL_MEM_SIZE=8000, DEVICE_FREE_MEM_SIZE=4 * 2**30),
+    "a limit that is not stated": lambda: Stating(Narrow, MAX_BATCH_SIZE=0),
+    "a limit that is too high": lambda: Stating(Narrow, MAX_BATCH_SIZE=50),
+    "images beyond the limit not computed": lambda: Stating(Cropping, MAX_BATCH_SIZE=8),
+    "times only as a network was loaded": MeasuredAtLoad,
+    "a default that follows what was set": Remembering,
+    "`from_host` that aliases": lambda: Aliasing("PLANTED"),
+    "`to_host` that aliases": lambda: GivingAway("PLANTED"),
+    "two memories of one name": lambda: OneName("PLANTED"),
+    "steps as a list": steps_of(list),
+    "steps for nodes that are not there": steps_of(
+        lambda nodes: tuple(replace(node, origins=(f"fused_{node.name}",)) for node in nodes)
+    ),
+    "a step left out": steps_of(lambda nodes: nodes[-1:]),
+    "steps under other names than times": steps_of(
+        lambda nodes: tuple(replace(node, name=f"kernel {node.name}") for node in nodes)
+    ),
+    "a blob for one id of several": BoundToId,
+    "a blob for one id of several, in silence": SilentlyBoundToId,
+    "imports what was exported last": LastExported,
+    "open sizes lost by import": Fixing,
+}
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Shortens the waits for planted devices, restores what they change, and ends what they leave."""
+    for module, name, seconds in (
+        (contract_runs, "END_SECONDS", 1.0),
+        (contract_runs, "BLOCK_SECONDS", 0.5),
+        (contract_resources, "SETTLE_SECONDS", 0.2),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+    monkeypatch.setattr("hetero_core.runtime.request.CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr("hetero_core.runtime.request.CANCEL_SECONDS", 0.1)
+    environment, folder, states = dict(os.environ), Path.cwd(), (random.getstate(), np.random.get_state())
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    for trace in LEFT_BEHIND:
+        if isinstance(trace, threading.Event):
+            trace.set()
+        elif isinstance(trace, int):
+            os.close(trace)
+    LEFT_BEHIND.clear()
+
+
+def test_page_has_one_row_for_each_plant() -> None:
+    assert set(ROWS) == {*PLANTS, OF_PROCESSES}
+
+
+@pytest.mark.parametrize("fault", PLANTS)
+def test_fault_is_found_by_its_check(fault: str) -> None:
+    check, message = ROWS[fault]
+    if check.startswith("traces.") and not contract_resources.PROCESS.exists():
+        pytest.skip("this system does not tell a process's memory, threads and files")
+    failed = list_failed(PLANTS[fault](), check)
+    assert list(failed) == [check]
+    assert message in failed[check]
+
+
+def test_blob_that_refers_to_its_process_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "shelved.py").write_text(MODULE)
+    about = tmp_path / "shelved-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: shelved\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[hetero_core.devices]\nSHELVED = shelved\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    check, message = ROWS[OF_PROCESSES]
+    (outcome,) = run_checks(choose_checks((), [check]), make_target("SHELVED"))
+    assert outcome.status == "failed"
+    assert message in outcome.reason
+
+
+def test_device_without_a_bug_passes_every_check() -> None:
+    outcomes = run_kit(PlainDevice(), levels=("contract", "concurrency", "export")) + run_kit(PlainDevice(), "operators.*")
+    assert {outcome.check.name: outcome.reason for outcome in outcomes if outcome.status == "failed"} == {}
+    skipped = {outcome.check.subject for outcome in outcomes if outcome.status == "skipped"} - {"operators"}
+    assert skipped == {"properties", "extensions", "values", "meaning", "exporting", "device_facts", "memory"}
+    assert sum(outcome.check.level == "operators" and outcome.status == "passed" for outcome in outcomes) > 20
+
+
+@pytest.mark.parametrize(
+    ("device", "patterns"),
+    [
+        (toolkit(), {check for check, _ in ROWS.values() if check.startswith(("values.", "meaning.", "dynamic_shapes."))}),
+        (toolkit(), {ROWS[fault][0] for fault in PLANTS if fault.endswith(" ignored") and "'s " in fault}),
+        (of(Queued), {"start.*", "perf_counts.*", "requests.*", "exporting.*"}),
+        # The arrays that go in and come out are counted where every run ends, so that none exceeds the limit unseen.
+        (of(Boundless), {"start.run_that_fails_ends"}),
+        (running(lambda *arguments: tuple(map(np.from_dlpack, PlainExecutable.run(*arguments)))), {"start.run_that_fails_ends"}),
+        (type("Remembering", (Rounding,), {"remembers": True}), {"exporting.*"}),
+        (TwoArchitectures, {"exporting.blob_is_for_one_architecture"}),
+        (Stating, {"exporting.blob_is_for_one_architecture"}),
+        (lambda: Naming("FP64", "FP16", "FP32", "WINOGRAD"), {"capabilities.*"}),
+    ],
+)
+def test_device_without_the_fault_passes(device: Plant, patterns: set[str]) -> None:
+    assert list_failed(device(), *patterns) == {}
+
+
+def test_wrong_part_of_a_split_is_found_with_seed_and_nodes() -> None:
+    def transpose(node: Node, inputs: list[Any], right: Callable[[Node, list[Any]], Any]) -> Any:
+        return right(node, [inputs[0], inputs[1].T.copy()] if node.op_type == "MatMul" else inputs)
+
+    failed = list_failed(computing(transpose)(), "hetero.each_node_of_if", "hetero.random_parts_of_if")
+    assert list(failed) == ["hetero.each_node_of_if", "hetero.random_parts_of_if"]
+    assert "on the reference: output 'y': expected" in failed["hetero.each_node_of_if"]
+    assert "seed 0, with" in failed["hetero.random_parts_of_if"]
+
+
+def test_wrong_operator_is_found_by_its_case_alone() -> None:
+    cases = ("operators.test_abs", "operators.test_neg", "operators.test_add", "operators.test_sub", "operators.test_tanh")
+    assert list(list_failed(PLANTS["wrong operator"](), *cases)) == ["operators.test_abs"]
+
+
+def test_choice_of_the_configuration_is_set_for_every_check() -> None:
+    (outcome,) = run_kit(Choosing(), "query.claimed_network_loads", config={"MODE": "FAST"})
+    assert outcome.status == "failed"
+    assert "'fork' of Neg" in outcome.reason
+
+
+def test_check_that_hangs_is_given_up_and_the_others_run() -> None:
+    free = threading.Event()
+    plant = running(lambda *arguments: free.wait(60) and PlainExecutable.run(*arguments))
+    checks = choose_checks(patterns=["tensors.inputs_are_never_written", "query.every_node_is_named_once_in_order"])
+    outcomes = list(run_checks(checks, make_target("PLANTED", plugin=plant()), limit=0.5))
+    free.set()
+    assert {outcome.check.name: (outcome.status, outcome.reason) for outcome in outcomes} == {
+        "tensors.inputs_are_never_written": ("failed", "did not end within 0.5 seconds; the device, or the core, hangs"),
+        "query.every_node_is_named_once_in_order": ("passed", ""),
+    }
+
+
+def test_device_that_runs_nothing_is_told_so() -> None:
+    plugin = type("Nothing", (PlainDevice,), {"find_refusal": lambda *_: "this device runs nothing at all"})()
+    outcomes = {outcome.check.name: outcome for outcome in run_kit(plugin, "query.*", "load.*")}
+    assert "it runs nothing that the other checks could use" in outcomes["query.claimed_network_loads"].reason
+    assert outcomes["load.constant_may_be_an_output"].status == "skipped"
+    assert "takes none of Tanh, Sigmoid" in outcomes["load.constant_may_be_an_output"].reason
+
+
+def test_core_is_closed_after_each_check_also_when_it_fails() -> None:
+    opened: list[Core] = []
+
+    def make_core() -> Core:
+        core = Core()
+        core.register_plugin("PLANTED", PLANTS["wrong dtype"]())
+        opened.append(core)
+        return core
+
+    target = make_target("PLANTED", make_core=make_core)
+    list(run_checks(choose_checks(patterns=["tensors.*", "operators.test_abs"]), target))
+    assert len(opened) > 9
+    assert all(core._is_closed for core in opened)
