@@ -13,16 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hetero_core.kernels.operators import (
-    arithmetic,
     casts,
     convolution,
+    elementwise,
     layout,
-    mathematics,
-    pooling,
     quantization,
     random_numbers,
-    slicing,
-    softmax,
+    reductions,
 )
 from hetero_core.testing.compare import assert_same
 
@@ -34,29 +31,29 @@ INTEGERS = st.integers(-(2**31), 2**31 - 1)
 @given(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4))
 def test_add_broadcasts_as_numpy_does(shapes: hnp.BroadcastableShapes) -> None:
     a, b = (np.arange(math.prod(shape), dtype=np.float32).reshape(shape) for shape in shapes.input_shapes)
-    result = np.asarray(arithmetic.add_all(np, a, b))
+    result = np.asarray(elementwise.add_all(np, a, b))
     assert result.shape == shapes.result_shape
     assert np.array_equal(result, a + b)
 
 
 @given(INTEGERS, INTEGERS.filter(bool))
 def test_div_of_integers_truncates_toward_zero(a: int, b: int) -> None:
-    result = arithmetic.div(np, np.array([a], np.int64), np.array([b], np.int64))
+    result = elementwise.div(np, np.array([a], np.int64), np.array([b], np.int64))
     assert result[0] == int(math.copysign(1, a * b)) * (abs(a) // abs(b))
 
 
 @given(INTEGERS, INTEGERS.filter(bool))
 def test_mod_takes_the_sign_of_the_divisor_and_fmod_of_the_dividend(a: int, b: int) -> None:
     x, y = np.array([a], np.int64), np.array([b], np.int64)
-    assert arithmetic.mod(np, x, y)[0] == a % b
-    assert arithmetic.mod(np, x, y, fmod=1)[0] == int(math.copysign(1, a)) * (abs(a) % abs(b))
+    assert elementwise.mod(np, x, y)[0] == a % b
+    assert elementwise.mod(np, x, y, fmod=1)[0] == int(math.copysign(1, a)) * (abs(a) % abs(b))
 
 
 @given(st.integers(-5, 5), st.integers(-3, 6))
 def test_pow_of_integers_is_exact(base: int, exponent: int) -> None:
     if base == 0 and exponent < 0:
         return
-    result = arithmetic.power(np, np.array([base], np.int64), np.array([exponent], np.int64))
+    result = elementwise.power(np, np.array([base], np.int64), np.array([exponent], np.int64))
     assert result[0] == math.trunc(base**exponent)
 
 
@@ -67,7 +64,7 @@ def test_slice_agrees_with_python(shape: tuple[int, ...], data: st.DataObject) -
     bound = st.integers(-6, 6) | st.sampled_from([-(2**63), 2**63 - 1])
     step = st.integers(-3, 3).filter(bool)
     drawn = [(axis, data.draw(bound), data.draw(bound), data.draw(step)) for axis in axes]
-    result = slicing.slice_(np, x, *(np.array([row[place] for row in drawn], np.int64) for place in (1, 2, 0, 3)))
+    result = layout.slice_(np, x, *(np.array([row[place] for row in drawn], np.int64) for place in (1, 2, 0, 3)))
     expected = x
     for axis, start, end, stride in drawn:
         # Python reads a negative end of a backward slice as one more wrap; ONNX clamps it to "before the first".
@@ -100,14 +97,14 @@ def test_reshape_keeps_the_elements_in_order(shape: tuple[int, ...], data: st.Da
 @given(hnp.arrays(np.float64, 7, elements=st.floats(-30, 30)))
 def test_erf_agrees_with_the_standard_library(x: Array) -> None:
     expected = np.array([math.erf(value) for value in x])
-    np.testing.assert_allclose(mathematics.erf_of(np, x), expected, rtol=4e-15, atol=1e-300)
+    np.testing.assert_allclose(elementwise.erf_of(np, x), expected, rtol=4e-15, atol=1e-300)
     single = x.astype(np.float32)
-    np.testing.assert_allclose(mathematics.erf_of(np, single), [math.erf(value) for value in single], rtol=4e-7, atol=1e-38)
+    np.testing.assert_allclose(elementwise.erf_of(np, single), [math.erf(value) for value in single], rtol=4e-7, atol=1e-38)
 
 
 def test_erf_keeps_infinities_zero_and_nan() -> None:
     x = np.array([np.inf, -np.inf, 0.0, -0.0, np.nan], np.float32)
-    result = mathematics.erf_of(np, x)
+    result = elementwise.erf_of(np, x)
     assert result[:2].tolist() == [1, -1]
     assert np.signbit(result[3])
     assert np.isnan(result[4])
@@ -117,11 +114,11 @@ def test_erf_keeps_infinities_zero_and_nan() -> None:
 def test_softmax_agrees_with_float64_and_keeps_half_types(x: Array) -> None:
     exponentials = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
     expected = exponentials / exponentials.sum(axis=1, keepdims=True)
-    assert_same(softmax.softmax_of(np, x, 1), expected.astype(np.float32))
+    assert_same(reductions.softmax_of(np, x, 1), expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("formula", [mathematics.erf, mathematics.reciprocal, pooling.global_average_pool])
+@pytest.mark.parametrize("formula", [elementwise.erf, elementwise.reciprocal, convolution.global_average_pool])
 def test_half_types_stay_half_types(dtype: Any, formula: Any) -> None:
     x = np.linspace(0.5, 2, 24).reshape(2, 3, 4).astype(dtype)
     assert formula(np, x).dtype == np.dtype(dtype)
@@ -184,8 +181,8 @@ def test_quantized_values_come_back_within_half_a_step(x: Array, scale: float) -
 
 def test_average_pool_counts_only_what_the_attributes_say() -> None:
     x = np.ones((1, 1, 4), np.float32)
-    excluded = pooling.average_pool(np, x, kernel_shape=(3,), pads=(1, 1), strides=(2,), ceil_mode=1)
-    included = pooling.average_pool(np, x, kernel_shape=(3,), pads=(1, 1), strides=(2,), ceil_mode=1, count_include_pad=1)
+    excluded = convolution.average_pool(np, x, kernel_shape=(3,), pads=(1, 1), strides=(2,), ceil_mode=1)
+    included = convolution.average_pool(np, x, kernel_shape=(3,), pads=(1, 1), strides=(2,), ceil_mode=1, count_include_pad=1)
     assert excluded.tolist() == [[[1, 1, 1]]]
     # Windows cover (pad 1 1), (1 1 1), (1 pad -): what hangs over the pad does not count.
     np.testing.assert_allclose(included, [[[2 / 3, 1, 1 / 2]]])

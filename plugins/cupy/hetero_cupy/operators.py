@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero_core.kernels.operators.convolution import convolve
 from hetero_core.kernels.operators.normalization import layer_normalization
-from hetero_core.kernels.operators.softmax import softmax_of
+from hetero_core.kernels.operators.reductions import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
 from hetero_core.kernels.windows import Windows, lay_windows
 from hetero_core.network.graph import Network, Node

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hetero_core.dtypes import dtype_of_onnx
-from hetero_core.kernels.operators.generation import range_
+from hetero_core.kernels.operators.layout import range_
 from hetero_core.kernels.precision import integers_of, normalize_axis
 from hetero_core.network.graph import Node
 from hetero_torch.arrays import DTYPES, to_tensor, torch_dtype
