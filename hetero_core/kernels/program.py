@@ -9,7 +9,7 @@ SequenceMap are programs, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -18,10 +18,8 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import UnsupportedNodesError
 from hetero_core.kernels.execution import ABSENT, Body, BoundBody, KernelMemory, Program, Step
-from hetero_core.kernels.heap import keep_freed_memory
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.refusals import explain_size
-from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, find_kernel, find_refusals
+from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, explain_size, find_kernel, find_refusals
 from hetero_core.kernels.tables import KernelTable
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.initializers import Initializer
@@ -56,9 +54,20 @@ def compile_program(
         raise UnsupportedNodesError(
             f"cannot compile network '{graph.name}': {listed}", {name: {"kernels": reason} for name, reason in refusals.items()}
         )
-    keep_freed_memory()
+    _keep_freed_memory()
     memory = KernelMemory(xp, _map_tensors(to_host or _keep), _map_tensors(from_host or (_keep if xp is np else xp.asarray)))
     return _Compiler(graph, memory, table, extensions, EMPTY, {}, lambda _: None).compile(host_inputs)
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Frees one untouched block of nearly 32 MiB, so that memory of freed results stays with the process.
+
+    glibc maps each block of 128 KiB or more and unmaps it when it is freed, until a larger block was freed once: each page of a new
+    result then costs a page fault. Afterwards blocks come from the heap, which keeps up to 64 MiB free. Other C libraries ignore it.
+    Source: mallopt(3), M_MMAP_THRESHOLD, "dynamic mmap threshold".
+    """
+    np.empty(2**25 - 2**16, np.uint8)
 
 
 def find_host_inputs(graph: Graph) -> frozenset[str]:
