@@ -17,8 +17,7 @@ from hetero_core.kernels.operators.elementwise import sigmoid_of, softplus_of
 from hetero_core.kernels.operators.linear import mat_mul
 from hetero_core.kernels.operators.quantization import mat_mul_integer_to_float
 from hetero_core.kernels.operators.reductions import softmax_of
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.products import multiply
+from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import (
     BOOL,
     BYTES,

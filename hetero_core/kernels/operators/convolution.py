@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.operators.reductions import reduce_max, reduce_mean
-from hetero_core.kernels.precision import Array, Namespace, narrow, widen
-from hetero_core.kernels.products import matmul, multiply
+from hetero_core.kernels.precision import Array, Namespace, matmul, multiply, narrow, widen
 from hetero_core.kernels.registry import FLOATS, kernel
 from hetero_core.kernels.sizes import product
 from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, Windows, count_slid, lay_windows

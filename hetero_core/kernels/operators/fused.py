@@ -13,8 +13,7 @@ from hetero_core.kernels.operators.elementwise import erf_of, sigmoid_of
 from hetero_core.kernels.operators.linear import gemm
 from hetero_core.kernels.operators.quantization import restore_blocks, unpack_bits
 from hetero_core.kernels.operators.reductions import softmax_of
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.products import multiply
+from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import FLOAT32, INT64, SMALL_FLOATS, UINT8, microsoft_kernel
 from hetero_core.kernels.windows import AUTO_PADS, SLIDING
 from hetero_core.network.graph import Node

@@ -19,8 +19,7 @@ from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.operators.casts import convert
 from hetero_core.kernels.operators.convolution import convolve, max_pool
 from hetero_core.kernels.operators.elementwise import sigmoid_of
-from hetero_core.kernels.precision import Array, Namespace, integers_of, is_small_integer, narrow, normalize_axis, widen
-from hetero_core.kernels.products import multiply
+from hetero_core.kernels.precision import Array, Namespace, integers_of, is_small_integer, multiply, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import (
     BOOL,
     BYTES,

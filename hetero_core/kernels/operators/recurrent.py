@@ -17,8 +17,7 @@ from hetero_core.errors import suggest
 from hetero_core.kernels.operators.elementwise import sigmoid_of, softplus_of
 from hetero_core.kernels.operators.quantization import dynamic_quantize_linear, mat_mul_integer_to_float
 from hetero_core.kernels.operators.reductions import softmax_of
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.products import multiply
+from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, INDEX, INT32, kernel, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType

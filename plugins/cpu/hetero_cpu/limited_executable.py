@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
-from hetero_core.kernels.products import multiply_with
+from hetero_core.kernels.precision import multiply_with
 from hetero_cpu.blas import limit_blas
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.sources import NetworkSource

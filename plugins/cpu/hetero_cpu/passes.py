@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from hetero_core.kernels.single_nodes import evaluate_node
+from hetero_core.kernels.program import evaluate_node
 from hetero_core.network.graph import Network
 from hetero_core.transforms.constants import fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout

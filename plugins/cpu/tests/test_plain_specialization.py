@@ -11,7 +11,7 @@ from hetero_cpu.planning.specialization import specialize_network, specialize_pl
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core import Core
-from hetero_core.kernels.single_nodes import evaluate_node
+from hetero_core.kernels.program import evaluate_node
 from hetero_core.network.graph import Network
 
 

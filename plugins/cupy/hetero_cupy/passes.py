@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from hetero_core.kernels.single_nodes import evaluate_node
+from hetero_core.kernels.program import evaluate_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.transforms.activations import fuse_gelu
 from hetero_core.transforms.affine import fold_affines

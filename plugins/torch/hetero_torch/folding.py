@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.program import evaluate_node
 from hetero_core.kernels.registry import find_kernel
-from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.transforms.constants import fold_constants
 

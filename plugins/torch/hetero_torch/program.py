@@ -17,8 +17,7 @@ from torch import Tensor
 
 from hetero_core.contract import Extension
 from hetero_core.kernels.execution import ABSENT, Program, Step
-from hetero_core.kernels.host_operators import HostOperator
-from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.program import HostOperator, compile_program
 from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.types import TensorType
 from hetero_torch.arrays import DTYPES, to_array, to_tensor

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def specialize(network: Network, signature: Signature) -> Network:
     """Returns the network for one set of input shapes."""
-    from hetero_core.kernels.single_nodes import evaluate_node
+    from hetero_core.kernels.program import evaluate_node
     from hetero_cpu.planning.specialization import specialize_network
 
     return specialize_network(network, signature, evaluate_node)
