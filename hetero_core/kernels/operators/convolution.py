@@ -306,7 +306,7 @@ def average_pool(xp: Namespace, x: Array, *, count_include_pad: int = 0, kernel_
     """
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     total = _add_windows(xp, windows.pad(xp, widen(x), 0), windows)
-    for axis, counts in enumerate(_count_elements(windows, count_pads=bool(count_include_pad))):
+    for axis, counts in enumerate(count_elements(windows, count_pads=bool(count_include_pad))):
         shape = [1] * total.ndim
         shape[2 + axis] = len(counts)
         total = total / xp.asarray(counts, dtype=total.dtype).reshape(shape)
@@ -320,7 +320,7 @@ def _add_windows(xp: Namespace, padded: Array, windows: Windows) -> Array:
     return total
 
 
-def _count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
+def count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
     """Returns for each axis how many elements each window averages; the count of a window is the product over the axes."""
     counts = []
     for size, taps, stride, dilation, (begin, end), outputs in zip(

@@ -12,7 +12,20 @@ from functools import reduce
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, is_float, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, INTEGERS, NUMBERS, SIGNED, STRING, Dtypes, kernel
+from hetero_core.kernels.registry import (
+    ANY,
+    BOOL,
+    FLOAT8,
+    FLOAT32,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    SIGNED,
+    STRING,
+    Dtypes,
+    kernel,
+    microsoft_kernel,
+)
 
 # Operators whose result is one function of the namespace: operator, function, since-versions, dtypes.
 _UNARY: tuple[tuple[str, str, tuple[int, ...], Dtypes], ...] = (
@@ -297,6 +310,7 @@ def mish(xp: Namespace, x: Array) -> Array:
     return narrow(wide * xp.tanh(softplus_of(xp, wide)), x.dtype)
 
 
+@microsoft_kernel("Gelu", halves=(0,), dtypes=FLOAT32, without=("approximate",))
 @kernel("Gelu", since=(20,), dtypes=FLOATS, choices={"approximate": ("none", "tanh")})
 def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
     """Returns x * (1 + erf(x / sqrt(2))) / 2, or its approximation by tanh. Source: ONNX Gelu-20."""

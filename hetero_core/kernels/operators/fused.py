@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.operators.convolution import conv, conv_transpose, count_convolved
-from hetero_core.kernels.operators.elementwise import erf_of, sigmoid_of
+from hetero_core.kernels.operators.elementwise import gelu, sigmoid_of
 from hetero_core.kernels.operators.linear import gemm
 from hetero_core.kernels.operators.quantization import restore_blocks, unpack_bits
 from hetero_core.kernels.operators.reductions import softmax_of
@@ -29,27 +29,16 @@ def _add_bias(x: Array, bias: Array) -> Array:
     return x + bias
 
 
-def gelu_of(xp: Namespace, x: Array) -> Array:
-    """Returns x / 2 (1 + erf(x / sqrt 2))."""
-    return np.float32(0.5) * x * (1 + erf_of(xp, x * np.float32(sqrt(0.5))))
-
-
 def fast_gelu_of(xp: Namespace, x: Array) -> Array:
     """Returns x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
     inner = x * (np.float32(0.044715 * sqrt(2 / pi)) * x * x + np.float32(sqrt(2 / pi)))
     return np.float32(0.5) * x * (1 + xp.tanh(inner))
 
 
-@microsoft_kernel("Gelu", halves=(0,), dtypes=FLOAT32)
-def microsoft_gelu(xp: Namespace, x: Array) -> Array:
-    """Returns x / 2 (1 + erf(x / sqrt 2)). Source: ONNX Runtime, com.microsoft.Gelu-1."""
-    return gelu_of(xp, x)
-
-
 @microsoft_kernel("BiasGelu", halves=(0,), dtypes=FLOAT32)
 def bias_gelu(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns gelu(a + b). Source: ONNX Runtime, com.microsoft.BiasGelu-1."""
-    return gelu_of(xp, _add_bias(a, b))
+    return gelu(xp, _add_bias(a, b))
 
 
 @microsoft_kernel("FastGelu", halves=(0,), dtypes=FLOAT32)

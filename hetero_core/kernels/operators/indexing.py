@@ -52,6 +52,7 @@ def grid_of(xp: Namespace, indices: Array, rank: int, axis: int) -> tuple[Array,
     return tuple(grid)
 
 
+@microsoft_kernel("GatherND", dtypes=(ANY, INDEX), without=("batch_dims",))
 @kernel("GatherND", since=(11, 12, 13), dtypes=(ANY, INT64))
 def gather_nd(xp: Namespace, x: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     """Returns the slices of x that the last axis of the indices addresses, batch by batch. Source: ONNX GatherND-13."""
@@ -101,16 +102,9 @@ def scatter_reduced_elements(
     return _write(xp, x, grid, updates, reduction)
 
 
-@kernel("ScatterND", since=(11, 13), dtypes=(ANY, INT64, ANY))
-def scatter_nd(xp: Namespace, x: Array, indices: Array, updates: Array) -> Array:
-    """Returns x with the slices that the last axis of the indices addresses replaced. Source: ONNX ScatterND-13."""
-    y = x.copy()
-    y[_coordinates(xp, x, indices)] = updates
-    return y
-
-
+@kernel("ScatterND", since=(11, 13), dtypes=(ANY, INT64, ANY), without=("reduction",))
 @kernel("ScatterND", since=(16, 18), dtypes=(_DATA, INT64, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction)
-def scatter_reduced_nd(xp: Namespace, x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
+def scatter_nd(xp: Namespace, x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     """Returns x with the addressed slices replaced, or combined with what lies there. Source: ONNX ScatterND-18."""
     return _write(xp, x, _coordinates(xp, x, indices), updates, reduction)
 
@@ -151,28 +145,18 @@ def tensor_scatter(
     return present
 
 
+@kernel("ArgMax", since=(1, 11), dtypes=NUMBERS, without=("select_last_index",))
 @kernel("ArgMax", since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
 def arg_max(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
     """Returns the position of the first (or last) largest element along the axis. Source: ONNX ArgMax-13."""
     return _find_extreme(xp, xp.argmax, x, axis, keepdims, select_last_index)
 
 
+@kernel("ArgMin", since=(1, 11), dtypes=NUMBERS, without=("select_last_index",))
 @kernel("ArgMin", since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
 def arg_min(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
     """Returns the position of the first (or last) smallest element along the axis. Source: ONNX ArgMin-13."""
     return _find_extreme(xp, xp.argmin, x, axis, keepdims, select_last_index)
-
-
-@kernel("ArgMax", since=(1, 11), dtypes=NUMBERS)
-def arg_max_first(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1) -> Array:
-    """Returns the position of the first largest element along the axis. Source: ONNX ArgMax-11."""
-    return _find_extreme(xp, xp.argmax, x, axis, keepdims, 0)
-
-
-@kernel("ArgMin", since=(1, 11), dtypes=NUMBERS)
-def arg_min_first(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1) -> Array:
-    """Returns the position of the first smallest element along the axis. Source: ONNX ArgMin-11."""
-    return _find_extreme(xp, xp.argmin, x, axis, keepdims, 0)
 
 
 def _find_extreme(xp: Namespace, search: Array, x: Array, axis: int, keepdims: int, last: int) -> Array:
@@ -183,6 +167,7 @@ def _find_extreme(xp: Namespace, search: Array, x: Array, axis: int, keepdims: i
     return xp.expand_dims(positions, resolved) if keepdims else positions
 
 
+@kernel("TopK", since=(10,), dtypes=(NUMBERS, INT64), host=(1,), outputs=2, without=("largest", "sorted"))
 @kernel("TopK", since=(11, 24), dtypes=(NUMBERS, INT64), host=(1,), choices={"largest": (0, 1), "sorted": (0, 1)}, outputs=2)
 def top_k(
     xp: Namespace,
@@ -198,12 +183,6 @@ def top_k(
     Without `sorted` any order is allowed; this one is sorted, too. Source: ONNX TopK-24.
     """
     return _sort_top(xp, x, integers_of(k)[0], axis, largest)
-
-
-@kernel("TopK", since=(10,), dtypes=(NUMBERS, INT64), host=(1,), outputs=2)
-def top_k_largest(xp: Namespace, x: Array, k: Array, *, axis: int = -1) -> tuple[Array, Array]:
-    """Returns the k largest elements along the axis, and their positions. Source: ONNX TopK-10."""
-    return _sort_top(xp, x, integers_of(k)[0], axis, 1)
 
 
 @kernel("TopK", since=(1,), dtypes=NUMBERS, outputs=2)
@@ -259,26 +238,10 @@ def unique(
     return (values, *(np.asarray(part, dtype=np.int64) for part in (first, inverse, counts)))
 
 
-_TRILU = frozenset({"float32", "float64", "int64", "bool"})
-
-
 @microsoft_kernel("ExpandDims", dtypes=(ANY, INT32), host=(1,))
 def expand_dims(xp: Namespace, x: Array, axis: Array) -> Array:
     """Returns x with a new axis of size 1. Source: ONNX Runtime, com.microsoft.ExpandDims-1."""
     return xp.expand_dims(x, normalize_axis(integers_of(axis)[0], x.ndim + 1))
-
-
-@microsoft_kernel("GatherND", dtypes=(ANY, INDEX))
-def microsoft_gather_nd(xp: Namespace, x: Array, indices: Array) -> Array:
-    """Returns the slices of x that the last axis of the indices addresses. Source: ONNX Runtime, com.microsoft.GatherND-1."""
-    return gather_nd(xp, x, indices.astype(np.int64))
-
-
-@microsoft_kernel("Trilu", halves=(0,), dtypes=(_TRILU, INT64), host=(1,), choices={"upper": (0, 1)})
-def microsoft_trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
-    """Returns the triangle above or below a diagonal. Source: ONNX Runtime, com.microsoft.Trilu-1."""
-    diagonal = 0 if k is None else integers_of(k)[0]
-    return xp.triu(x, diagonal) if upper else xp.tril(x, diagonal)
 
 
 @microsoft_kernel("UnfoldTensor", dtypes=ANY)

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
-from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, STRING, kernel
+from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, STRING, kernel, microsoft_kernel
 from hetero_core.kernels.sizes import broadcast_sizes, product
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
@@ -318,6 +318,10 @@ def reverse_sequence(xp: Namespace, x: Array, sequence_lens: Array, *, batch_axi
     return y
 
 
+_TRIANGLES = BOOL | INT64 | {"float32", "float64"}
+
+
+@microsoft_kernel("Trilu", halves=(0,), dtypes=(_TRIANGLES, INT64), host=(1,), choices={"upper": (0, 1)})
 @kernel("Trilu", since=(14,), dtypes=(ANY, INT64), host=(1,), choices={"upper": (0, 1)})
 def trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     """Returns the upper or lower triangle of the last two axes, k diagonals off; the rest is 0. Source: ONNX Trilu-14."""

@@ -8,7 +8,7 @@ bit for bit: they multiply by ratios of scales and round where those kernels rou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, reduce
 from math import prod
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.operators.casts import convert
-from hetero_core.kernels.operators.convolution import convolve, max_pool
+from hetero_core.kernels.operators.convolution import convolve, count_elements, max_pool
 from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, is_small_integer, multiply, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import (
@@ -35,10 +35,11 @@ from hetero_core.kernels.registry import (
     microsoft_kernel,
 )
 from hetero_core.kernels.sizes import broadcast_sizes, product
-from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, SLIDING, Windows, count_slid, lay_windows
+from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, SLIDING, count_slid, lay_windows
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
+_QUANTIZED = BYTES | {"int16", "uint16", "int4", "uint4"}
 _NARROW = frozenset({"int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2", "float4e2m1"}) | FLOAT8
 
 
@@ -50,12 +51,18 @@ def _refuse_power_of_two(node: Node, input_types: tuple[ValueType | None, ...], 
     return None
 
 
-@kernel("QuantizeLinear", since=(10,), dtypes=(SMALL_FLOATS | {"int32"}, SMALL_FLOATS, _NARROW))
-def quantize_linear_tensor(xp: Namespace, x: Array, y_scale: Array, y_zero_point: Array | None = None) -> Array:
-    """Returns x quantized by one scale. Source: ONNX QuantizeLinear-10."""
-    return quantize_linear(xp, x, y_scale, y_zero_point)
-
-
+@kernel(
+    "QuantizeLinear",
+    since=(10,),
+    dtypes=(SMALL_FLOATS | {"int32"}, SMALL_FLOATS, _NARROW),
+    without=("axis", "block_size", "output_dtype", "precision", "saturate"),
+)
+@microsoft_kernel(
+    "QuantizeLinear",
+    halves=(),
+    dtypes=(FLOAT32, FLOAT32, _QUANTIZED),
+    without=("block_size", "output_dtype", "precision", "saturate"),
+)
 @kernel(
     "QuantizeLinear",
     since=(13, 19, 21, 23),
@@ -124,12 +131,18 @@ def spread(xp: Namespace, values: Array, shape: tuple[int, ...], axis: int, bloc
     return values.reshape((-1, *(1,) * (len(shape) - place - 1)))
 
 
-@kernel("DequantizeLinear", since=(10,), dtypes=(_NARROW | {"int32"}, SMALL_FLOATS, _NARROW | {"int32"}))
-def dequantize_linear_tensor(xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array | None = None) -> Array:
-    """Returns the values that one scale gives. Source: ONNX DequantizeLinear-10."""
-    return dequantize_linear(xp, x, x_scale, x_zero_point)
-
-
+@kernel(
+    "DequantizeLinear",
+    since=(10,),
+    dtypes=(_NARROW | {"int32"}, SMALL_FLOATS, _NARROW | {"int32"}),
+    without=("axis", "block_size", "output_dtype"),
+)
+@microsoft_kernel(
+    "DequantizeLinear",
+    halves=(0,),
+    dtypes=(_QUANTIZED | {"int32"}, FLOAT32, _QUANTIZED | {"int32"}),
+    without=("block_size", "output_dtype"),
+)
 @kernel(
     "DequantizeLinear",
     since=(13, 19, 21, 23),
@@ -236,12 +249,43 @@ def conv_integer(
     return _wrap(convolve(xp, _center(x, x_zero_point), _center(w, w_zero), windows, group))
 
 
+def to_channels_first(xp: Namespace, x: Array, channels_last: int) -> Array:
+    """Returns (batch, channels, *sizes)."""
+    return xp.moveaxis(x, -1, 1) if channels_last else x
+
+
+def to_layout(xp: Namespace, y: Array, channels_last: int) -> Array:
+    """Returns the layout that the node has."""
+    return xp.ascontiguousarray(xp.moveaxis(y, 1, -1)) if channels_last else y
+
+
+def _refuse_same_dilated(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses what ONNX Runtime pads as if nothing were dilated."""
+    is_dilated = any(step != 1 for step in node.attributes.get("dilations", ()))
+    if is_dilated and str(node.attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
+        return f"auto_pad of {node.operator} is {node.attributes['auto_pad']} and its windows are dilated; write the pads out"
+    return None
+
+
+_AUTO = {"auto_pad": AUTO_PADS}
+_LAYOUT = {"channels_last": (0, 1)}
+
+
 @kernel(
     "QLinearConv",
     since=(10,),
     dtypes=(BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES, INT32),
     count_bytes=_count_quantized_sums,
+    without=("channels_last",),
     **CONVOLVING,
+)
+@microsoft_kernel(
+    "QLinearConv",
+    dtypes=(BYTES, FLOAT32, BYTES) * 2 + (FLOAT32, BYTES, INT32),
+    choices={**_AUTO, **_LAYOUT},
+    shared=SLIDING,
+    unread={"kernel_shape": None},
+    refuse=_refuse_same_dilated,
 )
 def qlinear_conv(
     xp: Namespace,
@@ -255,16 +299,22 @@ def qlinear_conv(
     y_zero_point: Array,
     b: Array | None = None,
     *,
+    channels_last: int = 0,
     group: int = 1,
     **geometry: Any,
 ) -> Array:
-    """Returns the quantized convolution, rescaled by x_scale * w_scale / y_scale in float32. Source: ONNX QLinearConv-10."""
+    """Returns the quantized convolution, rescaled by x_scale * w_scale / y_scale in float32.
+
+    Source: ONNX QLinearConv-10; ONNX Runtime, com.microsoft.QLinearConv-1.
+    """
+    x = to_channels_first(xp, x, channels_last)
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     total = convolve(xp, _center(x, x_zero_point), _center(w, _per_output(w_zero_point, w.ndim)), windows, group)
     if b is not None:
         total += b.astype(np.float64).reshape((-1, *(1,) * (x.ndim - 2)))
     factor = widen(x_scale) * _per_output(widen(w_scale), x.ndim - 1) / widen(y_scale)
-    return saturate_integers(xp, total.astype(np.float32) * factor, y_zero_point.astype(np.float32), y_zero_point.dtype)
+    y = saturate_integers(xp, total.astype(np.float32) * factor, y_zero_point.astype(np.float32), y_zero_point.dtype)
+    return to_layout(xp, y, channels_last)
 
 
 @kernel("MatMulInteger", since=(10,), dtypes=BYTES, count_bytes=_count_products)
@@ -304,7 +354,6 @@ def qlinear_mat_mul(
     return saturate_integers(xp, total.astype(np.float32) * factor, zero, y_zero_point.dtype)
 
 
-_QUANTIZED = BYTES | {"int16", "uint16", "int4", "uint4"}
 Table = Callable[[Array], Array]
 
 
@@ -472,22 +521,6 @@ def qlinear_concat(xp: Namespace, y_scale: Array, y_zero_point: Array, *inputs: 
     return xp.concatenate(parts, axis=normalize_axis(axis, parts[0].ndim))
 
 
-@microsoft_kernel("QuantizeLinear", halves=(), dtypes=(FLOAT32, FLOAT32, _QUANTIZED))
-def microsoft_quantize_linear(
-    xp: Namespace, x: Array, y_scale: Array, y_zero_point: Array | None = None, *, axis: int = 1
-) -> Array:
-    """Returns x quantized per tensor or per axis, to 4, 8 or 16 bits. Source: ONNX Runtime, com.microsoft.QuantizeLinear-1."""
-    return quantize_linear(xp, x, y_scale, y_zero_point, axis=axis)
-
-
-@microsoft_kernel("DequantizeLinear", halves=(0,), dtypes=(_QUANTIZED | {"int32"}, FLOAT32, _QUANTIZED | {"int32"}))
-def microsoft_dequantize_linear(
-    xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array | None = None, *, axis: int = 1
-) -> Array:
-    """Returns (x - zero point) * scale, per tensor or per axis. Source: ONNX Runtime, com.microsoft.DequantizeLinear-1."""
-    return dequantize_linear(xp, x, x_scale, x_zero_point, axis=axis)
-
-
 @microsoft_kernel("QLinearSoftmax", dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES), host=(1,))
 def qlinear_softmax(
     xp: Namespace,
@@ -536,11 +569,8 @@ INT16 = frozenset({"int16"})
 
 def sum_products(xp: Namespace, a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | None) -> Array:
     """Returns (a - a_zero_point) @ (b - b_zero_point), exact up to 2^53, wrapped to int32 as an accumulator would."""
-    left, right = (
-        x.astype(np.float64) if zero is None else x.astype(np.float64) - shape_columns(zero, x).astype(np.float64)
-        for x, zero in ((a, a_zero_point), (b, b_zero_point))
-    )
-    return multiply(xp, left, right).astype(np.int64).astype(np.int32)
+    a_zero, b_zero = (None if zero is None else shape_columns(zero, x) for x, zero in ((a, a_zero_point), (b, b_zero_point)))
+    return _wrap(multiply(xp, _center(a, a_zero), _center(b, b_zero)))
 
 
 def shape_columns(values: Array, x: Array) -> Array:
@@ -622,20 +652,8 @@ def qgemm(
     return saturate_integers(xp, scaled, zero, target)
 
 
-_AUTO = {"auto_pad": AUTO_PADS}
-_LAYOUT = {"channels_last": (0, 1)}
 _ALL = (slice(None), slice(None))
 Sizes = tuple[int, ...]
-
-
-def to_channels_first(xp: Namespace, x: Array, channels_last: int) -> Array:
-    """Returns (batch, channels, *sizes)."""
-    return xp.moveaxis(x, -1, 1) if channels_last else x
-
-
-def to_layout(xp: Namespace, y: Array, channels_last: int) -> Array:
-    """Returns the layout that the node has."""
-    return xp.ascontiguousarray(xp.moveaxis(y, 1, -1)) if channels_last else y
 
 
 @microsoft_kernel(
@@ -668,24 +686,13 @@ def qlinear_average_pool(
     total = xp.zeros((*first.shape[:2], *windows.outputs), dtype=np.float32)
     for _, picked in windows.slices():
         total = total + padded[(*_ALL, *picked)]
-    counts = np.float32(prod(kernel_shape)) if count_include_pad else xp.asarray(_count_elements(windows))
+    counts: Any = np.float32(prod(kernel_shape))
+    if not count_include_pad:
+        elements: list[Any] = [np.asarray(listed, np.float32) for listed in count_elements(windows, count_pads=False)]
+        counts = xp.asarray(reduce(np.multiply.outer, elements))
     # The kernel adds the zero point before it rounds.
     shifted = total / counts / scalar_of(y_scale) + zero_of(y_zero_point)
     return to_layout(xp, saturate_integers(xp, shifted, None, x.dtype), channels_last)
-
-
-def _count_elements(windows: Windows) -> Array:
-    """Returns how many elements each window holds, pads aside."""
-    counts = np.ones((1,) * len(windows.sizes), np.float32)
-    for axis, (size, taps, stride, (begin, _), outputs) in enumerate(
-        zip(windows.sizes, windows.kernel, windows.strides, windows.pads, windows.outputs, strict=True)
-    ):
-        starts = np.arange(outputs) * stride - begin
-        lengths = np.minimum(starts + taps, size) - np.maximum(starts, 0)
-        shape = [1] * len(windows.sizes)
-        shape[axis] = outputs
-        counts = counts * lengths.astype(np.float32).reshape(shape)
-    return counts
 
 
 @microsoft_kernel("QLinearGlobalAveragePool", dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES), choices=_LAYOUT)
@@ -702,43 +709,6 @@ def qlinear_global_average_pool(
     total = total - scalar_of(x_zero_point).astype(np.int64) * count
     factor = scalar_of(x_scale) / (scalar_of(y_scale) * np.float32(count))
     y = saturate_integers(xp, total.astype(np.float32) * factor, xp.asarray(zero_of(y_zero_point)), x.dtype)
-    return to_layout(xp, y, channels_last)
-
-
-def _refuse_same_dilated(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses what ONNX Runtime pads as if nothing were dilated."""
-    is_dilated = any(step != 1 for step in node.attributes.get("dilations", ()))
-    if is_dilated and str(node.attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
-        return f"auto_pad of {node.operator} is {node.attributes['auto_pad']} and its windows are dilated; write the pads out"
-    return None
-
-
-@microsoft_kernel(
-    "QLinearConv",
-    dtypes=(BYTES, FLOAT32, BYTES) * 2 + (FLOAT32, BYTES, frozenset({"int32"})),
-    choices={**_AUTO, **_LAYOUT},
-    shared={**SLIDING, "group": 1},
-    unread={"kernel_shape": None},
-    refuse=_refuse_same_dilated,
-)
-def microsoft_qlinear_conv(
-    xp: Namespace,
-    x: Array,
-    x_scale: Array,
-    x_zero_point: Array,
-    w: Array,
-    w_scale: Array,
-    w_zero_point: Array,
-    y_scale: Array,
-    y_zero_point: Array,
-    b: Array | None = None,
-    *,
-    channels_last: int = 0,
-    **geometry: Any,
-) -> Array:
-    """Returns ONNX's QLinearConv, on demand of and as channels last. Source: ONNX Runtime, com.microsoft.QLinearConv-1."""
-    first = to_channels_first(xp, x, channels_last)
-    y = qlinear_conv(xp, first, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, b, **geometry)
     return to_layout(xp, y, channels_last)
 
 
@@ -903,11 +873,11 @@ def gather_block_quantized(
     codes = unpack_bits(xp, x, bits) if is_packed else x.astype(np.int8) if is_small_integer(x.dtype) else x
     values = codes.astype(np.float32)
     size = block_size or values.shape[place]
-    factors = _spread_blocks(xp, widen(scales), size, values.shape, place)
+    factors = spread(xp, widen(scales), values.shape, place, size)
     if zero_points is not None:
         zeros = zero_points.astype(np.int8) if is_small_integer(zero_points.dtype) else zero_points
         unpacked = unpack_bits(xp, zeros, bits)[..., : scales.shape[-1]] if is_packed else zeros
-        values = values - _spread_blocks(xp, unpacked.astype(np.float32), size, values.shape, place)
+        values = values - spread(xp, unpacked.astype(np.float32), values.shape, place, size)
     elif is_packed:
         values = values - np.float32(2 ** (bits - 1))
     count = values.shape[axis]
@@ -916,11 +886,6 @@ def gather_block_quantized(
     y = xp.take(values * factors, xp.where(inside, wide, 0), axis=axis)
     shape = (*(1,) * axis, *indices.shape, *(1,) * (values.ndim - axis - 1))
     return narrow(xp.where(inside.reshape(shape), y, np.float32(0)), scales.dtype)
-
-
-def _spread_blocks(xp: Namespace, x: Array, size: int, shape: tuple[int, ...], axis: int) -> Array:
-    """Returns one number for each element of a block."""
-    return xp.repeat(x, size, axis=axis)[(*(slice(None),) * axis, slice(0, shape[axis]))]
 
 
 # The sixteen values of IQ4_NL, times 127 by the scale. Source: ggml, ggml-common.h, kvalues_iq4nl.

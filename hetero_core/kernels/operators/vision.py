@@ -104,6 +104,7 @@ def _refuse_interpolation(node: Node, input_types: tuple[ValueType | None, ...])
 _grid_kernel = partial(kernel, "GridSample", dtypes=(NUMBERS | BOOL | COMPLEX, FLOATS), refuse=_refuse_interpolation)
 
 
+@microsoft_kernel("GridSample", dtypes=FLOAT32, choices={**_PADDING, "mode": ("bilinear", "nearest", "bicubic")})
 @_grid_kernel(since=(16,), choices={**_PADDING, "mode": ("bilinear", "nearest", "bicubic")})
 def grid_sample_image(
     xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
@@ -204,23 +205,6 @@ def _count_aligned(
     return int(rois.shape[0]) * int(x.shape[1]) * samples * int(x.itemsize)
 
 
-@kernel("RoiAlign", since=(10,), dtypes=(FLOATS, FLOATS, INT64), host=(1, 2), choices=_ROI, count_bytes=_count_aligned)
-def roi_align_unshifted(
-    xp: Namespace,
-    x: Array,
-    rois: Array,
-    batch_indices: Array,
-    *,
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Array:
-    """Returns pooled regions without the shift by half a pixel. Source: ONNX RoiAlign-10."""
-    return _align_rois(xp, x, rois, batch_indices, mode, (output_height, output_width), sampling_ratio, spatial_scale, shift=0.0)
-
-
 @kernel(
     "RoiAlign",
     since=(16, 22),
@@ -244,21 +228,7 @@ def roi_align(
 ) -> Array:
     """Returns regions pooled from interpolated samples. Source: ONNX RoiAlign-22."""
     shift = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
-    return _align_rois(xp, x, rois, batch_indices, mode, (output_height, output_width), sampling_ratio, spatial_scale, shift=shift)
-
-
-def _align_rois(
-    xp: Namespace,
-    x: Array,
-    rois: Array,
-    batch_indices: Array,
-    mode: str,
-    outputs: tuple[int, int],
-    sampling_ratio: int,
-    spatial_scale: float,
-    *,
-    shift: float,
-) -> Array:
+    outputs = (output_height, output_width)
     wide = widen(x)
     regions = []
     for roi, item in zip(rois.astype(np.float64), integers_of(batch_indices), strict=True):
@@ -278,6 +248,20 @@ def _align_rois(
     if not regions:
         return xp.zeros((0, x.shape[1], *outputs), dtype=x.dtype)
     return narrow(xp.stack(regions), x.dtype)
+
+
+@kernel(
+    "RoiAlign",
+    since=(10,),
+    dtypes=(FLOATS, FLOATS, INT64),
+    host=(1, 2),
+    choices=_ROI,
+    count_bytes=_count_aligned,
+    shared={"mode": "avg", "output_height": 1, "output_width": 1, "sampling_ratio": 0, "spatial_scale": 1.0},
+)
+def roi_align_unshifted(xp: Namespace, x: Array, rois: Array, batch_indices: Array, **attributes: Any) -> Array:
+    """Returns pooled regions without the shift by half a pixel. Source: ONNX RoiAlign-10."""
+    return roi_align(xp, x, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", **attributes)
 
 
 def _sample_line(
@@ -460,22 +444,6 @@ def decode_image(xp: Namespace, encoded_stream: Array, *, pixel_format: str = "R
     if pixel_format == "Grayscale":
         return pixels[:, :, None]
     return pixels[:, :, ::-1] if pixel_format == "BGR" else pixels
-
-
-@microsoft_kernel(
-    "GridSample",
-    dtypes=FLOAT32,
-    choices={
-        "padding_mode": ("zeros", "border", "reflection"),
-        "align_corners": (0, 1),
-        "mode": ("bilinear", "nearest", "bicubic"),
-    },
-)
-def microsoft_grid_sample(
-    xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
-) -> Array:
-    """Returns images sampled at the grid's positions. Source: ONNX Runtime, com.microsoft.GridSample-1."""
-    return grid_sample_image(xp, x, grid, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
 
 
 @microsoft_kernel(
