@@ -56,8 +56,8 @@ class Declaration:
 
     `since` lists the since-versions for which the function is right. `dtypes` holds one set per input; the last one serves all further
     inputs. `host` lists the positions of inputs that stay in host memory as NumPy arrays. `choices` limits attribute values. `bodies`
-    names attributes that arrive as callables. `outputs` is the largest number of outputs, None for any; with `counts_outputs` the
-    function gets the number of requested outputs as `output_count`. With `reads_shapes` the kernel reads only shapes of its inputs, so it
+    names attributes that arrive as callables. `outputs` is the largest number of outputs, None for any; a function with the
+    parameter `output_count` gets the number of requested outputs. With `reads_shapes` the kernel reads only shapes of its inputs, so it
     runs on the host wherever they are; with `runs_on_host` it is always called with NumPy, on copies in host memory. `takes_maps` allows
     dicts, whose values have the input's dtypes. `refuse` returns a reason for refusals that the other fields cannot express.
     `prepare(xp, input_types, **attributes)` runs once for each bound node; the function gets its result as `prepared`. The attributes are
@@ -79,7 +79,6 @@ class Declaration:
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: EMPTY)
     bodies: tuple[str, ...] = ()
     outputs: int | None = 1
-    counts_outputs: bool = False
     reads_shapes: bool = False
     runs_on_host: bool = False
     refuse: Callable[[Node, tuple[ValueType | None, ...]], str | None] | None = None
@@ -107,9 +106,7 @@ class Declaration:
         if self.prepare is not None:
             assert required == ("prepared",), f"{self.op_type}: the attributes belong to what prepares them"
             attributes, required, _ = read_signature(self.prepare)
-        is_counting = "output_count" in attributes
-        assert self.counts_outputs == is_counting, f"{self.op_type}: output_count is declared on one side only"
-        assert attributes.keys() >= set(self.without), f"{self.op_type}: the function has no such attribute to be without"
+        counts_outputs = "output_count" in attributes
         attributes |= self.shared
         hidden = {"output_count", *self.without}
         dtypes = self.dtypes
@@ -122,6 +119,7 @@ class Declaration:
             **{declared.name: getattr(self, declared.name) for declared in fields(Declaration) if declared.name != "dtypes"},
             dtypes=dtypes,
             function=function,
+            counts_outputs=counts_outputs,
             attributes={**self.unread, **{name: default for name, default in attributes.items() if name not in hidden}},
             required=tuple(name for name in required if name not in hidden),
             input_limits=limits,
@@ -143,6 +141,7 @@ class KernelRecord(Declaration):
     """A kernel's function with its declaration, and with the attributes and inputs that its signature declares."""
 
     function: Callable[..., Any]
+    counts_outputs: bool
     attributes: Mapping[str, Any]
     required: tuple[str, ...]
     input_limits: tuple[int, int | None]

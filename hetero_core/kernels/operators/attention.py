@@ -76,7 +76,7 @@ def microsoft_rotary_embedding(
 ) -> Array:
     """Returns x with each head's pairs turned by the angles of their positions.
 
-    position_ids: (batch, steps), or (1,) where the steps begin. Source: ONNX Runtime, com.microsoft.RotaryEmbedding-1.
+    position_ids: (batch, steps), or (1,) where the steps begin.
     """
     if rotary_embedding_dim and not num_heads:
         raise ValueError("rotary_embedding_dim is given without num_heads")
@@ -104,7 +104,7 @@ def multimodal_rotary_embedding(
 ) -> Array:
     """Returns x turned by angles of three positions: time, height and width each have sections of the pairs.
 
-    position_ids: (3, batch, steps). Source: ONNX Runtime, com.microsoft.MRotaryEmbedding-1.
+    position_ids: (3, batch, steps).
     """
     half = cos_cache.shape[1]
     streams = np.zeros(half, np.int64)
@@ -474,7 +474,6 @@ def microsoft_attention(
     """Returns the attention of x to itself and to the past, and the keys and values with the past before them.
 
     x: (batch, steps, input); weights: (input, all of q, k and v); past: (2, batch, heads, before, size).
-    Source: ONNX Runtime, com.microsoft.Attention-1.
     """
     projected = xp.matmul(x, weights)
     projected = projected if bias is None else projected + bias
@@ -539,7 +538,7 @@ def quantized_attention(
     scale: float = 0.0,
     unidirectional: int = 0,
 ) -> tuple[Array, Array]:
-    """Returns the results of Attention with quantized input and weights. Source: ONNX Runtime, com.microsoft.QAttention-1."""
+    """Returns the results of Attention with quantized input and weights."""
     projected = mat_mul_integer_to_float(xp, x, weights, input_scale, weight_scale, input_zero_point, weight_zero_point, bias)
     return attend_projected(
         xp, projected, mask_index, past, None, sizes=(), heads=num_heads, scale=scale, is_causal=bool(unidirectional),
@@ -587,7 +586,6 @@ def multi_head_attention(
     """Returns the attention of query to key, the keys and values with the past before them, and the scores.
 
     query: (batch, steps, width); key, value: likewise, or (batch, heads, steps, size) as an encoder left them.
-    Source: ONNX Runtime, com.microsoft.MultiHeadAttention-1.
     """
     width = query.shape[2]
     parts = (None,) * 3 if bias is None else (bias[:width], bias[width : 2 * width], bias[2 * width :])
@@ -637,10 +635,7 @@ def decoder_masked_multi_head_attention(
     num_heads: int,
     scale: float = 0.0,
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns the results of MultiHeadAttention for a single step, with growing caches; without beams.
-
-    Source: ONNX Runtime, com.microsoft.DecoderMaskedMultiHeadAttention-1.
-    """
+    """Returns the results of MultiHeadAttention for a single step, with growing caches; without beams."""
     if cache_indirection is not None:
         raise ValueError("a cache of several beams is not implemented")
     if query.shape[1] != 1:
@@ -745,7 +740,7 @@ def group_query_attention(
     """Returns the attention, and the caches of keys and values with the new steps behind each row's past.
 
     query: (batch, steps, heads * size), or with keys and values behind it; caches: (batch, groups, length, size); seqlens_k: for each
-    row how many keys it has, less 1. Source: ONNX Runtime, com.microsoft.GroupQueryAttention-1.
+    row how many keys it has, less 1.
     """
     q, k, v = split_packed(xp, query, key, value, num_heads, kv_num_heads)
     steps, total = q.shape[2], integers_of(total_sequence_length)[0]
@@ -827,10 +822,7 @@ def sparse_attention(
     scale: float = 0.0,
     sparse_block_size: int,
 ) -> tuple[Array, Array, Array]:
-    """Returns causal attention to the blocks of keys that each head's layout lists, and the caches with the new steps in them.
-
-    Source: ONNX Runtime, com.microsoft.SparseAttention-1.
-    """
+    """Returns causal attention to the blocks of keys that each head's layout lists, and the caches with the new steps in them."""
     q, k, v = split_packed(xp, query, key, value, num_heads, kv_num_heads)
     steps, total = q.shape[2], integers_of(total_sequence_length)[0]
     counts = integers_of(key_total_sequence_lengths)
@@ -900,7 +892,7 @@ def linear_attention(
     """Returns scale * q^T S at each step, and the last state S.
 
     Heads of queries may share those of keys, or the other way round; the chunk size is a hint without effect.
-    Source: ONNX LinearAttention-27; ONNX Runtime, com.microsoft.LinearAttention-1.
+    Source: ONNX LinearAttention-27.
     """
     batch, steps = query.shape[:2]
     q, k, v = (
@@ -942,7 +934,7 @@ def _read_state(xp: Namespace, q: Array, state: Array) -> Array:
 def linear_attention_gate(
     xp: Namespace, a: Array, dt_bias: Array, decay_scale: Array, b: Array | None = None
 ) -> tuple[Array, Array]:
-    """Returns decay_scale * softplus(a + dt_bias), and sigmoid(b). Source: ONNX Runtime, com.microsoft.LinearAttentionGate-1."""
+    """Returns decay_scale * softplus(a + dt_bias), and sigmoid(b)."""
     decay = narrow(decay_scale * softplus_of(xp, widen(a) + dt_bias), a.dtype)
     return decay, decay if b is None else narrow(sigmoid_of(xp, widen(b)), b.dtype)
 
@@ -989,7 +981,6 @@ def microsoft_causal_conv_with_state(
     """Returns the depthwise convolution of each step with those before it, and the inputs that the next call needs.
 
     x: (batch, channels, steps), or (batch, steps, *channels) with channels_last.
-    Source: ONNX Runtime, com.microsoft.CausalConvWithState-1.
     """
     channels = weight.shape[0]
     first = xp.swapaxes(x.reshape((*x.shape[:2], channels)), 1, 2) if channels_last else x
@@ -1039,8 +1030,7 @@ def packed_causal_conv_with_state(
 ) -> tuple[Array, Array, Array]:
     """Returns the results of CausalConvWithState for concatenated sequences and their initial inputs.
 
-    x: (tokens, channels); cumulative_sequence_length: the start of each sequence, and the end. Source: ONNX Runtime,
-    com.microsoft.VarlenCausalConvWithState-1.
+    x: (tokens, channels); cumulative_sequence_length: the start of each sequence, and the end.
     """
     bounds = integers_of(cumulative_sequence_length)
     captures = integers_of(capture_count) or (0,) * (len(bounds) - 1)
@@ -1096,8 +1086,7 @@ def gated_delta_net(
 ) -> tuple[Array, Array]:
     """Returns the linear attention of concatenated sequences, and the last state of each (heads, value, key).
 
-    query, key: (tokens, heads, size), or (batch, steps, heads, size), or query, key and value in one. Source: ONNX Runtime,
-    com.microsoft.GatedDeltaNet-1.
+    query, key: (tokens, heads, size), or (batch, steps, heads, size), or query, key and value in one.
     """
     if key is None or value is None:
         if initial_state is None:

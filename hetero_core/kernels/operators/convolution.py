@@ -255,7 +255,6 @@ def _count_pooled(x: Array, *, kernel_shape: tuple[int, ...], **geometry: Any) -
     choices={"auto_pad": AUTO_PADS, "storage_order": (0, 1)},
     shared=POOLING["shared"],
     outputs=2,
-    counts_outputs=True,
     count_bytes=_count_pooled,
 )
 def max_pool(

@@ -37,28 +37,25 @@ def fast_gelu_of(xp: Namespace, x: Array) -> Array:
 
 @microsoft_kernel("BiasGelu", halves=(0,), dtypes=FLOAT32)
 def bias_gelu(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns gelu(a + b). Source: ONNX Runtime, com.microsoft.BiasGelu-1."""
+    """Returns gelu(a + b)."""
     return gelu(xp, _add_bias(a, b))
 
 
 @microsoft_kernel("FastGelu", halves=(0,), dtypes=FLOAT32)
 def fast_gelu(xp: Namespace, x: Array, bias: Array | None = None) -> Array:
-    """Returns the tanh approximation of gelu(x + bias). Source: ONNX Runtime, com.microsoft.FastGelu-1."""
+    """Returns the tanh approximation of gelu(x + bias)."""
     return fast_gelu_of(xp, x if bias is None else _add_bias(x, bias))
 
 
 @microsoft_kernel("QuickGelu", halves=(0,), dtypes=FLOAT32)
 def quick_gelu(xp: Namespace, x: Array, *, alpha: float = 1.702) -> Array:
-    """Returns x sigmoid(alpha x). Source: ONNX Runtime, com.microsoft.QuickGelu-1."""
+    """Returns x sigmoid(alpha x)."""
     return x * sigmoid_of(xp, np.float32(alpha) * x)
 
 
 @microsoft_kernel("ScaledSiLU", dtypes=SMALL_FLOATS)
 def scaled_silu(xp: Namespace, x: Array, scale: Array | None = None, *, alpha: float = 1.0) -> Array:
-    """Returns z sigmoid(z) of z = scale x, rounded to the type of x after each step.
-
-    Source: ONNX Runtime, com.microsoft.ScaledSiLU-1.
-    """
+    """Returns z sigmoid(z) of z = scale x, rounded to the type of x after each step."""
     factor = np.float32(alpha) if scale is None else widen(scale).reshape(())
     z = narrow(widen(x) * factor, x.dtype)
     s = narrow(sigmoid_of(xp, widen(z)), x.dtype)
@@ -81,10 +78,7 @@ def fused_mat_mul(
     transBatchA: int = 0,  # noqa: N803 - ONNX's name
     transBatchB: int = 0,  # noqa: N803 - ONNX's name
 ) -> Array:
-    """Returns alpha A @ B; transBatch moves the first axis behind the other batch axes, trans swaps the last two.
-
-    Source: ONNX Runtime, com.microsoft.FusedMatMul-1 and TransposeMatMul-1.
-    """
+    """Returns alpha A @ B; transBatch moves the first axis behind the other batch axes, trans swaps the last two."""
     product = multiply(xp, _turn(xp, a, transA, transBatchA), _turn(xp, b, transB, transBatchB))
     return product if alpha == 1 else product * a.dtype.type(alpha)
 
@@ -142,7 +136,7 @@ def fused_gemm(
     transA: int = 0,  # noqa: N803 - ONNX's name
     transB: int = 0,  # noqa: N803 - ONNX's name
 ) -> Array:
-    """Returns activation(alpha A @ B + beta C). Source: ONNX Runtime, com.microsoft.FusedGemm-1."""
+    """Returns activation(alpha A @ B + beta C)."""
     y = gemm(xp, a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     return _activate(xp, y, activation, activation_alpha, activation_beta)
 
@@ -176,7 +170,7 @@ def fused_conv(
     activation_params: tuple[float, ...] = (),
     **geometry: Any,
 ) -> Array:
-    """Returns activation(conv(x, w) + b + z). Source: ONNX Runtime, com.microsoft.FusedConv-1."""
+    """Returns activation(conv(x, w) + b + z)."""
     y = conv(xp, x, w, b, **geometry)
     first, second = (*activation_params, 0.0, 0.0)[:2]
     return _activate(xp, y if z is None else y + z, activation, first, second)
@@ -194,7 +188,7 @@ def fused_conv(
 def conv_transpose_with_dynamic_pads(
     xp: Namespace, x: Array, w: Array, pads: Array | None = None, b: Array | None = None, **attributes: Any
 ) -> Array:
-    """Returns ONNX's ConvTranspose with pads as an input. Source: ONNX Runtime, com.microsoft.ConvTransposeWithDynamicPads-1."""
+    """Returns ONNX's ConvTranspose with pads as an input."""
     return conv_transpose(xp, x, w, b, pads=integers_of(pads) or None, **attributes)
 
 
@@ -273,7 +267,7 @@ def mixture_of_experts(
     """Returns for each token the weighted sum of what its k likeliest experts make of it.
 
     x: (tokens, hidden) or (batch, steps, hidden); router_probs: logits (tokens, experts); fc1_weights: (experts, inner, hidden);
-    fc2_weights: (experts, hidden, inner). Source: ONNX Runtime, com.microsoft.MoE-1.
+    fc2_weights: (experts, hidden, inner).
     """
     rows = x.reshape((-1, x.shape[-1]))
     shares = softmax_of(xp, router_probs, 1)
@@ -342,10 +336,7 @@ def quantized_mixture_of_experts(
     normalize_routing_weights: int = 0,
     **activation: Any,
 ) -> Array:
-    """Returns what MoE returns, of weights in codes of 2, 4 or 8 bits with a scale for each row or block of a row.
-
-    Source: ONNX Runtime, com.microsoft.QMoE-1.
-    """
+    """Returns what MoE returns, of weights in codes of 2, 4 or 8 bits with a scale for each row or block of a row."""
     if fc3_weights is not None:
         raise ValueError("weights of a third product are not implemented; fuse them into the first with swiglu_fusion 1")
     rows = widen(x.reshape((-1, x.shape[-1])))
@@ -375,7 +366,7 @@ def quantized_mixture_of_experts(
     return narrow(y.reshape(x.shape), x.dtype)
 
 
-@microsoft_kernel("MoEGroupRouter", dtypes=(SMALL_FLOATS, FLOAT32, SMALL_FLOATS), outputs=3, counts_outputs=True)
+@microsoft_kernel("MoEGroupRouter", dtypes=(SMALL_FLOATS, FLOAT32, SMALL_FLOATS), outputs=3)
 def moe_group_router(
     xp: Namespace,
     logits: Array,
@@ -392,7 +383,6 @@ def moe_group_router(
     """Returns the logarithm of the sigmoid of each token's top experts and a sentinel elsewhere; or all scores, with and without bias.
 
     Experts are chosen by biased score from the groups whose best scores sum highest.
-    Source: ONNX Runtime, com.microsoft.MoEGroupRouter-1.
     """
     wide = widen(logits).reshape((-1, logits.shape[-1]))
     scores = sigmoid_of(xp, wide if projection_weight is None else multiply(xp, wide, widen(projection_weight).T))

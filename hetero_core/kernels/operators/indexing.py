@@ -240,13 +240,13 @@ def unique(
 
 @microsoft_kernel("ExpandDims", dtypes=(ANY, INT32), host=(1,))
 def expand_dims(xp: Namespace, x: Array, axis: Array) -> Array:
-    """Returns x with a new axis of size 1. Source: ONNX Runtime, com.microsoft.ExpandDims-1."""
+    """Returns x with a new axis of size 1."""
     return xp.expand_dims(x, normalize_axis(integers_of(axis)[0], x.ndim + 1))
 
 
 @microsoft_kernel("UnfoldTensor", dtypes=ANY)
 def unfold_tensor(xp: Namespace, x: Array, *, dim: int = -1, size: int, step: int = 1) -> Array:
-    """Returns all slices of a size along an axis, in a new last axis. Source: ONNX Runtime, com.microsoft.UnfoldTensor-1."""
+    """Returns all slices of a size along an axis, in a new last axis."""
     axis = normalize_axis(dim, x.ndim)
     count = (x.shape[axis] - size) // step + 1
     if count < 1:
@@ -257,14 +257,14 @@ def unfold_tensor(xp: Namespace, x: Array, *, dim: int = -1, size: int, step: in
 
 @microsoft_kernel("CDist", dtypes=frozenset({"float32", "float64"}), choices={"metric": ("euclidean", "sqeuclidean")})
 def cdist(xp: Namespace, a: Array, b: Array, *, metric: str = "sqeuclidean") -> Array:
-    """Returns the (squared) Euclidean distance of each row of a to each row of b. Source: ONNX Runtime, com.microsoft.CDist-1."""
+    """Returns the (squared) Euclidean distance of each row of a to each row of b."""
     squares = xp.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=-1)
     return narrow(squares if metric == "sqeuclidean" else xp.sqrt(squares), a.dtype)
 
 
 @microsoft_kernel("Inverse", dtypes=frozenset({"float16", "float32", "float64"}))
 def inverse(xp: Namespace, x: Array) -> Array:
-    """Returns the inverse of each matrix. Source: ONNX Runtime, com.microsoft.Inverse-1."""
+    """Returns the inverse of each matrix."""
     return narrow(xp.linalg.inv(widen(x)), x.dtype)
 
 
@@ -272,7 +272,7 @@ def inverse(xp: Namespace, x: Array) -> Array:
     "Range", dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2), count_bytes=count_range
 )
 def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
-    """Returns the numbers from start up to limit by delta, 1 where it is absent. Source: ONNX Runtime, com.microsoft.Range-1."""
+    """Returns the numbers from start up to limit by delta, 1 where it is absent."""
     step = np.asarray(1, start.dtype) if delta is None else delta.reshape(())
     return range_(xp, start.reshape(()), limit.reshape(()), step)
 
@@ -286,17 +286,14 @@ def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | No
     count_bytes=count_padded,
 )
 def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:
-    """Returns x with a border. Source: ONNX Runtime, com.microsoft.Pad-1."""
+    """Returns x with a border."""
     filler = None if value is None else value.reshape(())
     return pad_all(xp, x, pads.reshape(-1), filler, mode=mode)
 
 
 @microsoft_kernel("Unique", dtypes=FLOAT32, outputs=3, runs_on_host=True)
 def microsoft_unique(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
-    """Returns the values in the order in which they come first, for each element where its value stands, and how often each occurs.
-
-    Source: ONNX Runtime, com.microsoft.Unique-1.
-    """
+    """Returns the values in the order in which they come first, for each element where its value stands, and how often each occurs."""
     values, first, places, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(first, kind="stable")
     ranks = np.empty_like(order)
@@ -308,7 +305,7 @@ def microsoft_unique(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
 def dynamic_time_warping(xp: Namespace, x: Array) -> Array:
     """Returns rows and columns of the cheapest path from corner to corner, by steps right, down or both.
 
-    x: (rows, columns) or (1, rows, columns). Source: ONNX Runtime, com.microsoft.DynamicTimeWarping-1.
+    x: (rows, columns) or (1, rows, columns).
     """
     costs = x.reshape(x.shape[-2:])
     rows, columns = costs.shape
@@ -333,40 +330,37 @@ def dynamic_time_warping(xp: Namespace, x: Array) -> Array:
 
 @kernel("Affine", since=(0,), dtypes=FLOAT32)
 def affine(xp: Namespace, x: Array, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
-    """Returns alpha x + beta. Source: ONNX Runtime, ai.onnx.Affine-1."""
+    """Returns alpha x + beta."""
     return np.float32(alpha) * x + np.float32(beta)
 
 
 @kernel("Scale", since=(0,), dtypes=FLOAT32)
 def scale(xp: Namespace, x: Array, *, scale: float = 1.0) -> Array:
-    """Returns scale x. Source: ONNX Runtime, ai.onnx.Scale-1."""
+    """Returns scale x."""
     return np.float32(scale) * x
 
 
 @kernel("ScaledTanh", since=(0,), dtypes=FLOAT32)
 def scaled_tanh(xp: Namespace, x: Array, *, alpha: float, beta: float) -> Array:
-    """Returns alpha tanh(beta x). Source: ONNX Runtime, ai.onnx.ScaledTanh-1."""
+    """Returns alpha tanh(beta x)."""
     return np.float32(alpha) * xp.tanh(np.float32(beta) * x)
 
 
 @kernel("ParametricSoftplus", since=(0,), dtypes=FLOAT32)
 def parametric_softplus(xp: Namespace, x: Array, *, alpha: float, beta: float) -> Array:
-    """Returns alpha log(1 + exp(beta x)). Source: ONNX Runtime, ai.onnx.ParametricSoftplus-1."""
+    """Returns alpha log(1 + exp(beta x))."""
     return np.float32(alpha) * xp.logaddexp(np.float32(beta) * x, np.float32(0))
 
 
 @kernel("ImageScaler", since=(0,), dtypes=FLOAT32)
 def image_scaler(xp: Namespace, x: Array, *, bias: tuple[float, ...], scale: float = 1.0) -> Array:
-    """Returns scale x plus a bias for each channel. Source: ONNX Runtime, ai.onnx.ImageScaler-1."""
+    """Returns scale x plus a bias for each channel."""
     return np.float32(scale) * x + xp.asarray(bias, dtype=np.float32).reshape((-1, 1, 1))
 
 
 @kernel("Crop", since=(0,), dtypes=FLOAT32)
 def crop(xp: Namespace, x: Array, *, border: tuple[int, ...], scale: tuple[int, ...] = ()) -> Array:
-    """Returns the image without its border (left, top, right, bottom), or a piece of the size `scale` from left and top on.
-
-    Source: ONNX Runtime, ai.onnx.Crop-1.
-    """
+    """Returns the image without its border (left, top, right, bottom), or a piece of the size `scale` from left and top on."""
     left, top, right, bottom = border
     height, width = x.shape[2:]
     lower, outer = (top + scale[0], left + scale[1]) if scale else (height - bottom, width - right)
@@ -377,7 +371,7 @@ def crop(xp: Namespace, x: Array, *, border: tuple[int, ...], scale: tuple[int, 
 
 @kernel("DynamicSlice", since=(0,), dtypes=(ANY, INDEX, INDEX, INDEX), host=(1, 2, 3))
 def dynamic_slice(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None) -> Array:
-    """Returns a slice; bounds beyond an axis are taken to its end. Source: ONNX Runtime, ai.onnx.DynamicSlice-1."""
+    """Returns a slice; bounds beyond an axis are taken to its end."""
     picked = [slice(None)] * x.ndim
     places = range(len(starts)) if axes is None else integers_of(axes)
     for axis, start, end in zip(places, integers_of(starts), integers_of(ends), strict=True):
@@ -388,5 +382,5 @@ def dynamic_slice(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Arr
 @kernel("MemcpyFromHost", since=(0,), dtypes=ANY)
 @kernel("MemcpyToHost", since=(0,), dtypes=ANY)
 def copy_between_memories(xp: Namespace, x: Array) -> Array:
-    """Returns x. Source: ONNX Runtime, ai.onnx.MemcpyFromHost-1."""
+    """Returns x."""
     return x

@@ -138,7 +138,7 @@ def concat_first(xp: Namespace, *inputs: Array, axis: int = 1) -> Array:
     return xp.concatenate(inputs, axis=axis)
 
 
-@kernel("Split", since=(18,), dtypes=(ANY, INT64), host=(1,), outputs=None, counts_outputs=True)
+@kernel("Split", since=(18,), dtypes=(ANY, INT64), host=(1,), outputs=None)
 def split(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, num_outputs: int | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
@@ -151,7 +151,7 @@ def split(
     return _split(x, tuple(max(min(part, length - part * index), 0) for index in range(count)), axis)
 
 
-@kernel("Split", since=(13,), dtypes=(ANY, INT64), host=(1,), outputs=None, counts_outputs=True)
+@kernel("Split", since=(13,), dtypes=(ANY, INT64), host=(1,), outputs=None)
 def split_equally(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1
 ) -> tuple[Array, ...]:
@@ -159,7 +159,7 @@ def split_equally(
     return split_by_attribute(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
 
 
-@kernel("Split", since=(2, 11), dtypes=ANY, outputs=None, counts_outputs=True)
+@kernel("Split", since=(2, 11), dtypes=ANY, outputs=None)
 def split_by_attribute(
     xp: Namespace, x: Array, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
@@ -179,7 +179,7 @@ def _refuse_two_splits(node: Node, input_types: tuple[ValueType | None, ...]) ->
     return None
 
 
-@kernel("Split", since=(1,), dtypes=(ANY, FLOATS | INDEX), host=(1,), outputs=None, counts_outputs=True, refuse=_refuse_two_splits)
+@kernel("Split", since=(1,), dtypes=(ANY, FLOATS | INDEX), host=(1,), outputs=None, refuse=_refuse_two_splits)
 def split_by_either(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:

@@ -269,10 +269,7 @@ def skip_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns the normalized sum of x, skip and bias, scaled and shifted; mean, inverse deviation and the sum itself.
-
-    Source: ONNX Runtime, com.microsoft.SkipLayerNormalization-1.
-    """
+    """Returns the normalized sum of x, skip and bias, scaled and shifted; mean, inverse deviation and the sum itself."""
     total = _add_skip(x, skip, bias)
     normalized, mean, inverse = normalize_rows(xp, total, epsilon)
     y = normalized * widen(gamma)
@@ -290,10 +287,7 @@ def _add_skip(x: Array, skip: Array, bias: Array | None) -> Array:
 def skip_simplified_layer_normalization(
     xp: Namespace, x: Array, skip: Array, gamma: Array, bias: Array | None = None, *, epsilon: float = 1e-12
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns the sum of x, skip and bias divided by its root mean square, scaled; 0, the inverse root and the sum itself.
-
-    Source: ONNX Runtime, com.microsoft.SkipSimplifiedLayerNormalization-1.
-    """
+    """Returns the sum of x, skip and bias divided by its root mean square, scaled; 0, the inverse root and the sum itself."""
     total = _add_skip(x, skip, bias)
     normalized, inverse = scale_rows(xp, total, epsilon)
     y = narrow(normalized * widen(gamma), x.dtype)
@@ -304,10 +298,7 @@ def skip_simplified_layer_normalization(
 def simplified_layer_normalization(
     xp: Namespace, x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Array, Array]:
-    """Returns x / sqrt(mean(x^2) + epsilon) * scale over the axes from `axis` on, and the inverse root as float32.
-
-    Source: ONNX Runtime, ai.onnx.SimplifiedLayerNormalization-1.
-    """
+    """Returns x / sqrt(mean(x^2) + epsilon) * scale over the axes from `axis` on, and the inverse root as float32."""
     axes = tuple(range(normalize_axis(axis, x.ndim), x.ndim))
     wide = widen(x)
     inverse = 1 / xp.sqrt(xp.mean(wide * wide, axis=axes, keepdims=True) + wide.dtype.type(epsilon))
@@ -337,10 +328,7 @@ def embed_layer_normalization(
     epsilon: float = 1e-12,
     mask_index_type: int = 0,
 ) -> tuple[Array, Array, Array]:
-    """Returns the normalized sum of the embeddings of words, positions and segments, how many of a row the mask lets pass, the sum.
-
-    Source: ONNX Runtime, com.microsoft.EmbedLayerNormalization-1.
-    """
+    """Returns the normalized sum of the embeddings of words, positions and segments, how many of a row the mask lets pass, the sum."""
     total = xp.take(word_embedding, input_ids, axis=0)
     steps = input_ids.shape[1]
     total = total + (position_embedding[:steps] if position_ids is None else xp.take(position_embedding, position_ids, axis=0))
@@ -391,10 +379,7 @@ def qembed_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> tuple[Array, Array]:
-    """Returns what EmbedLayerNormalization returns, of quantized tables.
-
-    Source: ONNX Runtime, com.microsoft.QEmbedLayerNormalization-1.
-    """
+    """Returns what EmbedLayerNormalization returns, of quantized tables."""
     steps = input_ids.shape[1]
     total = _restore(xp.take(word_embedding, input_ids, axis=0), word_scale, word_zero_point)
     total = total + _restore(position_embedding[:steps], position_scale, position_zero_point)
@@ -415,7 +400,7 @@ _MIXED = (SMALL_FLOATS, SMALL_FLOATS)
 def branchwise_rms_norm(
     xp: Namespace, x: Array, scale: Array | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
 ) -> Array:
-    """Returns each branch divided by its root mean square. Source: ONNX Runtime, com.microsoft.BranchwiseRMSNorm-1.
+    """Returns each branch divided by its root mean square.
 
     x: (..., branches, size), or (..., branches * size) with num_branches; scale: (branches, size), flat, or (size).
     """
@@ -429,10 +414,7 @@ def branchwise_rms_norm(
 
 @microsoft_kernel("GatedRMSNorm", dtypes=SMALL_FLOATS, choices={"activation": ("silu", "swish", "sigmoid")})
 def gated_rms_norm(xp: Namespace, x: Array, scale: Array, gate: Array, *, activation: str = "silu", epsilon: float = 1e-5) -> Array:
-    """Returns x / rms(x) * scale * activation(gate), by groups as long as scale.
-
-    Source: ONNX Runtime, com.microsoft.GatedRMSNorm-1.
-    """
+    """Returns x / rms(x) * scale * activation(gate), by groups as long as scale."""
     groups = widen(x).reshape((*x.shape[:-1], x.shape[-1] // scale.shape[0], scale.shape[0]))
     normalized = (scale_rows(xp, groups, epsilon)[0] * widen(scale)).reshape(x.shape)
     wide = widen(gate)
@@ -440,7 +422,7 @@ def gated_rms_norm(xp: Namespace, x: Array, scale: Array, gate: Array, *, activa
     return narrow(normalized * (factor if activation == "sigmoid" else wide * factor), x.dtype)
 
 
-@microsoft_kernel("EngramGate", dtypes=frozenset({"float32", "float16"}), outputs=2, counts_outputs=True)
+@microsoft_kernel("EngramGate", dtypes=frozenset({"float32", "float16"}), outputs=2)
 def engram_gate(
     xp: Namespace,
     key: Array,
@@ -455,7 +437,7 @@ def engram_gate(
 ) -> Any:
     """Returns gate * value for each stream, with gate = sigmoid(sign(d) sqrt(max(|d|, 1e-6))) and d the scaled product of key and query.
 
-    key, query: (batch, steps, streams, size); value: (batch, steps, size). Source: ONNX Runtime, com.microsoft.EngramGate-1.
+    key, query: (batch, steps, streams, size); value: (batch, steps, size).
     """
     keys = scale_rows(xp, widen(key), epsilon)[0] * widen(key_norm_scale)
     queries = scale_rows(xp, widen(query), epsilon)[0] * widen(query_norm_scale)
@@ -474,10 +456,7 @@ def engram_gate(
 def hyper_connection_pre_mix(
     xp: Namespace, streams: Array, pre_mix: Array, *, num_branches: int = 0, reduction_scale: float = 1.0
 ) -> Array:
-    """Returns reduction_scale times the sum of the streams, each times its gate.
-
-    Source: ONNX Runtime, com.microsoft.HyperConnectionPreMix-1.
-    """
+    """Returns reduction_scale times the sum of the streams, each times its gate."""
     grouped = streams.reshape((*streams.shape[:-1], num_branches, streams.shape[-1] // num_branches)) if num_branches else streams
     y = xp.sum(widen(grouped) * _shape_gate(widen(pre_mix), grouped), axis=-2) * np.float32(reduction_scale)
     return narrow(y, streams.dtype)
@@ -494,10 +473,7 @@ def _shape_gate(gate: Array, grouped: Array) -> Array:
 def hyper_connection_post_mix(
     xp: Namespace, streams: Array, block_output: Array, post_mix: Array, stream_mix: Array | None = None, *, num_branches: int = 0
 ) -> Array:
-    """Returns the streams mixed by stream_mix, plus the block's output times each stream's gate.
-
-    Source: ONNX Runtime, com.microsoft.HyperConnectionPostMix-1.
-    """
+    """Returns the streams mixed by stream_mix, plus the block's output times each stream's gate."""
     grouped = streams.reshape((*streams.shape[:-1], num_branches, streams.shape[-1] // num_branches)) if num_branches else streams
     wide = widen(grouped)
     mixed = wide if stream_mix is None else xp.matmul(xp.swapaxes(widen(stream_mix), -1, -2), wide)

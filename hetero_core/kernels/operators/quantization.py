@@ -305,7 +305,7 @@ def qlinear_conv(
 ) -> Array:
     """Returns the quantized convolution, rescaled by x_scale * w_scale / y_scale in float32.
 
-    Source: ONNX QLinearConv-10; ONNX Runtime, com.microsoft.QLinearConv-1.
+    Source: ONNX QLinearConv-10.
     """
     x = to_channels_first(xp, x, channels_last)
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
@@ -384,10 +384,7 @@ def qlinear_add(
     c_scale: Array,
     c_zero_point: Array | None = None,
 ) -> Array:
-    """Returns (a_scale (a - a_zero) + b_scale (b - b_zero)) / c_scale + c_zero.
-
-    Source: ONNX Runtime, com.microsoft.QLinearAdd-1.
-    """
+    """Returns (a_scale (a - a_zero) + b_scale (b - b_zero)) / c_scale + c_zero."""
     ratio_a, ratio_b = scalar_of(a_scale) / scalar_of(c_scale), scalar_of(b_scale) / scalar_of(c_scale)
     zero_a, zero_b, zero_c = (zero_of(zero) for zero in (a_zero_point, b_zero_point, c_zero_point))
     # One constant holds all zero points.
@@ -408,7 +405,7 @@ def qlinear_mul(
     c_scale: Array,
     c_zero_point: Array | None = None,
 ) -> Array:
-    """Returns a_scale (a - a_zero) b_scale (b - b_zero) / c_scale + c_zero. Source: ONNX Runtime, com.microsoft.QLinearMul-1."""
+    """Returns a_scale (a - a_zero) b_scale (b - b_zero) / c_scale + c_zero."""
     factor = scalar_of(a_scale) * scalar_of(b_scale) / scalar_of(c_scale)
     product = (a.astype(np.float32) - zero_of(a_zero_point)) * (b.astype(np.float32) - zero_of(b_zero_point))
     return saturate_integers(xp, fuse(product, factor, xp.asarray(zero_of(c_zero_point))), None, a.dtype)
@@ -453,7 +450,7 @@ def qlinear_leaky_relu(
     *,
     alpha: float = 0.01,
 ) -> Array:
-    """Returns x, times alpha where it is negative. Source: ONNX Runtime, com.microsoft.QLinearLeakyRelu-1."""
+    """Returns x, times alpha where it is negative."""
 
     def compute(codes: Array) -> Array:
         value = dequantize_bytes(codes, x_scale, x_zero_point)
@@ -466,7 +463,7 @@ def qlinear_leaky_relu(
 def qlinear_sigmoid(
     xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None
 ) -> Array:
-    """Returns 1 / (1 + exp(-x)). Source: ONNX Runtime, com.microsoft.QLinearSigmoid-1."""
+    """Returns 1 / (1 + exp(-x))."""
 
     def compute(codes: Array) -> Array:
         value = sigmoid_of(xp, dequantize_bytes(codes, x_scale, x_zero_point))
@@ -488,10 +485,7 @@ def qlinear_where(
     z_scale: Array,
     z_zero_point: Array,
 ) -> Array:
-    """Returns x where the condition holds, else y, both under the scale of the result.
-
-    Source: ONNX Runtime, com.microsoft.QLinearWhere-1.
-    """
+    """Returns x where the condition holds, else y, both under the scale of the result."""
     left = requantize_bytes(xp, x, x_scale, x_zero_point, z_scale, z_zero_point)
     right = requantize_bytes(xp, y, y_scale, y_zero_point, z_scale, z_zero_point)
     return xp.where(condition, left, right)
@@ -512,7 +506,7 @@ def _refuse_concat(node: Node, input_types: tuple[ValueType | None, ...]) -> str
 def qlinear_concat(xp: Namespace, y_scale: Array, y_zero_point: Array, *inputs: Array, axis: int) -> Array:
     """Returns the tensors joined along the axis, each under the scale of the result.
 
-    inputs: tensor, scale and zero point, for each tensor. Source: ONNX Runtime, com.microsoft.QLinearConcat-1.
+    inputs: tensor, scale and zero point, for each tensor.
     """
     parts = [
         requantize_bytes(xp, inputs[index], inputs[index + 1], inputs[index + 2], y_scale, y_zero_point)
@@ -535,7 +529,7 @@ def qlinear_softmax(
 ) -> Array:
     """Returns the softmax along the axis, before opset 13 over all axes from it on, by a table of 256 exponentials in float32.
 
-    The exponentials are scaled up as far as float32 sums of a row allow. Source: ONNX Runtime, com.microsoft.QLinearSoftmax-1.
+    The exponentials are scaled up as far as float32 sums of a row allow.
     """
     if x.size == 0:
         return x
@@ -582,7 +576,7 @@ def shape_columns(values: Array, x: Array) -> Array:
 
 @microsoft_kernel("MatMulInteger16", dtypes=INT16)
 def mat_mul_integer_16(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns the product of 16-bit integers as int32, which wraps. Source: ONNX Runtime, com.microsoft.MatMulInteger16-1."""
+    """Returns the product of 16-bit integers as int32, which wraps."""
     return multiply(xp, a.astype(np.int64), b.astype(np.int64)).astype(np.int32)
 
 
@@ -597,10 +591,7 @@ def mat_mul_integer_to_float(
     b_zero_point: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    """Returns the exact integer product times a_scale and b_scale, plus bias.
-
-    Source: ONNX Runtime, com.microsoft.MatMulIntegerToFloat-1.
-    """
+    """Returns the exact integer product times a_scale and b_scale, plus bias."""
     total = sum_products(xp, a, a_zero_point, b, b_zero_point).astype(np.float32)
     y = total * (scalar_of(a_scale) * shape_columns(b_scale, b))
     return y if bias is None else y + bias
@@ -610,10 +601,7 @@ def mat_mul_integer_to_float(
 def dynamic_quantize_mat_mul(
     xp: Namespace, a: Array, b: Array, b_scale: Array, b_zero_point: Array | None = None, bias: Array | None = None
 ) -> Array:
-    """Returns a @ b with a quantized to 8 bits by its own range first.
-
-    Source: ONNX Runtime, com.microsoft.DynamicQuantizeMatMul-1.
-    """
+    """Returns a @ b with a quantized to 8 bits by its own range first."""
     codes, scale, zero = dynamic_quantize_linear(xp, a)
     return mat_mul_integer_to_float(xp, codes, b, scale, b_scale, zero, b_zero_point, bias)
 
@@ -637,7 +625,7 @@ def qgemm(
 ) -> Array:
     """Returns alpha * A @ B plus C, rescaled to y_scale and y_zero_point, or as float32 where they are absent.
 
-    C holds whole steps of alpha * a_scale * b_scale. Source: ONNX Runtime, com.microsoft.QGemm-1.
+    C holds whole steps of alpha * a_scale * b_scale.
     """
     left, right = a.T if transA else a, b.T if transB else b
     total = sum_products(xp, left, a_zero_point, right, b_zero_point)
@@ -677,7 +665,7 @@ def qlinear_average_pool(
 ) -> Array:
     """Returns the mean of each window over its elements, or over the whole window with count_include_pad.
 
-    Windows are summed in float32, one element after another. Source: ONNX Runtime, com.microsoft.QLinearAveragePool-1.
+    Windows are summed in float32, one element after another.
     """
     first = to_channels_first(xp, x, channels_last)
     windows = lay_windows(first.shape[2:], kernel_shape, **geometry)
@@ -699,10 +687,7 @@ def qlinear_average_pool(
 def qlinear_global_average_pool(
     xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array, *, channels_last: int = 0
 ) -> Array:
-    """Returns the mean of each channel; the sum is exact, and rescaled once.
-
-    Source: ONNX Runtime, com.microsoft.QLinearGlobalAveragePool-1.
-    """
+    """Returns the mean of each channel; the sum is exact, and rescaled once."""
     first = to_channels_first(xp, x, channels_last)
     count = prod(first.shape[2:])
     total = xp.sum(first.astype(np.int64), axis=tuple(range(2, first.ndim)), keepdims=True)
@@ -714,7 +699,7 @@ def qlinear_global_average_pool(
 
 @microsoft_kernel("NhwcMaxPool", dtypes=BYTES, refuse=_refuse_same_dilated, **POOLING)
 def nhwc_max_pool(xp: Namespace, x: Array, *, kernel_shape: Sizes, **geometry: Any) -> Array:
-    """Returns the largest element of each window; channels are last. Source: ONNX Runtime, com.microsoft.NhwcMaxPool-1."""
+    """Returns the largest element of each window; channels are last."""
     return to_layout(xp, max_pool(xp, xp.moveaxis(x, -1, 1), kernel_shape=kernel_shape, **geometry), 1)
 
 
@@ -771,10 +756,7 @@ def mat_mul_n_bits(
     bits: int = 4,
     block_size: int,
 ) -> Array:
-    """Returns a @ w^T + bias with w (N, K) restored from blocks of block_size along K; an empty b is a product of zeros.
-
-    Source: ONNX Runtime, com.microsoft.MatMulNBits-1.
-    """
+    """Returns a @ w^T + bias with w (N, K) restored from blocks of block_size along K; an empty b is a product of zeros."""
     blocks = -(-K // block_size)
     if b.size == 0:
         y = xp.zeros((*a.shape[:-1], N), dtype=np.float32)
@@ -814,10 +796,7 @@ def mat_mul_bnb4(
     training_mode: int = 0,
     transB: int = 1,  # noqa: N803 - the operator's name
 ) -> Array:
-    """Returns a @ w^T (or a @ w) with w (N, K) from codes of 4 bits, the high ones of a byte first, and each block's magnitude.
-
-    Source: ONNX Runtime, com.microsoft.MatMulBnb4-1.
-    """
+    """Returns a @ w^T (or a @ w) with w (N, K) from codes of 4 bits, the high ones of a byte first, and each block's magnitude."""
     flat = b.reshape(-1)
     codes = xp.stack([flat >> np.uint8(4), flat & np.uint8(15)], axis=1).reshape(-1)[: N * K]
     book = xp.asarray(_CODEBOOKS[quant_type], dtype=np.float32)
@@ -835,7 +814,6 @@ def mat_mul_fp_q4(xp: Namespace, a: Array, b: Array, b_shape: Array, *, blk_quan
     """Returns a @ w with w (K, N) from a blob: for each column, blocks of a scale, perhaps a zero point, and 4-bit codes.
 
     In each 16 bytes the low halves are the first 16 elements, the high halves the next.
-    Source: ONNX Runtime, com.microsoft.MatMulFpQ4-1.
     """
     depth, columns = integers_of(b_shape)
     size, has_zero = _BLOBS[blk_quant_type]
@@ -866,7 +844,7 @@ def gather_block_quantized(
 ) -> Array:
     """Returns the slices of a table that the indices name, restored from blocks; zeros for an index outside.
 
-    Bytes hold codes of `bits` along the last axis, the low ones first. Source: ONNX Runtime, com.microsoft.GatherBlockQuantized-1.
+    Bytes hold codes of `bits` along the last axis, the low ones first.
     """
     axis, place = normalize_axis(gather_axis, x.ndim), normalize_axis(quantize_axis, x.ndim)
     is_packed = x.dtype == np.uint8
@@ -972,10 +950,7 @@ def gather_packed(
     output_dtype: int = 16,
     packed_type: int,
 ) -> Array:
-    """Returns the rows that the indices name, restored; an index outside names row 0.
-
-    Source: ONNX Runtime, com.microsoft.GatherPacked-1.
-    """
+    """Returns the rows that the indices name, restored; an index outside names row 0."""
     size, count, restore = _FORMATS[packed_type]
     if K % size or x.shape[1] != K // size * count:
         raise ValueError(f"rows of {K} elements in format {packed_type} take {K // size * count} bytes; the table has {x.shape[1]}")

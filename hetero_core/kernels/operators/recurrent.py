@@ -404,7 +404,7 @@ def dynamic_quantize_lstm(
     """Returns Y, Y_h and Y_c of an LSTM whose inputs and hidden states are quantized to 8 bits by their own range before each product.
 
     w: (directions, input, 4 hidden); r: (directions, hidden, 4 hidden); scales and zero points for each direction, or each of its
-    columns. Source: ONNX Runtime, com.microsoft.DynamicQuantizeLSTM-1.
+    columns.
     """
     steps, batch = x.shape[:2]
     size = r.shape[1]

@@ -275,7 +275,7 @@ def _split(text: str, places: list[tuple[int, int]]) -> list[str]:
 def tokenizer(xp: Namespace, x: Array, *, prepared: TokenRule) -> Array:
     """Returns the tokens of each text along a new axis, filled up with pad_value: what matches, or lies between separators.
 
-    Of several matches at a place the longest counts. Source: ONNX Runtime, com.microsoft.Tokenizer-1.
+    Of several matches at a place the longest counts.
     """
     cut = [prepared.cut(str(text)) for text in x.reshape(-1)]
     y = np.full((len(cut), max((len(tokens) for tokens in cut), default=0)), prepared.pad_value, dtype=object)
@@ -289,10 +289,7 @@ _HASHED = frozenset({"int32", "uint32", "int64", "uint64", "float32", "float64"}
 
 @microsoft_kernel("NGramRepeatBlock", dtypes=(INT64, FLOAT32), runs_on_host=True)
 def n_gram_repeat_block(xp: Namespace, input_ids: Array, scores: Array, *, ngram_size: int) -> Array:
-    """Returns the scores with minus infinity for each token that would repeat an n-gram.
-
-    Source: ONNX Runtime, com.microsoft.NGramRepeatBlock-1.
-    """
+    """Returns the scores with minus infinity for each token that would repeat an n-gram."""
     y = scores.copy()
     length, reach = input_ids.shape[1], ngram_size - 1
     if length + 1 < ngram_size:
@@ -319,7 +316,6 @@ def bifurcation_detector(
     """Returns the current tokens with the predicted ones up to the first mismatch, and the position of their end in the source.
 
     The position is -1 if no n-gram of the end occurs in the source, or the longest that does occurs more than once.
-    Source: ONNX Runtime, com.microsoft.BifurcationDetector-1.
     """
     source, tokens = src_tokens.reshape(-1), cur_tokens.reshape(-1)
     start = int(prev_suffix_match_idx.reshape(()))
@@ -398,10 +394,7 @@ def n_gram_hash_mapping(
     pad_id: int,
     reset_on_eos: int = 0,
 ) -> tuple[Array, Array]:
-    """Returns for each token the hashes of the n-grams that end there, and the ids that the next call needs.
-
-    Source: ONNX Runtime, com.microsoft.NGramHashMapping-1.
-    """
+    """Returns for each token the hashes of the n-grams that end there, and the ids that the next call needs."""
     reach = max_ngram_size - 1
     eos = None if eos_token_id is None else int(eos_token_id.reshape(()))
     filler = pad_id if eos is None else eos
@@ -475,10 +468,7 @@ def packed_n_gram_hash_mapping(
     reset_on_eos: int = 0,
     state_update_capacity: int = 0,
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns the results of NGramHashMapping for concatenated sequences; their segments, and the ids after each token.
-
-    Source: ONNX Runtime, com.microsoft.VarlenNGramHashMapping-1.
-    """
+    """Returns the results of NGramHashMapping for concatenated sequences; their segments, and the ids after each token."""
     reach, bounds = max_ngram_size - 1, [int(bound) for bound in cumulative_sequence_length]
     eos = None if eos_token_id is None else int(eos_token_id.reshape(()))
     filler = pad_id if eos is None else eos

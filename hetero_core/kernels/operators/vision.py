@@ -459,10 +459,7 @@ def crop_and_resize(
     extrapolation_value: float = 0.0,
     mode: str = "bilinear",
 ) -> Array:
-    """Returns each region (top, left, bottom, right, from 0 to 1), resized with its corners kept; a value where it lies outside.
-
-    Source: ONNX Runtime, com.microsoft.CropAndResize-1.
-    """
+    """Returns each region (top, left, bottom, right, from 0 to 1), resized with its corners kept; a value where it lies outside."""
     sizes = x.shape[2:]
     rows, columns = (
         _lay_line(xp, rois[:, axis], rois[:, axis + 2], sizes[axis], count) for axis, count in enumerate(integers_of(crop_size))
@@ -533,7 +530,6 @@ def maxpool_with_mask(xp: Namespace, x: Array, mask: Array, *, kernel_shape: tup
     """Returns the largest element of each window, each of its innermost rows read up to the first element whose mask is 0.
 
     mask: (1, 1, *sizes). The first element of an image of two or more axes is always read.
-    Source: ONNX Runtime, com.microsoft.MaxpoolWithMask-1.
     """
     if mask.shape != (1, 1, *x.shape[2:]):
         raise ValueError(f"the mask has shape {mask.shape}; implemented: {(1, 1, *x.shape[2:])}, one mask for all channels")
@@ -569,7 +565,7 @@ def word_conv_embedding(
 ) -> Array:
     """Returns for each word the largest tanh of a convolution over the embeddings of its letters; 0 ends a word.
 
-    words: (words, letters); w: (filters, 1, window, size); c: (letters, size). Source: ONNX Runtime, com.microsoft.WordConvEmbedding-1.
+    words: (words, letters); w: (filters, 1, window, size); c: (letters, size).
     """
     filters, _, window, size = w.shape
     letters = words.reshape((-1, words.shape[-1]))
