@@ -234,7 +234,7 @@ class _Compiler:
     def _stays_small(self, node: Node, record: KernelRecord) -> bool:
         for value in node.writes:
             sizes = sizes_of(self._type_of(value))
-            if record.count_bytes is not None if sizes is None else prod(sizes) > _LARGEST_SHAPE_VALUE:
+            if bool(record.host) if sizes is None else prod(sizes) > _LARGEST_SHAPE_VALUE:
                 return False
         return True
 

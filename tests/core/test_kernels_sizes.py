@@ -57,8 +57,8 @@ def test_estimates_are_at_least_the_first_output_of_every_official_case(cases: l
     estimates = [(name, node, estimate_bytes(node, inputs), count_bytes(outputs[0])) for name, node, inputs, outputs in cases]
     wrong = [(name, found, made) for name, node, found, made in estimates if found < made and (found or declares_bytes(node))]
     assert wrong == []
-    assert sum(declares_bytes(node) for _, node, _, _ in estimates) > 250
-    assert sum(found > 0 and not declares_bytes(node) for _, node, found, _ in estimates) > 400
+    assert sum(declares_bytes(node) for _, node, _, _ in estimates) > 100
+    assert sum(found > 0 and not declares_bytes(node) for _, node, found, _ in estimates) > 600
 
 
 def test_estimates_are_no_more_than_a_run_of_an_official_case_moves(cases: list[Case]) -> None:

@@ -17,8 +17,7 @@ import numpy as np
 from hetero_core.kernels.operators.reductions import reduce_max, reduce_mean
 from hetero_core.kernels.precision import Array, Namespace, matmul, multiply, narrow, widen
 from hetero_core.kernels.registry import FLOATS, kernel
-from hetero_core.kernels.sizes import product
-from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, Windows, count_slid, lay_windows
+from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, Windows, lay_windows
 
 # Measured on two cores with vgg19: 4 to 16 MiB are equal, whole images take 1.3 times as long.
 _COLUMN_BYTES = 8 << 20
@@ -29,12 +28,7 @@ _IMAGE_BYTES = 1 << 20
 _LEAST_CHANNELS = 16
 
 
-def count_convolved(x: Array, w: Array, *_: Any, **geometry: Any) -> int:
-    """The result, or the padded input where that is more."""
-    return count_slid(x, tuple(w.shape[2:]), int(w.shape[0]), **geometry) * int(x.itemsize)
-
-
-@kernel("Conv", since=(1, 11, 22), dtypes=FLOATS, count_bytes=count_convolved, **CONVOLVING)
+@kernel("Conv", since=(1, 11, 22), dtypes=FLOATS, **CONVOLVING)
 def conv(xp: Namespace, x: Array, w: Array, b: Array | None = None, *, group: int = 1, **geometry: Any) -> Array:
     """Returns the cross-correlation of x with w, plus b for each output channel.
 
@@ -132,31 +126,7 @@ def _convolve_shifted(x: Array, w: Array, windows: Windows) -> Array:
     return y
 
 
-def _count_spread(
-    x: Array,
-    w: Array,
-    *_: Any,
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    output_padding: tuple[int, ...] | None = None,
-    output_shape: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-    **__: Any,
-) -> int:
-    """The whole of it, from which pads are cut, or the shape that is asked for."""
-    rank = x.ndim - 2
-    ones = (1,) * rank
-    full = product(
-        stride * (size - 1) + more + (tap - 1) * dilation + 1
-        for stride, size, more, tap, dilation in zip(
-            strides or ones, x.shape[2:], output_padding or (0,) * rank, w.shape[2:], dilations or ones, strict=True
-        )
-    )
-    requested = product((output_shape or (0,))[-rank:])
-    return int(x.shape[0]) * int(w.shape[1]) * group * max(full, requested) * int(x.itemsize)
-
-
-@kernel("ConvTranspose", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS}, count_bytes=_count_spread)
+@kernel("ConvTranspose", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS})
 def conv_transpose(
     xp: Namespace,
     x: Array,
@@ -244,10 +214,6 @@ def _spread_filters(
 _ALL = (slice(None), slice(None))
 
 
-def _count_pooled(x: Array, *, kernel_shape: tuple[int, ...], **geometry: Any) -> int:
-    return count_slid(x, kernel_shape, int(x.shape[1]), **geometry) * int(x.itemsize)
-
-
 @kernel(
     "MaxPool",
     since=(1, 8, 10, 11, 12, 22),
@@ -255,7 +221,6 @@ def _count_pooled(x: Array, *, kernel_shape: tuple[int, ...], **geometry: Any) -
     choices={"auto_pad": AUTO_PADS, "storage_order": (0, 1)},
     shared=POOLING["shared"],
     outputs=2,
-    count_bytes=_count_pooled,
 )
 def max_pool(
     xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], storage_order: int = 0, output_count: int = 1, **geometry: Any
@@ -297,7 +262,7 @@ def _find_largest_indices(xp: Namespace, padded: Array, windows: Windows, storag
     return largest, where + planes * prod(windows.sizes)
 
 
-@kernel("AveragePool", since=(1, 7, 10, 11, 19, 22), dtypes=FLOATS, count_bytes=_count_pooled, **POOLING)
+@kernel("AveragePool", since=(1, 7, 10, 11, 19, 22), dtypes=FLOATS, **POOLING)
 def average_pool(xp: Namespace, x: Array, *, count_include_pad: int = 0, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
     """Returns the mean of each window over its elements, or with count_include_pad over elements and pads.
 
@@ -330,7 +295,7 @@ def count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
     return counts
 
 
-@kernel("LpPool", since=(1, 2, 11, 18, 22), dtypes=FLOATS, count_bytes=_count_pooled, **POOLING)
+@kernel("LpPool", since=(1, 2, 11, 18, 22), dtypes=FLOATS, **POOLING)
 def lp_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], p: float = 2, **geometry: Any) -> Array:
     """Returns sum(|x|^p)^(1/p) of each window. Source: ONNX LpPool-22."""
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.convolution import conv, conv_transpose, count_convolved
+from hetero_core.kernels.operators.convolution import conv, conv_transpose
 from hetero_core.kernels.operators.elementwise import gelu, sigmoid_of
 from hetero_core.kernels.operators.linear import gemm
 from hetero_core.kernels.operators.quantization import restore_blocks, unpack_bits
@@ -157,7 +157,6 @@ def _refuse_conv_parameters(node: Node, input_types: tuple[ValueType | None, ...
     shared={**SLIDING, "group": 1},
     unread={"kernel_shape": None},
     refuse=_refuse_conv_parameters,
-    count_bytes=count_convolved,
 )
 def fused_conv(
     xp: Namespace,

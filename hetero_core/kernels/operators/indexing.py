@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.kernels.operators.layout import count_padded, count_range, pad_all, range_
+from hetero_core.kernels.operators.layout import pad_all, range_
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import (
     ANY,
@@ -268,9 +268,7 @@ def inverse(xp: Namespace, x: Array) -> Array:
     return narrow(xp.linalg.inv(widen(x)), x.dtype)
 
 
-@microsoft_kernel(
-    "Range", dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2), count_bytes=count_range
-)
+@microsoft_kernel("Range", dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2))
 def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
     """Returns the numbers from start up to limit by delta, 1 where it is absent."""
     step = np.asarray(1, start.dtype) if delta is None else delta.reshape(())
@@ -283,7 +281,6 @@ def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | No
     dtypes=(FLOAT32, INT64, FLOAT32),
     host=(1,),
     choices={"mode": ("constant", "edge", "reflect")},
-    count_bytes=count_padded,
 )
 def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:
     """Returns x with a border."""

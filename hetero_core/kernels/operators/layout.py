@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, STRING, kernel, microsoft_kernel
-from hetero_core.kernels.sizes import broadcast_sizes, product
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
@@ -97,28 +96,19 @@ def unsqueeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes) -> Array:
     return x.reshape(tuple(1 if axis in added else next(sizes) for axis in range(rank)))
 
 
-def _count_expanded(x: Array, shape: Array) -> int:
-    """The bytes of the view's elements, which exist only once a reader copies them."""
-    return product(broadcast_sizes(x.shape, integers_of(shape))) * int(x.itemsize)
-
-
-def _count_tiles(x: Array, repeats: Array, axis: Array | None = None) -> int:
-    return int(x.nbytes) * product(integers_of(repeats))
-
-
-@kernel("Expand", since=(8, 13), dtypes=(ANY, INT64), host=(1,), count_bytes=_count_expanded)
+@kernel("Expand", since=(8, 13), dtypes=(ANY, INT64), host=(1,))
 def expand(xp: Namespace, x: Array, shape: Array) -> Array:
     """Returns x broadcast together with a shape; a size of 1 there keeps x's. Source: ONNX Expand-13."""
     return xp.broadcast_to(x, np.broadcast_shapes(x.shape, integers_of(shape)))
 
 
-@kernel("Tile", since=(6, 13), dtypes=(ANY, INT64), host=(1,), count_bytes=_count_tiles)
+@kernel("Tile", since=(6, 13), dtypes=(ANY, INT64), host=(1,))
 def tile(xp: Namespace, x: Array, repeats: Array) -> Array:
     """Returns x repeated along each axis. Source: ONNX Tile-13."""
     return xp.tile(x, integers_of(repeats))
 
 
-@kernel("Tile", since=(1,), dtypes=(NOT_STRING, NUMBERS, NUMBERS), host=(1, 2), count_bytes=_count_tiles)
+@kernel("Tile", since=(1,), dtypes=(NOT_STRING, NUMBERS, NUMBERS), host=(1, 2))
 def tile_along_axis(xp: Namespace, x: Array, tiles: Array, axis: Array) -> Array:
     """Returns x repeated along one axis. Source: ONNX Tile-1."""
     repeats = [1] * x.ndim
@@ -363,28 +353,14 @@ _MODES = ("constant", "reflect", "edge")
 Pads = tuple[int, ...]
 
 
-def count_padded(
-    x: Array, pads: Array | Pads, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
-) -> int:
-    """Returns the bytes of the result; all but the constant mode work with a list of positions for each axis, 40 bytes each."""
-    spread = _spread_pads(integers_of(np.asarray(pads)), axes, x.ndim)
-    sizes = [int(size) + begin + end for size, (begin, end) in zip(x.shape, spread, strict=True)]
-    return product(sizes) * int(x.itemsize) + (0 if mode == "constant" else max(sizes) * 40)
-
-
-def _count_by_attributes(x: Array, *, pads: Pads = (), paddings: Pads = (), mode: str = "constant", **_: Any) -> int:
-    return count_padded(x, (*pads, *paddings), mode=mode)
-
-
 @kernel(
     "Pad",
     since=(19, 21, 23, 24, 25),
     dtypes=(ANY, INT64, ANY, INDEX),
     host=(1, 3),
     choices={"mode": (*_MODES, "wrap")},
-    count_bytes=count_padded,
 )
-@kernel("Pad", since=(18,), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES}, count_bytes=count_padded)
+@kernel("Pad", since=(18,), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES})
 def pad(
     xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
 ) -> Array:
@@ -392,19 +368,19 @@ def pad(
     return _pad(xp, x, _spread_pads(integers_of(pads), axes, x.ndim), constant_value, mode)
 
 
-@kernel("Pad", since=(11, 13), dtypes=(ANY, INT64, ANY), host=(1,), choices={"mode": _MODES}, count_bytes=count_padded)
+@kernel("Pad", since=(11, 13), dtypes=(ANY, INT64, ANY), host=(1,), choices={"mode": _MODES})
 def pad_all(xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, *, mode: str = "constant") -> Array:
     """Returns x with a border on every axis; negative pads cut. Source: ONNX Pad-13."""
     return _pad(xp, x, _spread_pads(integers_of(pads), None, x.ndim), constant_value, mode)
 
 
-@kernel("Pad", since=(2,), dtypes=FLOATS, choices={"mode": _MODES}, count_bytes=_count_by_attributes)
+@kernel("Pad", since=(2,), dtypes=FLOATS, choices={"mode": _MODES})
 def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Pads, value: float = 0.0) -> Array:
     """Returns x with a border on every axis; negative pads cut. Source: ONNX Pad-2."""
     return _pad(xp, x, _spread_pads(pads, None, x.ndim), xp.full((), value, dtype=x.dtype), mode)
 
 
-@kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES}, count_bytes=_count_by_attributes)
+@kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES})
 def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Pads, value: float = 0.0) -> Array:
     """Returns what Pad-2 returns; the attribute has another name. Source: ONNX Pad-1."""
     return pad_by_attributes(xp, x, mode=mode, pads=paddings, value=value)
@@ -460,14 +436,7 @@ def find_sources(size: int, begin: int, end: int, mode: str) -> list[int]:
     return [min(position % period, period - position % period) if size > 1 else 0 for position in positions]
 
 
-def _count_centered(x: Array, shape: Array, *, axes: tuple[int, ...] | None = None) -> int:
-    sizes = list(x.shape)
-    for axis, size in zip(range(x.ndim) if axes is None else normalize_axes(axes, x.ndim), integers_of(shape), strict=True):
-        sizes[axis] = size
-    return product(sizes) * int(x.itemsize)
-
-
-@kernel("CenterCropPad", since=(18,), dtypes=(ANY, INDEX), host=(1,), count_bytes=_count_centered)
+@kernel("CenterCropPad", since=(18,), dtypes=(ANY, INDEX), host=(1,))
 def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: tuple[int, ...] | None = None) -> Array:
     """Returns the center of x in the wanted sizes, cut or surrounded by zeros. Source: ONNX CenterCropPad-18."""
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
@@ -483,15 +452,7 @@ def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: tuple[int, .
 _NUMBERS_OF_RANGE = frozenset({"float32", "float64", "int16", "int32", "int64"})
 
 
-def count_range(start: Array, limit: Array, delta: Array | None = None, **_: Any) -> int:
-    """Returns the bytes of the numbers, counted in int64 before they are in the type of the result."""
-    first, end, step = (1 if value is None else np.asarray(value).reshape(-1)[0].item() for value in (start, limit, delta))
-    is_whole = all(isinstance(value, int) for value in (first, end, step))
-    steps = -((first - end) // step) if is_whole else ceil((end - first) / step)
-    return max(int(steps), 0) * (8 + int(start.itemsize))
-
-
-@kernel("Range", since=(11,), dtypes=_NUMBERS_OF_RANGE, host=(0, 1, 2), count_bytes=count_range)
+@kernel("Range", since=(11,), dtypes=_NUMBERS_OF_RANGE, host=(0, 1, 2))
 def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
     """Returns start, start + delta, ... below the limit (above it for a negative delta). Source: ONNX Range-11."""
     first, end, step = (np.asarray(value).reshape(-1)[0] for value in (start, limit, delta))
@@ -508,18 +469,13 @@ def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
     dtypes=_NUMBERS_OF_RANGE | {"float16", "bfloat16"},
     host=(0, 1, 2),
     choices={"stash_type": (1,)},
-    count_bytes=count_range,
 )
 def range_stashed(xp: Namespace, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
     """Returns what Range-11 returns; small floats are computed in float32. Source: ONNX Range-27."""
     return range_(xp, widen(start), widen(limit), widen(delta)).astype(start.dtype)
 
 
-def _count_filled(shape: Array, *, value: Any = None) -> int:
-    return product(integers_of(shape)) * (4 if value is None else int(value.itemsize))
-
-
-@kernel("ConstantOfShape", since=(9, 20, 21, 23, 24, 25), dtypes=INT64, host=(0,), count_bytes=_count_filled)
+@kernel("ConstantOfShape", since=(9, 20, 21, 23, 24, 25), dtypes=INT64, host=(0,))
 def constant_of_shape(xp: Namespace, shape: Array, *, value: Any = None) -> Array:
     """Returns a tensor of one value, float32 zero by default. Source: ONNX ConstantOfShape-25."""
     fill = np.zeros(1, dtype=np.float32) if value is None else np.asarray(value).reshape(-1)
@@ -534,7 +490,7 @@ def eye_like(xp: Namespace, x: Array, *, dtype: int | None = None, k: int = 0) -
 
 
 def _count_one_hot(indices: Array, depth: Array, values: Array, **_: Any) -> int:
-    """The result, and the comparison that is made first."""
+    """Returns the bytes of the result and of the comparison before it."""
     return int(indices.size) * integers_of(depth)[0] * (1 + int(values.itemsize))
 
 

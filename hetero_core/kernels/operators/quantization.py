@@ -34,8 +34,7 @@ from hetero_core.kernels.registry import (
     kernel,
     microsoft_kernel,
 )
-from hetero_core.kernels.sizes import broadcast_sizes, product
-from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, SLIDING, count_slid, lay_windows
+from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, SLIDING, lay_windows
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -213,26 +212,7 @@ def _per_output(values: Array, rank: int) -> Array:
     return values.reshape(()) if values.size == 1 else values.reshape((-1, *(1,) * (rank - 1)))
 
 
-def _count_slid_sums(x: Array, w: Array, *_: Any, **geometry: Any) -> int:
-    """The sums in float64."""
-    return count_slid(x, tuple(w.shape[2:]), int(w.shape[0]), **geometry) * 8
-
-
-def _count_products(a: Array, b: Array, *_: Any) -> int:
-    """The products of matrices in float64."""
-    left, right = (1, *a.shape)[-max(a.ndim, 2) :], (*b.shape, 1)[: max(b.ndim, 2)]
-    return product(broadcast_sizes(left[:-2], right[:-2])) * int(left[-2]) * int(right[-1]) * 8
-
-
-def _count_quantized_sums(x: Array, x_scale: Array, x_zero_point: Array, w: Array, *_: Any, **geometry: Any) -> int:
-    return _count_slid_sums(x, w, **geometry)
-
-
-def _count_quantized_products(a: Array, a_scale: Array, a_zero_point: Array, b: Array, *_: Any) -> int:
-    return _count_products(a, b)
-
-
-@kernel("ConvInteger", since=(10,), dtypes=BYTES, count_bytes=_count_slid_sums, **CONVOLVING)
+@kernel("ConvInteger", since=(10,), dtypes=BYTES, **CONVOLVING)
 def conv_integer(
     xp: Namespace,
     x: Array,
@@ -275,7 +255,6 @@ _LAYOUT = {"channels_last": (0, 1)}
     "QLinearConv",
     since=(10,),
     dtypes=(BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES, INT32),
-    count_bytes=_count_quantized_sums,
     without=("channels_last",),
     **CONVOLVING,
 )
@@ -317,7 +296,7 @@ def qlinear_conv(
     return to_layout(xp, y, channels_last)
 
 
-@kernel("MatMulInteger", since=(10,), dtypes=BYTES, count_bytes=_count_products)
+@kernel("MatMulInteger", since=(10,), dtypes=BYTES)
 def mat_mul_integer(
     xp: Namespace, a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
 ) -> Array:
@@ -334,7 +313,6 @@ def _per_row(values: Array) -> Array:
     "QLinearMatMul",
     since=(10, 21),
     dtypes=(BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES),
-    count_bytes=_count_quantized_products,
 )
 def qlinear_mat_mul(
     xp: Namespace,

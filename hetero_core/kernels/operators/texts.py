@@ -152,18 +152,12 @@ def string_normalizer(
     return y if x.ndim == 1 else y.reshape((1, -1))
 
 
-def _count_grams(x: Array, *, ngram_indexes: tuple[int, ...], **_: Any) -> int:
-    """A float32 column for each place that the attribute names."""
-    return (max(ngram_indexes) + 1) * (int(x.shape[0]) if x.ndim > 1 else 1) * 4
-
-
 @kernel(
     "TfIdfVectorizer",
     since=(9,),
     dtypes=STRING | (NUMBERS & {"int32", "int64"}),
     choices={"mode": ("TF", "IDF", "TFIDF")},
     runs_on_host=True,
-    count_bytes=_count_grams,
 )
 def tfidf_vectorizer(
     xp: Namespace,

@@ -14,7 +14,6 @@ import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BOOL, COMPLEX, FLOAT32, FLOATS, INT32, INT64, NUMBERS, UINT8, kernel, microsoft_kernel
-from hetero_core.kernels.sizes import product
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
@@ -171,12 +170,7 @@ def _resolve_border(xp: Namespace, sizes: tuple[int, ...], padding_mode: str, al
     return resolve
 
 
-def _count_grid(theta: Array, size: Array, **_: Any) -> int:
-    sizes = integers_of(size)[2:]
-    return int(theta.shape[0]) * product(sizes) * len(sizes) * int(theta.itemsize)
-
-
-@kernel("AffineGrid", since=(20,), dtypes=(FLOATS, INT64), host=(1,), choices={"align_corners": (0, 1)}, count_bytes=_count_grid)
+@kernel("AffineGrid", since=(20,), dtypes=(FLOATS, INT64), host=(1,), choices={"align_corners": (0, 1)})
 def affine_grid(xp: Namespace, theta: Array, size: Array, *, align_corners: int = 0) -> Array:
     """Returns theta applied to the positions of an image or a volume in [-1, 1]. Source: ONNX AffineGrid-20."""
     sizes = integers_of(size)[2:]
@@ -304,11 +298,7 @@ def _pool_region(
     return xp.mean(bins, axis=(2, 4)) if mode == "avg" else xp.max(bins, axis=(2, 4))
 
 
-def _count_regions(x: Array, rois: Array, *, pooled_shape: tuple[int, ...], **_: Any) -> int:
-    return int(rois.shape[0]) * int(x.shape[1]) * product(pooled_shape) * int(x.itemsize)
-
-
-@kernel("MaxRoiPool", since=(1, 22), dtypes=FLOATS, host=(1,), count_bytes=_count_regions)
+@kernel("MaxRoiPool", since=(1, 22), dtypes=FLOATS, host=(1,))
 def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0) -> Array:
     """Returns the largest element of each bin of each region, 0 where a bin is empty. rois: (regions, 5).
 
@@ -643,18 +633,6 @@ def _lay_places(xp: Namespace, windows: Windows) -> list[Array]:
     return places
 
 
-def _count_image(x: Array, image_shape: Array, block_shape: Array, *, pads: Sizes | None = None, **_: Any) -> int:
-    image, block = integers_of(image_shape), integers_of(block_shape)
-    widths = pads or (0,) * (2 * len(image))
-    padded = product(size + widths[axis] + widths[axis + len(image)] for axis, size in enumerate(image))
-    return int(x.shape[0]) * (int(x.shape[1]) // max(product(block), 1)) * padded * int(x.itemsize)
-
-
-def _count_unpooled(x: Array, indices: Array, output_shape: Array | None = None, **geometry: Any) -> int:
-    requested = 0 if output_shape is None else product(integers_of(output_shape))
-    return max(product(_find_pooled_shape(x, **geometry)), requested) * int(x.itemsize)
-
-
 def _find_pooled_shape(
     x: Array, *, kernel_shape: Sizes, pads: Sizes | None = None, strides: Sizes | None = None
 ) -> tuple[int, ...]:
@@ -665,7 +643,7 @@ def _find_pooled_shape(
     return (*x.shape[:2], *sizes)
 
 
-@kernel("Col2Im", since=(18,), dtypes=(NUMBERS | COMPLEX, INT64, INT64), host=(1, 2), count_bytes=_count_image, shared=_STEPS)
+@kernel("Col2Im", since=(18,), dtypes=(NUMBERS | COMPLEX, INT64, INT64), host=(1, 2), shared=_STEPS)
 def col_to_im(xp: Namespace, x: Array, image_shape: Array, block_shape: Array, **geometry: Any) -> Array:
     """Returns images in which each column is added at its window. x: (batch, channels * block, windows). Source: ONNX Col2Im-18."""
     image, block = integers_of(image_shape), integers_of(block_shape)
@@ -678,6 +656,11 @@ def col_to_im(xp: Namespace, x: Array, image_shape: Array, block_shape: Array, *
         y[(slice(None), slice(None), *picked)] += columns[(slice(None), slice(None), *position)]
     inner = tuple(slice(begin, begin + size) for size, (begin, _) in zip(image, windows.pads, strict=True))
     return narrow(y[(slice(None), slice(None), *inner)], x.dtype)
+
+
+def _count_unpooled(x: Array, indices: Array, output_shape: Array | None = None, **geometry: Any) -> int:
+    requested = 0 if output_shape is None else prod(integers_of(output_shape))
+    return int(max(prod(_find_pooled_shape(x, **geometry)), requested)) * int(x.itemsize)
 
 
 @kernel("MaxUnpool", since=(9, 11, 22), dtypes=(FLOATS, INT64, INT64), host=(2,), count_bytes=_count_unpooled)
