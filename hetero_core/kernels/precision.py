@@ -1,4 +1,5 @@
-"""The element type in which a kernel computes: small floats are widened to float32 and rounded once, at the end.
+"""The arithmetic of kernels: small floats are widened to float32 and rounded once, at the end; a device may share matrix products
+among threads of its own.
 
 Guarantees that no kernel returns a wider type than ONNX names, and that float16 and bfloat16 sums do not lose their low bits on the
 way.
@@ -6,7 +7,9 @@ way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -89,3 +92,33 @@ def compute_halves(function: Callable[..., Any], outputs: tuple[int, ...]) -> Ca
         return tuple(narrow(x, np.float16) if x is not None and index in outputs else x for index, x in enumerate(results))
 
     return compute
+
+
+class _ThreadMatmul(threading.local):
+    """NumPy's `matmul`, or the function that a thread uses in its place."""
+
+    function: Callable[..., Any] = staticmethod(np.matmul)
+
+
+_of_thread = _ThreadMatmul()
+
+
+@contextmanager
+def multiply_with(function: Callable[..., Any]) -> Iterator[None]:
+    """Has `matmul` call this function in the present thread, which shares large products among several threads, for example."""
+    before = _of_thread.function
+    _of_thread.function = function
+    try:
+        yield
+    finally:
+        _of_thread.function = before
+
+
+def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
+    """Returns `numpy.matmul(a, b, out)`, as the present thread computes it."""
+    return _of_thread.function(a, b, out)
+
+
+def multiply(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns `xp.matmul(a, b)`, with NumPy as the present thread computes it."""
+    return matmul(a, b) if xp is np else xp.matmul(a, b)

@@ -9,23 +9,25 @@ SequenceMap are programs, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from hetero_core.contract import Extension
 from hetero_core.dtypes import dtype_of_numpy
-from hetero_core.errors import UnsupportedNodesError
+from hetero_core.errors import HeteroError, UnsupportedNodesError
 from hetero_core.kernels.execution import ABSENT, Body, BoundBody, KernelMemory, Program, Step
-from hetero_core.kernels.heap import keep_freed_memory
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.refusals import explain_size
-from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, find_kernel, find_refusals
+from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, explain_size, find_kernel, find_refusals
 from hetero_core.kernels.tables import KernelTable
+from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType, ValueType, sizes_of
+from hetero_core.network.types import TensorType, ValueSpec, ValueType, sizes_of
+from hetero_core.transforms.constants import LARGEST_GROWTH
 
 # Arithmetic on shapes works on a few numbers; a result of more elements, or one that may have more, is data.
 _LARGEST_SHAPE_VALUE = 1024
@@ -56,9 +58,20 @@ def compile_program(
         raise UnsupportedNodesError(
             f"cannot compile network '{graph.name}': {listed}", {name: {"kernels": reason} for name, reason in refusals.items()}
         )
-    keep_freed_memory()
+    _keep_freed_memory()
     memory = KernelMemory(xp, _map_tensors(to_host or _keep), _map_tensors(from_host or (_keep if xp is np else xp.asarray)))
     return _Compiler(graph, memory, table, extensions, EMPTY, {}, lambda _: None).compile(host_inputs)
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Frees one untouched block of nearly 32 MiB, so that memory of freed results stays with the process.
+
+    glibc maps each block of 128 KiB or more and unmaps it when it is freed, until a larger block was freed once: each page of a new
+    result then costs a page fault. Afterwards blocks come from the heap, which keeps up to 64 MiB free. Other C libraries ignore it.
+    Source: mallopt(3), M_MMAP_THRESHOLD, "dynamic mmap threshold".
+    """
+    np.empty(2**25 - 2**16, np.uint8)
 
 
 def find_host_inputs(graph: Graph) -> frozenset[str]:
@@ -221,7 +234,7 @@ class _Compiler:
     def _stays_small(self, node: Node, record: KernelRecord) -> bool:
         for value in node.writes:
             sizes = sizes_of(self._type_of(value))
-            if record.count_bytes is not None if sizes is None else prod(sizes) > _LARGEST_SHAPE_VALUE:
+            if bool(record.host) if sizes is None else prod(sizes) > _LARGEST_SHAPE_VALUE:
                 return False
         return True
 
@@ -307,3 +320,58 @@ def _check_sizes(function: Callable[..., Any], node: Node, largest: int) -> Call
 
 def _refuse_run(node: Node, reason: str) -> UnsupportedNodesError:
     return UnsupportedNodesError(f"cannot run node '{node.name}': {reason}", {node.name: {"kernels": reason}})
+
+
+def compile_node(
+    node: Node,
+    types: Mapping[str, ValueType],
+    initializers: Mapping[str, Initializer],
+    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
+) -> Program:
+    """Returns a program of one node: its inputs are the non-constant values that the node reads, its outputs the values that it writes."""
+    constants = {name: initializers[name] for name in node.reads if name in initializers}
+    inputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in node.reads if name not in constants)
+    outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in node.writes)
+    known = {name: types[name] for name in (*node.reads, *node.writes) if name in types}
+    return compile_program(Graph(node.name, inputs, outputs, (node,), constants, known), extensions=extensions)
+
+
+def evaluate_node(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Returns the outputs of a node by position, None if it has no kernel or fails: the run then reports the reason.
+
+    A node that would make much more than it reads fails before it does: a file of a kilobyte can ask for terabytes.
+    """
+    if find_kernel(node) is None:
+        return None
+    constants = {name: Initializer.of_array(np.asarray(array)) for name, array in zip(node.inputs, inputs, strict=True) if name}
+    limits = RunLimits(node.label, memory_limit=sum(constant.nbytes for constant in constants.values()) + LARGEST_GROWTH)
+    try:
+        results = compile_node(node, {name: constant.type for name, constant in constants.items()}, constants).run(
+            (), limits=limits
+        )
+    except (HeteroError, ArithmeticError, LookupError, TypeError, ValueError):
+        return None
+    array_of_value = dict(zip(node.writes, results, strict=True))
+    return tuple(array_of_value.get(name) for name in node.outputs)
+
+
+@dataclass(frozen=True)
+class HostOperator:
+    """A custom operator that `compile_program` takes. `read` copies a tensor to the host, `write` copies a tensor to the device."""
+
+    extension: Extension
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+
+    def function(self, *inputs: Any, **attributes: Any) -> Any:
+        """Returns the operator's results, in device memory."""
+        results = self.extension.function(*(_map_values(self.read, value) for value in inputs), **attributes)
+        if isinstance(results, tuple):
+            return tuple(_map_values(self.write, value) for value in results)
+        return _map_values(self.write, results)
+
+
+def _map_values(copy: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, list):
+        return [_map_values(copy, element) for element in value]
+    return copy(np.asarray(value) if isinstance(value, np.generic) else value) if hasattr(value, "dtype") else value

@@ -4,8 +4,8 @@ A kernel is one function. Its first parameter is `xp`, the array namespace (NumP
 position, absent ones as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns one array or a tuple, and never
 writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so that a claim and
 its execution cannot drift. The record is the only description of an operator: a new operator is a single function in a file of
-`operators/`. Such a file is imported on the first question about one of its operators. A device with kernels of its own declares them
-into a `KernelTable`; its claims follow in the same way. Imports no array library at its head.
+`operators/`; these files are imported on the first question. A device with kernels of its own declares them into a `KernelTable`; its
+claims follow in the same way. Imports no array library at its head.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from functools import cache, cached_property, partial
+from functools import cache, partial
+from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from hetero_core.dtypes import DTYPES
+from hetero_core.dtypes import DTYPES, dtype_of_onnx
+from hetero_core.errors import enumerate_choices
 from hetero_core.kernels import operators
-from hetero_core.kernels.index import map_modules
-from hetero_core.kernels.refusals import refuse_attributes, refuse_inputs, refuse_preparation, refuse_sizes
 from hetero_core.kernels.tables import KernelTable, Key, read_signature
 from hetero_core.network.graph import EMPTY, Graph, Node
-from hetero_core.network.types import TypeNumbers, ValueType
+from hetero_core.network.types import MapType, TensorType, TypeNumbers, ValueType
 
 Dtypes = frozenset[str]
 ANY: Dtypes = frozenset(DTYPES)
@@ -56,8 +56,8 @@ class Declaration:
 
     `since` lists the since-versions for which the function is right. `dtypes` holds one set per input; the last one serves all further
     inputs. `host` lists the positions of inputs that stay in host memory as NumPy arrays. `choices` limits attribute values. `bodies`
-    names attributes that arrive as callables. `outputs` is the largest number of outputs, None for any; with `counts_outputs` the
-    function gets the number of requested outputs as `output_count`. With `reads_shapes` the kernel reads only shapes of its inputs, so it
+    names attributes that arrive as callables. `outputs` is the largest number of outputs, None for any; a function with the
+    parameter `output_count` gets the number of requested outputs. With `reads_shapes` the kernel reads only shapes of its inputs, so it
     runs on the host wherever they are; with `runs_on_host` it is always called with NumPy, on copies in host memory. `takes_maps` allows
     dicts, whose values have the input's dtypes. `refuse` returns a reason for refusals that the other fields cannot express.
     `prepare(xp, input_types, **attributes)` runs once for each bound node; the function gets its result as `prepared`. The attributes are
@@ -79,7 +79,6 @@ class Declaration:
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: EMPTY)
     bodies: tuple[str, ...] = ()
     outputs: int | None = 1
-    counts_outputs: bool = False
     reads_shapes: bool = False
     runs_on_host: bool = False
     refuse: Callable[[Node, tuple[ValueType | None, ...]], str | None] | None = None
@@ -95,9 +94,10 @@ class Declaration:
 
     def __call__(self, function: Function) -> Function:
         """Registers the function; declarations may be stacked."""
-        declared = _Declared(self, function)
+        table = TOOLKIT if self.table is None else self.table
+        complete = cache(partial(self.complete, function))
         for version in self.since:
-            (TOOLKIT if self.table is None else self.table).add((self.domain, self.op_type, version), declared)
+            table.add((self.domain, self.op_type, version), complete)
         return function
 
     def complete(self, function: Callable[..., Any]) -> KernelRecord:
@@ -106,9 +106,7 @@ class Declaration:
         if self.prepare is not None:
             assert required == ("prepared",), f"{self.op_type}: the attributes belong to what prepares them"
             attributes, required, _ = read_signature(self.prepare)
-        is_counting = "output_count" in attributes
-        assert self.counts_outputs == is_counting, f"{self.op_type}: output_count is declared on one side only"
-        assert attributes.keys() >= set(self.without), f"{self.op_type}: the function has no such attribute to be without"
+        counts_outputs = "output_count" in attributes
         attributes |= self.shared
         hidden = {"output_count", *self.without}
         dtypes = self.dtypes
@@ -118,12 +116,13 @@ class Declaration:
             function = compute_halves(function, self.halves)
             dtypes = tuple(map(_with_halves, dtypes)) if isinstance(dtypes, tuple) else _with_halves(dtypes)
         return KernelRecord(
-            self,
-            function,
-            dtypes,
-            {**self.unread, **{name: default for name, default in attributes.items() if name not in hidden}},
-            tuple(name for name in required if name not in hidden),
-            limits,
+            **{declared.name: getattr(self, declared.name) for declared in fields(Declaration) if declared.name != "dtypes"},
+            dtypes=dtypes,
+            function=function,
+            counts_outputs=counts_outputs,
+            attributes={**self.unread, **{name: default for name, default in attributes.items() if name not in hidden}},
+            required=tuple(name for name in required if name not in hidden),
+            input_limits=limits,
         )
 
 
@@ -135,92 +134,48 @@ kernel = Declaration
 microsoft_kernel = partial(Declaration, since=(0,), domain="com.microsoft")
 """Declares an operator of ONNX Runtime's own, for which onnx has no schema."""
 ml_kernel = partial(Declaration, domain="ai.onnx.ml")
-_DECLARED = tuple(declared.name for declared in fields(Declaration))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelRecord(Declaration):
     """A kernel's function with its declaration, and with the attributes and inputs that its signature declares."""
 
-    __slots__ = ("attributes", "function", "input_limits", "required")
-    __eq__, __hash__ = object.__eq__, object.__hash__
-
     function: Callable[..., Any]
+    counts_outputs: bool
     attributes: Mapping[str, Any]
     required: tuple[str, ...]
     input_limits: tuple[int, int | None]
-
-    def __init__(
-        self,
-        declaration: Declaration,
-        function: Callable[..., Any],
-        dtypes: Dtypes | tuple[Dtypes, ...],
-        attributes: Mapping[str, Any],
-        required: tuple[str, ...],
-        input_limits: tuple[int, int | None],
-    ) -> None:
-        # By hand: `dataclasses` takes two milliseconds to write this for a class of so many fields.
-        own = {"dtypes": dtypes, "function": function, "attributes": attributes, "required": required, "input_limits": input_limits}
-        for name, value in {**{name: getattr(declaration, name) for name in _DECLARED}, **own}.items():
-            object.__setattr__(self, name, value)
 
     def dtypes_of_input(self, index: int) -> Dtypes:
         """Returns the element types that the kernel computes at an input."""
         return self.dtypes[min(index, len(self.dtypes) - 1)] if isinstance(self.dtypes, tuple) else self.dtypes
 
 
-class _Declared:
-    """A declaration and its function; the kernel is made when it is first asked for, as a file declares many more than a network has."""
-
-    def __init__(self, declaration: Declaration, function: Callable[..., Any]) -> None:
-        self._declaration, self._function = declaration, function
-
-    @cached_property
-    def kernel(self) -> KernelRecord:
-        """The kernel."""
-        return self._declaration.complete(self._function)
-
-
 NO_EXTENSIONS: Mapping[tuple[str, str], Any] = MappingProxyType({})
 
 
-_MODULES = map_modules()
-_DOMAINS = frozenset(domain for domain, _ in _MODULES)
-
-
 @cache
-def _import_kernels(domain: str, op_type: str) -> None:
-    for module in _MODULES.get((domain, op_type), ()):
-        importlib.import_module(f"{operators.__name__}.{module}")
+def _import_operators() -> None:
+    for module in iter_modules(operators.__path__):
+        importlib.import_module(f"{operators.__name__}.{module.name}")
 
 
 class _Toolkit(KernelTable):
-    """The toolkit's table: an operator's modules are imported on the first question about it, all of them to read it whole."""
+    """The toolkit's table: the modules of `operators/` are imported on the first question."""
 
     def find(self, node: Node) -> KernelRecord | None:
-        key = (node.domain, node.op_type, node.since_version)
-        _import_kernels(node.domain, node.op_type)
-        if key not in self.entries and node.domain in _DOMAINS:
-            return read_table().get(key)  # an operator that has been added since the index was written, or one without a kernel
-        declared = self.entries.get(key)
-        return None if declared is None else declared.kernel
+        _import_operators()
+        return super().find(node)
 
     def read(self) -> Mapping[Key, KernelRecord]:
-        return read_table()
+        _import_operators()
+        return super().read()
 
 
 TOOLKIT = _Toolkit()
 """The kernels of `operators/`."""
 find_kernel = TOOLKIT.find
-
-
-@cache
-def read_table() -> Mapping[Key, KernelRecord]:
-    """Returns the toolkit's kernels, sorted by domain, operator and version; imports all kernel modules on the first call."""
-    from pkgutil import iter_modules  # few networks need the whole table
-
-    for module in iter_modules(operators.__path__):
-        importlib.import_module(f"{operators.__name__}.{module.name}")
-    return {key: declared.kernel for key, declared in sorted(TOOLKIT.entries.items())}
+read_table = cache(TOOLKIT.read)
 
 
 def find_refusal(
@@ -241,16 +196,13 @@ def find_refusal(
     if record is None:
         return None if (node.domain, node.op_type) in extensions else table.explain_missing(node)
     return (
-        refuse_attributes(node, record)
-        or refuse_inputs(node, record, input_types, dtypes)
-        or refuse_sizes(node, record, input_types, type_of)
+        _refuse_attributes(node, record)
+        or _refuse_inputs(node, record, input_types, dtypes)
+        or _refuse_sizes(node, record, input_types, type_of)
         or _refuse_bodies(node, extensions, dtypes, type_of, table)
         or (record.refuse(node, tuple(input_types)) if record.refuse is not None else None)
-        or refuse_preparation(node, record, tuple(input_types))
+        or _refuse_preparation(node, record, tuple(input_types))
     )
-
-
-_ID_OF_NONE = id(None)
 
 
 def find_refusals(
@@ -271,29 +223,15 @@ def find_refusals(
 
     refusals: dict[str, str] = {}
     accepted: set[tuple[object, ...]] = set()
-    accepted_ids: set[tuple[object, ...]] = set()
     numbers = TypeNumbers()
-    own_types = graph.types
     for node in graph.nodes:
-        # Most values share their types, which the graph holds: most nodes are known by these objects, before any is compared.
-        ids = (
-            node.op_type,
-            node.since_version,
-            node.domain,
-            len(node.writes),
-            *[id(own_types.get(value)) for value in node.inputs],
-        )
-        if ids in accepted_ids and not node.attributes and node.writes is node.outputs:
-            continue
-        input_types = [(own_types.get(value) or type_of_value(value)) if value else None for value in node.inputs]
+        input_types = [type_of_value(value) if value else None for value in node.inputs]
         kind: tuple[object, ...] | None = None
         if table is TOOLKIT and not node.attributes and not node.domain:
-            # All that a node without attributes is asked for; long networks have few of these. No kernel of ours has a `largest`.
+            # Nothing else decides about a node without attributes; long networks have few kinds. No kernel of ours has a `largest`.
             listed = [numbers.find(each) if value else "" for value, each in zip(node.inputs, input_types, strict=True)]
             kind = (node.op_type, node.since_version, *listed, len(node.outputs), "" in node.outputs and node.outputs)
             if kind in accepted:
-                if node.writes is node.outputs and _ID_OF_NONE not in ids:
-                    accepted_ids.add(ids)
                 continue
             kind = None if None in listed else kind
         try:
@@ -319,4 +257,97 @@ def _refuse_bodies(
         refusals = find_refusals(body, extensions=extensions, dtypes=dtypes, type_of=type_of, table=table)
         for name, reason in refusals.items():
             return f"node '{name}' in {attribute} of {node.operator}: {reason}"
+    return None
+
+
+# Attributes that hold the number of an element type.
+_DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
+
+
+def _refuse_attributes(node: Node, record: KernelRecord) -> str | None:
+    """Returns the reason to refuse an attribute: not implemented, a value outside the choices, or missing."""
+    for name, value in node.attributes.items():
+        if name not in record.attributes:
+            return f"attribute '{name}' of {node.operator} is not implemented"
+        if name in record.choices and (hasattr(value, "dtype") or value not in record.choices[name]):
+            choices = enumerate_choices(str(choice) for choice in record.choices[name])
+            return f"attribute '{name}' of {node.operator} is {value!r}; implemented: {choices}"
+        if isinstance(value, Graph) and name not in record.bodies:
+            return f"attribute '{name}' of {node.operator} is a graph"
+        if name in _DTYPE_ATTRIBUTES and isinstance(value, int) and value != 0 and dtype_of_onnx(value) is None:
+            return f"attribute '{name}' of {node.operator} is {value}, which is no element type"
+    missing = [name for name in record.required if name not in node.attributes]
+    return f"attribute '{missing[0]}' of {node.operator} is missing" if missing else None
+
+
+def _refuse_inputs(node: Node, record: KernelRecord, input_types: Sequence[ValueType | None], dtypes: Dtypes) -> str | None:
+    """Returns the reason to refuse the number of inputs or outputs, or the element type of one of them."""
+    least, most = record.input_limits
+    if len(node.inputs) < least or (most is not None and len(node.inputs) > most):
+        return f"{node.operator} has {len(node.inputs)} inputs; implemented: {least} to {'any number' if most is None else most}"
+    if record.outputs is not None and any(node.outputs[record.outputs :]):
+        return f"{node.operator} has {len(node.outputs)} outputs; implemented: {record.outputs}"
+    for name in _DTYPE_ATTRIBUTES & node.attributes.keys():
+        value = node.attributes[name]
+        dtype = dtype_of_onnx(value) if isinstance(value, int | str) else None
+        if dtype is not None and dtype not in dtypes:
+            return f"{node.operator} makes {dtype}; this device has {enumerate_choices(dtypes)}"
+    for index, (name, value_type) in enumerate(zip(node.inputs, input_types, strict=False)):
+        if not name or value_type is None:
+            continue
+        allowed = record.dtypes_of_input(index)
+        # An input that a kernel reads on the host never enters the device, so only the kernel's own limits hold there.
+        allowed = allowed if index in record.host else allowed & dtypes
+        reason = refuse_type(value_type, allowed, takes_maps=record.takes_maps)
+        if reason is not None:
+            return f"input '{name}' of {node.operator} {reason}; implemented: {enumerate_choices(allowed)}"
+    return None
+
+
+def _refuse_sizes(
+    node: Node,
+    record: KernelRecord,
+    input_types: Sequence[ValueType | None],
+    type_of: Callable[[str], ValueType | None] | None,
+) -> str | None:
+    """Returns the reason to refuse an input or output that is larger than the kernel takes."""
+    if record.largest is None:
+        return None
+    for name, value_type in (
+        *zip(node.inputs, input_types, strict=False),
+        *((name, type_of and type_of(name)) for name in node.writes),
+    ):
+        nbytes = value_type.nbytes if isinstance(value_type, TensorType) else None
+        if nbytes is not None and nbytes > record.largest:
+            return explain_size(node, name, nbytes, record.largest)
+    return None
+
+
+def explain_size(node: Node, name: str, nbytes: int, largest: int) -> str:
+    """Returns the reason why a kernel does not take a value of so many bytes."""
+    return f"value '{name}' of {node.operator} has {nbytes} bytes; implemented: {largest} at most"
+
+
+def refuse_type(value_type: ValueType, allowed: Dtypes, *, takes_maps: bool = False) -> str | None:
+    """Returns the reason why a value of this type is refused ("has dtype string"); None when its elements are allowed or unknown."""
+    if isinstance(value_type, MapType):
+        return refuse_type(value_type.value, allowed) if takes_maps else "is a map"
+    if isinstance(value_type, TensorType):
+        return None if value_type.dtype is None or value_type.dtype in allowed else f"has dtype {value_type.dtype}"
+    return refuse_type(value_type.element, allowed, takes_maps=takes_maps)
+
+
+def _refuse_preparation(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Returns the reason why the kernel's preparation (computed once, before its runs) fails."""
+    if record.prepare is None:
+        return None
+    import numpy as np  # on the host, whatever the device: only the reason is wanted
+
+    try:
+        record.prepare(np, input_types, **{name: value for name, value in node.attributes.items() if name not in record.unread})
+    except ValueError as error:
+        return f"{node.operator} {error}"
+    except (ArithmeticError, LookupError, TypeError) as error:
+        # Not every invalid combination of attributes is checked; an exception in `prepare` counts as a refusal.
+        return f"{node.operator} has attributes that do not fit together: {type(error).__name__}: {error}"
     return None

@@ -1,9 +1,9 @@
 """Estimates how many bytes a node is about to make, and asks the limits of the run for them before the kernel is called.
 
-An operator whose kernel declares `count_bytes` answers by it: values of inputs, attributes or intermediate results decide. For any other
-operator the bytes follow from the shapes of its inputs, by type inference. Operators of ONNX with a single input make at most as many
-elements as they read, so they are not asked. Results are counted after each node, also within each trip of a Loop. Sums are Python's
-integers, which do not overflow. Inputs that do not fit together count nothing: the kernel, called next, reports the error.
+The bytes follow from the types of the inputs and the values of inputs on the host, by type inference. An operator whose kernel declares
+`count_bytes` answers by it, if texts or intermediate results decide. Operators of ONNX with a single input and without attributes make
+at most as many elements as they read, so they are not asked. Results are counted after each node, also within each trip of a Loop.
+Inputs that do not fit together count nothing: the kernel, called next, reports the error.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from hetero_core.dtypes import DTYPES, dtype_of_numpy, numpy_dtype
 from hetero_core.kernels.registry import TOOLKIT
 from hetero_core.kernels.tables import KernelTable
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueType, sizes_of
 
+_MOST_ELEMENTS = 64
 _MISFITS = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
 
 
@@ -37,42 +41,59 @@ def broadcast_sizes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def estimate_bytes(node: Node, inputs: Sequence[Any], *, table: KernelTable = TOOLKIT) -> int:
-    """Returns the bytes that a node is about to make; 0 where its inputs bound them, and for inputs that do not fit together."""
+    """Returns the bytes that a node is about to make; 0 if its inputs bound them, and for inputs that do not fit together."""
     record = table.find(node)
     try:
         if record is not None and record.count_bytes is not None:
             return max(int(record.count_bytes(*inputs, **node.attributes)), 0)
     except _MISFITS:
         return 0
-    if node.bodies or (node.since_version and sum(hasattr(x, "shape") for x in inputs) < 2):
+    host = () if record is None else range(len(inputs)) if record.runs_on_host else record.host
+    is_bounded = node.since_version and sum(hasattr(x, "shape") for x in inputs) < 2 and not node.attributes and not host
+    if node.bodies or is_bounded:
         return 0
-    return _infer_bytes(node, tuple(_type_of(x) for x in inputs))
+    values = tuple(_read_value(x) if index in host else None for index, x in enumerate(inputs))
+    return _infer_bytes(node, tuple(_type_of(x) for x in inputs), values)
+
+
+def _read_value(x: Any) -> tuple[Any, ...] | None:
+    """Returns the element type, the shape and the elements of a small array that decides sizes."""
+    if not isinstance(x, np.ndarray) or x.size > _MOST_ELEMENTS or x.dtype.kind not in "iuf":
+        return None
+    return x.dtype.name, x.shape, x.tobytes()
 
 
 def _type_of(x: Any) -> TensorType | None:
     if not hasattr(x, "shape"):
         return None
-    # The types of other libraries than NumPy have ONNX's names, too: "torch.float32".
+    # The types of other libraries have ONNX's names, too: "torch.float32".
     name = str(x.dtype).rpartition(".")[2]
     return TensorType(name if name in DTYPES else dtype_of_numpy(x.dtype), tuple(map(int, x.shape)))
 
 
 @lru_cache(1024)
-def _infer_bytes(node: Node, input_types: tuple[TensorType | None, ...]) -> int:
+def _infer_bytes(node: Node, input_types: tuple[TensorType | None, ...], values: tuple[tuple[Any, ...] | None, ...]) -> int:
     from hetero_core.network.contrib_types import infer_contrib  # many rules, and asked for only where a limit is set
 
-    outputs = _infer_outputs(node, input_types) if node.since_version else infer_contrib(node, input_types)
+    outputs = _infer_outputs(node, input_types, values) if node.since_version else infer_contrib(node, input_types)
     return sum(_count_bytes(value_type) for value_type in outputs.values())
 
 
-def _infer_outputs(node: Node, input_types: tuple[TensorType | None, ...]) -> dict[str, ValueType]:
+def _infer_outputs(
+    node: Node, input_types: tuple[TensorType | None, ...], values: tuple[tuple[Any, ...] | None, ...]
+) -> dict[str, ValueType]:
     from hetero_core.network.onnx_types import infer_alone  # imports onnx
 
     # Each input by a name of its own: a value that is read twice would have one type only.
     names = tuple(f"input{index}" if name else "" for index, name in enumerate(node.inputs))
     types = {name: value_type for name, value_type in zip(names, input_types, strict=False) if name and value_type is not None}
+    constants = {
+        name: Initializer.of_array(np.frombuffer(value[2], value[0]).reshape(value[1]))
+        for name, value in zip(names, values, strict=False)
+        if name and value is not None
+    }
     try:
-        return infer_alone(replace(node, inputs=names), types, {})
+        return infer_alone(replace(node, inputs=names), types, constants)
     except Exception:  # noqa: BLE001  # compiled code of onnx, whose exceptions are of any type
         return {}  # inputs that do not fit together
 

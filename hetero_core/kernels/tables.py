@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import suggest
 from hetero_core.network.graph import Node
@@ -19,14 +19,6 @@ Key = tuple[str, str, int]
 """Domain, operator and the version since which it means this; 0 for an operator that onnx has no schema for."""
 
 
-class Declared(Protocol):
-    """A declaration with its function; the kernel is made from both when it is first read."""
-
-    @property
-    def kernel(self) -> KernelRecord:
-        """The kernel."""
-
-
 class KernelTable:
     """A table of kernels. A device makes one and declares its kernels into it: `@kernel("Relu", since=(14,), dtypes=FLOATS, table=TABLE)`.
 
@@ -35,25 +27,25 @@ class KernelTable:
     """
 
     def __init__(self, *, base: KernelTable | None = None) -> None:
-        self.entries: dict[Key, Declared] = {}
+        self._entries: dict[Key, Callable[[], KernelRecord]] = {}
         self._base = base
 
-    def add(self, key: Key, declared: Declared) -> None:
-        """Adds a kernel for one version."""
-        assert key not in self.entries, f"two kernels for {key[1]}-{key[2]}"
-        self.entries[key] = declared
+    def add(self, key: Key, complete: Callable[[], KernelRecord]) -> None:
+        """Adds a kernel for one version; `complete` makes its record when it is first read."""
+        assert key not in self._entries, f"two kernels for {key[1]}-{key[2]}"
+        self._entries[key] = complete
 
     def find(self, node: Node) -> KernelRecord | None:
         """Returns the kernel of a node's operator in the node's version, or None."""
-        declared = self.entries.get((node.domain, node.op_type, node.since_version))
-        if declared is not None:
-            return declared.kernel
+        complete = self._entries.get((node.domain, node.op_type, node.since_version))
+        if complete is not None:
+            return complete()
         return None if self._base is None else self._base.find(node)
 
     def read(self) -> Mapping[Key, KernelRecord]:
         """Returns every kernel, sorted by domain, operator and version; includes those of the base that are not overridden."""
         below = {} if self._base is None else self._base.read()
-        return dict(sorted({**below, **{key: declared.kernel for key, declared in self.entries.items()}}.items()))
+        return dict(sorted({**below, **{key: complete() for key, complete in self._entries.items()}}.items()))
 
     def explain_missing(self, node: Node) -> str:
         """Returns why there is no kernel for a node: its version or its operator is missing; names the near ones."""
@@ -69,12 +61,11 @@ class KernelTable:
 
 def read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str, ...], tuple[int, int | None]]:
     """Returns the attributes with their defaults, those without, and how many inputs there may be; the first parameter is none of them."""
-    # What inspect.signature tells, without its objects: 300 functions are read before the first network.
-    code = function.__code__
-    inputs = code.co_argcount - 1
-    keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-    defaults = function.__kwdefaults__ or {}
-    least = inputs - min(len(function.__defaults__ or ()), inputs)
-    is_variadic = bool(code.co_flags & inspect.CO_VARARGS)
-    required = tuple(name for name in keywords if name not in defaults)
-    return {name: defaults.get(name) for name in keywords}, required, (least, None if is_variadic else inputs)
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    keywords = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    inputs = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    defaults = {parameter.name: None if parameter.default is parameter.empty else parameter.default for parameter in keywords}
+    required = tuple(parameter.name for parameter in keywords if parameter.default is parameter.empty)
+    least = sum(parameter.default is parameter.empty for parameter in inputs)
+    is_variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    return defaults, required, (least, None if is_variadic else len(inputs))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 from typing import Any
 
 from hetero_core.kernels.precision import Array, Namespace
@@ -89,11 +88,3 @@ def lay_windows(
     geometry = {"strides": strides or (1,) * rank, "dilations": dilations or (1,) * rank}
     resolved, outputs = count_windows(sizes, kernel, auto_pad=auto_pad, pads=pads, ceil_mode=ceil_mode, **geometry)
     return Windows(sizes, kernel, geometry["strides"], geometry["dilations"], resolved, outputs)
-
-
-def count_slid(x: Array, kernel: tuple[int, ...], channels: int, **attributes: Any) -> int:
-    """Returns the number of elements that windows over x (batch, channels, *sizes) make, or that the padded x has if that is more."""
-    geometry = {name: value for name, value in attributes.items() if name in POOLING["shared"]}
-    windows = lay_windows(tuple(x.shape[2:]), kernel, **geometry)
-    padded = prod(size + begin + end for size, (begin, end) in zip(windows.sizes, windows.pads, strict=True))
-    return int(x.shape[0]) * max(channels * prod(windows.outputs), int(x.shape[1]) * padded)

@@ -105,25 +105,6 @@ def test_what_is_not_implemented_is_refused_with_the_reason(text: str, reason: s
     assert reason in next(iter(result.refused.values()))
 
 
-def test_linear_addition_is_the_formula() -> None:
-    text = "g (uint8[4] a, uint8[4] b) => (uint8[4] y) <float s = {0.5}, float r = {0.25}, uint8 z = {128}, uint8 o = {10}> " \
-           "{ y = com.microsoft.QLinearAdd(a, s, z, b, r, o, s, z) }"  # fmt: skip
-    a, b = np.array([0, 128, 200, 255], np.uint8), np.array([10, 12, 30, 250], np.uint8)
-    exact = (0.5 * (a.astype(float) - 128) + 0.25 * (b.astype(float) - 10)) / 0.5 + 128
-    assert run(text, a=a, b=b)["y"].tolist() == np.clip(np.rint(exact), 0, 255).astype(int).tolist()
-
-
-def test_product_with_blocks_of_four_bits_is_the_formula() -> None:
-    rng = np.random.default_rng(0)
-    codes = rng.integers(0, 16, (5, 2, 16))
-    packed = (codes[..., 0::2] | codes[..., 1::2] << 4).astype(np.uint8)
-    scales, x = rng.uniform(0.1, 1, (5, 2)).astype(np.float32), rng.standard_normal((3, 32)).astype(np.float32)
-    weights = ((codes - 8) * scales.astype(np.float64)[..., None]).reshape(5, 32)
-    text = "g (float[3,32] x, uint8[5,2,8] w, float[5,2] s) => (float[3,5] y) " \
-           "{ y = com.microsoft.MatMulNBits <K = 32, N = 5, block_size = 16, bits = 4> (x, w, s) }"  # fmt: skip
-    np.testing.assert_allclose(run(text, x=x, w=packed, s=scales)["y"], x.astype(np.float64) @ weights.T, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("level", [0, 1, 4])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_product_with_blocks_is_that_of_float32_at_each_accuracy_level(bits: int, level: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from hetero_core.kernels.single_nodes import evaluate_node
+from hetero_core.kernels.program import evaluate_node
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.reader import read_network

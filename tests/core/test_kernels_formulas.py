@@ -51,36 +51,6 @@ def test_add_6_without_broadcast_demands_equal_shapes() -> None:
         run_kernels(6, "g (float[N,M] a, float[K] b) => (y) { y = Add(a, b) }", draw(2, 3), draw(3))
 
 
-def test_batch_normalization_6_in_test_mode_uses_the_given_statistics() -> None:
-    scale, bias, mean = VECTORS
-    variance = np.array([0.5, 1, 2], np.float32)
-    text = (
-        "g (float[2,3,7,7] x, float[3] s, float[3] b, float[3] m, float[3] v) "
-        "=> (y) { y = BatchNormalization<is_test = 1>(x, s, b, m, v) }"
-    )
-    (y,) = run_kernels(6, text, X, scale, bias, mean, variance)
-    wide, *parts = float64(X, scale, bias, mean, variance)
-    s, b, m, v = (part[:, None, None] for part in parts)
-    assert_same(y, ((wide - m) / np.sqrt(v + 1e-5) * s + b).astype(np.float32))
-
-
-def test_batch_normalization_7_per_element_uses_statistics_of_the_feature_shape() -> None:
-    x, (scale, bias, mean) = draw(2, 3, 4), (draw(3, 4, seed=seed) for seed in (1, 2, 3))
-    variance = np.abs(draw(3, 4, seed=4)) + 0.5
-    text = (
-        "g (float[2,3,4] x, float[3,4] s, float[3,4] b, float[3,4] m, float[3,4] v) "
-        "=> (y) { y = BatchNormalization<spatial = 0>(x, s, b, m, v) }"
-    )
-    (y,) = run_kernels(7, text, x, scale, bias, mean, variance)
-    wide, s, b, m, v = float64(x, scale, bias, mean, variance)
-    assert_same(y, ((wide - m) / np.sqrt(v + 1e-5) * s + b).astype(np.float32))
-
-
-def test_dropout_6_in_test_mode_is_the_identity() -> None:
-    x = draw(5)
-    assert_same(run_kernels(6, "g (float[5] x) => (y) { y = Dropout<is_test = 1>(x) }", x)[0], x)
-
-
 def test_clip_6_without_attributes_keeps_finite_values_and_limits_infinities() -> None:
     x = np.array([1, -np.inf, np.inf], np.float32)
     largest = np.finfo(np.float32).max

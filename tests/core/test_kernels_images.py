@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hetero_core.kernels.operators import images
+from hetero_core.kernels.operators import vision
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3) * 4
 
@@ -24,15 +24,15 @@ def encode(format_name: str, pixels: np.ndarray[Any, Any] = PIXELS, mode: str = 
 
 @pytest.mark.parametrize("format_name", ["PNG", "BMP", "TIFF", "PPM"])
 def test_lossless_format_gives_its_pixels(format_name: str) -> None:
-    assert np.array_equal(images.decode_image(np, encode(format_name)), PIXELS)
+    assert np.array_equal(vision.decode_image(np, encode(format_name)), PIXELS)
 
 
 def test_bgr_has_the_channels_the_other_way_round() -> None:
-    assert np.array_equal(images.decode_image(np, encode("PNG"), pixel_format="BGR"), PIXELS[:, :, ::-1])
+    assert np.array_equal(vision.decode_image(np, encode("PNG"), pixel_format="BGR"), PIXELS[:, :, ::-1])
 
 
 def test_grayscale_has_one_channel_of_luma() -> None:
-    found = images.decode_image(np, encode("PNG"), pixel_format="Grayscale")
+    found = vision.decode_image(np, encode("PNG"), pixel_format="Grayscale")
     assert found.shape == (4, 5, 1)
     # ITU-R 601-2: 0.299 R + 0.587 G + 0.114 B, rounded.
     assert np.abs(found[:, :, 0] - PIXELS.astype(float) @ [0.299, 0.587, 0.114]).max() <= 1
@@ -40,12 +40,12 @@ def test_grayscale_has_one_channel_of_luma() -> None:
 
 def test_palette_image_gives_colours() -> None:
     flat = np.full((2, 2, 3), (10, 200, 30), np.uint8)
-    assert images.decode_image(np, encode("PNG", flat, "P")).shape == (2, 2, 3)
+    assert vision.decode_image(np, encode("PNG", flat, "P")).shape == (2, 2, 3)
 
 
 @pytest.mark.parametrize("encoded", [b"", b"no image", bytes(encode("PNG")[:45])], ids=["empty", "text", "cut"])
 def test_what_cannot_be_decoded_gives_an_empty_matrix(encoded: bytes) -> None:
-    assert images.decode_image(np, np.frombuffer(encoded, np.uint8)).shape == (0, 0, 3)
+    assert vision.decode_image(np, np.frombuffer(encoded, np.uint8)).shape == (0, 0, 3)
 
 
 def test_format_without_codec_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_format_without_codec_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
     encoded = encode("PNG")
     monkeypatch.setattr(features, "check", lambda feature: feature != "zlib")
     with pytest.raises(RuntimeError, match="cannot decode a PNG image: Pillow was built without 'zlib'"):
-        images.decode_image(np, encoded)
+        vision.decode_image(np, encoded)
 
 
 def test_without_pillow_the_node_is_refused() -> None:

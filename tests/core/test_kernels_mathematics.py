@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hetero_core.kernels.operators.mathematics import clip, clip_by_attributes, clip_by_bounds
+from hetero_core.kernels.operators.elementwise import clip, clip_by_attributes, clip_by_bounds
 
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 # Source: IEEE 754; bfloat16 has the exponents of float32 and 8 bits of significand.

@@ -151,10 +151,6 @@ def test_split_by_the_input(dtype: Any) -> None:
     check(x[:, :2], "Split", {"x": x, "l": np.array([2, 3], dtype)}, ["y", "z"], axis=1)
 
 
-def test_split_into_equal_parts() -> None:
-    check(X[:, :, :2], "Split", {"x": X}, ["y", "z"], axis=2)
-
-
 def test_split_by_both_is_refused() -> None:
     model = make_model("Split", {"x": X, "l": np.array([2, 3], np.float32)}, ["y", "z"], axis=3, split=[2, 3])
     with (
@@ -187,21 +183,6 @@ def test_batch_normalization_takes_the_statistics(opset: int, spatial: int) -> N
     scale, bias, mean, variance = (values.astype(np.float64).reshape(3, 1, 1) for values in CHANNELS.values())
     expected = (X - mean) / np.sqrt(variance + 1e-3) * scale + bias
     check(expected, "BatchNormalization", {"x": X, **CHANNELS}, is_test=1, epsilon=1e-3, spatial=spatial, opset=opset, **hint)
-
-
-def test_batch_normalization_of_each_element() -> None:
-    inputs = {name: np.abs(X[index % 2]) + 1 for index, name in enumerate("sbmv")}
-    scale, bias, mean, variance = (values.astype(np.float64) for values in inputs.values())
-    expected = (X - mean) / np.sqrt(variance + 1e-5) * scale + bias
-    check(expected, "BatchNormalization", {"x": X, **inputs}, is_test=1, spatial=0, consumed_inputs=[0] * 5)
-
-
-def test_instance_normalization() -> None:
-    x = X.astype(np.float64)
-    mean, variance = (statistic(axis=(2, 3), keepdims=True) for statistic in (x.mean, x.var))
-    scale, bias = (CHANNELS[name].astype(np.float64).reshape(3, 1, 1) for name in "sb")
-    inputs = {"x": X, "s": CHANNELS["s"], "b": CHANNELS["b"]}
-    check((x - mean) / np.sqrt(variance + 1e-5) * scale + bias, "InstanceNormalization", inputs, consumed_inputs=[0, 0, 0])
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 2.5])

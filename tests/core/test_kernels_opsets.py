@@ -42,10 +42,7 @@ ROIS = np.array([[0, 0, 4, 4], [1, 2, 5.5, 6]], np.float32)
 
 # Name, opset, model, inputs: run by both.
 AGAINST_ONNXRUNTIME: list[tuple[str, int, str, Arrays]] = [
-    ("softmax_flattens", 12, "g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax(x) }", (draw(2, 3, 4),)),
     ("softmax_flattens_from_axis_2", 11, "g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax<axis = 2>(x) }", (draw(2, 3, 4),)),
-    ("softmax_takes_one_axis", 13, "g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax<axis = 1>(x) }", (draw(2, 3, 4),)),
-    ("log_softmax_flattens", 9, "g (float[2,3,4] x) => (float[2,3,4] y) { y = LogSoftmax(x) }", (draw(2, 3, 4),)),
     ("hardmax_flattens", 11, "g (float[2,3,4] x) => (float[2,3,4] y) { y = Hardmax(x) }", (draw(2, 3, 4),)),
     (
         "lrn_more_channels_than_batch",
@@ -85,32 +82,12 @@ AGAINST_ONNXRUNTIME: list[tuple[str, int, str, Arrays]] = [
         (draw(1, 1, 3, 3),),
     ),
     ("upsample_7", 7, "g (float[1,1,3,3] x) => (y) { y = Upsample<scales = [1.0, 1.0, 2.0, 2.0]>(x) }", (draw(1, 1, 3, 3),)),
-    (
-        "resize_11_cubic",
-        11,
-        "g (float[1,1,5,5] x) => (y) <float[0] roi = {}, float[4] s = {1.0, 1.0, 0.7, 1.9}> "
-        '{ y = Resize<mode = "cubic", exclude_outside = 1, cubic_coeff_a = -0.5>(x, roi, s) }',
-        (draw(1, 1, 5, 5),),
-    ),
     ("pad_2_reflect", 10, 'g (float[3,4] x) => (y) { y = Pad<mode = "reflect", pads = [1, 2, 0, 3]>(x) }', (draw(3, 4),)),
     ("pad_2_negative", 10, "g (float[3,4] x) => (y) { y = Pad<pads = [-1, 2, 1, -1], value = 7.0>(x) }", (draw(3, 4),)),
     ("top_k_10", 10, "g (float[3,6] x) => (v, i) <int64[1] k = {4}> { v, i = TopK<axis = 1>(x, k) }", (draw(3, 6),)),
-    (
-        "top_k_smallest",
-        11,
-        "g (float[3,6] x) => (v, i) <int64[1] k = {2}> { v, i = TopK<axis = 0, largest = 0>(x, k) }",
-        (draw(3, 6),),
-    ),
     ("squeeze_attribute", 11, "g (float[1,3,1] x) => (y) { y = Squeeze<axes = [-1]>(x) }", (draw(1, 3, 1),)),
     ("unsqueeze_attribute", 11, "g (float[3] x) => (y) { y = Unsqueeze<axes = [0, -1]>(x) }", (draw(3),)),
     ("reduce_sum_attribute", 11, "g (float[2,3,4] x) => (y) { y = ReduceSum<axes = [-1, 0], keepdims = 0>(x) }", (draw(2, 3, 4),)),
-    (
-        "reduce_mean_of_integers",
-        13,
-        "g (int32[2,5] x) => (y) { y = ReduceMean<axes = [1]>(x) }",
-        (np.array([[1, 2, 3, 4, 9], [-1, -2, -3, -4, -8]], np.int32),),
-    ),
-    ("reduce_l2", 18, "g (float[2,3,4] x) => (y) <int64[1] a = {1}> { y = ReduceL2(x, a) }", (draw(2, 3, 4),)),
     ("split_attribute", 11, "g (float[6,2] x) => (a, b) { a, b = Split<split = [2, 4]>(x) }", (draw(6, 2),)),
     (
         "gemm_7",
@@ -118,7 +95,6 @@ AGAINST_ONNXRUNTIME: list[tuple[str, int, str, Arrays]] = [
         "g (float[4,3] a, float[4,5] b, float[5] c) => (y) { y = Gemm<alpha = 0.5, beta = 2.0, transA = 1>(a, b, c) }",
         (draw(4, 3), draw(4, 5), draw(5)),
     ),
-    ("gemm_11_without_c", 11, "g (float[3,4] a, float[5,4] b) => (y) { y = Gemm<transB = 1>(a, b) }", (draw(3, 4), draw(5, 4))),
     (
         "batch_normalization_9",
         9,
@@ -133,57 +109,11 @@ AGAINST_ONNXRUNTIME: list[tuple[str, int, str, Arrays]] = [
         "{ y = BatchNormalization<epsilon = 0.01>(x, s, b, m, v) }",
         (X, *VECTORS),
     ),
-    (
-        "batch_normalization_14",
-        14,
-        "g (float[2,3,7,7] x, float[3] s, float[3] b, float[3] m) => (y) <float[3] v = {0.5, 1.0, 2.0}> "
-        "{ y = BatchNormalization(x, s, b, m, v) }",
-        (X, *VECTORS),
-    ),
     ("dropout_7", 7, "g (float[4] x) => (float[4] y) { y = Dropout<ratio = 0.9>(x) }", (draw(4),)),
-    ("dropout_12", 12, "g (float[4] x) => (float[4] y) <float r = {0.9}> { y = Dropout(x, r) }", (draw(4),)),
-    (
-        "average_pool_pads",
-        7,
-        "g (float[2,3,7,7] x) => (y) { y = AveragePool<kernel_shape = [3, 2], pads = [1, 1, 1, 0], "
-        "strides = [2, 2], count_include_pad = 1>(x) }",
-        (X,),
-    ),
-    (
-        "average_pool_same_lower",
-        10,
-        'g (float[2,3,7,7] x) => (y) { y = AveragePool<kernel_shape = [4, 4], auto_pad = "SAME_LOWER", strides = [2, 2]>(x) }',
-        (X,),
-    ),
-    (
-        "average_pool_ceil",
-        10,
-        "g (float[2,3,7,7] x) => (y) { y = AveragePool<kernel_shape = [2, 2], ceil_mode = 1, strides = [2, 2]>(x) }",
-        (X,),
-    ),
-    (
-        "average_pool_dilated",
-        19,
-        "g (float[2,3,7,7] x) => (y) { y = AveragePool<kernel_shape = [2, 3], dilations = [2, 3]>(x) }",
-        (X,),
-    ),
-    (
-        "max_pool_indices",
-        8,
-        "g (float[2,3,7,7] x) => (y, i) { y, i = MaxPool<kernel_shape = [3, 3], pads = [1, 0, 1, 0], strides = [2, 1]>(x) }",
-        (X,),
-    ),
     (
         "max_pool_column_major",
         11,
         "g (float[2,3,7,7] x) => (y, i) { y, i = MaxPool<kernel_shape = [2, 2], storage_order = 1>(x) }",
-        (X,),
-    ),
-    (
-        "max_pool_ceil_dilated",
-        10,
-        "g (float[2,3,7,7] x) => (y) { y = MaxPool<kernel_shape = [2, 2], dilations = [2, 2], ceil_mode = 1, "
-        "strides = [3, 3]>(x) }",
         (X,),
     ),
     (
@@ -200,24 +130,10 @@ AGAINST_ONNXRUNTIME: list[tuple[str, int, str, Arrays]] = [
         (draw(1, 2, 7, 7), ROIS),
     ),
     (
-        "roi_align_16",
-        16,
-        "g (float[1,2,7,7] x, float[2,4] r) => (y) <int64[2] b = {0, 0}> { y = RoiAlign<output_height = 3, "
-        "output_width = 2, sampling_ratio = 2>(x, r, b) }",
-        (draw(1, 2, 7, 7), ROIS),
-    ),
-    (
         "grid_sample_16_reflection",
         16,
         'g (float[1,2,5,6] x, float[1,3,4,2] g) => (y) { y = GridSample<mode = "bicubic", padding_mode = "reflection">(x, g) }',
         (draw(1, 2, 5, 6), draw(1, 3, 4, 2, seed=3)),
-    ),
-    (
-        "non_max_suppression_10",
-        10,
-        "g (float[1,4,4] b, float[1,1,4] s) => (y) <int64 n = {3}, float t = {0.5}, float u = {0.5}> "
-        "{ y = NonMaxSuppression(b, s, n, t, u) }",
-        (BOXES, SCORES),
     ),
     (
         "one_hot_9",
@@ -226,79 +142,10 @@ AGAINST_ONNXRUNTIME: list[tuple[str, int, str, Arrays]] = [
         (np.array([0, -1, 2, 7]),),
     ),
     (
-        "arg_max_last",
-        12,
-        "g (int32[2,4] x) => (y) { y = ArgMax<axis = 1, select_last_index = 1>(x) }",
-        (np.array([[1, 3, 3, 0], [2, 2, 1, 2]], np.int32),),
-    ),
-    (
         "scatter_9",
         9,
         "g (float[3,3] x, int64[2,3] i, float[2,3] u) => (y) { y = Scatter(x, i, u) }",
         (draw(3, 3), np.array([[1, 0, 2], [0, 2, 1]]), draw(2, 3)),
-    ),
-    (
-        "scatter_elements_mul",
-        16,
-        'g (float[4] x, int64[3] i, float[3] u) => (y) { y = ScatterElements<reduction = "mul">(x, i, u) }',
-        (draw(4), np.array([1, 1, -1]), draw(3)),
-    ),
-    (
-        "cum_sum_exclusive",
-        11,
-        "g (float[2,5] x) => (y) <int64 a = {1}> { y = CumSum<exclusive = 1, reverse = 1>(x, a) }",
-        (draw(2, 5),),
-    ),
-    (
-        "mod_of_integers",
-        10,
-        "g (int32[4] a, int32[4] b) => (y) { y = Mod(a, b) }",
-        (np.array([7, -7, 7, -7], np.int32), np.array([3, 3, -3, -3], np.int32)),
-    ),
-    (
-        "mod_fmod",
-        10,
-        "g (float[4] a, float[4] b) => (y) { y = Mod<fmod = 1>(a, b) }",
-        (np.array([7.5, -7.5, 7, -7], np.float32), np.array([3, 3, -3, -3], np.float32)),
-    ),
-    (
-        "div_of_integers",
-        7,
-        "g (int32[4] a, int32[4] b) => (y) { y = Div(a, b) }",
-        (np.array([7, -7, 7, -7], np.int32), np.array([2, 2, -2, -2], np.int32)),
-    ),
-    (
-        "pow_mixed_types",
-        13,
-        "g (int32[4] a, float[4] b) => (y) { y = Pow(a, b) }",
-        (np.array([2, 3, 4, 5], np.int32), np.array([0.5, 2, 1.5, 0], np.float32)),
-    ),
-    ("prelu_by_channel", 9, "g (float[2,3,7,7] x, float[3,1,1] s) => (y) { y = PRelu(x, s) }", (X, draw(3, 1, 1))),
-    (
-        "conv_transpose_auto_pad",
-        11,
-        'g (float[1,3,5,5] x, float[3,2,3,3] w) => (y) { y = ConvTranspose<auto_pad = "SAME_UPPER", strides = [2, 2]>(x, w) }',
-        (draw(1, 3, 5, 5), draw(3, 2, 3, 3)),
-    ),
-    (
-        "conv_transpose_group",
-        11,
-        "g (float[2,4,5] x, float[4,3,3] w, float[6] b) => (y) { y = ConvTranspose<group = 2, strides = [3], "
-        "dilations = [2], pads = [1, 2], output_padding = [1]>(x, w, b) }",
-        (draw(2, 4, 5), draw(4, 3, 3), draw(6)),
-    ),
-    (
-        "conv_3d_group",
-        11,
-        "g (float[2,4,5,4,3] x, float[6,2,3,2,2] w, float[6] b) => (y) { y = Conv<group = 2, strides = [2, 1, 1], "
-        "dilations = [1, 2, 1], pads = [1, 0, 1, 0, 1, 0]>(x, w, b) }",
-        (draw(2, 4, 5, 4, 3), draw(6, 2, 3, 2, 2), draw(6)),
-    ),
-    (
-        "conv_depthwise",
-        11,
-        'g (float[2,4,9] x, float[4,1,3] w) => (y) { y = Conv<group = 4, auto_pad = "SAME_LOWER", strides = [2]>(x, w) }',
-        (draw(2, 4, 9), draw(4, 1, 3)),
     ),
     (
         "qlinear_conv",

@@ -23,15 +23,6 @@ def test_mean_of_more_ones_than_float32_counts(shape: tuple[int, ...], axes: tup
     assert np.unique(reduce_mean(np, np.ones(shape, np.float32), axes, keepdims=True)).tolist() == [1]
 
 
-@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
-def test_long_mean_is_that_of_float64(axes: tuple[int, ...]) -> None:
-    x = np.random.default_rng(2).random((1 << 20, 3), np.float32)
-    expected = x.astype(np.float64).mean(axes)
-    np.testing.assert_allclose(reduce_mean(np, x, axes, keepdims=False), expected, rtol=2e-7)
-    turned = np.ascontiguousarray(x.T).T
-    np.testing.assert_allclose(reduce_mean(np, turned, axes, keepdims=False), expected, rtol=2e-7)
-
-
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64])
 @pytest.mark.parametrize("operator", ["ReduceSum", "ReduceProd", "ReduceSumSquare"])
 def test_integers_wrap_around(operator: str, dtype: Any) -> None:

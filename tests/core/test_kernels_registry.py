@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 import subprocess
 import sys
@@ -17,9 +16,8 @@ import pytest
 from hetero_tests.ops_page import format_ops_page
 from onnx import helper
 
-from hetero_core.kernels import tables
 from hetero_core.kernels.program import compile_program
-from hetero_core.kernels.registry import NOT_STRING, find_kernel, find_refusal, find_refusals, kernel, read_table
+from hetero_core.kernels.registry import NOT_STRING, find_kernel, find_refusal, find_refusals, read_table
 from hetero_core.network.contrib_types import knows_contrib
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.reader import read_network
@@ -45,22 +43,6 @@ def default_of(attribute: onnx.defs.OpSchema.Attribute) -> Any:
     value = helper.get_attribute_value(attribute.default_value)
     values = [item.decode() if isinstance(item, bytes) else item for item in (value if isinstance(value, list) else [value])]
     return tuple(values) if isinstance(value, list) else values[0]
-
-
-def test_question_about_one_operator_imports_its_modules_alone() -> None:
-    code = """if True:
-        import sys
-        from hetero_core.kernels.registry import find_kernel
-        from hetero_core.network.graph import Node
-        assert find_kernel(Node("n", "Add", ("a", "b"), ("y",), since_version=14)) is not None
-        assert find_kernel(Node("n", "Add", ("a", "b"), ("y",), since_version=1)) is not None
-        assert find_kernel(Node("n", "Add", ("a", "b"), ("y",), "com.acme", since_version=1)) is None
-        print(*sorted(name for name in sys.modules if name.startswith("hetero_core.kernels.")))
-    """
-    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    names = {name.rpartition(".")[2] for name in found}
-    assert {"arithmetic", "legacy_arithmetic"} <= names
-    assert names.isdisjoint({"control_flow", "convolution", "ml_trees", "vision"})
 
 
 @pytest.mark.parametrize("key", [key for key in read_table() if key in SCHEMAS], ids=lambda key: f"{key[1]}-{key[2]}")
@@ -176,12 +158,6 @@ def test_extension_serves_an_operator_without_a_kernel() -> None:
     assert find_refusal(node, [FLOAT], extensions={("com.acme", "Twist"): object()}) is None
 
 
-def test_two_kernels_for_one_version_are_a_mistake() -> None:
-    read_table()
-    with pytest.raises(AssertionError, match="two kernels for Relu-14"):
-        kernel("Relu", since=(14,), dtypes=NOT_STRING)(lambda xp, x: x)
-
-
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
@@ -229,19 +205,6 @@ def test_kernels_do_not_write_into_their_inputs() -> None:
     x.flags.writeable = False
     (y,) = compile_program(network).run((x,))
     assert y.tolist() == [[0, 8, 0], [7, 0, 0], [0, 0, 9]]
-
-
-def test_signature_of_every_kernel_is_what_inspect_tells() -> None:
-    for entry in read_table().values():
-        attributes, required, (least, most) = tables.read_signature(inspect.unwrap(entry.function))
-        parameters = list(inspect.signature(entry.function).parameters.values())[1:]
-        keywords = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-        inputs = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-        assert list(attributes) == [parameter.name for parameter in keywords]
-        assert list(required) == [parameter.name for parameter in keywords if parameter.default is parameter.empty]
-        assert all(attributes[parameter.name] == parameter.default for parameter in keywords if parameter.name not in required)
-        assert least == sum(parameter.default is parameter.empty for parameter in inputs)
-        assert most == (None if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters) else len(inputs))
 
 
 def test_node_like_accepted_ones_but_for_the_type_of_its_input_is_refused() -> None:

@@ -96,22 +96,6 @@ def test_size_that_is_open_is_refused_by_the_run() -> None:
         program.run((np.ones(5, np.float32),))
 
 
-def test_result_that_is_too_large_is_refused_before_the_run_where_its_type_is_known_and_by_it_otherwise() -> None:
-    table = KernelTable()
-    kernel("Expand", since=(13,), dtypes=(FLOATS, INT64), host=(1,), largest=16, table=table)(
-        lambda xp, x, s: x + np.zeros(s, x.dtype)
-    )
-    border = "(float[1] x, int64[1] s) => (float[{}] y)"
-    open_size = read("y = Expand (x, s)", border=border.format("N"))
-    fixed = read("y = Expand (x, s)", border="(float[1] x) => (float[8] y) <int64[1] s = {8}>")
-    assert refuse(fixed, table) == "value 'y' of Expand-13 has 32 bytes; implemented: 16 at most"
-    program = compile_program(open_size, table=table)
-    x = np.ones(1, np.float32)
-    assert program.run((x, np.array([4])))[0].tolist() == [1] * 4
-    with pytest.raises(UnsupportedNodesError, match="value 'y' of Expand-13 has 32 bytes"):
-        program.run((x, np.array([8])))
-
-
 def test_bodies_run_by_the_table() -> None:
     then, other = "t () => (float[2,2] a) { a = Relu (x) }", "e () => (float[2,2] b) { b = Softmax (x) }"
     text = f"y = If <then_branch = {then}, else_branch = {other}> (c)"

@@ -1,24 +1,127 @@
-"""Attention and its companions: Attention, RotaryEmbedding, LinearAttention, CausalConvWithState, SwiGLU.
+"""Attention of ONNX and of ONNX Runtime: rotations, masks, grouped heads, caches, linear recurrences and causal convolutions.
 
-Products are summed in float32 and rounded where the operator's own diagram has a value of its own.
+ONNX's Attention rounds at each value of its function body; ONNX Runtime's operators compute scores in float32.
 """
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Callable
+from itertools import pairwise
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
-from hetero_core.kernels.operators.activations import sigmoid_of
+from hetero_core.kernels.operators.elementwise import sigmoid_of, softplus_of
 from hetero_core.kernels.operators.linear import mat_mul
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.registry import BOOL, FLOATS, INT64, NUMBERS, kernel
+from hetero_core.kernels.operators.quantization import mat_mul_integer_to_float
+from hetero_core.kernels.operators.reductions import softmax_of
+from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
+from hetero_core.kernels.registry import (
+    BOOL,
+    BYTES,
+    FLOAT32,
+    FLOATS,
+    HALF,
+    INT32,
+    INT64,
+    NUMBERS,
+    SMALL_FLOATS,
+    kernel,
+    microsoft_kernel,
+)
 from hetero_core.kernels.sizes import product
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType, ValueType
+
+_CHOICES = {"interleaved": (0, 1), "is_packed_batching": (0,), "scale": (1.0,)}
+_UNREAD = {"is_packed_batching": 0, "scale": 1.0}
+
+
+def rotate(xp: Namespace, x: Array, cos: Array, sin: Array, *, is_interleaved: bool) -> Array:
+    """Returns x (batch, heads, steps, size) with its first elements turned in pairs.
+
+    cos, sin: (batch or 1, steps, half of what turns).
+    """
+    half = cos.shape[-1]
+    turned, rest = widen(x[..., : 2 * half]), x[..., 2 * half :]
+    first, second = (turned[..., 0::2], turned[..., 1::2]) if is_interleaved else (turned[..., :half], turned[..., half:])
+    cosine, sine = widen(cos)[:, None], widen(sin)[:, None]
+    parts = [first * cosine - second * sine, second * cosine + first * sine]
+    joined = xp.stack(parts, axis=-1).reshape(turned.shape) if is_interleaved else xp.concatenate(parts, axis=-1)
+    return xp.concatenate([narrow(joined, x.dtype), rest], axis=-1)
+
+
+def _rotate_layout(xp: Namespace, x: Array, cos: Array, sin: Array, *, heads: int, turns_part: bool, is_interleaved: bool) -> Array:
+    """Returns x rotated, of rank 3 (batch, steps, heads * size) or 4 (batch, heads, steps, size)."""
+    if x.ndim == 4:
+        return rotate(xp, x, cos, sin, is_interleaved=is_interleaved)
+    size = x.shape[2] // heads if turns_part else 2 * cos.shape[-1]
+    split = xp.swapaxes(x.reshape((*x.shape[:2], x.shape[2] // size, size)), 1, 2)
+    return xp.swapaxes(rotate(xp, split, cos, sin, is_interleaved=is_interleaved), 1, 2).reshape(x.shape)
+
+
+@microsoft_kernel("RotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices=_CHOICES, unread=_UNREAD)
+def microsoft_rotary_embedding(
+    xp: Namespace,
+    x: Array,
+    position_ids: Array,
+    cos_cache: Array,
+    sin_cache: Array,
+    *,
+    interleaved: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+) -> Array:
+    """Returns x with each head's pairs turned by the angles of their positions.
+
+    position_ids: (batch, steps), or (1,) where the steps begin.
+    """
+    if rotary_embedding_dim and not num_heads:
+        raise ValueError("rotary_embedding_dim is given without num_heads")
+    steps = x.shape[1] if x.ndim == 3 else x.shape[2]
+    places = position_ids if position_ids.ndim == 2 else (position_ids.reshape(()) + xp.arange(steps))[None]
+    cos, sin = (xp.take(cache, places, axis=0) for cache in (cos_cache, sin_cache))
+    return _rotate_layout(xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved))
+
+
+@microsoft_kernel(
+    "MRotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices={**_CHOICES, "mrope_layout": (0, 1)}, unread=_UNREAD
+)
+def multimodal_rotary_embedding(
+    xp: Namespace,
+    x: Array,
+    position_ids: Array,
+    cos_cache: Array,
+    sin_cache: Array,
+    *,
+    interleaved: int = 0,
+    mrope_layout: int = 0,
+    mrope_section: tuple[int, ...],
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+) -> Array:
+    """Returns x turned by angles of three positions: time, height and width each have sections of the pairs.
+
+    position_ids: (3, batch, steps).
+    """
+    half = cos_cache.shape[1]
+    streams = np.zeros(half, np.int64)
+    if mrope_layout:
+        for stream in (1, 2):
+            streams[stream : mrope_section[stream] * 3 : 3] = stream
+    else:
+        streams = np.repeat(np.arange(3), mrope_section)[:half]
+    chosen = xp.asarray(streams)
+    columns = xp.arange(half)
+    places = xp.moveaxis(xp.take(position_ids, chosen, axis=0), 0, -1)
+    cos, sin = (cache[places, columns] for cache in (cos_cache, sin_cache))
+    return _rotate_layout(xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved))
+
 
 _QKV = (FLOATS, FLOATS, FLOATS, NUMBERS | BOOL, FLOATS, FLOATS, INT64)
-_CHOICES = {"is_causal": (0, 1), "qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": (1, 10, 11, 16)}
+_ATTENTION_CHOICES = {"is_causal": (0, 1), "qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": (1, 10, 11, 16)}
 
 
 def _count_scores(
@@ -39,13 +142,13 @@ def _count_scores(
     return product((q.shape[0], heads, q.shape[-2], keys + size)) * int(q.itemsize)
 
 
-@kernel("Attention", since=(25,), dtypes=_QKV, host=(6,), choices=_CHOICES, outputs=4, count_bytes=_count_scores)
+@kernel("Attention", since=(25,), dtypes=_QKV, host=(6,), choices=_ATTENTION_CHOICES, outputs=4, count_bytes=_count_scores)
 @kernel(
     "Attention",
     since=(23, 24),
     dtypes=_QKV,
     host=(6,),
-    choices=_CHOICES,
+    choices=_ATTENTION_CHOICES,
     outputs=4,
     count_bytes=_count_scores,
     without=("left_window_size", "right_window_size"),
@@ -231,3 +334,814 @@ def causal_conv_with_state(
         wide = widen(y)
         y = narrow(wide * sigmoid_of(xp, wide), x.dtype)
     return y, padded[:, :, length:]
+
+
+Body = Any
+"""A `execution.BoundBody`; named loosely, because kernels know no program."""
+
+
+@kernel(
+    "FlexAttention",
+    domain="ai.onnx.preview",
+    since=(1,),
+    dtypes=FLOATS,
+    choices={"softmax_precision": (1, 10, 11, 16)},
+    bodies=("score_mod", "prob_mod"),
+)
+def flex_attention(
+    xp: Namespace,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    prob_mod: Body | None = None,
+    scale: float | None = None,
+    score_mod: Body | None = None,
+    softmax_precision: int | None = None,
+) -> Array:
+    """Returns prob_mod(softmax(score_mod(scale q k^T))) v; a head of k and v serves a group of heads of q.
+
+    q: (batch, heads, queries, size). The bodies get and give softmax_precision, which is float32 or the wider type of q.
+    Source: ONNX FlexAttention-1.
+    """
+    repeats = q.shape[1] // k.shape[1]
+    if repeats != 1:
+        k, v = xp.repeat(k, repeats, axis=1), xp.repeat(v, repeats, axis=1)
+    precise = widen(q).dtype if softmax_precision is None else numpy_dtype(dtype_of_onnx(softmax_precision) or "float32")
+    root = q.dtype.type(sqrt(1 / sqrt(q.shape[3]) if scale is None else scale))
+    scores = narrow(multiply(xp, widen(q * root), widen(xp.swapaxes(k * root, 2, 3))), precise)
+    if score_mod is not None:
+        (scores,) = score_mod(scores)
+    weights = narrow(softmax_of(xp, widen(scores), -1), precise)
+    if prob_mod is not None:
+        (weights,) = prob_mod(weights)
+    return narrow(multiply(xp, widen(weights), narrow(v, precise) if precise.itemsize >= 4 else widen(v)), v.dtype)
+
+
+_LOWEST = np.float32(np.finfo(np.float32).min)
+_FILTER = -10000.0
+InputTypes = tuple[ValueType | None, ...]
+
+
+def split_heads(xp: Namespace, x: Array, heads: int) -> Array:
+    """Returns (batch, steps, heads * size) as (batch, heads, steps, size)."""
+    return xp.swapaxes(x.reshape((*x.shape[:2], heads, x.shape[2] // heads)), 1, 2)
+
+
+def join_heads(xp: Namespace, x: Array) -> Array:
+    """Returns (batch, heads, steps, size) as (batch, steps, heads * size)."""
+    batch, heads, steps, size = x.shape
+    return xp.swapaxes(x, 1, 2).reshape((batch, steps, heads * size))
+
+
+def make_mask(
+    xp: Namespace, mask: Array | None, batch: int, queries: int, keys: int, *, past: int, is_causal: bool, low: float
+) -> Any:
+    """Returns the mask term of the scores, (batch or 1, 1, queries, keys), None if nothing is masked.
+
+    mask: how many keys of each row count (batch,); ends, then begins (2 batch,); 1 and 0 for each key, (batch, keys) or
+    (batch, queries, keys). Source: ONNX Runtime, com.microsoft.Attention-1, mask_index.
+    """
+    added: Any = None
+    if mask is not None:
+        added = _add_filter(xp, mask, batch, keys, np.float32(low))
+    if is_causal and queries > 1:
+        ahead = xp.arange(keys)[None, :] > xp.arange(queries)[:, None] + past
+        base = np.float32(0) if added is None else added
+        added = xp.where(ahead[None, None], _LOWEST, base).astype(np.float32)
+    return added
+
+
+def _add_filter(xp: Namespace, mask: Array, batch: int, keys: int, low: Any) -> Array:
+    zero = np.float32(0)
+    if mask.ndim == 3:
+        return xp.where(mask > 0, zero, low)[:, None]
+    if mask.ndim == 2:
+        return xp.where(mask > 0, zero, low)[:, None, None, :]
+    places = xp.arange(keys)[None, :]
+    added = xp.where(places >= mask[:batch, None], low, zero)
+    if mask.shape[0] == 2 * batch:
+        added = xp.where(places < mask[batch:, None], low, added)
+    return added[:, None, None, :]
+
+
+def attend(xp: Namespace, q: Array, k: Array, v: Array, *, scale: float, added: Any, bias: Array | None) -> tuple[Array, Array]:
+    """Returns softmax(scores) v and the scores; all of (batch, heads, steps, size)."""
+    scores = xp.matmul(q, xp.swapaxes(k, 2, 3)) * np.float32(scale)
+    if bias is not None:
+        scores = scores + (bias if added is None else bias + added)
+    elif added is not None:
+        scores = scores + added
+    return xp.matmul(softmax_of(xp, scores, -1), v), scores
+
+
+def _refuse_masks(position: int) -> Callable[[Node, InputTypes], str | None]:
+    """Returns the refusal of masks of four dimensions, which ONNX Runtime's CPU kernels do not take."""
+
+    def refuse(node: Node, input_types: InputTypes) -> str | None:
+        mask = input_types[position] if position < len(input_types) else None
+        if isinstance(mask, TensorType) and mask.shape is not None and len(mask.shape) not in (1, 2, 3):
+            return f"{node.operator} has a mask of rank {len(mask.shape)}; implemented: 1, 2, 3"
+        return None
+
+    return refuse
+
+
+@microsoft_kernel(
+    "Attention",
+    halves=(0, 1),
+    dtypes=(FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32),
+    choices={"do_rotary": (0,), "past_present_share_buffer": (0,), "unidirectional": (0, 1)},
+    outputs=2,
+    refuse=_refuse_masks(3),
+    unread={"do_rotary": 0, "past_present_share_buffer": 0},
+)
+def microsoft_attention(
+    xp: Namespace,
+    x: Array,
+    weights: Array,
+    bias: Array | None = None,
+    mask_index: Array | None = None,
+    past: Array | None = None,
+    attention_bias: Array | None = None,
+    *,
+    mask_filter_value: float = _FILTER,
+    num_heads: int,
+    qkv_hidden_sizes: tuple[int, ...] = (),
+    scale: float = 0.0,
+    unidirectional: int = 0,
+) -> tuple[Array, Array]:
+    """Returns the attention of x to itself and to the past, and the keys and values with the past before them.
+
+    x: (batch, steps, input); weights: (input, all of q, k and v); past: (2, batch, heads, before, size).
+    """
+    projected = xp.matmul(x, weights)
+    projected = projected if bias is None else projected + bias
+    return attend_projected(
+        xp, projected, mask_index, past, attention_bias, sizes=qkv_hidden_sizes, heads=num_heads, scale=scale,
+        is_causal=bool(unidirectional), low=mask_filter_value,
+    )  # fmt: skip
+
+
+def attend_projected(
+    xp: Namespace,
+    projected: Array,
+    mask: Array | None,
+    past: Array | None,
+    bias: Array | None,
+    *,
+    sizes: tuple[int, ...],
+    heads: int,
+    scale: float,
+    is_causal: bool,
+    low: float,
+) -> tuple[Array, Array]:
+    """Returns the attention of (batch, steps, q and k and v) and the stacked keys and values."""
+    width = projected.shape[2]
+    first, second = (sizes[0], sizes[0] + sizes[1]) if sizes else (width // 3, width // 3 * 2)
+    q, k, v = (
+        split_heads(xp, part, heads) for part in (projected[..., :first], projected[..., first:second], projected[..., second:])
+    )
+    before = 0 if past is None else past.shape[3]
+    if past is not None:
+        k, v = xp.concatenate([past[0], k], axis=2), xp.concatenate([past[1], v], axis=2)
+    added = make_mask(xp, mask, q.shape[0], q.shape[2], k.shape[2], past=before, is_causal=is_causal, low=low)
+    y, _ = attend(xp, q, k, v, scale=scale or 1 / sqrt(q.shape[3]), added=added, bias=bias)
+    # Keys and values of two sizes have no common tensor; nobody can ask for it.
+    present = xp.stack([k, v]) if k.shape == v.shape else v
+    return join_heads(xp, y), present
+
+
+@microsoft_kernel(
+    "QAttention",
+    halves=(0, 1),
+    dtypes=(BYTES, BYTES, FLOAT32, FLOAT32, FLOAT32, INT32, BYTES, BYTES, FLOAT32),
+    choices={"do_rotary": (0,), "past_present_share_buffer": (0,), "unidirectional": (0, 1)},
+    outputs=2,
+    refuse=_refuse_masks(5),
+    unread={"do_rotary": 0, "past_present_share_buffer": 0},
+)
+def quantized_attention(
+    xp: Namespace,
+    x: Array,
+    weights: Array,
+    bias: Array,
+    input_scale: Array,
+    weight_scale: Array,
+    mask_index: Array | None = None,
+    input_zero_point: Array | None = None,
+    weight_zero_point: Array | None = None,
+    past: Array | None = None,
+    *,
+    mask_filter_value: float = _FILTER,
+    num_heads: int,
+    scale: float = 0.0,
+    unidirectional: int = 0,
+) -> tuple[Array, Array]:
+    """Returns the results of Attention with quantized input and weights."""
+    projected = mat_mul_integer_to_float(xp, x, weights, input_scale, weight_scale, input_zero_point, weight_zero_point, bias)
+    return attend_projected(
+        xp, projected, mask_index, past, None, sizes=(), heads=num_heads, scale=scale, is_causal=bool(unidirectional),
+        low=mask_filter_value,
+    )  # fmt: skip
+
+
+def _refuse_packed(node: Node, input_types: InputTypes) -> str | None:
+    """Refuses query, key and value in one tensor, which ONNX Runtime's CPU kernel does not take."""
+    for index in (0, 1):
+        value_type = input_types[index] if index < len(input_types) else None
+        if isinstance(value_type, TensorType) and value_type.shape is not None and len(value_type.shape) == 5:
+            return (
+                f"{node.operator} has its input '{node.inputs[index]}' packed, of rank 5; implemented: query, key and value apart"
+            )
+    if not all(index < len(node.inputs) and node.inputs[index] for index in (1, 2)):
+        return f"{node.operator} has no key or no value; implemented: query, key and value apart"
+    return _refuse_masks(4)(node, input_types)
+
+
+@microsoft_kernel(
+    "MultiHeadAttention",
+    halves=(0, 1, 2, 3),
+    dtypes=(FLOAT32, FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32, FLOAT32),
+    choices={"unidirectional": (0, 1)},
+    outputs=4,
+    refuse=_refuse_packed,
+)
+def multi_head_attention(
+    xp: Namespace,
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None = None,
+    key_padding_mask: Array | None = None,
+    attention_bias: Array | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
+    *,
+    mask_filter_value: float = _FILTER,
+    num_heads: int,
+    scale: float = 0.0,
+    unidirectional: int = 0,
+) -> tuple[Array, Array, Array, Array]:
+    """Returns the attention of query to key, the keys and values with the past before them, and the scores.
+
+    query: (batch, steps, width); key, value: likewise, or (batch, heads, steps, size) as an encoder left them.
+    """
+    width = query.shape[2]
+    parts = (None,) * 3 if bias is None else (bias[:width], bias[width : 2 * width], bias[2 * width :])
+    q = _lay_heads(xp, query, parts[0], num_heads)
+    k, v = _lay_heads(xp, key, parts[1], num_heads), _lay_heads(xp, value, parts[2], num_heads)
+    before = 0 if past_key is None else past_key.shape[2]
+    if past_key is not None and past_value is not None:
+        k, v = xp.concatenate([past_key, k], axis=2), xp.concatenate([past_value, v], axis=2)
+    added = make_mask(
+        xp, key_padding_mask, q.shape[0], q.shape[2], k.shape[2], past=before, is_causal=bool(unidirectional), low=mask_filter_value
+    )
+    y, scores = attend(xp, q, k, v, scale=scale or 1 / sqrt(q.shape[3]), added=added, bias=attention_bias)
+    return join_heads(xp, y), k, v, scores
+
+
+def _lay_heads(xp: Namespace, x: Array, bias: Array | None, heads: int) -> Array:
+    """Returns (batch, heads, steps, size), with the bias of the projection unless x is already laid out by heads."""
+    if x.ndim == 4:
+        return x
+    return split_heads(xp, x if bias is None else x + bias, heads)
+
+
+@microsoft_kernel(
+    "DecoderMaskedMultiHeadAttention",
+    halves=(0, 1, 2, 3),
+    dtypes=(FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32, FLOAT32, INT32, INT32, INT32, FLOAT32),
+    choices={"past_present_share_buffer": (0,), "output_qk": (0, 1)},
+    outputs=4,
+    refuse=_refuse_packed,
+    unread={"output_qk": 0, "past_present_share_buffer": 0},
+)
+def decoder_masked_multi_head_attention(
+    xp: Namespace,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask_index: Array | None = None,
+    attention_bias: Array | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
+    past_sequence_length: Array | None = None,
+    beam_width: Array | None = None,
+    cache_indirection: Array | None = None,
+    bias: Array | None = None,
+    *,
+    mask_filter_value: float = _FILTER,
+    num_heads: int,
+    scale: float = 0.0,
+) -> tuple[Array, Array, Array, Array]:
+    """Returns the results of MultiHeadAttention for a single step, with growing caches; without beams."""
+    if cache_indirection is not None:
+        raise ValueError("a cache of several beams is not implemented")
+    if query.shape[1] != 1:
+        raise ValueError(f"the query has {query.shape[1]} steps; the operator takes one")
+    y, k, v, scores = multi_head_attention(
+        xp, query, key, value, bias, mask_index, attention_bias, past_key, past_value, mask_filter_value=mask_filter_value,
+        num_heads=num_heads, scale=scale,
+    )  # fmt: skip
+    return y, k, v, narrow(scores, np.float32)
+
+
+_UNQUANTIZED = {"k_quant_type": ("NONE",), "v_quant_type": ("NONE",), "kv_cache_bit_width": (0, 8, 4)}
+
+
+def split_packed(
+    xp: Namespace, query: Array, key: Array | None, value: Array | None, heads: int, groups: int
+) -> tuple[Array, Array, Array]:
+    """Returns query, key and value as (batch, heads, steps, size); without a key the query holds all three."""
+    if key is not None and value is not None:
+        return split_heads(xp, query, heads), split_heads(xp, key, groups), split_heads(xp, value, groups)
+    split = split_heads(xp, query, heads + 2 * groups)
+    return split[:, :heads], split[:, heads : heads + groups], split[:, heads + groups :]
+
+
+def rotate_steps(
+    xp: Namespace, x: Array, begins: tuple[int, ...], positions: Array | None, caches: tuple[Array, Array], *, is_interleaved: bool
+) -> Array:
+    """Returns x turned; the steps of row b stand at begins[b] and behind it, unless `positions` says where."""
+    steps = xp.asarray(begins)[:, None] + xp.arange(x.shape[2])[None, :]
+    places = xp.clip(steps if positions is None else positions, 0, caches[0].shape[0] - 1)
+    cos, sin = (xp.take(cache, places, axis=0) for cache in caches)
+    return rotate(xp, x, cos, sin, is_interleaved=is_interleaved)
+
+
+def append(xp: Namespace, past: Array | None, fresh: Array, begins: tuple[int, ...], length: int) -> Array:
+    """Returns a cache (batch, groups, length, size): each row's past up to where it begins, the fresh steps, then zeros."""
+    batch, groups, steps, size = fresh.shape
+    cache = xp.zeros((batch, groups, length, size), dtype=fresh.dtype)
+    for row, begin in enumerate(begins):
+        if past is not None and begin:
+            cache[row, :, :begin] = past[row, :, :begin]
+        end = min(begin + steps, length)
+        cache[row, :, begin:end] = fresh[row, :, : end - begin]
+    return cache
+
+
+def softmax_within(xp: Namespace, scores: Array, allowed: Any, sink: Array | None) -> Array:
+    """Returns the softmax over the allowed keys; a sink takes a share without a key. A query without keys attends to none."""
+    if scores.size == 0:
+        return scores
+    open_scores = xp.where(allowed, scores, -np.inf)
+    peak = xp.max(open_scores, axis=-1, keepdims=True)
+    peak = xp.where(xp.isfinite(peak), peak, np.float32(0))
+    peak = peak if sink is None else xp.maximum(peak, sink)
+    terms = xp.where(allowed, xp.exp(xp.where(allowed, scores, peak) - peak), np.float32(0))
+    total = xp.sum(terms, axis=-1, keepdims=True)
+    total = total if sink is None else total + xp.exp(sink - peak)
+    return terms / xp.where(total == 0, np.float32(1), total)
+
+
+@microsoft_kernel(
+    "GroupQueryAttention",
+    dtypes=(*(HALF,) * 5, INT32, INT32, HALF, HALF, INT64, HALF, HALF),
+    host=(5, 6),
+    choices={
+        **_UNQUANTIZED,
+        "causal": (0, 1),
+        "do_rotary": (0, 1),
+        "rotary_interleaved": (0, 1),
+        "qk_output": (0,),
+        "sliding_window_cache": (0,),
+        "smooth_softmax": (-1, 0, 1),
+    },
+    outputs=3,
+    unread={"k_quant_type": "NONE", "kv_cache_bit_width": 0, "qk_output": 0, "sliding_window_cache": 0, "v_quant_type": "NONE"},
+)
+def group_query_attention(
+    xp: Namespace,
+    query: Array,
+    key: Array | None,
+    value: Array | None,
+    past_key: Array | None,
+    past_value: Array | None,
+    seqlens_k: Array,
+    total_sequence_length: Array,
+    cos_cache: Array | None = None,
+    sin_cache: Array | None = None,
+    position_ids: Array | None = None,
+    attention_bias: Array | None = None,
+    head_sink: Array | None = None,
+    *,
+    causal: int = 1,
+    do_rotary: int = 0,
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    rotary_interleaved: int = 0,
+    scale: float = 0.0,
+    smooth_softmax: int = -1,
+    softcap: float = 0.0,
+) -> tuple[Array, Array, Array]:
+    """Returns the attention, and the caches of keys and values with the new steps behind each row's past.
+
+    query: (batch, steps, heads * size), or with keys and values behind it; caches: (batch, groups, length, size); seqlens_k: for each
+    row how many keys it has, less 1.
+    """
+    q, k, v = split_packed(xp, query, key, value, num_heads, kv_num_heads)
+    steps, total = q.shape[2], integers_of(total_sequence_length)[0]
+    counts = tuple(count + 1 for count in integers_of(seqlens_k))
+    # A first prompt may be padded on the right; later steps stand at the end of what counts.
+    begins = tuple(0 if steps == total else count - steps for count in counts)
+    if do_rotary:
+        if cos_cache is None or sin_cache is None:
+            raise ValueError("do_rotary is 1 and there is no cos_cache or no sin_cache")
+        caches = (cos_cache, sin_cache)
+        turned = (rotate_steps(xp, x, begins, position_ids, caches, is_interleaved=bool(rotary_interleaved)) for x in (q, k))
+        q, k = turned
+    length = max(total, 0 if past_key is None else past_key.shape[2])
+    present_key, present_value = append(xp, past_key, k, begins, length), append(xp, past_value, v, begins, length)
+    allowed = _allow(xp, begins, counts, steps, total, causal=bool(causal), window=local_window_size)
+    sink: Array = None
+    if head_sink is not None:
+        sink = widen(head_sink).reshape((1, -1, 1, 1))
+    elif smooth_softmax == 1:
+        sink = xp.zeros((1, 1, 1, 1), dtype=np.float32)
+    scores = _score(xp, q, present_key[:, :, :total], scale=scale)
+    scores = np.float32(softcap) * xp.tanh(scores / np.float32(softcap)) if softcap else scores
+    scores = scores if attention_bias is None else scores + widen(attention_bias)[..., :total]
+    weights = softmax_within(xp, scores, allowed, sink)
+    return _gather_values(xp, weights, present_value[:, :, :total], query.dtype), present_key, present_value
+
+
+def _allow(
+    xp: Namespace, begins: tuple[int, ...], counts: tuple[int, ...], steps: int, total: int, *, causal: bool, window: int
+) -> Array:
+    """Returns which keys each query sees, (batch, 1, steps, keys)."""
+    keys = xp.arange(total)[None, None, :]
+    ends = (xp.asarray(begins)[:, None] + xp.arange(steps)[None, :] + 1)[:, :, None]
+    allowed = keys < xp.asarray(counts)[:, None, None]
+    if causal:
+        allowed = allowed & (keys < ends)
+    if window >= 0:
+        allowed = allowed & (keys >= ends - window)
+    return xp.broadcast_to(allowed, (len(begins), steps, total))[:, None]
+
+
+def _score(xp: Namespace, q: Array, keys: Array, *, scale: float) -> Array:
+    """Returns scale * q k^T in float32, each group of keys serving several heads."""
+    repeats = q.shape[1] // keys.shape[1]
+    wide = xp.repeat(widen(keys), repeats, axis=1)
+    return multiply(xp, widen(q), xp.swapaxes(wide, 2, 3)) * np.float32(scale or 1 / sqrt(q.shape[3]))
+
+
+def _gather_values(xp: Namespace, weights: Array, values: Array, dtype: Any) -> Array:
+    repeats = weights.shape[1] // values.shape[1]
+    return narrow(join_heads(xp, multiply(xp, weights, xp.repeat(widen(values), repeats, axis=1))), dtype)
+
+
+@microsoft_kernel(
+    "SparseAttention",
+    dtypes=(*(HALF,) * 5, *(INT32,) * 4, HALF, HALF),
+    host=(5, 6, 7, 8),
+    choices={"do_rotary": (0, 1), "rotary_interleaved": (0, 1), "sparse_block_size": (16, 32, 64, 128)},
+    outputs=3,
+)
+def sparse_attention(
+    xp: Namespace,
+    query: Array,
+    key: Array | None,
+    value: Array | None,
+    past_key: Array,
+    past_value: Array,
+    block_row_indices: Array,
+    block_col_indices: Array,
+    total_sequence_length: Array,
+    key_total_sequence_lengths: Array,
+    cos_cache: Array | None = None,
+    sin_cache: Array | None = None,
+    *,
+    do_rotary: int = 0,
+    kv_num_heads: int,
+    num_heads: int,
+    rotary_interleaved: int = 0,
+    scale: float = 0.0,
+    sparse_block_size: int,
+) -> tuple[Array, Array, Array]:
+    """Returns causal attention to the blocks of keys that each head's layout lists, and the caches with the new steps in them."""
+    q, k, v = split_packed(xp, query, key, value, num_heads, kv_num_heads)
+    steps, total = q.shape[2], integers_of(total_sequence_length)[0]
+    counts = integers_of(key_total_sequence_lengths)
+    begins = tuple(0 if steps == total else count - steps for count in counts)
+    if do_rotary and cos_cache is not None and sin_cache is not None:
+        caches = (cos_cache, sin_cache)
+        q, k = (rotate_steps(xp, x, begins, None, caches, is_interleaved=bool(rotary_interleaved)) for x in (q, k))
+    length = past_key.shape[2]
+    present_key, present_value = append(xp, past_key, k, begins, length), append(xp, past_value, v, begins, length)
+    for row, (begin, past, fresh) in enumerate((begin, past_key, present_key) for begin in begins):
+        fresh[row, :, begin + steps :] = past[row, :, begin + steps :]
+        present_value[row, :, begin + steps :] = past_value[row, :, begin + steps :]
+    allowed = _allow(xp, begins, counts, steps, total, causal=True, window=-1)
+    listed = _list_blocks(np.asarray(block_row_indices), np.asarray(block_col_indices), sparse_block_size, total)
+    layouts = np.stack([[listed[head % len(listed), begin : begin + steps] for head in range(num_heads)] for begin in begins])
+    scores = _score(xp, q, present_key[:, :, :total], scale=scale)
+    weights = softmax_within(xp, scores, allowed & xp.asarray(layouts), None)
+    return _gather_values(xp, weights, present_value[:, :, :total], query.dtype), present_key, present_value
+
+
+def _list_blocks(rows: Any, columns: Any, size: int, total: int) -> Any:
+    """Returns (layouts, total, total): which keys stand in a block that the query's block lists."""
+    blocks = rows.shape[1] - 1
+    listed = np.zeros((rows.shape[0], blocks, blocks), bool)
+    for layout in range(rows.shape[0]):
+        for block in range(blocks):
+            listed[layout, block, columns[layout, rows[layout, block] : rows[layout, block + 1]]] = True
+    return np.repeat(np.repeat(listed, size, axis=1), size, axis=2)[:, :total, :total]
+
+
+_RULES = ("linear", "gated", "delta", "gated_delta")
+_ACTIVATIONS = ("none", "silu", "swish")
+
+
+def step_state(state: Array, k: Array, v: Array, decay: Array | None, rate: Array | None, rule: str) -> tuple[Array, Array]:
+    """Returns the state (..., key size, value size) after one step, and the update that was added for the key.
+
+    decay: (..., key size or 1), to be multiplied; rate: (..., 1).
+    """
+    if rule.startswith("gated"):
+        assert decay is not None, "a gated rule has a decay"
+        state = state * decay[..., None]
+    added = v
+    if rule.endswith("delta"):
+        added = rate * (v - (k[..., None, :] @ state)[..., 0, :])
+    return state + k[..., :, None] * added[..., None, :], added
+
+
+@kernel("LinearAttention", since=(27,), dtypes=FLOATS, choices={"update_rule": _RULES}, outputs=2, without=("state_window",))
+@microsoft_kernel("LinearAttention", dtypes=SMALL_FLOATS, choices={"update_rule": _RULES, "state_window": (0,)}, outputs=2)
+def linear_attention(
+    xp: Namespace,
+    query: Array,
+    key: Array,
+    value: Array,
+    past_state: Array | None = None,
+    decay: Array | None = None,
+    beta: Array | None = None,
+    *,
+    chunk_size: int = 64,
+    kv_num_heads: int,
+    q_num_heads: int,
+    scale: float = 0.0,
+    state_window: int = 0,
+    update_rule: str = "gated_delta",
+) -> tuple[Array, Array]:
+    """Returns scale * q^T S at each step, and the last state S.
+
+    Heads of queries may share those of keys, or the other way round; the chunk size is a hint without effect.
+    Source: ONNX LinearAttention-27.
+    """
+    batch, steps = query.shape[:2]
+    q, k, v = (
+        widen(x).reshape((batch, steps, heads, prod(x.shape[2:]) // heads))
+        for x, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
+    )
+    if k.shape[3] != q.shape[3]:
+        k = k.reshape((batch, steps, kv_num_heads * k.shape[3] // q.shape[3], q.shape[3]))
+        k = xp.repeat(k, kv_num_heads // k.shape[2], axis=2)
+    shape = (batch, kv_num_heads, q.shape[3], v.shape[3])
+    state = xp.zeros(shape, dtype=np.float32) if past_state is None else widen(past_state)
+    decays: Array = (
+        None if decay is None else xp.exp(widen(decay)).reshape((batch, steps, kv_num_heads, prod(decay.shape[2:]) // kv_num_heads))
+    )
+    rates: Array = None if beta is None else widen(beta)[..., None]
+    factor = np.float32(scale or 1 / sqrt(q.shape[3]))
+    outputs = []
+    for step in range(steps):
+        state, _ = step_state(
+            state, k[:, step], v[:, step], None if decays is None else decays[:, step], None if rates is None else rates[:, step],
+            update_rule,
+        )  # fmt: skip
+        outputs.append(factor * _read_state(xp, q[:, step], state))
+    heads = max(q_num_heads, kv_num_heads)
+    y = xp.stack(outputs, axis=1).reshape((batch, steps, heads * v.shape[3])) if steps else xp.zeros((batch, 0, heads * v.shape[3]))
+    dtype = query.dtype if past_state is None else past_state.dtype
+    return narrow(y, query.dtype), narrow(state, dtype)
+
+
+def _read_state(xp: Namespace, q: Array, state: Array) -> Array:
+    """Returns q^T S for each head of queries, or for each head of the state if it has more."""
+    if q.shape[1] >= state.shape[1]:
+        wide = xp.repeat(state, q.shape[1] // state.shape[1], axis=1)
+        return (q[..., None, :] @ wide)[..., 0, :]
+    return (xp.repeat(q, state.shape[1] // q.shape[1], axis=1)[..., None, :] @ state)[..., 0, :]
+
+
+@microsoft_kernel("LinearAttentionGate", dtypes=(SMALL_FLOATS, FLOAT32, FLOAT32, SMALL_FLOATS), outputs=2)
+def linear_attention_gate(
+    xp: Namespace, a: Array, dt_bias: Array, decay_scale: Array, b: Array | None = None
+) -> tuple[Array, Array]:
+    """Returns decay_scale * softplus(a + dt_bias), and sigmoid(b)."""
+    decay = narrow(decay_scale * softplus_of(xp, widen(a) + dt_bias), a.dtype)
+    return decay, decay if b is None else narrow(sigmoid_of(xp, widen(b)), b.dtype)
+
+
+def _activate(xp: Namespace, x: Array, activation: str) -> Array:
+    return x if activation == "none" else x * sigmoid_of(xp, x)
+
+
+@microsoft_kernel(
+    "CausalConvWithState",
+    halves=(0, 1),
+    dtypes=FLOAT32,
+    choices={
+        "activation": _ACTIVATIONS,
+        "channels_last": (0, 1),
+        "input_channel_offset": (0,),
+        "input_channels": (0,),
+        "ndim": (1,),
+        "state_channels_last": (-1,),
+        "state_length": (0,),
+        "state_update_capacity": (0,),
+        "state_window": (0,),
+    },
+    outputs=2,
+)
+def microsoft_causal_conv_with_state(
+    xp: Namespace,
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    past_state: Array | None = None,
+    *,
+    activation: str = "none",
+    channels_last: int = 0,
+    dilation: int = 1,
+    input_channel_offset: int = 0,
+    input_channels: int = 0,
+    ndim: int = 1,
+    state_channels_last: int = -1,
+    state_length: int = 0,
+    state_update_capacity: int = 0,
+    state_window: int = 0,
+) -> tuple[Array, Array]:
+    """Returns the depthwise convolution of each step with those before it, and the inputs that the next call needs.
+
+    x: (batch, channels, steps), or (batch, steps, *channels) with channels_last.
+    """
+    channels = weight.shape[0]
+    first = xp.swapaxes(x.reshape((*x.shape[:2], channels)), 1, 2) if channels_last else x
+    batch, _, steps = first.shape
+    reach = (weight.shape[2] - 1) * dilation
+    past: Array = xp.zeros((batch, channels, reach), dtype=np.float32)
+    if past_state is not None:
+        past = xp.swapaxes(past_state.reshape((batch, reach, channels)), 1, 2) if channels_last else past_state
+    padded = xp.concatenate([past, first], axis=2)
+    total = _convolve_taps(xp, padded, weight[:, 0], steps, dilation)
+    y = _activate(xp, total if bias is None else total + bias[:, None], activation)
+    state = padded[:, :, steps:]
+    if channels_last:
+        y = xp.swapaxes(y, 1, 2).reshape(x.shape)
+        state = xp.swapaxes(state, 1, 2).reshape((batch, reach, *x.shape[2:]))
+    return xp.ascontiguousarray(y), xp.ascontiguousarray(state)
+
+
+def _convolve_taps(xp: Namespace, padded: Array, weight: Array, steps: int, dilation: int) -> Array:
+    """Returns (..., channels, steps): each channel of padded (..., channels, reach + steps) with its own taps (channels, taps)."""
+    total = xp.zeros((*padded.shape[:-1], steps), dtype=np.float32)
+    for tap in range(weight.shape[1]):
+        total = total + padded[..., tap * dilation : tap * dilation + steps] * weight[:, tap, None]
+    return total
+
+
+@microsoft_kernel(
+    "VarlenCausalConvWithState",
+    dtypes=(SMALL_FLOATS, SMALL_FLOATS, INT32, SMALL_FLOATS, SMALL_FLOATS, INT32),
+    host=(2, 5),
+    choices={"activation": _ACTIVATIONS, "delta_offset": (0,), "group_size": (1,)},
+    outputs=3,
+    unread={"delta_offset": 0, "group_size": 1},
+)
+def packed_causal_conv_with_state(
+    xp: Namespace,
+    x: Array,
+    weight: Array,
+    cumulative_sequence_length: Array,
+    bias: Array | None,
+    initial_state: Array,
+    capture_count: Array | None = None,
+    *,
+    activation: str = "none",
+    dilation: int = 1,
+    state_update_capacity: int = 0,
+) -> tuple[Array, Array, Array]:
+    """Returns the results of CausalConvWithState for concatenated sequences and their initial inputs.
+
+    x: (tokens, channels); cumulative_sequence_length: the start of each sequence, and the end.
+    """
+    bounds = integers_of(cumulative_sequence_length)
+    captures = integers_of(capture_count) or (0,) * (len(bounds) - 1)
+    reach = (weight.shape[2] - 1) * dilation
+    outputs, states, updates = [], [], []
+    for row, (begin, end) in enumerate(pairwise(bounds)):
+        own = x[begin:end]
+        padded = xp.concatenate([widen(initial_state[row]), widen(own).T], axis=1)
+        total = _convolve_taps(xp, padded, widen(weight[:, 0]), end - begin, dilation)
+        outputs.append(_activate(xp, total if bias is None else total + widen(bias)[:, None], activation).T)
+        states.append(padded[:, padded.shape[1] - reach :])
+        count = max(min(captures[row], state_update_capacity, end - begin), 0)
+        filler = xp.zeros((state_update_capacity - count, x.shape[1]), dtype=x.dtype)
+        updates.append(xp.concatenate([own[:count], filler], axis=0))
+    return narrow(xp.concatenate(outputs, axis=0), x.dtype), narrow(xp.stack(states), initial_state.dtype), xp.stack(updates)
+
+
+_GATES = ("none", "softplus", "qwen", "sigmoid", "kda")
+
+
+@microsoft_kernel(
+    "GatedDeltaNet",
+    dtypes=(*(SMALL_FLOATS,) * 3, INT32, SMALL_FLOATS, SMALL_FLOATS, FLOAT32, FLOAT32, FLOAT32),
+    host=(3,),
+    choices={
+        "beta_activation": ("none", "sigmoid"),
+        "gate_activation": _GATES,
+        "qk_l2_norm": (0, 1),
+        "state_update_capacity": (0,),
+        "update_rule": _RULES,
+    },
+    outputs=2,
+    unread={"chunk_size": 64, "state_update_capacity": 0},
+)
+def gated_delta_net(
+    xp: Namespace,
+    query: Array,
+    key: Array | None = None,
+    value: Array | None = None,
+    cu_seqlens: Array | None = None,
+    decay: Array | None = None,
+    beta: Array | None = None,
+    initial_state: Array | None = None,
+    a_log: Array | None = None,
+    dt_bias: Array | None = None,
+    *,
+    beta_activation: str = "none",
+    gate_activation: str = "none",
+    gate_lower_bound: float = -5.0,
+    qk_l2_norm: int = 0,
+    scale: float = 0.0,
+    update_rule: str = "gated_delta",
+) -> tuple[Array, Array]:
+    """Returns the linear attention of concatenated sequences, and the last state of each (heads, value, key).
+
+    query, key: (tokens, heads, size), or (batch, steps, heads, size), or query, key and value in one.
+    """
+    if key is None or value is None:
+        if initial_state is None:
+            raise ValueError("packed queries, keys and values need an initial_state, which tells their sizes")
+        query, key, value = _unpack(xp, query, initial_state)
+    q, k, v = (widen(x.reshape((prod(x.shape[:-2]), *x.shape[-2:]))) for x in (query, key, value))
+    if qk_l2_norm:
+        q, k = (x / xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True) + np.float32(1e-6)) for x in (q, k))
+    tokens, heads = v.shape[:2]
+    q, k = (xp.repeat(x, heads // x.shape[1], axis=1) for x in (q, k))
+    decays = _open_gate(xp, decay, a_log, dt_bias, (tokens, heads), gate_activation, gate_lower_bound)
+    rates: Array = None if beta is None else widen(beta).reshape((tokens, heads, 1))
+    rates = sigmoid_of(xp, rates) if rates is not None and beta_activation == "sigmoid" else rates
+    batch = 1 if initial_state is None else initial_state.shape[0]
+    bounds = integers_of(cu_seqlens) or tuple(row * (tokens // max(batch, 1)) for row in range(batch + 1))
+    factor = np.float32(scale or 1 / sqrt(q.shape[2]))
+    outputs, states = [], []
+    for row, (begin, end) in enumerate(pairwise(bounds)):
+        empty = xp.zeros((heads, k.shape[2], v.shape[2]), dtype=np.float32)
+        state = empty if initial_state is None else xp.swapaxes(initial_state[row], 1, 2)
+        for at in range(begin, end):
+            own_decay, own_rate = None if decays is None else decays[at], None if rates is None else rates[at]
+            state, _ = step_state(state, k[at], v[at], own_decay, own_rate, update_rule)
+            outputs.append(factor * (q[at][:, None, :] @ state)[:, 0])
+        states.append(xp.swapaxes(state, 1, 2))
+    y = xp.stack(outputs) if outputs else xp.zeros((0, heads, v.shape[2]), dtype=np.float32)
+    return narrow(y.reshape((*query.shape[:-2], heads, v.shape[2])), query.dtype), xp.ascontiguousarray(xp.stack(states))
+
+
+def _unpack(xp: Namespace, packed: Array, state: Array) -> tuple[Array, Array, Array]:
+    """Returns query, key and value of (..., all of them), whose sizes the state (batch, heads, value, key) tells."""
+    heads, value_size, key_size = state.shape[1:]
+    shared = (packed.shape[-1] - heads * value_size) // 2
+    parts = (packed[..., :shared], packed[..., shared : 2 * shared], packed[..., 2 * shared :])
+    sizes = (key_size, key_size, value_size)
+    q, k, v = (part.reshape((*part.shape[:-1], part.shape[-1] // size, size)) for part, size in zip(parts, sizes, strict=True))
+    return q, k, v
+
+
+def _open_gate(
+    xp: Namespace,
+    decay: Array | None,
+    a_log: Array | None,
+    dt_bias: Array | None,
+    lead: tuple[int, int],
+    activation: str,
+    bound: float,
+) -> Any:
+    """Returns the factors of the state, (tokens, heads, key size or 1)."""
+    if decay is None:
+        return None
+    tokens, heads = lead
+    raw = widen(decay).reshape((tokens, heads, decay.size // (tokens * heads) if decay.size else 1))
+    if activation != "none":
+        rate = xp.exp(a_log).reshape((heads, 1))
+        raw = raw if dt_bias is None else raw + dt_bias.reshape((heads, -1))
+        raw = np.float32(bound) * sigmoid_of(xp, rate * raw) if activation in ("sigmoid", "kda") else -rate * softplus_of(xp, raw)
+    return xp.exp(raw)

@@ -1,8 +1,9 @@
-"""Conv and ConvTranspose of any rank.
+"""Conv, ConvTranspose and pooling of any rank.
 
-Conv copies windows into columns (im2col, one slice per kernel position) and multiplies them with the weights (GEMM), a block of
-groups and output rows at a time, so that the columns stay near the caches. With NumPy, if outputs are few beside the channels,
-nothing is copied: each kernel position is a product with the padded image, read from another place, and the products are added.
+Conv copies windows into columns (im2col, one slice per kernel position) and multiplies them with the weights (GEMM), a block of groups
+and output rows at a time, so that the columns stay near the caches. With NumPy, if outputs are few beside the channels, nothing is
+copied: each kernel position is a product with the shifted padded image, and the products are added. Pooling passes once over the
+output per kernel position; pads hold a value that does not change the result.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.precision import Array, Namespace, narrow, widen
-from hetero_core.kernels.products import matmul, multiply
+from hetero_core.kernels.operators.reductions import reduce_max, reduce_mean
+from hetero_core.kernels.precision import Array, Namespace, matmul, multiply, narrow, widen
 from hetero_core.kernels.registry import FLOATS, kernel
-from hetero_core.kernels.sizes import product
-from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, Windows, count_slid, lay_windows
+from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, Windows, lay_windows
 
 # Measured on two cores with vgg19: 4 to 16 MiB are equal, whole images take 1.3 times as long.
 _COLUMN_BYTES = 8 << 20
@@ -28,12 +28,7 @@ _IMAGE_BYTES = 1 << 20
 _LEAST_CHANNELS = 16
 
 
-def count_convolved(x: Array, w: Array, *_: Any, **geometry: Any) -> int:
-    """The result, or the padded input where that is more."""
-    return count_slid(x, tuple(w.shape[2:]), int(w.shape[0]), **geometry) * int(x.itemsize)
-
-
-@kernel("Conv", since=(1, 11, 22), dtypes=FLOATS, count_bytes=count_convolved, **CONVOLVING)
+@kernel("Conv", since=(1, 11, 22), dtypes=FLOATS, **CONVOLVING)
 def conv(xp: Namespace, x: Array, w: Array, b: Array | None = None, *, group: int = 1, **geometry: Any) -> Array:
     """Returns the cross-correlation of x with w, plus b for each output channel.
 
@@ -131,31 +126,7 @@ def _convolve_shifted(x: Array, w: Array, windows: Windows) -> Array:
     return y
 
 
-def _count_spread(
-    x: Array,
-    w: Array,
-    *_: Any,
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    output_padding: tuple[int, ...] | None = None,
-    output_shape: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-    **__: Any,
-) -> int:
-    """The whole of it, from which pads are cut, or the shape that is asked for."""
-    rank = x.ndim - 2
-    ones = (1,) * rank
-    full = product(
-        stride * (size - 1) + more + (tap - 1) * dilation + 1
-        for stride, size, more, tap, dilation in zip(
-            strides or ones, x.shape[2:], output_padding or (0,) * rank, w.shape[2:], dilations or ones, strict=True
-        )
-    )
-    requested = product((output_shape or (0,))[-rank:])
-    return int(x.shape[0]) * int(w.shape[1]) * group * max(full, requested) * int(x.itemsize)
-
-
-@kernel("ConvTranspose", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS}, count_bytes=_count_spread)
+@kernel("ConvTranspose", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS})
 def conv_transpose(
     xp: Namespace,
     x: Array,
@@ -238,3 +209,114 @@ def _spread_filters(
         for index, (_, picked) in enumerate(part):
             y[(slice(None), slice(None), *picked)] += products[:, :, index]
     return y
+
+
+_ALL = (slice(None), slice(None))
+
+
+@kernel(
+    "MaxPool",
+    since=(1, 8, 10, 11, 12, 22),
+    dtypes=FLOATS | {"int8", "uint8"},
+    choices={"auto_pad": AUTO_PADS, "storage_order": (0, 1)},
+    shared=POOLING["shared"],
+    outputs=2,
+)
+def max_pool(
+    xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], storage_order: int = 0, output_count: int = 1, **geometry: Any
+) -> Array | tuple[Array, Array]:
+    """Returns the largest element of each window, and on demand its index in the flat input. Source: ONNX MaxPool-22."""
+    windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
+    padded = windows.pad(xp, x, np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf)
+    if output_count == 1:
+        return _find_largest(xp, padded, windows)
+    return _find_largest_indices(xp, padded, windows, storage_order)
+
+
+def _find_largest(xp: Namespace, padded: Array, windows: Windows) -> Array:
+    largest = None
+    for _, picked in windows.slices():
+        elements = padded[(*_ALL, *picked)]
+        largest = elements if largest is None else xp.maximum(largest, elements)
+    return largest
+
+
+def _find_largest_indices(xp: Namespace, padded: Array, windows: Windows, storage_order: int) -> tuple[Array, Array]:
+    """Returns the largest elements and their flat indices; the first one wins a tie, and an element wins against padding."""
+    batch, channels = padded.shape[:2]
+    numbered = xp.arange(prod(windows.sizes), dtype=np.int64)
+    numbered = numbered.reshape(windows.sizes[::-1]).T if storage_order else numbered.reshape(windows.sizes)
+    # -1 marks the border.
+    indices = windows.pad(xp, numbered[None, None], -1)
+    largest: Array = None
+    where: Array = None
+    for _, picked in windows.slices():
+        elements = padded[(*_ALL, *picked)]
+        places = indices[(*_ALL, *picked)]
+        if largest is None:
+            largest, where = elements, xp.broadcast_to(places, elements.shape)
+            continue
+        better = (elements > largest) | ((where < 0) & (places >= 0))
+        largest, where = xp.where(better, elements, largest), xp.where(better, places, where)
+    planes = xp.arange(batch * channels, dtype=np.int64).reshape((batch, channels, *(1,) * len(windows.sizes)))
+    return largest, where + planes * prod(windows.sizes)
+
+
+@kernel("AveragePool", since=(1, 7, 10, 11, 19, 22), dtypes=FLOATS, **POOLING)
+def average_pool(xp: Namespace, x: Array, *, count_include_pad: int = 0, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
+    """Returns the mean of each window over its elements, or with count_include_pad over elements and pads.
+
+    Positions beyond the pads, which ceil_mode adds, never count. Source: ONNX AveragePool-22.
+    """
+    windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
+    total = _add_windows(xp, windows.pad(xp, widen(x), 0), windows)
+    for axis, counts in enumerate(count_elements(windows, count_pads=bool(count_include_pad))):
+        shape = [1] * total.ndim
+        shape[2 + axis] = len(counts)
+        total = total / xp.asarray(counts, dtype=total.dtype).reshape(shape)
+    return narrow(total, x.dtype)
+
+
+def _add_windows(xp: Namespace, padded: Array, windows: Windows) -> Array:
+    total = xp.zeros((*padded.shape[:2], *windows.outputs), dtype=padded.dtype)
+    for _, picked in windows.slices():
+        total += padded[(*_ALL, *picked)]
+    return total
+
+
+def count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
+    """Returns for each axis how many elements each window averages; the count of a window is the product over the axes."""
+    counts = []
+    for size, taps, stride, dilation, (begin, end), outputs in zip(
+        windows.sizes, windows.kernel, windows.strides, windows.dilations, windows.pads, windows.outputs, strict=True
+    ):
+        low, high = (0, begin + size + end) if count_pads else (begin, begin + size)
+        counts.append([sum(low <= output * stride + tap * dilation < high for tap in range(taps)) for output in range(outputs)])
+    return counts
+
+
+@kernel("LpPool", since=(1, 2, 11, 18, 22), dtypes=FLOATS, **POOLING)
+def lp_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], p: float = 2, **geometry: Any) -> Array:
+    """Returns sum(|x|^p)^(1/p) of each window. Source: ONNX LpPool-22."""
+    windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
+    powers = xp.abs(widen(x)) ** p
+    return narrow(_add_windows(xp, windows.pad(xp, powers, 0), windows) ** (1 / p), x.dtype)
+
+
+@kernel("GlobalMaxPool", since=(1, 22), dtypes=FLOATS)
+def global_max_pool(xp: Namespace, x: Array) -> Array:
+    """Returns the largest element of each channel, as ReduceMax does. Source: ONNX GlobalMaxPool-22."""
+    return reduce_max(xp, x, tuple(range(2, x.ndim)), keepdims=True)
+
+
+@kernel("GlobalAveragePool", since=(1, 22), dtypes=FLOATS)
+def global_average_pool(xp: Namespace, x: Array) -> Array:
+    """Returns the mean of each channel. Source: ONNX GlobalAveragePool-22."""
+    return narrow(reduce_mean(xp, widen(x), tuple(range(2, x.ndim)), keepdims=True), x.dtype)
+
+
+@kernel("GlobalLpPool", since=(1, 2, 22), dtypes=FLOATS)
+def global_lp_pool(xp: Namespace, x: Array, *, p: float = 2) -> Array:
+    """Returns sum(|x|^p)^(1/p) of each channel. Source: ONNX GlobalLpPool-22."""
+    powers = xp.abs(widen(x)) ** p
+    return narrow(xp.sum(powers, axis=tuple(range(2, x.ndim)), keepdims=True) ** (1 / p), x.dtype)

@@ -1,11 +1,30 @@
-"""Reading by index: Gather, GatherElements, GatherND. Negative indices count from the end; one outside is an error on the host."""
+"""Reading, writing and selecting by index; ONNX Runtime's operators on axes and indices, and operators that ONNX took back.
+
+Negative indices count from the end; an index outside is an error on the host. Scatter operators copy their input first.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.kernels.precision import Array, Namespace, normalize_axis
-from hetero_core.kernels.registry import ANY, INDEX, INT64, kernel
+from hetero_core.kernels.operators.layout import pad_all, range_
+from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
+from hetero_core.kernels.registry import (
+    ANY,
+    BOOL,
+    COMPLEX,
+    FLOAT32,
+    INDEX,
+    INT32,
+    INT64,
+    NUMBERS,
+    STRING,
+    Dtypes,
+    kernel,
+    microsoft_kernel,
+)
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType, ValueType
 
 
 @kernel("Gather", since=(1, 11, 13), dtypes=(ANY, INDEX))
@@ -33,6 +52,7 @@ def grid_of(xp: Namespace, indices: Array, rank: int, axis: int) -> tuple[Array,
     return tuple(grid)
 
 
+@microsoft_kernel("GatherND", dtypes=(ANY, INDEX), without=("batch_dims",))
 @kernel("GatherND", since=(11, 12, 13), dtypes=(ANY, INT64))
 def gather_nd(xp: Namespace, x: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     """Returns the slices of x that the last axis of the indices addresses, batch by batch. Source: ONNX GatherND-13."""
@@ -47,3 +67,317 @@ def gather_nd(xp: Namespace, x: Array, indices: Array, *, batch_dims: int = 0) -
         shape[axis] = -1
         batches.append(xp.arange(x.shape[axis], dtype=np.int64).reshape(shape))
     return xp.asarray(x[(*batches, *coordinates)])
+
+
+_REDUCTION = ("none", "add", "mul", "max", "min")
+_DATA: Dtypes = NUMBERS | BOOL | COMPLEX | STRING
+
+
+def _refuse_reduction(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses what has no meaning: sums of strings, the greater of two complex numbers."""
+    reduction, data_type = node.attributes.get("reduction", "none"), input_types[0]
+    dtype = data_type.dtype if isinstance(data_type, TensorType) else None
+    if (dtype == "string" and reduction != "none") or (dtype in COMPLEX and reduction in ("max", "min")):
+        return f"reduction '{reduction}' of {node.operator} is not defined for {dtype}"
+    return None
+
+
+@kernel("Scatter", since=(9, 11), dtypes=(ANY, INDEX, ANY))
+@kernel("ScatterElements", since=(11, 13), dtypes=(ANY, INDEX, ANY))
+def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0) -> Array:
+    """Returns x with the updates written at the positions that the indices name. Source: ONNX ScatterElements-13."""
+    y = x.copy()
+    y[grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim))] = updates
+    return y
+
+
+@kernel(
+    "ScatterElements", since=(16, 18), dtypes=(_DATA, INDEX, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction
+)
+def scatter_reduced_elements(
+    xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
+) -> Array:
+    """Returns x with the updates written, or combined with what lies there. Source: ONNX ScatterElements-18."""
+    grid = grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim))
+    return _write(xp, x, grid, updates, reduction)
+
+
+@kernel("ScatterND", since=(11, 13), dtypes=(ANY, INT64, ANY), without=("reduction",))
+@kernel("ScatterND", since=(16, 18), dtypes=(_DATA, INT64, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction)
+def scatter_nd(xp: Namespace, x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
+    """Returns x with the addressed slices replaced, or combined with what lies there. Source: ONNX ScatterND-18."""
+    return _write(xp, x, _coordinates(xp, x, indices), updates, reduction)
+
+
+def _wrap(xp: Namespace, indices: Array, size: int) -> Array:
+    return xp.where(indices < 0, indices + size, indices)
+
+
+def _coordinates(xp: Namespace, x: Array, indices: Array) -> tuple[Array, ...]:
+    return tuple(_wrap(xp, indices[..., axis], x.shape[axis]) for axis in range(indices.shape[-1]))
+
+
+def _write(xp: Namespace, x: Array, where: tuple[Array, ...], updates: Array, reduction: str) -> Array:
+    y = widen(x.copy())
+    if reduction == "none":
+        y[where] = widen(updates)
+        return narrow(y, x.dtype)
+    function = {"add": xp.add, "mul": xp.multiply, "max": xp.maximum, "min": xp.minimum}[reduction]
+    function.at(y, where, widen(updates))
+    return narrow(y, x.dtype)
+
+
+@kernel("TensorScatter", since=(24,), dtypes=(ANY, ANY, INT64), host=(2,), choices={"mode": ("linear", "circular")})
+def tensor_scatter(
+    xp: Namespace, past: Array, update: Array, write_indices: Array | None = None, *, axis: int = -2, mode: str = "linear"
+) -> Array:
+    """Returns the cache with the update written along the axis from each batch's index on. Source: ONNX TensorScatter-24."""
+    resolved = normalize_axis(axis, past.ndim)
+    length, count = past.shape[resolved], update.shape[resolved]
+    starts = [0] * past.shape[0] if write_indices is None else [int(start) for start in write_indices]
+    present = past.copy()
+    ahead = (slice(None),) * (resolved - 1)
+    for item, start in enumerate(starts):
+        if mode == "linear" and start + count > length:
+            raise ValueError(f"batch {item} writes {count} steps from {start} into an axis of {length}")
+        for step in range(count):
+            present[(item, *ahead, (start + step) % length)] = update[(item, *ahead, step)]
+    return present
+
+
+@kernel("ArgMax", since=(1, 11), dtypes=NUMBERS, without=("select_last_index",))
+@kernel("ArgMax", since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
+def arg_max(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+    """Returns the position of the first (or last) largest element along the axis. Source: ONNX ArgMax-13."""
+    return _find_extreme(xp, xp.argmax, x, axis, keepdims, select_last_index)
+
+
+@kernel("ArgMin", since=(1, 11), dtypes=NUMBERS, without=("select_last_index",))
+@kernel("ArgMin", since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
+def arg_min(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+    """Returns the position of the first (or last) smallest element along the axis. Source: ONNX ArgMin-13."""
+    return _find_extreme(xp, xp.argmin, x, axis, keepdims, select_last_index)
+
+
+def _find_extreme(xp: Namespace, search: Array, x: Array, axis: int, keepdims: int, last: int) -> Array:
+    wide = widen(x)
+    resolved = normalize_axis(axis, x.ndim)
+    positions = search(xp.flip(wide, axis=resolved) if last else wide, axis=resolved)
+    positions = xp.asarray(x.shape[resolved] - 1 - positions if last else positions, dtype=np.int64)
+    return xp.expand_dims(positions, resolved) if keepdims else positions
+
+
+@kernel("TopK", since=(10,), dtypes=(NUMBERS, INT64), host=(1,), outputs=2, without=("largest", "sorted"))
+@kernel("TopK", since=(11, 24), dtypes=(NUMBERS, INT64), host=(1,), choices={"largest": (0, 1), "sorted": (0, 1)}, outputs=2)
+def top_k(
+    xp: Namespace,
+    x: Array,
+    k: Array,
+    *,
+    axis: int = -1,
+    largest: int = 1,
+    sorted: int = 1,  # noqa: A002 - ONNX's name
+) -> tuple[Array, Array]:
+    """Returns the k largest (or smallest) elements along the axis in order, and their positions; the lower position wins a tie.
+
+    Without `sorted` any order is allowed; this one is sorted, too. Source: ONNX TopK-24.
+    """
+    return _sort_top(xp, x, integers_of(k)[0], axis, largest)
+
+
+@kernel("TopK", since=(1,), dtypes=NUMBERS, outputs=2)
+def top_k_by_attribute(xp: Namespace, x: Array, *, axis: int = -1, k: int) -> tuple[Array, Array]:
+    """Returns the k largest elements along the axis, and their positions. Source: ONNX TopK-1."""
+    return _sort_top(xp, x, k, axis, 1)
+
+
+def _sort_top(xp: Namespace, x: Array, k: int, axis: int, largest: int) -> tuple[Array, Array]:
+    resolved = normalize_axis(axis, x.ndim)
+    wide = widen(x)
+    if largest:
+        # A stable sort of the reversed axis, read backwards, keeps the lower position first among equals.
+        order = xp.argsort(xp.flip(wide, axis=resolved), axis=resolved, kind="stable")
+        order = x.shape[resolved] - 1 - xp.flip(order, axis=resolved)
+    else:
+        order = xp.argsort(wide, axis=resolved, kind="stable")
+    order = xp.asarray(order[(*(slice(None),) * resolved, slice(0, k))], dtype=np.int64)
+    return xp.take_along_axis(x, order, axis=resolved), order
+
+
+@kernel("NonZero", since=(9, 13), dtypes=NUMBERS | BOOL | COMPLEX)
+def non_zero(xp: Namespace, x: Array) -> Array:
+    """Returns the positions of all elements that are not zero, one column each, in row-major order. Source: ONNX NonZero-13."""
+    flags = (x != 0).reshape(-1)
+    positions = xp.asarray(xp.nonzero(flags)[0], dtype=np.int64)
+    if x.ndim == 0:
+        return xp.zeros((0, positions.shape[0]), dtype=np.int64)
+    return xp.stack(xp.unravel_index(positions, x.shape)).astype(np.int64)
+
+
+@kernel("Unique", since=(11, 28), dtypes=ANY, choices={"sorted": (0, 1)}, outputs=4, runs_on_host=True)
+def unique(
+    xp: Namespace,
+    x: Array,
+    *,
+    axis: int | None = None,
+    sorted: int = 1,  # noqa: A002 - ONNX's name
+) -> tuple[Array, ...]:
+    """Returns the distinct slices along the axis (or elements), first positions, inverse positions, and counts.
+
+    In ascending order, or in order of first appearance where sorted is 0. Source: ONNX Unique-28.
+    """
+    wide = widen(x)
+    _, first, inverse, counts = np.unique(wide, return_index=True, return_inverse=True, return_counts=True, axis=axis)
+    inverse = inverse.reshape(-1)
+    if not sorted:
+        order = np.argsort(first, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        first, inverse, counts = first[order], rank[inverse], counts[order]
+    values = np.take(x.reshape(-1) if axis is None else x, first, axis=0 if axis is None else axis)
+    return (values, *(np.asarray(part, dtype=np.int64) for part in (first, inverse, counts)))
+
+
+@microsoft_kernel("ExpandDims", dtypes=(ANY, INT32), host=(1,))
+def expand_dims(xp: Namespace, x: Array, axis: Array) -> Array:
+    """Returns x with a new axis of size 1."""
+    return xp.expand_dims(x, normalize_axis(integers_of(axis)[0], x.ndim + 1))
+
+
+@microsoft_kernel("UnfoldTensor", dtypes=ANY)
+def unfold_tensor(xp: Namespace, x: Array, *, dim: int = -1, size: int, step: int = 1) -> Array:
+    """Returns all slices of a size along an axis, in a new last axis."""
+    axis = normalize_axis(dim, x.ndim)
+    count = (x.shape[axis] - size) // step + 1
+    if count < 1:
+        raise ValueError(f"a slice of {size} does not fit an axis of {x.shape[axis]}")
+    indices = xp.arange(count)[:, None] * step + xp.arange(size)[None, :]
+    return xp.ascontiguousarray(xp.moveaxis(xp.take(x, indices, axis=axis), axis + 1, -1))
+
+
+@microsoft_kernel("CDist", dtypes=frozenset({"float32", "float64"}), choices={"metric": ("euclidean", "sqeuclidean")})
+def cdist(xp: Namespace, a: Array, b: Array, *, metric: str = "sqeuclidean") -> Array:
+    """Returns the (squared) Euclidean distance of each row of a to each row of b."""
+    squares = xp.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=-1)
+    return narrow(squares if metric == "sqeuclidean" else xp.sqrt(squares), a.dtype)
+
+
+@microsoft_kernel("Inverse", dtypes=frozenset({"float16", "float32", "float64"}))
+def inverse(xp: Namespace, x: Array) -> Array:
+    """Returns the inverse of each matrix."""
+    return narrow(xp.linalg.inv(widen(x)), x.dtype)
+
+
+@microsoft_kernel("Range", dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2))
+def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
+    """Returns the numbers from start up to limit by delta, 1 where it is absent."""
+    step = np.asarray(1, start.dtype) if delta is None else delta.reshape(())
+    return range_(xp, start.reshape(()), limit.reshape(()), step)
+
+
+@microsoft_kernel(
+    "Pad",
+    halves=(0,),
+    dtypes=(FLOAT32, INT64, FLOAT32),
+    host=(1,),
+    choices={"mode": ("constant", "edge", "reflect")},
+)
+def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:
+    """Returns x with a border."""
+    filler = None if value is None else value.reshape(())
+    return pad_all(xp, x, pads.reshape(-1), filler, mode=mode)
+
+
+@microsoft_kernel("Unique", dtypes=FLOAT32, outputs=3, runs_on_host=True)
+def microsoft_unique(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
+    """Returns the values in the order in which they come first, for each element where its value stands, and how often each occurs."""
+    values, first, places, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first, kind="stable")
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(order))
+    return values[order], ranks[places.reshape(x.shape)].astype(np.int64), counts[order].astype(np.int64)
+
+
+@microsoft_kernel("DynamicTimeWarping", dtypes=FLOAT32, runs_on_host=True)
+def dynamic_time_warping(xp: Namespace, x: Array) -> Array:
+    """Returns rows and columns of the cheapest path from corner to corner, by steps right, down or both.
+
+    x: (rows, columns) or (1, rows, columns).
+    """
+    costs = x.reshape(x.shape[-2:])
+    rows, columns = costs.shape
+    total = np.full((rows + 1, columns + 1), np.inf, np.float32)
+    total[0, 0] = 0
+    moves = np.full((rows + 1, columns + 1), -1, np.int8)
+    for column in range(1, columns + 1):
+        for row in range(1, rows + 1):
+            both, down, right = total[row - 1, column - 1], total[row - 1, column], total[row, column - 1]
+            move = 0 if both < down and both < right else 1 if down < both and down < right else 2
+            total[row, column] = (both, down, right)[move] + costs[row - 1, column - 1]
+            moves[row, column] = move
+    moves[0, :], moves[:, 0] = 2, 1
+    path = []
+    row, column = rows, columns
+    while row > 0 or column > 0:
+        path.append((row - 1, column - 1))
+        move = moves[row, column]
+        row, column = (row - 1, column - 1) if move == 0 else (row - 1, column) if move == 1 else (row, column - 1)
+    return np.asarray(path[::-1], np.int32).T.reshape(2, -1).copy()
+
+
+@kernel("Affine", since=(0,), dtypes=FLOAT32)
+def affine(xp: Namespace, x: Array, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
+    """Returns alpha x + beta."""
+    return np.float32(alpha) * x + np.float32(beta)
+
+
+@kernel("Scale", since=(0,), dtypes=FLOAT32)
+def scale(xp: Namespace, x: Array, *, scale: float = 1.0) -> Array:
+    """Returns scale x."""
+    return np.float32(scale) * x
+
+
+@kernel("ScaledTanh", since=(0,), dtypes=FLOAT32)
+def scaled_tanh(xp: Namespace, x: Array, *, alpha: float, beta: float) -> Array:
+    """Returns alpha tanh(beta x)."""
+    return np.float32(alpha) * xp.tanh(np.float32(beta) * x)
+
+
+@kernel("ParametricSoftplus", since=(0,), dtypes=FLOAT32)
+def parametric_softplus(xp: Namespace, x: Array, *, alpha: float, beta: float) -> Array:
+    """Returns alpha log(1 + exp(beta x))."""
+    return np.float32(alpha) * xp.logaddexp(np.float32(beta) * x, np.float32(0))
+
+
+@kernel("ImageScaler", since=(0,), dtypes=FLOAT32)
+def image_scaler(xp: Namespace, x: Array, *, bias: tuple[float, ...], scale: float = 1.0) -> Array:
+    """Returns scale x plus a bias for each channel."""
+    return np.float32(scale) * x + xp.asarray(bias, dtype=np.float32).reshape((-1, 1, 1))
+
+
+@kernel("Crop", since=(0,), dtypes=FLOAT32)
+def crop(xp: Namespace, x: Array, *, border: tuple[int, ...], scale: tuple[int, ...] = ()) -> Array:
+    """Returns the image without its border (left, top, right, bottom), or a piece of the size `scale` from left and top on."""
+    left, top, right, bottom = border
+    height, width = x.shape[2:]
+    lower, outer = (top + scale[0], left + scale[1]) if scale else (height - bottom, width - right)
+    if lower > height or outer > width or lower <= top or outer <= left:
+        raise ValueError(f"a crop to rows {top} to {lower} and columns {left} to {outer} leaves an image of {height} x {width}")
+    return x[:, :, top:lower, left:outer]
+
+
+@kernel("DynamicSlice", since=(0,), dtypes=(ANY, INDEX, INDEX, INDEX), host=(1, 2, 3))
+def dynamic_slice(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None) -> Array:
+    """Returns a slice; bounds beyond an axis are taken to its end."""
+    picked = [slice(None)] * x.ndim
+    places = range(len(starts)) if axes is None else integers_of(axes)
+    for axis, start, end in zip(places, integers_of(starts), integers_of(ends), strict=True):
+        picked[normalize_axis(axis, x.ndim)] = slice(start, end)
+    return x[tuple(picked)]
+
+
+@kernel("MemcpyFromHost", since=(0,), dtypes=ANY)
+@kernel("MemcpyToHost", since=(0,), dtypes=ANY)
+def copy_between_memories(xp: Namespace, x: Array) -> Array:
+    """Returns x."""
+    return x

@@ -1,4 +1,4 @@
-"""Shape and order: the elements stay the same, only where they lie changes. Many results are views of the input."""
+"""Shape, order and regions of tensors; tensors made from sizes; sequences and optionals. Many results are views of the input."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.precision import Array, Namespace, integers_of, normalize_axes, normalize_axis
-from hetero_core.kernels.registry import ANY, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, STRING, kernel
-from hetero_core.kernels.sizes import broadcast_sizes, product
+from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
+from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, STRING, kernel, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
@@ -96,28 +96,19 @@ def unsqueeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes) -> Array:
     return x.reshape(tuple(1 if axis in added else next(sizes) for axis in range(rank)))
 
 
-def _count_expanded(x: Array, shape: Array) -> int:
-    """The bytes of the view's elements, which exist only once a reader copies them."""
-    return product(broadcast_sizes(x.shape, integers_of(shape))) * int(x.itemsize)
-
-
-def _count_tiles(x: Array, repeats: Array, axis: Array | None = None) -> int:
-    return int(x.nbytes) * product(integers_of(repeats))
-
-
-@kernel("Expand", since=(8, 13), dtypes=(ANY, INT64), host=(1,), count_bytes=_count_expanded)
+@kernel("Expand", since=(8, 13), dtypes=(ANY, INT64), host=(1,))
 def expand(xp: Namespace, x: Array, shape: Array) -> Array:
     """Returns x broadcast together with a shape; a size of 1 there keeps x's. Source: ONNX Expand-13."""
     return xp.broadcast_to(x, np.broadcast_shapes(x.shape, integers_of(shape)))
 
 
-@kernel("Tile", since=(6, 13), dtypes=(ANY, INT64), host=(1,), count_bytes=_count_tiles)
+@kernel("Tile", since=(6, 13), dtypes=(ANY, INT64), host=(1,))
 def tile(xp: Namespace, x: Array, repeats: Array) -> Array:
     """Returns x repeated along each axis. Source: ONNX Tile-13."""
     return xp.tile(x, integers_of(repeats))
 
 
-@kernel("Tile", since=(1,), dtypes=(NOT_STRING, NUMBERS, NUMBERS), host=(1, 2), count_bytes=_count_tiles)
+@kernel("Tile", since=(1,), dtypes=(NOT_STRING, NUMBERS, NUMBERS), host=(1, 2))
 def tile_along_axis(xp: Namespace, x: Array, tiles: Array, axis: Array) -> Array:
     """Returns x repeated along one axis. Source: ONNX Tile-1."""
     repeats = [1] * x.ndim
@@ -137,7 +128,7 @@ def concat_first(xp: Namespace, *inputs: Array, axis: int = 1) -> Array:
     return xp.concatenate(inputs, axis=axis)
 
 
-@kernel("Split", since=(18,), dtypes=(ANY, INT64), host=(1,), outputs=None, counts_outputs=True)
+@kernel("Split", since=(18,), dtypes=(ANY, INT64), host=(1,), outputs=None)
 def split(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, num_outputs: int | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
@@ -150,7 +141,7 @@ def split(
     return _split(x, tuple(max(min(part, length - part * index), 0) for index in range(count)), axis)
 
 
-@kernel("Split", since=(13,), dtypes=(ANY, INT64), host=(1,), outputs=None, counts_outputs=True)
+@kernel("Split", since=(13,), dtypes=(ANY, INT64), host=(1,), outputs=None)
 def split_equally(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1
 ) -> tuple[Array, ...]:
@@ -158,7 +149,7 @@ def split_equally(
     return split_by_attribute(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
 
 
-@kernel("Split", since=(2, 11), dtypes=ANY, outputs=None, counts_outputs=True)
+@kernel("Split", since=(2, 11), dtypes=ANY, outputs=None)
 def split_by_attribute(
     xp: Namespace, x: Array, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
@@ -178,7 +169,7 @@ def _refuse_two_splits(node: Node, input_types: tuple[ValueType | None, ...]) ->
     return None
 
 
-@kernel("Split", since=(1,), dtypes=(ANY, FLOATS | INDEX), host=(1,), outputs=None, counts_outputs=True, refuse=_refuse_two_splits)
+@kernel("Split", since=(1,), dtypes=(ANY, FLOATS | INDEX), host=(1,), outputs=None, refuse=_refuse_two_splits)
 def split_by_either(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
@@ -260,3 +251,347 @@ def _count_sequence(sequence: list[Array], **_: Any) -> int:
 def concat_from_sequence(xp: Namespace, sequence: list[Array], *, axis: int, new_axis: int = 0) -> Array:
     """Returns the elements concatenated, or stacked along a new axis. Source: ONNX ConcatFromSequence-11."""
     return xp.stack(sequence, axis=axis) if new_axis else xp.concatenate(sequence, axis=axis)
+
+
+@kernel("Slice", since=(10, 11, 13), dtypes=(ANY, INDEX), host=(1, 2, 3, 4))
+def slice_(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
+    """Returns x[start:end:step] along the axes; ends are clamped, a negative step walks back. Source: ONNX Slice-13."""
+    begins, stops = integers_of(starts), integers_of(ends)
+    resolved = tuple(range(len(begins))) if axes is None else integers_of(axes)
+    strides = (1,) * len(begins) if steps is None else integers_of(steps)
+    return _slice(x, begins, stops, resolved, strides)
+
+
+@kernel("Slice", since=(1,), dtypes=ANY)
+def slice_by_attributes(
+    xp: Namespace, x: Array, *, axes: tuple[int, ...] | None = None, ends: tuple[int, ...], starts: tuple[int, ...]
+) -> Array:
+    """Returns x[start:end] along the axes. Source: ONNX Slice-1."""
+    return _slice(x, starts, ends, tuple(range(len(starts))) if axes is None else axes, (1,) * len(starts))
+
+
+def _slice(x: Array, begins: tuple[int, ...], stops: tuple[int, ...], axes: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    picked = [slice(None)] * x.ndim
+    for begin, stop, axis, stride in zip(begins, stops, axes, strides, strict=True):
+        resolved = normalize_axis(axis, x.ndim)
+        picked[resolved] = clamp(begin, stop, stride, x.shape[resolved])
+    return x[tuple(picked)]
+
+
+def clamp(begin: int, stop: int, stride: int, size: int) -> slice:
+    """Returns Python's slice of ONNX's bounds: negative ones count from the end once, then both are clamped to the axis."""
+    if stride == 0:
+        raise ValueError("a step of a slice is 0")
+    begin, stop = (bound + size if bound < 0 else bound for bound in (begin, stop))
+    if stride > 0:
+        return slice(min(max(begin, 0), size), min(max(stop, 0), size), stride)
+    begin, stop = min(max(begin, 0), size - 1), min(max(stop, -1), size - 1)
+    # Python would read a stop of -1 as the last element.
+    return slice(begin, None if stop < 0 else stop, stride)
+
+
+@kernel("Compress", since=(9, 11, 28), dtypes=(ANY, BOOL), host=(1,))
+def compress(xp: Namespace, x: Array, condition: Array, *, axis: int | None = None) -> Array:
+    """Returns the slices along the axis, or the elements, where the condition holds. Source: ONNX Compress-28."""
+    indices = xp.asarray(np.flatnonzero(condition).tolist(), dtype=np.int64)
+    return xp.take(x.reshape(-1) if axis is None else x, indices, axis=0 if axis is None else axis)
+
+
+@kernel("ReverseSequence", since=(10, 28), dtypes=(ANY, INT64), host=(1,), choices={"time_axis": (0, 1), "batch_axis": (0, 1)})
+def reverse_sequence(xp: Namespace, x: Array, sequence_lens: Array, *, batch_axis: int = 1, time_axis: int = 0) -> Array:
+    """Returns x with the first sequence_lens[i] steps of batch i reversed. Source: ONNX ReverseSequence-28."""
+    y = x.copy()
+    for item, length in enumerate(integers_of(sequence_lens)):
+        # The batch and time axes are 0 and 1, in either order.
+        ahead = (item, slice(length)) if batch_axis == 0 else (slice(length), item)
+        y[ahead] = x[ahead][::-1]
+    return y
+
+
+_TRIANGLES = BOOL | INT64 | {"float32", "float64"}
+
+
+@microsoft_kernel("Trilu", halves=(0,), dtypes=(_TRIANGLES, INT64), host=(1,), choices={"upper": (0, 1)})
+@kernel("Trilu", since=(14,), dtypes=(ANY, INT64), host=(1,), choices={"upper": (0, 1)})
+def trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
+    """Returns the upper or lower triangle of the last two axes, k diagonals off; the rest is 0. Source: ONNX Trilu-14."""
+    offset = 0 if k is None else integers_of(k)[0]
+    rows, columns = x.shape[-2:]
+    distance = xp.arange(columns).reshape((1, -1)) - xp.arange(rows).reshape((-1, 1))
+    mask = distance >= offset if upper else distance <= offset
+    return xp.where(mask, x, xp.zeros((), dtype=x.dtype))
+
+
+@kernel("CumSum", since=(11, 14), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
+def cumulative_sum(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    """Returns running sums along the axis; exclusive ones leave their own element out. Source: ONNX CumSum-14."""
+    wide = widen(x)
+    return _accumulate(xp, xp.cumsum, x, wide, integers_of(axis)[0], exclusive, reverse, 0)
+
+
+@kernel("CumProd", since=(26,), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
+def cumulative_product(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    """Returns running products along the axis; exclusive ones leave their own element out. Source: ONNX CumProd-26."""
+    wide = widen(x)
+    return _accumulate(xp, xp.cumprod, x, wide, integers_of(axis)[0], exclusive, reverse, 1)
+
+
+def _accumulate(
+    xp: Namespace, accumulate: Array, x: Array, wide: Array, axis: int, exclusive: int, reverse: int, neutral: int
+) -> Array:
+    ahead = (slice(None),) * normalize_axis(axis, x.ndim)
+    backward = (*ahead, slice(None, None, -1))
+    totals = wide[backward] if reverse else wide
+    totals = accumulate(totals, axis=axis, dtype=wide.dtype)
+    if exclusive:
+        first = xp.full_like(totals[(*ahead, slice(0, 1))], neutral)
+        totals = xp.concatenate([first, totals[(*ahead, slice(0, -1))]], axis=axis)
+    return narrow(totals[backward] if reverse else totals, x.dtype)
+
+
+_MODES = ("constant", "reflect", "edge")
+Pads = tuple[int, ...]
+
+
+@kernel(
+    "Pad",
+    since=(19, 21, 23, 24, 25),
+    dtypes=(ANY, INT64, ANY, INDEX),
+    host=(1, 3),
+    choices={"mode": (*_MODES, "wrap")},
+)
+@kernel("Pad", since=(18,), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES})
+def pad(
+    xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
+) -> Array:
+    """Returns x with a border on the axes; negative pads cut. Source: ONNX Pad-25."""
+    return _pad(xp, x, _spread_pads(integers_of(pads), axes, x.ndim), constant_value, mode)
+
+
+@kernel("Pad", since=(11, 13), dtypes=(ANY, INT64, ANY), host=(1,), choices={"mode": _MODES})
+def pad_all(xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, *, mode: str = "constant") -> Array:
+    """Returns x with a border on every axis; negative pads cut. Source: ONNX Pad-13."""
+    return _pad(xp, x, _spread_pads(integers_of(pads), None, x.ndim), constant_value, mode)
+
+
+@kernel("Pad", since=(2,), dtypes=FLOATS, choices={"mode": _MODES})
+def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Pads, value: float = 0.0) -> Array:
+    """Returns x with a border on every axis; negative pads cut. Source: ONNX Pad-2."""
+    return _pad(xp, x, _spread_pads(pads, None, x.ndim), xp.full((), value, dtype=x.dtype), mode)
+
+
+@kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES})
+def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Pads, value: float = 0.0) -> Array:
+    """Returns what Pad-2 returns; the attribute has another name. Source: ONNX Pad-1."""
+    return pad_by_attributes(xp, x, mode=mode, pads=paddings, value=value)
+
+
+def _spread_pads(pads: Pads, axes: Array | None, rank: int) -> list[tuple[int, int]]:
+    """Returns (begin, end) for every axis."""
+    named = tuple(range(rank)) if axes is None else normalize_axes(integers_of(axes), rank)
+    if len(pads) != 2 * len(named):
+        raise ValueError(f"{len(pads)} pads are given for {len(named)} axes")
+    spread = [(0, 0)] * rank
+    for index, axis in enumerate(named):
+        spread[axis] = (pads[index], pads[index + len(named)])
+    return spread
+
+
+def _pad(xp: Namespace, x: Array, pads: list[tuple[int, int]], value: Array | None, mode: str) -> Array:
+    # Cutting comes first: what was cut off is not mirrored or repeated.
+    y = x[tuple(slice(max(-begin, 0), size - max(-end, 0)) for size, (begin, end) in zip(x.shape, pads, strict=True))]
+    grown = [(max(begin, 0), max(end, 0)) for begin, end in pads]
+    if mode == "constant":
+        return _surround(xp, y, grown, value)
+    for axis, (begin, end) in enumerate(grown):
+        if begin or end:
+            sources = find_sources(y.shape[axis], begin, end, mode)
+            y = xp.take(y, xp.asarray(sources, dtype=np.int64), axis=axis)
+    return y
+
+
+def _surround(xp: Namespace, x: Array, pads: list[tuple[int, int]], value: Array | None) -> Array:
+    shape = tuple(size + begin + end for size, (begin, end) in zip(x.shape, pads, strict=True))
+    inner = tuple(slice(begin, begin + size) for size, (begin, _) in zip(x.shape, pads, strict=True))
+    if value is None:
+        y = xp.full(shape, "", dtype=object) if x.dtype.kind == "O" else xp.zeros(shape, dtype=x.dtype)
+    else:
+        y = xp.empty(shape, dtype=x.dtype)
+        y[...] = value.reshape(())
+    y[inner] = x
+    return y
+
+
+def find_sources(size: int, begin: int, end: int, mode: str) -> list[int]:
+    """Returns for each element of the padded axis the position that it is read from."""
+    if size == 0:
+        raise ValueError(f"an empty axis cannot be padded in mode {mode}")
+    positions = range(-begin, size + end)
+    if mode == "edge":
+        return [min(max(position, 0), size - 1) for position in positions]
+    if mode == "wrap":
+        return [position % size for position in positions]
+    # Reflection has the period 2 (size - 1); the border elements are not repeated.
+    period = max(2 * (size - 1), 1)
+    return [min(position % period, period - position % period) if size > 1 else 0 for position in positions]
+
+
+@kernel("CenterCropPad", since=(18,), dtypes=(ANY, INDEX), host=(1,))
+def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: tuple[int, ...] | None = None) -> Array:
+    """Returns the center of x in the wanted sizes, cut or surrounded by zeros. Source: ONNX CenterCropPad-18."""
+    named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
+    pads = [(0, 0)] * x.ndim
+    for axis, size in zip(named, integers_of(shape), strict=True):
+        missing = size - x.shape[axis]
+        # Both halves of a crop and of a pad begin with the smaller one.
+        begin = missing // 2 if missing >= 0 else -((-missing) // 2)
+        pads[axis] = (begin, missing - begin)
+    return _pad(xp, x, pads, None, "constant")
+
+
+_NUMBERS_OF_RANGE = frozenset({"float32", "float64", "int16", "int32", "int64"})
+
+
+@kernel("Range", since=(11,), dtypes=_NUMBERS_OF_RANGE, host=(0, 1, 2))
+def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
+    """Returns start, start + delta, ... below the limit (above it for a negative delta). Source: ONNX Range-11."""
+    first, end, step = (np.asarray(value).reshape(-1)[0] for value in (start, limit, delta))
+    if start.dtype.kind == "i":
+        # The same numbers in a third of the time, which a decoder takes for each token.
+        return xp.arange(int(first), int(end), int(step), dtype=start.dtype)
+    count = max(int(np.ceil((float(end) - float(first)) / float(step))), 0)
+    return xp.asarray(xp.arange(count).astype(start.dtype) * step + first, dtype=start.dtype)
+
+
+@kernel(
+    "Range",
+    since=(27,),
+    dtypes=_NUMBERS_OF_RANGE | {"float16", "bfloat16"},
+    host=(0, 1, 2),
+    choices={"stash_type": (1,)},
+)
+def range_stashed(xp: Namespace, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
+    """Returns what Range-11 returns; small floats are computed in float32. Source: ONNX Range-27."""
+    return range_(xp, widen(start), widen(limit), widen(delta)).astype(start.dtype)
+
+
+@kernel("ConstantOfShape", since=(9, 20, 21, 23, 24, 25), dtypes=INT64, host=(0,))
+def constant_of_shape(xp: Namespace, shape: Array, *, value: Any = None) -> Array:
+    """Returns a tensor of one value, float32 zero by default. Source: ONNX ConstantOfShape-25."""
+    fill = np.zeros(1, dtype=np.float32) if value is None else np.asarray(value).reshape(-1)
+    return xp.full(integers_of(shape), fill[0], dtype=fill.dtype)
+
+
+@kernel("EyeLike", since=(9, 22), dtypes=NOT_STRING)
+def eye_like(xp: Namespace, x: Array, *, dtype: int | None = None, k: int = 0) -> Array:
+    """Returns ones on the k-th diagonal of a matrix like x. Source: ONNX EyeLike-22."""
+    name = None if dtype is None else dtype_of_onnx(dtype)
+    return xp.eye(*x.shape, k=k, dtype=x.dtype if name is None else numpy_dtype(name))
+
+
+def _count_one_hot(indices: Array, depth: Array, values: Array, **_: Any) -> int:
+    """Returns the bytes of the result and of the comparison before it."""
+    return int(indices.size) * integers_of(depth)[0] * (1 + int(values.itemsize))
+
+
+@kernel("OneHot", since=(9, 11, 28), dtypes=(NUMBERS, NUMBERS, ANY), host=(1,), count_bytes=_count_one_hot)
+def one_hot(xp: Namespace, indices: Array, depth: Array, values: Array, *, axis: int = -1) -> Array:
+    """Returns values[1] where the new axis equals the index and values[0] elsewhere.
+
+    Negative indices count from the depth; those outside select nothing. Source: ONNX OneHot-28.
+    """
+    count = integers_of(depth)[0]
+    place = normalize_axis(axis, indices.ndim + 1)
+    shape = [1] * (indices.ndim + 1)
+    shape[place] = count
+    indices = indices.astype(np.int64)
+    wrapped = xp.expand_dims(xp.where(indices < 0, indices + count, indices), place)
+    hot = xp.arange(count, dtype=np.int64).reshape(shape) == wrapped
+    return xp.where(hot, values[1], values[0])
+
+
+_INDEX = (ANY, INDEX)
+
+
+@kernel("SequenceConstruct", since=(11,), dtypes=ANY)
+def sequence_construct(xp: Namespace, *inputs: Array) -> list[Array]:
+    """Returns the inputs as a sequence. Source: ONNX SequenceConstruct-11."""
+    return list(inputs)
+
+
+@kernel("SequenceEmpty", since=(11,), dtypes=ANY)
+def sequence_empty(xp: Namespace, *, dtype: int = 1) -> list[Array]:
+    """Returns a sequence without elements. Source: ONNX SequenceEmpty-11."""
+    return []
+
+
+@kernel("SequenceAt", since=(11,), dtypes=_INDEX, host=(1,))
+def sequence_at(xp: Namespace, sequence: list[Array], position: Array) -> Array:
+    """Returns one element; a negative position counts from the end. Source: ONNX SequenceAt-11."""
+    return sequence[integers_of(position)[0]]
+
+
+@kernel("SequenceErase", since=(11,), dtypes=_INDEX, host=(1,))
+def sequence_erase(xp: Namespace, sequence: list[Array], position: Array | None = None) -> list[Array]:
+    """Returns the sequence without one element, the last by default. Source: ONNX SequenceErase-11."""
+    index = len(sequence) - 1 if position is None else integers_of(position)[0]
+    if not -len(sequence) <= index < len(sequence):
+        raise ValueError(f"position {index} is outside of a sequence of {len(sequence)}")
+    index %= len(sequence)
+    return [*sequence[:index], *sequence[index + 1 :]]
+
+
+@kernel("SequenceInsert", since=(11,), dtypes=(ANY, ANY, INDEX), host=(2,))
+def sequence_insert(xp: Namespace, sequence: list[Array], tensor: Array, position: Array | None = None) -> list[Array]:
+    """Returns the sequence with a tensor before the position, at the end by default. Source: ONNX SequenceInsert-11."""
+    index = len(sequence) if position is None else integers_of(position)[0]
+    if not -len(sequence) <= index <= len(sequence):
+        raise ValueError(f"position {index} is outside of a sequence of {len(sequence)}")
+    index = index + len(sequence) if index < 0 else index
+    return [*sequence[:index], tensor, *sequence[index:]]
+
+
+@kernel("SequenceLength", since=(11,), dtypes=ANY, reads_shapes=True)
+def sequence_length(xp: Namespace, sequence: list[Array]) -> Array:
+    """Returns the number of elements. Source: ONNX SequenceLength-11."""
+    return xp.asarray(len(sequence), dtype=np.int64)
+
+
+@kernel("SplitToSequence", since=(11, 24), dtypes=_INDEX, host=(1,), choices={"keepdims": (0, 1)})
+def split_to_sequence(xp: Namespace, x: Array, split: Array | None = None, *, axis: int = 0, keepdims: int = 1) -> list[Array]:
+    """Returns slices along the axis: of size 1, of one size, or of the sizes given. Source: ONNX SplitToSequence-24."""
+    place = normalize_axis(axis, x.ndim)
+    ahead = (slice(None),) * place
+    length = x.shape[place]
+    if split is None and not keepdims:
+        return [xp.asarray(x[(*ahead, index)]) for index in range(length)]
+    if split is None or split.ndim == 0:
+        size = 1 if split is None else integers_of(split)[0]
+        sizes = [min(size, length - begin) for begin in range(0, length, size)]
+    else:
+        sizes = list(integers_of(split))
+    parts, begin = [], 0
+    for size in sizes:
+        parts.append(x[(*ahead, slice(begin, begin + size))])
+        begin += size
+    return parts
+
+
+@kernel("Optional", since=(15, 28), dtypes=ANY)
+def optional(xp: Namespace, value: Any = None, *, type: Any = None) -> Any:  # noqa: A002 - ONNX's name
+    """Returns the value as an optional, an absent one without it. Source: ONNX Optional-28."""
+    return value
+
+
+@kernel("OptionalGetElement", since=(15, 18, 28), dtypes=ANY)
+def optional_get_element(xp: Namespace, value: Any) -> Any:
+    """Returns the value of an optional. Source: ONNX OptionalGetElement-28."""
+    if value is None:
+        raise ValueError("the optional has no element")
+    return value
+
+
+@kernel("OptionalHasElement", since=(15, 18, 28), dtypes=ANY, reads_shapes=True)
+def optional_has_element(xp: Namespace, value: Any = None) -> Array:
+    """Returns whether the optional has a value. Source: ONNX OptionalHasElement-28."""
+    return xp.asarray(value is not None)

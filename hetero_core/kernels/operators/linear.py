@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from hetero_core.kernels.operators.legacy_arithmetic import align
-from hetero_core.kernels.precision import Array, Namespace, narrow, widen
-from hetero_core.kernels.products import multiply
+from hetero_core.kernels.operators.elementwise import align
+from hetero_core.kernels.precision import Array, Namespace, multiply, narrow, widen
 from hetero_core.kernels.registry import FLOATS, NUMBERS, kernel
 
 

@@ -1,17 +1,24 @@
-"""Features for models of ai.onnx.ml, numbers in and numbers out: Scaler, Normalizer, Binarizer, Imputer, ArrayFeatureExtractor, ...
+"""Features, encoders and maps of ai.onnx.ml.
 
-Scaler, Normalizer and FeatureVectorizer give float32 whatever they are given.
+Scaler, Normalizer and FeatureVectorizer return float32 for every input. Keys are looked up in turn, on the host. A map is a dict from
+Python integers or strings to Python numbers or strings; it lives on the host.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isnan
+from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.ml_scores import NUMERIC, InputTypes, as_rows
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.kernels.operators.ml_models import NUMERIC, InputTypes, as_rows
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import INT64, STRING, ml_kernel
+from hetero_core.kernels.registry import FLOAT32, INT64, STRING, Dtypes, ml_kernel
+from hetero_core.network.graph import Node
+from hetero_core.network.types import MapType, TensorType, ValueType
 
 
 @ml_kernel("Scaler", since=(1,), dtypes=NUMERIC)
@@ -87,3 +94,272 @@ def array_feature_extractor(xp: Namespace, x: Array, y: Array) -> Array:
     """Returns the elements of the last axis at the indices y; of a vector, one row. Source: ONNX ArrayFeatureExtractor-1."""
     picked = xp.take(x, y.reshape(-1), axis=-1)
     return picked.reshape((1, -1)) if x.ndim == 1 else picked
+
+
+_LABELS: Dtypes = frozenset({"string", "int64", "float32"})
+_TENSOR_LABELS: Dtypes = _LABELS | {"int32", "int16", "float64"}
+_NAN = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """The value for each key and for a key that is not there, and the NumPy type of the results."""
+
+    value_of_key: Mapping[Any, Any]
+    default: Any
+    dtype: np.dtype[Any]
+
+
+def _build_lookup(keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: Any) -> Lookup:
+    """Returns the table.
+
+    Raises: ValueError for keys and values of other numbers, or one key with two values, on which engines differ.
+    """
+    if len(keys) != len(values):
+        raise ValueError(f"has {len(keys)} keys and {len(values)} values")
+    table: dict[Any, Any] = {}
+    for key, value in zip(keys, values, strict=True):
+        folded = _NAN if key != key else key
+        if folded in table and table[folded] != value:
+            raise ValueError(f"has two values for key {key!r}")
+        table[folded] = value
+    return Lookup(table, default, np.dtype(dtype))
+
+
+def _look_up(lookup: Lookup, x: Array) -> Array:
+    results = [lookup.value_of_key.get(_NAN if key != key else key, lookup.default) for key in x.reshape(-1).tolist()]
+    return np.asarray(results, dtype=lookup.dtype).reshape(x.shape)
+
+
+def _choose_one(kinds: Mapping[str, Any], what: str) -> tuple[str, Any]:
+    lists = {name: value for name, value in kinds.items() if value is not None}
+    if len(lists) != 1:
+        raise ValueError(f"needs one list of {what}, has {len(lists)}")
+    return next(iter(lists.items()))
+
+
+def _prepare_label_encoder(
+    xp: Namespace,
+    input_types: InputTypes,
+    *,
+    default_float: float = -0.0,
+    default_int64: int = -1,
+    default_string: str = "_Unused",
+    default_tensor: Any = None,
+    keys_floats: tuple[float, ...] | None = None,
+    keys_int64s: tuple[int, ...] | None = None,
+    keys_strings: tuple[str, ...] | None = None,
+    keys_tensor: Any = None,
+    values_floats: tuple[float, ...] | None = None,
+    values_int64s: tuple[int, ...] | None = None,
+    values_strings: tuple[str, ...] | None = None,
+    values_tensor: Any = None,
+) -> Lookup:
+    _, keys = _choose_one({"floats": keys_floats, "int64s": keys_int64s, "strings": keys_strings, "tensor": keys_tensor}, "keys")
+    kind, values = _choose_one(
+        {"floats": values_floats, "int64s": values_int64s, "strings": values_strings, "tensor": values_tensor}, "values"
+    )
+    if kind != "tensor":
+        default, dtype = {
+            "floats": (default_float, np.float32),
+            "int64s": (default_int64, np.int64),
+            "strings": (default_string, object),
+        }[kind]
+        return _build_lookup(_list_elements(keys), values, default, dtype)
+    if default_tensor is None:
+        default = {"f": default_float, "i": default_int64, "O": default_string}[values.dtype.kind]
+    else:
+        default = default_tensor.reshape(-1)[0]
+    return _build_lookup(_list_elements(keys), _list_elements(values), default, values.dtype)
+
+
+def _list_elements(values: Any) -> Sequence[Any]:
+    return values.reshape(-1).tolist() if isinstance(values, np.ndarray) else values
+
+
+def _refuse_nan(node: Node, input_types: InputTypes) -> str | None:
+    if any(key != key for key in node.attributes.get("keys_floats", ())):
+        return f"{node.operator} has a NaN among its keys, which version 2 leaves open"
+    return None
+
+
+@ml_kernel("LabelEncoder", since=(4,), dtypes=_TENSOR_LABELS, runs_on_host=True, prepare=_prepare_label_encoder)
+@ml_kernel(
+    "LabelEncoder",
+    since=(2,),
+    dtypes=_LABELS,
+    runs_on_host=True,
+    prepare=_prepare_label_encoder,
+    without=("default_tensor", "keys_tensor", "values_tensor"),
+    refuse=_refuse_nan,
+)
+def label_encoder(xp: Namespace, x: Array, *, prepared: Lookup) -> Array:
+    """Returns the value of each key, the default for others; a NaN is a key like any other. Source: ONNX LabelEncoder-4."""
+    return _look_up(prepared, x)
+
+
+Pair = tuple[Lookup, Lookup]
+"""From strings to integers, and back."""
+
+
+def _prepare_label_encoder_1(
+    xp: Namespace,
+    input_types: InputTypes,
+    *,
+    classes_strings: tuple[str, ...],
+    default_int64: int = -1,
+    default_string: str = "_Unused",
+) -> Pair:
+    places = range(len(classes_strings))
+    return (
+        _build_lookup(classes_strings, places, default_int64, np.int64),
+        _build_lookup(places, classes_strings, default_string, object),
+    )
+
+
+def _prepare_category_mapper(
+    xp: Namespace,
+    input_types: InputTypes,
+    *,
+    cats_int64s: tuple[int, ...],
+    cats_strings: tuple[str, ...],
+    default_int64: int = -1,
+    default_string: str = "_Unused",
+) -> Pair:
+    return (
+        _build_lookup(cats_strings, cats_int64s, default_int64, np.int64),
+        _build_lookup(cats_int64s, cats_strings, default_string, object),
+    )
+
+
+@ml_kernel("LabelEncoder", since=(1,), dtypes=frozenset({"string", "int64"}), runs_on_host=True, prepare=_prepare_label_encoder_1)
+@ml_kernel("CategoryMapper", since=(1,), dtypes=frozenset({"string", "int64"}), runs_on_host=True, prepare=_prepare_category_mapper)
+def category_mapper(xp: Namespace, x: Array, *, prepared: Pair) -> Array:
+    """Returns integers for strings, and strings for integers. Source: ONNX LabelEncoder-1, CategoryMapper-1."""
+    return _look_up(prepared[0] if x.dtype == object else prepared[1], x)
+
+
+def _prepare_one_hot_encoder(
+    xp: Namespace, input_types: InputTypes, *, cats_int64s: tuple[int, ...] = (), cats_strings: tuple[str, ...] = (), zeros: int = 1
+) -> tuple[Lookup, int, bool]:
+    if bool(cats_int64s) == bool(cats_strings):
+        raise ValueError("needs its categories either as integers or as strings")
+    categories: tuple[Any, ...] = cats_int64s or cats_strings
+    lookup = _build_lookup(categories, range(len(categories)), -1, np.int64)
+    return lookup, len(categories), bool(zeros)
+
+
+@ml_kernel("OneHotEncoder", since=(1,), dtypes=NUMERIC | STRING, runs_on_host=True, prepare=_prepare_one_hot_encoder)
+def one_hot_encoder(xp: Namespace, x: Array, *, prepared: tuple[Lookup, int, bool]) -> Array:
+    """Returns float32 (*x, categories): 1 at the category; floats are truncated first. Source: ONNX OneHotEncoder-1.
+
+    Raises: ValueError for an unknown category where zeros is 0.
+    """
+    lookup, count, allows_unknown = prepared
+    places = _look_up(lookup, x.astype(np.int64) if x.dtype.kind == "f" else x)
+    if not allows_unknown and (places < 0).any():
+        raise ValueError(f"category {x[places < 0][0]!r} is unknown, and zeros is 0")
+    return (places[..., None] == np.arange(count)).astype(np.float32)
+
+
+Map = dict[Any, Any]
+
+
+def _prepare_zip_map(
+    xp: Namespace, input_types: InputTypes, *, classlabels_int64s: tuple[int, ...] = (), classlabels_strings: tuple[str, ...] = ()
+) -> tuple[int | str, ...]:
+    if bool(classlabels_int64s) == bool(classlabels_strings):
+        raise ValueError("needs its keys either as integers or as strings")
+    return classlabels_int64s or classlabels_strings
+
+
+@ml_kernel("ZipMap", since=(1,), dtypes=FLOAT32, runs_on_host=True, prepare=_prepare_zip_map)
+def zip_map(xp: Namespace, x: Array, *, prepared: tuple[int | str, ...]) -> list[Map]:
+    """Returns one map for each row of x, from the keys to its elements. Source: ONNX ZipMap-1."""
+    rows = x.reshape((1, -1)) if x.ndim == 1 else x
+    if rows.shape[1] != len(prepared):
+        raise ValueError(f"x has {rows.shape[1]} columns for {len(prepared)} keys")
+    return [dict(zip(prepared, row, strict=True)) for row in rows.tolist()]
+
+
+_CASTS: Mapping[str, Any] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
+
+
+def _refuse_texts(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses what only one engine defines: how numbers are spelled, and what fills a sparse vector of texts."""
+    if node.attributes.get("cast_to", "TO_FLOAT") != "TO_STRING":
+        return None
+    input_type = input_types[0]
+    value = input_type.value if isinstance(input_type, MapType) else None
+    if node.attributes.get("map_form", "DENSE") == "SPARSE":
+        return f"{node.operator} does not say what stands for absent strings in map_form SPARSE"
+    if not (isinstance(value, TensorType) and value.dtype == "string"):
+        return f"{node.operator} does not say how numbers are written for cast_to TO_STRING"
+    return None
+
+
+@ml_kernel(
+    "CastMap",
+    since=(1,),
+    dtypes=FLOAT32 | {"string"},
+    choices={"cast_to": tuple(_CASTS), "map_form": ("DENSE", "SPARSE")},
+    runs_on_host=True,
+    takes_maps=True,
+    refuse=_refuse_texts,
+)
+def cast_map(xp: Namespace, x: Map, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Array:
+    """Returns the values (1, values) in order of their keys, or (1, max_map) with each at its key. Source: ONNX CastMap-1.
+
+    Raises: ValueError for a key outside of max_map, or a text that is no number.
+    """
+    dtype = np.dtype(_CASTS[cast_to])
+    convert: Callable[[Any], Any] = str if dtype.kind == "O" else float
+    if map_form == "DENSE":
+        return np.asarray([[convert(x[key]) for key in sorted(x)]], dtype=dtype).reshape((1, -1))
+    y = np.zeros((1, max_map), dtype=dtype)
+    for key, value in x.items():
+        if not 0 <= key < max_map:
+            raise ValueError(f"key {key} of the map is outside of max_map {max_map}")
+        y[0, key] = convert(value)
+    return y
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The words in order, and the type and zero of the results."""
+
+    words: tuple[int | str, ...]
+    dtype: np.dtype[Any]
+    zero: float | str
+
+
+def _prepare_dict_vectorizer(
+    xp: Namespace,
+    input_types: InputTypes,
+    *,
+    int64_vocabulary: tuple[int, ...] = (),
+    string_vocabulary: tuple[str, ...] = (),
+) -> Vocabulary:
+    if bool(int64_vocabulary) == bool(string_vocabulary):
+        raise ValueError("needs its vocabulary either as integers or as strings")
+    input_type = input_types[0]
+    if not (isinstance(input_type, MapType) and isinstance(input_type.value, TensorType) and input_type.value.dtype is not None):
+        raise ValueError("needs to know the element type of its map")
+    dtype = numpy_dtype(input_type.value.dtype)
+    return Vocabulary(int64_vocabulary or string_vocabulary, dtype, "" if dtype.kind == "O" else 0)
+
+
+@ml_kernel(
+    "DictVectorizer",
+    since=(1,),
+    dtypes=frozenset({"int64", "string", "float32", "float64"}),
+    runs_on_host=True,
+    takes_maps=True,
+    prepare=_prepare_dict_vectorizer,
+)
+def dict_vectorizer(xp: Namespace, x: Map, *, prepared: Vocabulary) -> Array:
+    """Returns the values (1, words) in the order of the vocabulary, zero or "" for absent ones. Source: ONNX DictVectorizer-1.
+
+    The row is ONNX Runtime's; ONNX writes a vector. Both pass over keys that are not in the vocabulary.
+    """
+    return np.asarray([[x.get(word, prepared.zero) for word in prepared.words]], dtype=prepared.dtype)

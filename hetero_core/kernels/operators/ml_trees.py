@@ -1,28 +1,259 @@
 """Tree ensembles of ai.onnx.ml: TreeEnsemble-5, and TreeEnsembleRegressor and TreeEnsembleClassifier before it.
 
-`ml_forests` builds the tables; here all rows walk down all trees at once, one level a step.
+All trees are one list of nodes and leaves, built on the host once; all rows walk down all trees at once, one level a step. A leaf's two
+ways lead back to it, so that early rows wait. Attributes that make no forest raise ValueError.
+
+ONNX leaves open the meaning of a forest of two classes that weighs only one of them, as gradient boosting and binary forests do. The
+kernel does what ONNX Runtime and the reference evaluator agree on: weights of the first class id are scores of the second class; without
+a transform, and without a negative weight, they are probabilities. The rest is refused. The label has the greatest score, the first of
+equals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.ml_forests import Forest, Leaves, Nodes, build_forest, gather_leaf_weights, link_nodes
-from hetero_core.kernels.operators.ml_scores import (
+from hetero_core.kernels.operators.ml_models import (
     NUMERIC,
     POST_TRANSFORMS,
     UNREAD_HITRATES,
     InputTypes,
     as_rows,
     read_floats,
+    read_labels,
     refuse_transform,
     transform_scores,
 )
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import ml_kernel
+
+_MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
+# A gibibyte of float64: no number in a small file makes the query of a network take more.
+_LARGEST_TABLE = 2**27
+Place = dict[tuple[int, int], int]
+"""(tree, node) -> place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """One entry for each place on the host; `true_places` and `false_places` may lead to places behind the last node, the leaves."""
+
+    features: Array
+    modes: Array
+    splits: Array
+    true_places: Array
+    false_places: Array
+    missing_is_true: Array
+    members: Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """One entry for each weight: the place of its leaf, its target, its value."""
+
+    places: Array
+    targets: Array
+    weights: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """The forest as arrays of the device. `depth` is the longest way in steps; `weights` has a row for each leaf, row 0 has none."""
+
+    roots: Array
+    depth: int
+    modes_used: tuple[int, ...]
+    features: Array
+    modes: Array
+    splits: Array
+    true_places: Array
+    false_places: Array
+    missing_is_true: Array
+    members: Array
+    member_rows: Array
+    weight_rows: Array
+    weights: Array
+    has_weight: Array
+    base_values: Array
+    aggregate: str
+    post_transform: str
+
+
+def link_nodes(
+    tree_ids: Sequence[int],
+    node_ids: Sequence[int],
+    features: Sequence[int],
+    modes: Sequence[str],
+    splits: Array,
+    true_ids: Sequence[int],
+    false_ids: Sequence[int],
+    missing_is_true: Sequence[int],
+) -> tuple[Nodes, tuple[int, ...], Place]:
+    """Returns nodes with places instead of ids, the root of each tree (its first node), and the place of each id."""
+    count = len(tree_ids)
+    lists = {"nodes_nodeids": node_ids, "nodes_featureids": features, "nodes_modes": modes, "nodes_values": splits,
+             "nodes_truenodeids": true_ids, "nodes_falsenodeids": false_ids}  # fmt: skip
+    for name, values in lists.items():
+        if len(values) != count:
+            raise ValueError(f"has {len(values)} {name} for {count} nodes")
+    place_of_node: Place = {}
+    roots: dict[int, int] = {}
+    for place, (tree, node) in enumerate(zip(tree_ids, node_ids, strict=True)):
+        if (tree, node) in place_of_node:
+            raise ValueError(f"has node {node} of tree {tree} twice")
+        place_of_node[tree, node] = place
+        roots.setdefault(tree, place)
+    numbers = np.empty(count, dtype=np.int64)
+    true_places, false_places = np.arange(count), np.arange(count)
+    for place, mode in enumerate(modes):
+        numbers[place] = 0
+        if mode == "LEAF":
+            continue
+        if mode not in _MODES[:-1]:
+            raise ValueError(f"has a node of mode '{mode}'")
+        numbers[place] = _MODES.index(mode)
+        tree = tree_ids[place]
+        for ids, places in ((true_ids, true_places), (false_ids, false_places)):
+            if (tree, ids[place]) not in place_of_node:
+                raise ValueError(f"leads from node {node_ids[place]} of tree {tree} to node {ids[place]}, which it does not have")
+            places[place] = place_of_node[tree, ids[place]]
+    tracks = np.asarray(missing_is_true or (0,) * count, dtype=bool)
+    nodes = Nodes(
+        np.asarray(features, dtype=np.int64), numbers, splits.astype(np.float64), true_places, false_places, tracks, [()] * count
+    )
+    return nodes, tuple(roots.values()), place_of_node
+
+
+def gather_leaf_weights(
+    place_of_node: Place, tree_ids: Sequence[int], node_ids: Sequence[int], targets: Sequence[int], weights: Array
+) -> Leaves:
+    """Returns the weights with the places of their nodes."""
+    if not len(tree_ids) == len(node_ids) == len(targets) == len(weights):
+        raise ValueError(f"has {len(tree_ids)} trees, {len(node_ids)} nodes and {len(targets)} targets for {len(weights)} weights")
+    missing = [pair for pair in zip(tree_ids, node_ids, strict=True) if pair not in place_of_node]
+    if missing:
+        raise ValueError(f"gives a weight to node {missing[0][1]} of tree {missing[0][0]}, which it does not have")
+    places = [place_of_node[pair] for pair in zip(tree_ids, node_ids, strict=True)]
+    return Leaves(np.asarray(places, dtype=np.int64), np.asarray(targets, dtype=np.int64), weights.astype(np.float64))
+
+
+def build_forest(
+    xp: Namespace,
+    nodes: Nodes,
+    leaves: Leaves,
+    *,
+    roots: Sequence[int],
+    targets: int,
+    base_values: Sequence[float],
+    aggregate: str,
+    post_transform: str,
+) -> Forest:
+    """Returns the tables on the device."""
+    count = len(nodes.features)
+    places = max(count, int(leaves.places.max(initial=-1)) + 1)
+    _check_lengths(nodes, leaves, count, targets)
+    if len(base_values) not in (0, targets):
+        raise ValueError(f"has {len(base_values)} base values for {targets} targets")
+    true_places, false_places = (_extend(ways, np.arange(places)) for ways in (nodes.true_places, nodes.false_places))
+    depth = _measure_depth(true_places, false_places, np.asarray(roots, dtype=np.int64))
+    weight_rows, weights, has_weight = _tabulate_weights(leaves, places, targets, aggregate)
+    member_rows, members = _tabulate_members(nodes.members, places)
+    upload = {
+        "roots": (np.asarray(roots), np.int64),
+        "features": (_extend(nodes.features, np.zeros(places)), np.int64),
+        "modes": (_extend(nodes.modes, np.zeros(places)), np.int64),
+        "splits": (_extend(nodes.splits, np.zeros(places)), np.float64),
+        "true_places": (true_places, np.int64),
+        "false_places": (false_places, np.int64),
+        "missing_is_true": (_extend(nodes.missing_is_true, np.zeros(places)), bool),
+        "member_rows": (member_rows, np.int64),
+        "members": (members, np.float64),
+        "weight_rows": (weight_rows, np.int64),
+        "weights": (weights, np.float64),
+        "has_weight": (has_weight, bool),
+        "base_values": (np.asarray(base_values if len(base_values) else (0.0,) * targets), np.float64),
+    }
+    # As lists, because no device takes a host array by accident.
+    arrays = {name: xp.asarray(values.tolist(), dtype=dtype) for name, (values, dtype) in upload.items()}
+    return Forest(
+        depth=depth,
+        modes_used=tuple(sorted({int(mode) for mode in nodes.modes})),
+        aggregate=aggregate,
+        post_transform=post_transform,
+        **arrays,
+    )
+
+
+def _extend(values: Array, whole: Array) -> Array:
+    """Returns the values of the nodes, followed by those of the places behind them."""
+    return np.concatenate([values, whole[len(values) :].astype(values.dtype)])
+
+
+def _check_lengths(nodes: Nodes, leaves: Leaves, count: int, targets: int) -> None:
+    for what, values in {"modes": nodes.modes, "splits": nodes.splits, "flags": nodes.missing_is_true}.items():
+        if len(values) != count:
+            raise ValueError(f"has {len(values)} {what} for {count} nodes")
+    if count and not 0 <= nodes.modes.min() <= nodes.modes.max() < len(_MODES):
+        raise ValueError(f"has a node of mode {int(nodes.modes.max())}")
+    if count and nodes.features.min() < 0:
+        raise ValueError(f"reads feature {int(nodes.features.min())}")
+    if targets < 1 or (len(np.unique(leaves.places)) + 1) * targets > _LARGEST_TABLE:
+        raise ValueError(
+            f"has {targets} targets for {len(leaves.weights)} weights; a table of them may have {_LARGEST_TABLE} elements"
+        )
+    if len(leaves.targets) != len(leaves.weights):
+        raise ValueError(f"has {len(leaves.targets)} targets for {len(leaves.weights)} weights")
+    if len(leaves.targets) and not 0 <= leaves.targets.min() <= leaves.targets.max() < targets:
+        raise ValueError(f"gives a weight to target {int(leaves.targets.max())} of {targets}")
+
+
+def _measure_depth(true_places: Array, false_places: Array, roots: Array) -> int:
+    """Returns after how many steps every way has ended."""
+    count = len(true_places)
+    for places in (true_places, false_places, roots):
+        if len(places) and not 0 <= places.min() <= places.max() < count:
+            raise ValueError(f"leads to place {int(places.max())} of {count}")
+    reached = np.unique(roots)
+    for depth in range(count + 1):
+        following = np.unique(np.concatenate([true_places[reached], false_places[reached]]))
+        following = following[(true_places[following] != following) | (false_places[following] != following)]
+        if not len(following):
+            return depth + 1
+        reached = following
+    raise ValueError("leads from a node back to itself")
+
+
+def _tabulate_weights(leaves: Leaves, places: int, targets: int, aggregate: str) -> tuple[Array, Array, Array]:
+    """Returns the row of each place, and the rows: weights (rows, targets) and which of them are given."""
+    owners, rows = np.unique(leaves.places, return_inverse=True)
+    weight_rows = np.zeros(places, dtype=np.int64)
+    weight_rows[owners] = np.arange(len(owners)) + 1
+    start = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
+    combine: Any = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
+    weights = np.full((len(owners) + 1, targets), start)
+    has_weight = np.zeros(weights.shape, dtype=bool)
+    combine.at(weights, (rows + 1, leaves.targets), leaves.weights)
+    has_weight[rows + 1, leaves.targets] = True
+    return weight_rows, np.where(has_weight, weights, 0.0), has_weight
+
+
+def _tabulate_members(members: Sequence[Sequence[float]], places: int) -> tuple[Array, Array]:
+    """Returns the row of each place in a table of sets, filled up with NaN, which equals nothing."""
+    lists: list[Sequence[float]] = [()]
+    member_rows = np.zeros(places, dtype=np.int64)
+    for place, values in enumerate(members):
+        if len(values):
+            member_rows[place] = len(lists)
+            lists.append(values)
+    table = np.full((len(lists), max(len(values) for values in lists) or 1), np.nan)
+    for row, values in enumerate(lists):
+        table[row, : len(values)] = values
+    return member_rows, table
+
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
@@ -214,3 +445,99 @@ def _prepare_regressor(
 def tree_ensemble_regressor(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
     """Returns what TreeEnsemble-5 does, plus the base values, as float32. Source: ONNX TreeEnsembleRegressor-3."""
     return _finish(xp, prepared, x).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierForest:
+    """A forest, its labels, and what the score of the second class says of the first: "" where both have their own."""
+
+    forest: Forest
+    labels: Array
+    opposite: str
+
+
+def _prepare_classifier(
+    xp: Namespace,
+    input_types: InputTypes,
+    *,
+    base_values: tuple[float, ...] = (),
+    base_values_as_tensor: Any = None,
+    class_ids: tuple[int, ...],
+    class_nodeids: tuple[int, ...],
+    class_treeids: tuple[int, ...],
+    class_weights: tuple[float, ...] = (),
+    class_weights_as_tensor: Any = None,
+    classlabels_int64s: tuple[int, ...] = (),
+    classlabels_strings: tuple[str, ...] = (),
+    nodes_falsenodeids: tuple[int, ...],
+    nodes_featureids: tuple[int, ...],
+    nodes_missing_value_tracks_true: tuple[int, ...] = (),
+    nodes_modes: tuple[str, ...],
+    nodes_nodeids: tuple[int, ...],
+    nodes_treeids: tuple[int, ...],
+    nodes_truenodeids: tuple[int, ...],
+    nodes_values: tuple[float, ...] = (),
+    nodes_values_as_tensor: Any = None,
+    post_transform: str = "NONE",
+) -> ClassifierForest:
+    labels = read_labels(classlabels_int64s, classlabels_strings)
+    nodes, roots, place_of_node = link_nodes(
+        nodes_treeids, nodes_nodeids, nodes_featureids, nodes_modes, read_floats(nodes_values, nodes_values_as_tensor, "nodes_values"),
+        nodes_truenodeids, nodes_falsenodeids, nodes_missing_value_tracks_true,
+    )  # fmt: skip
+    weights = read_floats(class_weights, class_weights_as_tensor, "class_weights")
+    bases = read_floats(base_values, base_values_as_tensor, "base_values")
+    opposite = _choose_opposite(labels, class_ids, weights, bases, post_transform)
+    forest = build_forest(
+        xp,
+        nodes,
+        gather_leaf_weights(place_of_node, class_treeids, class_nodeids, class_ids, weights),
+        roots=roots,
+        targets=1 if opposite else len(labels),
+        base_values=bases,
+        aggregate="SUM",
+        post_transform=post_transform,
+    )
+    return ClassifierForest(forest, labels, opposite)
+
+
+def _choose_opposite(labels: Array, class_ids: tuple[int, ...], weights: Array, bases: Array, post_transform: str) -> str:
+    """Returns how the first of two classes follows from the only score: "complement", "negative", or "" where each has its own.
+
+    Raises: ValueError for what engines read in different ways.
+    """
+    if len(labels) == 1:
+        raise ValueError("has one class label, and ONNX does not say what the other class is")
+    if len(labels) > 2 or len(set(class_ids)) != 1:
+        return ""
+    if class_ids[0] != 0:
+        raise ValueError("weighs the second of two classes alone, which engines read in different ways")
+    if len(bases) > 1:
+        raise ValueError("has two base values for the one class that it weighs, which engines read in different ways")
+    if post_transform == "LOGISTIC":
+        return "negative"
+    if post_transform == "NONE" and (weights >= 0).all():
+        return "complement"
+    raise ValueError(
+        f"weighs one of two classes with negative weights or {post_transform}, which engines read in different ways; "
+        "they agree on LOGISTIC, and on NONE without negative weights"
+    )
+
+
+@ml_kernel(
+    "TreeEnsembleClassifier",
+    since=(1, 3),
+    dtypes=NUMERIC,
+    choices={"post_transform": POST_TRANSFORMS},
+    outputs=2,
+    runs_on_host=True,
+    prepare=_prepare_classifier,
+    unread=UNREAD_HITRATES,
+)
+def tree_ensemble_classifier(xp: Namespace, x: Array, *, prepared: ClassifierForest) -> tuple[Array, Array]:
+    """Returns the label of each row and, float32, the scores of all classes. Source: ONNX TreeEnsembleClassifier-3."""
+    scores = aggregate_trees(xp, prepared.forest, as_rows(xp, x))
+    if prepared.opposite:
+        scores = np.concatenate([-scores if prepared.opposite == "negative" else 1 - scores, scores], axis=1)
+    transformed = transform_scores(xp, scores, prepared.forest.post_transform)
+    return prepared.labels[scores.argmax(axis=1)], transformed.astype(np.float32)

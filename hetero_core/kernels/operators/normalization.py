@@ -1,13 +1,22 @@
-"""Normalization: statistics are taken in float32 or wider, with the population variance; the result is rounded once."""
+"""Normalization, also fused with its neighbours as ONNX Runtime has it.
+
+Statistics are taken in float32 or wider, with the population variance; the result is rounded once.
+"""
 
 from __future__ import annotations
 
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.operators.reductions import reduce_mean
 from hetero_core.kernels.precision import Array, Namespace, narrow, normalize_axes, normalize_axis, widen
-from hetero_core.kernels.registry import FLOAT32, FLOATS, kernel
+from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, INT32, SMALL_FLOATS, kernel, microsoft_kernel
+from hetero_core.network.graph import Node
+from hetero_core.network.types import ValueType
 
 # The stash types that are implemented: float and double.
 _STASH = {"stash_type": (1, 11)}
@@ -233,3 +242,246 @@ def normalize_channels(xp: Namespace, x: Array, *, across_channels: int = 0, nor
     axes = tuple(axis for axis in range(x.ndim) if across_channels or axis != 1)
     mean, variance = _take_statistics(xp, x, axes)
     return (x - mean) / (xp.sqrt(variance) + x.dtype.type(1e-9)) if normalize_variance else x - mean
+
+
+def normalize_rows(xp: Namespace, x: Array, epsilon: float) -> tuple[Array, Array, Array]:
+    """Returns (x - mean) / sqrt(variance + epsilon) over the last axis, the mean, and the inverse deviation."""
+    mean = xp.mean(x, axis=-1, keepdims=True)
+    centered = x - mean
+    inverse = 1 / xp.sqrt(xp.mean(centered * centered, axis=-1, keepdims=True) + x.dtype.type(epsilon))
+    return centered * inverse, mean, inverse
+
+
+def scale_rows(xp: Namespace, x: Array, epsilon: float) -> tuple[Array, Array]:
+    """Returns x / sqrt(mean(x^2) + epsilon) over the last axis, and the inverse root."""
+    inverse = 1 / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(epsilon))
+    return x * inverse, inverse
+
+
+@microsoft_kernel("SkipLayerNormalization", dtypes=FLOATS, outputs=4)
+def skip_layer_normalization(
+    xp: Namespace,
+    x: Array,
+    skip: Array,
+    gamma: Array,
+    beta: Array | None = None,
+    bias: Array | None = None,
+    *,
+    epsilon: float = 1e-12,
+) -> tuple[Array, Array, Array, Array]:
+    """Returns the normalized sum of x, skip and bias, scaled and shifted; mean, inverse deviation and the sum itself."""
+    total = _add_skip(x, skip, bias)
+    normalized, mean, inverse = normalize_rows(xp, total, epsilon)
+    y = normalized * widen(gamma)
+    if beta is not None:
+        y = y + widen(beta)
+    return narrow(y, x.dtype), narrow(mean, np.float32), narrow(inverse, np.float32), narrow(total, x.dtype)
+
+
+def _add_skip(x: Array, skip: Array, bias: Array | None) -> Array:
+    total = widen(x) + widen(skip)
+    return total if bias is None else total + widen(bias)
+
+
+@microsoft_kernel("SkipSimplifiedLayerNormalization", dtypes=FLOATS, outputs=4)
+def skip_simplified_layer_normalization(
+    xp: Namespace, x: Array, skip: Array, gamma: Array, bias: Array | None = None, *, epsilon: float = 1e-12
+) -> tuple[Array, Array, Array, Array]:
+    """Returns the sum of x, skip and bias divided by its root mean square, scaled; 0, the inverse root and the sum itself."""
+    total = _add_skip(x, skip, bias)
+    normalized, inverse = scale_rows(xp, total, epsilon)
+    y = narrow(normalized * widen(gamma), x.dtype)
+    return y, xp.zeros(inverse.shape, dtype=np.float32), narrow(inverse, np.float32), narrow(total, x.dtype)
+
+
+@kernel("SimplifiedLayerNormalization", since=(0,), dtypes=FLOATS, choices={"stash_type": (1,)}, outputs=2)
+def simplified_layer_normalization(
+    xp: Namespace, x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> tuple[Array, Array]:
+    """Returns x / sqrt(mean(x^2) + epsilon) * scale over the axes from `axis` on, and the inverse root as float32."""
+    axes = tuple(range(normalize_axis(axis, x.ndim), x.ndim))
+    wide = widen(x)
+    inverse = 1 / xp.sqrt(xp.mean(wide * wide, axis=axes, keepdims=True) + wide.dtype.type(epsilon))
+    y = wide * inverse * widen(scale).reshape(x.shape[axes[0] :] if scale.size > 1 else ())
+    return narrow(y, scale.dtype), narrow(inverse, numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
+
+
+@microsoft_kernel(
+    "EmbedLayerNormalization",
+    halves=(0, 2),
+    dtypes=(INT32, INT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, INT32, INT32),
+    choices={"mask_index_type": (0, 1)},
+    outputs=3,
+)
+def embed_layer_normalization(
+    xp: Namespace,
+    input_ids: Array,
+    segment_ids: Array | None,
+    word_embedding: Array,
+    position_embedding: Array,
+    segment_embedding: Array | None,
+    gamma: Array,
+    beta: Array,
+    mask: Array | None = None,
+    position_ids: Array | None = None,
+    *,
+    epsilon: float = 1e-12,
+    mask_index_type: int = 0,
+) -> tuple[Array, Array, Array]:
+    """Returns the normalized sum of the embeddings of words, positions and segments, how many of a row the mask lets pass, the sum."""
+    total = xp.take(word_embedding, input_ids, axis=0)
+    steps = input_ids.shape[1]
+    total = total + (position_embedding[:steps] if position_ids is None else xp.take(position_embedding, position_ids, axis=0))
+    if segment_embedding is not None and segment_ids is not None:
+        total = total + xp.take(segment_embedding, segment_ids, axis=0)
+    y = normalize_rows(xp, total, epsilon)[0] * gamma + beta
+    return y, _count_mask(xp, mask, input_ids), total
+
+
+def _count_mask(xp: Namespace, mask: Array | None, input_ids: Array) -> Array:
+    if mask is None:
+        return xp.zeros((input_ids.shape[0],), dtype=np.int32)
+    return xp.sum(mask == 1, axis=1).astype(np.int32)
+
+
+def _refuse_half_segments(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses segments without their embedding, its scale or its zero point."""
+    present = [index < len(node.inputs) and bool(node.inputs[index]) for index in (1, 4, 10, 15)]
+    return None if all(present) or not any(present) else f"{node.operator} has some of the four inputs of segments, not all"
+
+
+@microsoft_kernel(
+    "QEmbedLayerNormalization",
+    dtypes=(INT32, INT32, *(BYTES,) * 5, INT32, *(FLOAT32,) * 5, *(BYTES,) * 5),
+    outputs=2,
+    refuse=_refuse_half_segments,
+)
+def qembed_layer_normalization(
+    xp: Namespace,
+    input_ids: Array,
+    segment_ids: Array | None,
+    word_embedding: Array,
+    position_embedding: Array,
+    segment_embedding: Array | None,
+    gamma: Array,
+    beta: Array,
+    mask: Array | None,
+    word_scale: Array,
+    position_scale: Array,
+    segment_scale: Array | None,
+    gamma_scale: Array,
+    beta_scale: Array,
+    word_zero_point: Array,
+    position_zero_point: Array,
+    segment_zero_point: Array | None,
+    gamma_zero_point: Array,
+    beta_zero_point: Array,
+    *,
+    epsilon: float = 1e-12,
+) -> tuple[Array, Array]:
+    """Returns what EmbedLayerNormalization returns, of quantized tables."""
+    steps = input_ids.shape[1]
+    total = _restore(xp.take(word_embedding, input_ids, axis=0), word_scale, word_zero_point)
+    total = total + _restore(position_embedding[:steps], position_scale, position_zero_point)
+    if segment_embedding is not None and segment_ids is not None:
+        total = total + _restore(xp.take(segment_embedding, segment_ids, axis=0), segment_scale, segment_zero_point)
+    y = normalize_rows(xp, total, epsilon)[0] * _restore(gamma, gamma_scale, gamma_zero_point)
+    return y + _restore(beta, beta_scale, beta_zero_point), _count_mask(xp, mask, input_ids)
+
+
+def _restore(x: Array, scale: Array, zero_point: Array) -> Array:
+    return (x.astype(np.float32) - zero_point.reshape(()).astype(np.float32)) * scale.reshape(())
+
+
+_MIXED = (SMALL_FLOATS, SMALL_FLOATS)
+
+
+@microsoft_kernel("BranchwiseRMSNorm", dtypes=_MIXED)
+def branchwise_rms_norm(
+    xp: Namespace, x: Array, scale: Array | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
+) -> Array:
+    """Returns each branch divided by its root mean square.
+
+    x: (..., branches, size), or (..., branches * size) with num_branches; scale: (branches, size), flat, or (size).
+    """
+    branches = x.reshape((*x.shape[:-1], num_branches, x.shape[-1] // num_branches)) if num_branches else x
+    y = scale_rows(xp, widen(branches), epsilon)[0]
+    if scale is not None:
+        size = branches.shape[-1]
+        y = y * widen(scale).reshape((-1, size) if scale.size != size else (size,))
+    return narrow(y, x.dtype).reshape(x.shape)
+
+
+@microsoft_kernel("GatedRMSNorm", dtypes=SMALL_FLOATS, choices={"activation": ("silu", "swish", "sigmoid")})
+def gated_rms_norm(xp: Namespace, x: Array, scale: Array, gate: Array, *, activation: str = "silu", epsilon: float = 1e-5) -> Array:
+    """Returns x / rms(x) * scale * activation(gate), by groups as long as scale."""
+    groups = widen(x).reshape((*x.shape[:-1], x.shape[-1] // scale.shape[0], scale.shape[0]))
+    normalized = (scale_rows(xp, groups, epsilon)[0] * widen(scale)).reshape(x.shape)
+    wide = widen(gate)
+    factor = sigmoid_of(xp, wide)
+    return narrow(normalized * (factor if activation == "sigmoid" else wide * factor), x.dtype)
+
+
+@microsoft_kernel("EngramGate", dtypes=frozenset({"float32", "float16"}), outputs=2)
+def engram_gate(
+    xp: Namespace,
+    key: Array,
+    query: Array,
+    value: Array,
+    key_norm_scale: Array,
+    query_norm_scale: Array,
+    conv_norm_scale: Array | None = None,
+    *,
+    epsilon: float = 1e-5,
+    output_count: int = 1,
+) -> Any:
+    """Returns gate * value for each stream, with gate = sigmoid(sign(d) sqrt(max(|d|, 1e-6))) and d the scaled product of key and query.
+
+    key, query: (batch, steps, streams, size); value: (batch, steps, size).
+    """
+    keys = scale_rows(xp, widen(key), epsilon)[0] * widen(key_norm_scale)
+    queries = scale_rows(xp, widen(query), epsilon)[0] * widen(query_norm_scale)
+    root = np.float32(np.sqrt(key.shape[-1]))
+    product = xp.sum(keys * queries, axis=-1, keepdims=True) / root
+    strength = xp.sqrt(xp.maximum(xp.abs(product), np.float32(1e-6)))
+    gate = sigmoid_of(xp, xp.where(product < 0, -strength, xp.where(product > 0, strength, product * 0)))
+    gated = gate * xp.expand_dims(widen(value), 2)
+    y = narrow(gated, key.dtype)
+    if output_count == 1 or conv_norm_scale is None:
+        return y
+    return y, narrow(scale_rows(xp, gated, epsilon)[0] * widen(conv_norm_scale), key.dtype)
+
+
+@microsoft_kernel("HyperConnectionPreMix", dtypes=_MIXED)
+def hyper_connection_pre_mix(
+    xp: Namespace, streams: Array, pre_mix: Array, *, num_branches: int = 0, reduction_scale: float = 1.0
+) -> Array:
+    """Returns reduction_scale times the sum of the streams, each times its gate."""
+    grouped = streams.reshape((*streams.shape[:-1], num_branches, streams.shape[-1] // num_branches)) if num_branches else streams
+    y = xp.sum(widen(grouped) * _shape_gate(widen(pre_mix), grouped), axis=-2) * np.float32(reduction_scale)
+    return narrow(y, streams.dtype)
+
+
+def _shape_gate(gate: Array, grouped: Array) -> Array:
+    """Returns gates (..., streams, 1) or (..., streams, size)."""
+    if gate.ndim == grouped.ndim:
+        return gate
+    return gate.reshape((*grouped.shape[:-1], gate.shape[-1] // grouped.shape[-2]))
+
+
+@microsoft_kernel("HyperConnectionPostMix", dtypes=(SMALL_FLOATS,) * 4)
+def hyper_connection_post_mix(
+    xp: Namespace, streams: Array, block_output: Array, post_mix: Array, stream_mix: Array | None = None, *, num_branches: int = 0
+) -> Array:
+    """Returns the streams mixed by stream_mix, plus the block's output times each stream's gate."""
+    grouped = streams.reshape((*streams.shape[:-1], num_branches, streams.shape[-1] // num_branches)) if num_branches else streams
+    wide = widen(grouped)
+    mixed = wide if stream_mix is None else xp.matmul(xp.swapaxes(widen(stream_mix), -1, -2), wide)
+    y = mixed + _shape_gate(widen(post_mix), grouped) * xp.expand_dims(widen(block_output), -2)
+    return narrow(y, streams.dtype).reshape(streams.shape)
+
+
+@microsoft_kernel("GatedAdd", dtypes=frozenset({"float32", "float16"}))
+def gated_add(xp: Namespace, x: Array, y: Array, gate: Array) -> Array:
+    """Returns x + y * gate, the product rounded first. Source: ONNX Runtime, com.microsoft.GatedAdd-1, plain mode."""
+    return x + narrow(widen(y) * widen(gate), x.dtype)

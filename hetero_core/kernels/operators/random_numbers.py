@@ -12,7 +12,6 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, NUMBERS, kernel
-from hetero_core.kernels.sizes import product
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -41,11 +40,7 @@ def _refuse_untold(node: Node, input_types: tuple[ValueType | None, ...]) -> str
     return f"{node.operator} draws floats and has no dtype, and its input is {dtype}"
 
 
-def _count_drawn(*, shape: tuple[int, ...], dtype: int = 1, **_: Any) -> int:
-    return product(shape) * int(_target(dtype, np.dtype(np.float32)).itemsize)
-
-
-@kernel("RandomNormal", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES, count_bytes=_count_drawn)
+@kernel("RandomNormal", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES)
 def random_normal(
     xp: Namespace, *, dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None, shape: tuple[int, ...]
 ) -> Array:
@@ -53,7 +48,7 @@ def random_normal(
     return xp.asarray(_make_generator(xp, seed).normal(mean, scale, shape)).astype(_target(dtype, np.float32))
 
 
-@kernel("RandomUniform", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES, count_bytes=_count_drawn)
+@kernel("RandomUniform", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES)
 def random_uniform(
     xp: Namespace, *, dtype: int = 1, high: float = 1.0, low: float = 0.0, seed: float | None = None, shape: tuple[int, ...]
 ) -> Array:
@@ -84,11 +79,7 @@ def bernoulli(xp: Namespace, x: Array, *, dtype: int | None = None, seed: float 
     return (drawn < widen(x)).astype(_target(dtype, x.dtype))
 
 
-def _count_samples(x: Array, *, dtype: int = 6, sample_size: int = 1, **_: Any) -> int:
-    return int(x.shape[0]) * sample_size * int(_target(dtype, np.dtype(np.int32)).itemsize)
-
-
-@kernel("Multinomial", since=(7, 22), dtypes=FLOATS, choices={"dtype": (6, 7)}, count_bytes=_count_samples)
+@kernel("Multinomial", since=(7, 22), dtypes=FLOATS, choices={"dtype": (6, 7)})
 def multinomial(xp: Namespace, x: Array, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Array:
     """Returns class indices drawn by unnormalized log-probabilities (batch, classes). Source: ONNX Multinomial-22."""
     wide = widen(x)

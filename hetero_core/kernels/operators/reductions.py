@@ -1,4 +1,4 @@
-"""Reductions: one formula each, registered twice, with the axes as attribute (older opsets) and as host input (newer ones).
+"""Reductions, Softmax and its kin, and losses.
 
 Small floats are summed in float32; integers keep their type and wrap.
 """
@@ -10,8 +10,8 @@ from math import prod
 
 import numpy as np
 
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, widen
-from hetero_core.kernels.registry import BOOL, INT64, NUMBERS, Dtypes, kernel
+from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
+from hetero_core.kernels.registry import BOOL, FLOATS, INDEX, INT64, NUMBERS, Dtypes, kernel
 
 Axes = tuple[int, ...]
 Formula = Callable[[Namespace, Array, Axes, bool], Array]
@@ -144,3 +144,93 @@ def _register(op_type: str, formula: Formula, by_attribute: tuple[int, ...], by_
 
 for _row in _REDUCTIONS:
     _register(*_row)
+
+
+def softmax_of(xp: Namespace, x: Array, axis: int) -> Array:
+    """Returns exp(x - max) / sum(exp(x - max)) in x's own type; an array without elements as it is."""
+    if x.size == 0:
+        return x
+    exponentials = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
+    return exponentials / xp.sum(exponentials, axis=axis, keepdims=True)
+
+
+def log_softmax_of(xp: Namespace, x: Array, axis: int) -> Array:
+    """Returns x - max - log(sum(exp(x - max))) in x's own type; an array without elements as it is."""
+    if x.size == 0:
+        return x
+    shifted = x - xp.max(x, axis=axis, keepdims=True)
+    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
+
+
+def _hardmax_of(xp: Namespace, x: Array, axis: int) -> Array:
+    """Returns 1 at the first maximum and 0 elsewhere; an array without elements as it is."""
+    if x.size == 0:
+        return x
+    first = xp.expand_dims(xp.argmax(x, axis=axis), axis)
+    shape = [1] * x.ndim
+    shape[axis] = x.shape[axis]
+    return (xp.arange(x.shape[axis]).reshape(shape) == first).astype(x.dtype)
+
+
+_FORMULAS: tuple[tuple[str, Callable[[Namespace, Array, int], Array]], ...] = (
+    ("Softmax", softmax_of),
+    ("LogSoftmax", log_softmax_of),
+    ("Hardmax", _hardmax_of),
+)
+
+
+def _register_softmax(op_type: str, formula: Callable[[Namespace, Array, int], Array]) -> None:
+    @kernel(op_type, since=(13,), dtypes=FLOATS)
+    def compute_along_axis(xp: Namespace, x: Array, *, axis: int = -1) -> Array:
+        return narrow(formula(xp, widen(x), normalize_axis(axis, x.ndim)), x.dtype)
+
+    @kernel(op_type, since=(1, 11), dtypes=FLOATS)
+    def compute_flattened(xp: Namespace, x: Array, *, axis: int = 1) -> Array:
+        if x.size == 0:
+            return x
+        # The old operator sees a matrix: all axes before `axis` are rows, all others one column axis. `axis` may equal the rank.
+        first = axis if axis >= 0 else axis + x.ndim
+        if not 0 <= first <= x.ndim:
+            raise ValueError(f"axis {axis} is outside of rank {x.ndim}")
+        rows = widen(x).reshape(prod(x.shape[:first]), -1)
+        return narrow(formula(xp, rows, 1), x.dtype).reshape(x.shape)
+
+
+for _op_type, _formula in _FORMULAS:
+    _register_softmax(_op_type, _formula)
+
+
+_DTYPES = (FLOATS, INDEX, FLOATS)
+_REDUCTION = {"reduction": ("none", "mean", "sum")}
+
+
+@kernel("NegativeLogLikelihoodLoss", since=(12, 13, 22), dtypes=_DTYPES, choices=_REDUCTION)
+def negative_log_likelihood_loss(
+    xp: Namespace, x: Array, target: Array, weight: Array | None = None, *, ignore_index: int | None = None, reduction: str = "mean"
+) -> Array:
+    """Returns -weight[target] * x[target], or its sum, or its mean by weight. Source: ONNX NegativeLogLikelihoodLoss-22."""
+    return narrow(_lose(xp, widen(x), target, weight, ignore_index, reduction), x.dtype)
+
+
+@kernel("SoftmaxCrossEntropyLoss", since=(12, 13), dtypes=_DTYPES, choices=_REDUCTION, outputs=2)
+def softmax_cross_entropy_loss(
+    xp: Namespace, x: Array, target: Array, weight: Array | None = None, *, ignore_index: int | None = None, reduction: str = "mean"
+) -> tuple[Array, Array]:
+    """Returns the loss of log(softmax(x)), and that logarithm. Source: ONNX SoftmaxCrossEntropyLoss-13."""
+    logarithm = log_softmax_of(xp, widen(x), 1)
+    loss = _lose(xp, logarithm, target, weight, ignore_index, reduction)
+    return narrow(loss, x.dtype), narrow(logarithm, x.dtype)
+
+
+def _lose(xp: Namespace, x: Array, target: Array, weight: Array | None, ignore_index: int | None, reduction: str) -> Array:
+    """Returns the loss of log-probabilities x: (batch, classes, *sizes) for targets (batch, *sizes); an ignored target weighs 0."""
+    counted = xp.ones(target.shape, dtype=bool) if ignore_index is None else target != ignore_index
+    classes = xp.where(counted, target, target.dtype.type(0))
+    picked = xp.squeeze(xp.take_along_axis(x, xp.expand_dims(classes, 1), axis=1), axis=1)
+    weights = xp.ones(target.shape, dtype=x.dtype) if weight is None else xp.take(widen(weight).astype(x.dtype), classes, axis=0)
+    weights = xp.where(counted, weights, weights.dtype.type(0))
+    losses = -picked * weights
+    if reduction == "none":
+        return losses
+    total = xp.sum(losses)
+    return xp.asarray(total / xp.sum(weights) if reduction == "mean" else total)

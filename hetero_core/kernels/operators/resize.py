@@ -16,7 +16,6 @@ import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, widen
 from hetero_core.kernels.registry import ANY, FLOATS, INT64, kernel
-from hetero_core.kernels.sizes import product
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -73,37 +72,10 @@ def _refuse_resize(node: Node, input_types: tuple[ValueType | None, ...]) -> str
     return None
 
 
-def _count_resized(
-    x: Array,
-    roi: Array | None = None,
-    scales: Array | None = None,
-    sizes: Array | None = None,
-    *,
-    axes: tuple[int, ...] | None = None,
-    keep_aspect_ratio_policy: str = "stretch",
-    **_: Any,
-) -> int:
-    """Returns the bytes of the result, and 40 for each position of an axis, which stand in a list."""
-    named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
-    outputs = list(x.shape)
-    for axis in lay_axes(x.shape, named, None, scales, sizes, keep_aspect_ratio_policy):
-        outputs[axis.axis] = axis.output
-    return product(outputs) * int(x.itemsize) + max(outputs, default=0) * 40
-
-
-def _count_scaled(x: Array, scales: Any, **_: Any) -> int:
-    return _count_resized(x, None, scales)
-
-
-def _count_scaled_image(x: Array, *, height_scale: float, width_scale: float, **_: Any) -> int:
-    return _count_scaled(x, (1.0, 1.0, height_scale, width_scale))
-
-
 _RESIZE: dict[str, Any] = {
     "dtypes": (ANY, FLOATS, FLOATS, INT64),
     "host": (1, 2, 3),
     "refuse": _refuse_resize,
-    "count_bytes": _count_resized,
 }
 
 
@@ -138,8 +110,8 @@ def resize(
 _LEGACY = {"mode": ("nearest", "linear")}
 
 
-@kernel("Resize", since=(10,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize, count_bytes=_count_scaled)
-@kernel("Upsample", since=(9,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize, count_bytes=_count_scaled)
+@kernel("Resize", since=(10,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
+@kernel("Upsample", since=(9,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
 def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nearest") -> Array:
     """Returns x resampled from coordinates x / scale; nearest rounds down where the axis grows and up where it shrinks.
 
@@ -151,10 +123,14 @@ def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nea
     return y
 
 
-@kernel("Upsample", since=(7,), dtypes=ANY, choices=_LEGACY, refuse=_refuse_resize, count_bytes=_count_scaled)
+@kernel("Upsample", since=(7,), dtypes=ANY, choices=_LEGACY, refuse=_refuse_resize)
 def upsample_by_attribute(xp: Namespace, x: Array, *, mode: str = "nearest", scales: tuple[float, ...]) -> Array:
     """Returns what Upsample-9 returns. Source: ONNX Upsample-7."""
     return resize_by_scales(xp, x, np.asarray(scales), mode=mode)
+
+
+def _count_upsampled(x: Array, *, height_scale: float, width_scale: float, **_: Any) -> int:
+    return int(x.nbytes * max(height_scale, 1) * max(width_scale, 1))
 
 
 @kernel(
@@ -163,7 +139,7 @@ def upsample_by_attribute(xp: Namespace, x: Array, *, mode: str = "nearest", sca
     dtypes=ANY,
     choices={"mode": ("nearest", "bilinear")},
     refuse=_refuse_resize,
-    count_bytes=_count_scaled_image,
+    count_bytes=_count_upsampled,
 )
 def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Array:
     """Returns images resampled along height and width. Source: ONNX Upsample-1."""

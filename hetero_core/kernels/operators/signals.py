@@ -12,41 +12,13 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import FLOATS, INDEX, INT64, kernel
-from hetero_core.kernels.sizes import product
 
 _FLAGS = {"inverse": (0, 1), "onesided": (0, 1)}
 # float16 and bfloat16 outputs are rounded from float64.
 _WINDOW_DTYPES = {"output_datatype": (1, 10, 11, 16), "periodic": (0, 1)}
 
 
-def _count_spectrum(x: Array, dft_length: Array | None = None, axis: Array | int | None = None, **_: Any) -> int:
-    """Complex numbers along an axis of perhaps another length."""
-    along = normalize_axis(-2 if axis is None else int(axis), x.ndim)
-    length = int(x.shape[along]) if dft_length is None else integers_of(dft_length)[0]
-    return product((*x.shape[:along], *x.shape[along + 1 : -1])) * length * 2 * int(x.itemsize)
-
-
-def _count_frames(
-    signal: Array, frame_step: Array, window: Array | None = None, frame_length: Array | None = None, **_: Any
-) -> int:
-    """The frames, which overlap."""
-    samples = int(signal.shape[1])
-    length = samples if window is None else int(window.shape[0])
-    length = length if frame_length is None else integers_of(frame_length)[0]
-    return int(signal.shape[0]) * ((samples - length) // integers_of(frame_step)[0] + 1) * length * 2 * int(signal.itemsize)
-
-
-def _count_window(size: Array, **_: Any) -> int:
-    """A number in float64 for each sample."""
-    return integers_of(size)[0] * 8
-
-
-def _count_mels(num_mel_bins: Array, dft_length: Array, *_: Any, **__: Any) -> int:
-    """The matrix in float64."""
-    return (integers_of(dft_length)[0] // 2 + 1) * integers_of(num_mel_bins)[0] * 8
-
-
-@kernel("DFT", since=(20,), dtypes=(FLOATS, INDEX, INT64), host=(1, 2), choices=_FLAGS, count_bytes=_count_spectrum)
+@kernel("DFT", since=(20,), dtypes=(FLOATS, INDEX, INT64), host=(1, 2), choices=_FLAGS)
 def dft(
     xp: Namespace, x: Array, dft_length: Array | None = None, axis: Array | None = None, *, inverse: int = 0, onesided: int = 0
 ) -> Array:
@@ -54,7 +26,7 @@ def dft(
     return _transform(xp, x, dft_length, -2 if axis is None else integers_of(axis)[0], inverse, onesided)
 
 
-@kernel("DFT", since=(17,), dtypes=(FLOATS, INDEX), host=(1,), choices=_FLAGS, count_bytes=_count_spectrum)
+@kernel("DFT", since=(17,), dtypes=(FLOATS, INDEX), host=(1,), choices=_FLAGS)
 def dft_by_attribute(
     xp: Namespace, x: Array, dft_length: Array | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
 ) -> Array:
@@ -79,9 +51,7 @@ def _transform(xp: Namespace, x: Array, dft_length: Array | None, axis: int, inv
     return narrow(xp.stack([spectrum.real, spectrum.imag], axis=-1), x.dtype)
 
 
-@kernel(
-    "STFT", since=(17,), dtypes=(FLOATS, INDEX, FLOATS, INDEX), host=(1, 3), choices={"onesided": (0, 1)}, count_bytes=_count_frames
-)
+@kernel("STFT", since=(17,), dtypes=(FLOATS, INDEX, FLOATS, INDEX), host=(1, 3), choices={"onesided": (0, 1)})
 def stft(
     xp: Namespace,
     signal: Array,
@@ -116,22 +86,25 @@ def _make_window(size: Array, coefficients: tuple[float, ...], periodic: int, ou
     return np.asarray(total).astype(numpy_dtype(dtype_of_onnx(output_datatype) or "float32"))
 
 
-@kernel("HannWindow", since=(17,), dtypes=INDEX, choices=_WINDOW_DTYPES, runs_on_host=True, count_bytes=_count_window)
-def hann_window(xp: Namespace, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
-    """Returns 0.5 - 0.5 cos(t). Source: ONNX HannWindow-17."""
-    return _make_window(size, (0.5, 0.5), periodic, output_datatype)
+def _count_window(size: Array, **_: Any) -> int:
+    """Returns the bytes of the window in float64."""
+    return integers_of(size)[0] * 8
 
 
-@kernel("HammingWindow", since=(17,), dtypes=INDEX, choices=_WINDOW_DTYPES, runs_on_host=True, count_bytes=_count_window)
-def hamming_window(xp: Namespace, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
-    """Returns 25/46 - 21/46 cos(t). Source: ONNX HammingWindow-17, its function body."""
-    return _make_window(size, (25 / 46, 21 / 46), periodic, output_datatype)
+def _register_window(op_type: str, coefficients: tuple[float, ...]) -> None:
+    @kernel(op_type, since=(17,), dtypes=INDEX, choices=_WINDOW_DTYPES, runs_on_host=True, count_bytes=_count_window)
+    def make_window(xp: Namespace, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
+        return _make_window(size, coefficients, periodic, output_datatype)
 
 
-@kernel("BlackmanWindow", since=(17,), dtypes=INDEX, choices=_WINDOW_DTYPES, runs_on_host=True, count_bytes=_count_window)
-def blackman_window(xp: Namespace, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
-    """Returns 0.42 - 0.5 cos(t) + 0.08 cos(2 t). Source: ONNX BlackmanWindow-17, its function body."""
-    return _make_window(size, (0.42, 0.5, 0.08), periodic, output_datatype)
+_register_window("HannWindow", (0.5, 0.5))
+_register_window("HammingWindow", (25 / 46, 21 / 46))
+_register_window("BlackmanWindow", (0.42, 0.5, 0.08))
+
+
+def _count_mels(num_mel_bins: Array, dft_length: Array, *_: Any, **__: Any) -> int:
+    """Returns the bytes of the matrix in float64."""
+    return (integers_of(dft_length)[0] // 2 + 1) * integers_of(num_mel_bins)[0] * 8
 
 
 @kernel(

@@ -1,19 +1,91 @@
-"""Regions, boxes and grids: GridSample, AffineGrid, RoiAlign, MaxRoiPool, NonMaxSuppression."""
+"""Regions, boxes, grids, decoded images, and windows with positions of their own: DeformConv, Col2Im, MaxUnpool."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
+from io import BytesIO
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.registry import BOOL, COMPLEX, FLOAT32, FLOATS, INT64, NUMBERS, kernel
-from hetero_core.kernels.sampling import Resolve, count_inside, interpolate, read_elements, weigh_cubic, weigh_linear
-from hetero_core.kernels.sizes import product
+from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
+from hetero_core.kernels.registry import BOOL, COMPLEX, FLOAT32, FLOATS, INT32, INT64, NUMBERS, UINT8, kernel, microsoft_kernel
+from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
+
+Resolve = Callable[[Array, int], tuple[Array, Array | None]]
+"""(integer positions, axis) -> (positions inside the axis, where the element counts; None for everywhere)."""
+
+
+def count_inside(xp: Namespace, sizes: tuple[int, ...]) -> Resolve:
+    """Returns a `Resolve` function with which positions outside of the tensor read zero."""
+
+    def resolve(positions: Array, axis: int) -> tuple[Array, Array]:
+        inside = (positions >= 0) & (positions < sizes[axis])
+        return xp.clip(positions, 0, sizes[axis] - 1), inside
+
+    return resolve
+
+
+def read_elements(xp: Namespace, x: Array, positions: tuple[Array, ...], resolve: Resolve) -> Array:
+    """Returns x (batch, channels, *sizes) at integer positions (batch, points) of each axis, as (batch, channels, points)."""
+    batch, channels = x.shape[:2]
+    flat = counted = None
+    for axis, raw in enumerate(positions):
+        inside, mask = resolve(raw, axis)
+        flat = inside if flat is None else flat * x.shape[2 + axis] + inside
+        if mask is not None:
+            counted = mask if counted is None else counted & mask
+    assert flat is not None
+    batches = xp.arange(batch).reshape((-1, 1, 1))
+    values = x.reshape((batch, channels, prod(x.shape[2:])))[batches, xp.arange(channels).reshape((1, -1, 1)), flat[:, None]]
+    return values if counted is None else xp.where(counted[:, None], values, values.dtype.type(0))
+
+
+def interpolate(
+    xp: Namespace, x: Array, coordinates: tuple[Array, ...], resolve: Resolve, weigh: Callable[[Array], list[tuple[int, Array]]]
+) -> Array:
+    """Returns x at fractional coordinates (batch, points), as (batch, channels, points).
+
+    `weigh(fraction)` gives the taps of one axis: offsets from the element below, with their weights.
+    """
+    floors = [xp.floor(coordinate) for coordinate in coordinates]
+    taps = [weigh(coordinate - floor) for coordinate, floor in zip(coordinates, floors, strict=True)]
+    bases = [floor.astype(np.int64) for floor in floors]
+    total = None
+    for choice in itertools.product(*taps):
+        weight = choice[0][1]
+        for _, more in choice[1:]:
+            weight = weight * more
+        places = tuple(base + offset for base, (offset, _) in zip(bases, choice, strict=True))
+        part = read_elements(xp, x, places, resolve) * weight[:, None].astype(x.dtype)
+        total = part if total is None else total + part
+    return total
+
+
+def weigh_linear(fraction: Array) -> list[tuple[int, Array]]:
+    """Returns the two neighbours and their weights."""
+    return [(0, 1 - fraction), (1, fraction)]
+
+
+def weigh_cubic(fraction: Array) -> list[tuple[int, Array]]:
+    """Returns four neighbours weighted by Keys' cubic with a = -0.75. Source: Keys 1981, equation 4."""
+    a = -0.75
+    taps = []
+    for offset in (-1, 0, 1, 2):
+        distance = abs(offset - fraction)
+        if offset in (0, 1):
+            weight = ((a + 2) * distance - (a + 3)) * distance * distance + 1
+        else:
+            weight = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+        taps.append((offset, weight))
+    return taps
+
 
 _PADDING = {"padding_mode": ("zeros", "border", "reflection"), "align_corners": (0, 1)}
 Vector = np.ndarray[tuple[int, ...], np.dtype[Any]]
@@ -31,6 +103,7 @@ def _refuse_interpolation(node: Node, input_types: tuple[ValueType | None, ...])
 _grid_kernel = partial(kernel, "GridSample", dtypes=(NUMBERS | BOOL | COMPLEX, FLOATS), refuse=_refuse_interpolation)
 
 
+@microsoft_kernel("GridSample", dtypes=FLOAT32, choices={**_PADDING, "mode": ("bilinear", "nearest", "bicubic")})
 @_grid_kernel(since=(16,), choices={**_PADDING, "mode": ("bilinear", "nearest", "bicubic")})
 def grid_sample_image(
     xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
@@ -97,12 +170,7 @@ def _resolve_border(xp: Namespace, sizes: tuple[int, ...], padding_mode: str, al
     return resolve
 
 
-def _count_grid(theta: Array, size: Array, **_: Any) -> int:
-    sizes = integers_of(size)[2:]
-    return int(theta.shape[0]) * product(sizes) * len(sizes) * int(theta.itemsize)
-
-
-@kernel("AffineGrid", since=(20,), dtypes=(FLOATS, INT64), host=(1,), choices={"align_corners": (0, 1)}, count_bytes=_count_grid)
+@kernel("AffineGrid", since=(20,), dtypes=(FLOATS, INT64), host=(1,), choices={"align_corners": (0, 1)})
 def affine_grid(xp: Namespace, theta: Array, size: Array, *, align_corners: int = 0) -> Array:
     """Returns theta applied to the positions of an image or a volume in [-1, 1]. Source: ONNX AffineGrid-20."""
     sizes = integers_of(size)[2:]
@@ -131,23 +199,6 @@ def _count_aligned(
     return int(rois.shape[0]) * int(x.shape[1]) * samples * int(x.itemsize)
 
 
-@kernel("RoiAlign", since=(10,), dtypes=(FLOATS, FLOATS, INT64), host=(1, 2), choices=_ROI, count_bytes=_count_aligned)
-def roi_align_unshifted(
-    xp: Namespace,
-    x: Array,
-    rois: Array,
-    batch_indices: Array,
-    *,
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Array:
-    """Returns pooled regions without the shift by half a pixel. Source: ONNX RoiAlign-10."""
-    return _align_rois(xp, x, rois, batch_indices, mode, (output_height, output_width), sampling_ratio, spatial_scale, shift=0.0)
-
-
 @kernel(
     "RoiAlign",
     since=(16, 22),
@@ -171,21 +222,7 @@ def roi_align(
 ) -> Array:
     """Returns regions pooled from interpolated samples. Source: ONNX RoiAlign-22."""
     shift = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
-    return _align_rois(xp, x, rois, batch_indices, mode, (output_height, output_width), sampling_ratio, spatial_scale, shift=shift)
-
-
-def _align_rois(
-    xp: Namespace,
-    x: Array,
-    rois: Array,
-    batch_indices: Array,
-    mode: str,
-    outputs: tuple[int, int],
-    sampling_ratio: int,
-    spatial_scale: float,
-    *,
-    shift: float,
-) -> Array:
+    outputs = (output_height, output_width)
     wide = widen(x)
     regions = []
     for roi, item in zip(rois.astype(np.float64), integers_of(batch_indices), strict=True):
@@ -205,6 +242,20 @@ def _align_rois(
     if not regions:
         return xp.zeros((0, x.shape[1], *outputs), dtype=x.dtype)
     return narrow(xp.stack(regions), x.dtype)
+
+
+@kernel(
+    "RoiAlign",
+    since=(10,),
+    dtypes=(FLOATS, FLOATS, INT64),
+    host=(1, 2),
+    choices=_ROI,
+    count_bytes=_count_aligned,
+    shared={"mode": "avg", "output_height": 1, "output_width": 1, "sampling_ratio": 0, "spatial_scale": 1.0},
+)
+def roi_align_unshifted(xp: Namespace, x: Array, rois: Array, batch_indices: Array, **attributes: Any) -> Array:
+    """Returns pooled regions without the shift by half a pixel. Source: ONNX RoiAlign-10."""
+    return roi_align(xp, x, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", **attributes)
 
 
 def _sample_line(
@@ -247,11 +298,7 @@ def _pool_region(
     return xp.mean(bins, axis=(2, 4)) if mode == "avg" else xp.max(bins, axis=(2, 4))
 
 
-def _count_regions(x: Array, rois: Array, *, pooled_shape: tuple[int, ...], **_: Any) -> int:
-    return int(rois.shape[0]) * int(x.shape[1]) * product(pooled_shape) * int(x.itemsize)
-
-
-@kernel("MaxRoiPool", since=(1, 22), dtypes=FLOATS, host=(1,), count_bytes=_count_regions)
+@kernel("MaxRoiPool", since=(1, 22), dtypes=FLOATS, host=(1,))
 def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0) -> Array:
     """Returns the largest element of each bin of each region, 0 where a bin is empty. rois: (regions, 5).
 
@@ -340,3 +387,304 @@ def _suppress(corners: Vector, ranked: Vector, limit: int, overlap: Any) -> list
         ratio = np.where((shared > 0) & (union > 0), shared / np.where(union > 0, union, 1), 0)
         ranked = ranked[ratio <= overlap]
     return chosen
+
+
+_MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
+# First bytes of formats whose codec is an optional part of Pillow, and what Pillow calls that part.
+_CODECS = (
+    (b"\xff\xd8\xff", "jpg", "JPEG"),
+    (b"\x00\x00\x00\x0cjP  ", "jpg_2000", "JPEG 2000"),
+    (b"\xff\x4f\xff\x51", "jpg_2000", "JPEG 2000"),
+    (b"\x89PNG", "zlib", "PNG"),
+    (b"RIFF", "webp", "WebP"),
+)
+
+
+def _refuse_without_pillow(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    if find_spec("PIL") is None:
+        return f"{node.operator} needs Pillow, which is not installed; pip install hetero-core[images]"
+    return None
+
+
+@kernel(
+    "ImageDecoder",
+    since=(20,),
+    dtypes=UINT8,
+    choices={"pixel_format": tuple(_MODES)},
+    runs_on_host=True,
+    refuse=_refuse_without_pillow,
+)
+def decode_image(xp: Namespace, encoded_stream: Array, *, pixel_format: str = "RGB") -> Array:
+    """Returns the pixels of an encoded image, uint8 (height, width, channels); no pixels where it is damaged or unknown.
+
+    Raises: RuntimeError when the image has a format for which this Pillow was built without a codec. Source: ONNX ImageDecoder-20.
+    """
+    from PIL import Image, UnidentifiedImageError, features  # optional, and slow to import
+
+    encoded = encoded_stream.tobytes()
+    for magic, feature, name in _CODECS:
+        if encoded.startswith(magic) and not features.check(feature):
+            raise RuntimeError(f"cannot decode a {name} image: Pillow was built without '{feature}'; install a Pillow that has it")
+    try:
+        with Image.open(BytesIO(encoded)) as image:
+            pixels = np.asarray(image.convert(_MODES[pixel_format]))
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError):
+        # Pillow raises these for what is no image or breaks off; the operator then gives an empty matrix.
+        return np.zeros((0, 0, 1 if pixel_format == "Grayscale" else 3), dtype=np.uint8)
+    if pixel_format == "Grayscale":
+        return pixels[:, :, None]
+    return pixels[:, :, ::-1] if pixel_format == "BGR" else pixels
+
+
+@microsoft_kernel(
+    "CropAndResize", halves=(0,), dtypes=(FLOAT32, FLOAT32, INT32, INT32), host=(3,), choices={"mode": ("bilinear", "nearest")}
+)
+def crop_and_resize(
+    xp: Namespace,
+    x: Array,
+    rois: Array,
+    batch_indices: Array,
+    crop_size: Array,
+    *,
+    extrapolation_value: float = 0.0,
+    mode: str = "bilinear",
+) -> Array:
+    """Returns each region (top, left, bottom, right, from 0 to 1), resized with its corners kept; a value where it lies outside."""
+    sizes = x.shape[2:]
+    rows, columns = (
+        _lay_line(xp, rois[:, axis], rois[:, axis + 2], sizes[axis], count) for axis, count in enumerate(integers_of(crop_size))
+    )
+    images = xp.take(x, batch_indices, axis=0)
+    inside = _is_inside(rows, sizes[0])[:, None, :, None] & _is_inside(columns, sizes[1])[:, None, None, :]
+    if mode == "nearest":
+        y = _read(xp, images, _round(xp, rows, sizes[0]), _round(xp, columns, sizes[1]))
+        return xp.where(inside, y, np.float32(extrapolation_value))
+    top, left = xp.floor(rows), xp.floor(columns)
+    bottom, right = xp.ceil(rows), xp.ceil(columns)
+    y_share, x_share = (rows - top)[:, None, :, None], (columns - left)[:, None, None, :]
+    corners = [
+        [_read(xp, images, _limit(xp, row, sizes[0]), _limit(xp, column, sizes[1])) for column in (left, right)]
+        for row in (top, bottom)
+    ]
+    upper, lower = (pair[0] + (pair[1] - pair[0]) * x_share for pair in corners)
+    return xp.where(inside, upper + (lower - upper) * y_share, np.float32(extrapolation_value))
+
+
+def _lay_line(xp: Namespace, begin: Array, end: Array, size: int, count: int) -> Array:
+    """Returns (regions, count) positions along an axis of the image."""
+    last = np.float32(size - 1)
+    if count == 1:
+        return (np.float32(0.5) * (begin + end) * last)[:, None]
+    step = (end - begin) * last / np.float32(count - 1)
+    return (begin * last)[:, None] + xp.arange(count).astype(np.float32)[None, :] * step[:, None]
+
+
+def _is_inside(places: Array, size: int) -> Array:
+    return (places >= 0) & (places <= size - 1)
+
+
+def _limit(xp: Namespace, places: Array, size: int) -> Array:
+    return xp.clip(places, 0, size - 1).astype(np.int64)
+
+
+def _round(xp: Namespace, places: Array, size: int) -> Array:
+    """Returns the nearest positions; halves go away from zero."""
+    return _limit(xp, xp.floor(places + np.float32(0.5)), size)
+
+
+def _read(xp: Namespace, images: Array, rows: Array, columns: Array) -> Array:
+    """Returns (regions, channels, rows, columns) of images (regions, channels, height, width)."""
+    regions = xp.arange(images.shape[0])[:, None, None, None]
+    channels = xp.arange(images.shape[1])[None, :, None, None]
+    return images[regions, channels, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _refuse_masks(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses a mask for each channel: ONNX Runtime reads it at the wrong places, so no two sources agree."""
+    mask = input_types[1] if len(input_types) > 1 else None
+    shape = mask.shape if isinstance(mask, TensorType) else None
+    if shape is None or all(size in (1, None) for size in shape[:2]):
+        return None
+    return f"{node.operator} has a mask of shape {list(shape)}; implemented: one mask for the whole batch and all channels"
+
+
+@microsoft_kernel(
+    "MaxpoolWithMask",
+    dtypes=(FLOAT32, INT32),
+    choices={"auto_pad": AUTO_PADS, "storage_order": (0, 1)},
+    shared={"auto_pad": "NOTSET", "pads": None, "strides": None},
+    unread={"storage_order": 0},
+    refuse=_refuse_masks,
+)
+def maxpool_with_mask(xp: Namespace, x: Array, mask: Array, *, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
+    """Returns the largest element of each window, each of its innermost rows read up to the first element whose mask is 0.
+
+    mask: (1, 1, *sizes). The first element of an image of two or more axes is always read.
+    """
+    if mask.shape != (1, 1, *x.shape[2:]):
+        raise ValueError(f"the mask has shape {mask.shape}; implemented: {(1, 1, *x.shape[2:])}, one mask for all channels")
+    windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
+    lowest = float(np.finfo(np.float32).min)
+    padded = windows.pad(xp, x, lowest)
+    marks = (mask != 0).astype(np.int8)
+    if x.ndim > 3:
+        marks[(0,) * x.ndim] = 1
+    # Pads are neither read nor do they end a row.
+    opened = windows.pad(xp, marks, -1)
+    largest = xp.full((*x.shape[:2], *windows.outputs), lowest, dtype=x.dtype)
+    is_open: Array = None
+    for position, picked in windows.slices():
+        mark = opened[(slice(None), slice(None), *picked)]
+        is_open = mark != 0 if position[-1] == 0 else is_open & (mark != 0)
+        elements = padded[(slice(None), slice(None), *picked)]
+        largest = xp.where(is_open & (mark > 0), xp.maximum(largest, elements), largest)
+    return largest
+
+
+@microsoft_kernel("WordConvEmbedding", dtypes=(INT32, FLOAT32, FLOAT32, FLOAT32))
+def word_conv_embedding(
+    xp: Namespace,
+    words: Array,
+    w: Array,
+    b: Array,
+    c: Array,
+    *,
+    char_embedding_size: int | None = None,
+    conv_window_size: int | None = None,
+    embedding_size: int | None = None,
+) -> Array:
+    """Returns for each word the largest tanh of a convolution over the embeddings of its letters; 0 ends a word.
+
+    words: (words, letters); w: (filters, 1, window, size); c: (letters, size).
+    """
+    filters, _, window, size = w.shape
+    letters = words.reshape((-1, words.shape[-1]))
+    # A word that is shorter than the window is filled up with the letter 0.
+    lengths = xp.maximum(xp.sum(letters > 0, axis=1), window)
+    embedded = xp.take(c, letters, axis=0)
+    count = letters.shape[1] - window + 1
+    columns = xp.stack([embedded[:, start : start + window].reshape((-1, window * size)) for start in range(count)], axis=1)
+    scores = xp.tanh(xp.matmul(columns, w.reshape((filters, -1)).T) + b)
+    is_there = xp.arange(count)[None, :] < (lengths - window + 1)[:, None]
+    y = xp.max(xp.where(is_there[..., None], scores, -np.inf), axis=1)
+    empty = letters[:, 0] == 0
+    return xp.where(empty[:, None], np.float32(0), y).astype(np.float32).reshape((*words.shape[:-1], filters))
+
+
+Sizes = tuple[int, ...]
+_STEPS = {"dilations": None, "pads": None, "strides": None}
+
+
+@kernel("DeformConv", since=(19, 22), dtypes=FLOATS, shared=_STEPS, unread={"kernel_shape": None})
+def deform_conv(
+    xp: Namespace,
+    x: Array,
+    w: Array,
+    offset: Array,
+    b: Array | None = None,
+    mask: Array | None = None,
+    *,
+    group: int = 1,
+    offset_group: int = 1,
+    **geometry: Any,
+) -> Array:
+    """Returns the convolution whose elements are read `offset` away from their place and weighed by `mask`.
+
+    offset: (batch, offset_group * kernel * axes, *outputs); mask without the axes. Source: ONNX DeformConv-22.
+    """
+    sizes, taps = x.shape[2:], w.shape[2:]
+    windows = lay_windows(sizes, taps, **geometry)
+    batch, channels = x.shape[:2]
+    rank, depth, points = len(sizes), prod(taps), prod(windows.outputs)
+    offsets = widen(offset).reshape((batch * offset_group, depth, rank, points))
+    places = _lay_places(xp, windows)
+    coordinates = tuple(
+        (places[axis][None] + offsets[:, :, axis]).reshape((batch * offset_group, depth * points)) for axis in range(rank)
+    )
+    grouped = widen(x).reshape((batch * offset_group, channels // offset_group, *sizes))
+    columns = interpolate(xp, grouped, coordinates, count_inside(xp, sizes), weigh_linear)
+    columns = columns.reshape((batch, offset_group, channels // offset_group, depth, points))
+    if mask is not None:
+        columns = columns * widen(mask).reshape((batch, offset_group, 1, depth, points))
+    outputs = w.shape[0]
+    y = multiply(
+        xp,
+        widen(w).reshape((group, outputs // group, prod(w.shape[1:]))),
+        columns.reshape((batch, group, channels // group * depth, points)),
+    )
+    y = y.reshape((batch, outputs, *windows.outputs))
+    if b is not None:
+        y = y + widen(b).reshape((-1, *(1,) * rank))
+    return narrow(y, x.dtype)
+
+
+def _lay_places(xp: Namespace, windows: Windows) -> list[Array]:
+    """Returns for each axis where a plain convolution reads: (kernel positions, outputs)."""
+    rank = len(windows.sizes)
+    places = []
+    for axis in range(rank):
+        shape = [1] * (2 * rank)
+        shape[axis] = -1
+        of_tap = (xp.arange(windows.kernel[axis]) * windows.dilations[axis]).reshape(shape)
+        shape[axis], shape[rank + axis] = 1, -1
+        of_output = (xp.arange(windows.outputs[axis]) * windows.strides[axis] - windows.pads[axis][0]).reshape(shape)
+        both = xp.broadcast_to(of_tap + of_output, (*windows.kernel, *windows.outputs))
+        places.append(both.reshape((prod(windows.kernel), prod(windows.outputs))))
+    return places
+
+
+def _find_pooled_shape(
+    x: Array, *, kernel_shape: Sizes, pads: Sizes | None = None, strides: Sizes | None = None
+) -> tuple[int, ...]:
+    """Returns the shape of what a MaxPool with these attributes made x of."""
+    rank = x.ndim - 2
+    steps, flat = strides or (1,) * rank, pads or (0,) * (2 * rank)
+    sizes = ((x.shape[2 + axis] - 1) * steps[axis] + kernel_shape[axis] - flat[axis] - flat[axis + rank] for axis in range(rank))
+    return (*x.shape[:2], *sizes)
+
+
+@kernel("Col2Im", since=(18,), dtypes=(NUMBERS | COMPLEX, INT64, INT64), host=(1, 2), shared=_STEPS)
+def col_to_im(xp: Namespace, x: Array, image_shape: Array, block_shape: Array, **geometry: Any) -> Array:
+    """Returns images in which each column is added at its window. x: (batch, channels * block, windows). Source: ONNX Col2Im-18."""
+    image, block = integers_of(image_shape), integers_of(block_shape)
+    windows = lay_windows(image, block, **geometry)
+    batch, channels = x.shape[0], x.shape[1] // prod(block)
+    columns = widen(x).reshape((batch, channels, *block, *windows.outputs))
+    padded = tuple(size + begin + end for size, (begin, end) in zip(image, windows.pads, strict=True))
+    y = xp.zeros((batch, channels, *padded), dtype=columns.dtype)
+    for position, picked in windows.slices():
+        y[(slice(None), slice(None), *picked)] += columns[(slice(None), slice(None), *position)]
+    inner = tuple(slice(begin, begin + size) for size, (begin, _) in zip(image, windows.pads, strict=True))
+    return narrow(y[(slice(None), slice(None), *inner)], x.dtype)
+
+
+def _count_unpooled(x: Array, indices: Array, output_shape: Array | None = None, **geometry: Any) -> int:
+    requested = 0 if output_shape is None else prod(integers_of(output_shape))
+    return int(max(prod(_find_pooled_shape(x, **geometry)), requested)) * int(x.itemsize)
+
+
+@kernel("MaxUnpool", since=(9, 11, 22), dtypes=(FLOATS, INT64, INT64), host=(2,), count_bytes=_count_unpooled)
+def max_unpool(
+    xp: Namespace,
+    x: Array,
+    indices: Array,
+    output_shape: Array | None = None,
+    *,
+    kernel_shape: Sizes,
+    pads: Sizes | None = None,
+    strides: Sizes | None = None,
+) -> Array:
+    """Returns zeros with the elements of x where MaxPool found them.
+
+    The indices count in the shape that the attributes give; a larger output_shape adds zeros behind it. Source: ONNX MaxUnpool-22.
+    """
+    shape = _find_pooled_shape(x, kernel_shape=kernel_shape, pads=pads, strides=strides)
+    y = xp.zeros(prod(shape), dtype=x.dtype)
+    y[indices.reshape(-1)] = x.reshape(-1)
+    y = y.reshape(shape)
+    target_shape = integers_of(output_shape) or shape
+    if target_shape == shape:
+        return y
+    larger = xp.zeros(target_shape, dtype=x.dtype)
+    larger[tuple(slice(0, size) for size in shape)] = y
+    return larger

@@ -1,7 +1,7 @@
 """The batch axis of every value of a network, from its inputs on; and the nodes that mix images, which cannot be batched.
 
 A value has the axis on which the images of a batch lie, None if it is the same for all of them, or SIZE where it is made from the
-size of the batch: it may say a shape, but not enter the numbers. What a node does with the axis is in `rules`.
+size of the batch: it may say a shape, but not enter the numbers. `rules` tells where the axis goes in a node that reads images.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hetero_batch.rules import RULES
-from hetero_batch.shape_rules import describe_shape, takes_size
-from hetero_batch.views import SIZE, Axis, MixedImages, NodeView, is_shape, refuse
+from hetero_batch.rules import find_output_axes
+from hetero_batch.views import SIZE, Axis, MixedImages, NodeView, is_shape, refuse, shape_with_size_at, size_place
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType, ValueSpec
 
@@ -62,7 +61,7 @@ def _find_output_axes(view: NodeView) -> list[Axis]:
     """Returns the batch axis of each output of a node. Raises: MixedImages."""
     node = view.node
     if not node.domain and node.op_type in ("Gather", "Slice") and is_shape(view.axis(0)):
-        return [SIZE if takes_size(view) else None]
+        return [SIZE if _takes_size(view) else None]
     axes = [SIZE if is_shape(axis) else axis for axis in map(view.axes.get, node.reads)]
     count = len(node.outputs)
     if all(axis is None for axis in axes):
@@ -70,18 +69,38 @@ def _find_output_axes(view: NodeView) -> list[Axis]:
             refuse("it draws numbers or has a body, and is not known to keep images apart")
         return [None] * count
     if node.op_type in ("Shape", "Size") and not node.domain:
-        return [describe_shape(view)]
+        return [_describe_shape(view)]
     if SIZE in axes and all(axis in (None, SIZE) for axis in axes):
         if (node.op_type in ("Reshape", "Expand", "ConstantOfShape", "Range") and view.axis(0) is None) or node.bodies:
             refuse("it makes a tensor of the size of the batch from what is the same for all images")
         return [SIZE] * count
     if SIZE in axes and node.op_type not in ("Reshape", "Expand"):
         refuse("it computes with the size of the batch")
-    rule = RULES.get((node.domain, node.op_type))
-    if rule is None or node.bodies:
-        refuse("it is not known to keep images apart")
-    output_axes = rule(view)
-    return [output_axes] * count if not isinstance(output_axes, list) else output_axes
+    return find_output_axes(view)
+
+
+def _describe_shape(view: NodeView) -> Axis:
+    """Shape, Size: a shape with the size of the batch at its place, or None if that is cut off."""
+    axis, rank = view.axis(0), len(view.shape(0))
+    if not isinstance(axis, int) or view.node.op_type == "Size":
+        return SIZE
+    start, end = (int(view.node.attributes.get(name, default)) for name, default in (("start", 0), ("end", rank)))
+    start, end = (max(0, min(bound + rank if bound < 0 else bound, rank)) for bound in (start, end))
+    return shape_with_size_at(axis - start) if start <= axis < end else None
+
+
+def _takes_size(view: NodeView) -> bool:
+    """Says whether a Gather or Slice of a shape takes the size of the batch, as far as is known."""
+    (length,) = view.shape(0)
+    places = view.constant(1, "starts")
+    if not isinstance(length, int) or places is None:
+        return True
+    if view.node.op_type == "Slice":
+        ends, steps = view.constant(2, "ends"), view.constant(4) or [1]
+        if ends is None or len(places) != 1:
+            return True
+        places = list(range(length))[places[0] : ends[0] : steps[0]]
+    return size_place(view.axis(0)) in [place % length for place in places]
 
 
 def find_input_axis(network: Network, spec: ValueSpec, place: int) -> int | None:

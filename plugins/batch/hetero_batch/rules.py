@@ -1,46 +1,73 @@
-"""Rules for the batch axis, by operator: a table of rules, each a few lines; an operator without one mixes images.
+"""The batch axis behind an operator: a table says where an operator mixes images; the shapes of its results say where the axis goes.
 
-A rule returns the axis of each output, or raises MixedImages with the reason. Axes count from 0. Source: the shapes in ONNX's
-operator specifications.
+The shapes are inferred with two sizes of the batch: the axis whose size follows is the batch axis of the result. Axes count from 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 from hetero_batch.views import Axis, MixedImages, NodeView, refuse
-from hetero_core.network.graph import Node
+from hetero_core.network.operators import REFUSALS, SizedNode, broadcast_sizes, infer_sizes, is_unknown, open_size
+
+Rule = Callable[[NodeView], "int | list[Axis] | None"]
+"""Returns the batch axis of the outputs, or None if their shapes say it. Raises MixedImages with the reason."""
+_BATCHES = (10007, 10009)
+"""Two sizes of the batch, primes that no model has."""
+_OTHER_SIZE = 20011
+"""The size of an open axis of a value without images: no size of the batch."""
+_LARGEST_READ_CONSTANT = 1024
 
 
-def keep_aligned(view: NodeView) -> Axis:
-    """Elementwise operators with broadcasting: axes are aligned at the last one."""
-    rank = max(len(view.shape(index)) for index, name in enumerate(view.node.inputs) if name)
-    return _align(view, [index for index, name in enumerate(view.node.inputs) if name], rank, drop=0)
+def find_output_axes(view: NodeView) -> list[Axis]:
+    """Returns the batch axis of each output of a node that reads images. Raises: MixedImages."""
+    rule = RULES.get((view.node.domain, view.node.op_type))
+    if rule is None or view.node.bodies:
+        refuse("it is not known to keep images apart")
+    axes = rule(view)
+    if axes is None:
+        return follow_shapes(view)
+    return [axes] * len(view.node.outputs) if isinstance(axes, int) else axes
 
 
-def _align(view: NodeView, indices: Sequence[int], rank: int, *, drop: int) -> int:
-    """Returns the common axis of inputs that broadcast, with the last `drop` axes of each left out."""
-    places = set()
-    for index in indices:
+def follow_shapes(view: NodeView) -> list[Axis]:
+    """Returns the axis of each output whose size is that of the batch. Raises: MixedImages."""
+    axes: list[Axis] = []
+    for name, *shapes in zip(view.node.outputs, *(_infer_shapes(view, size) for size in _BATCHES), strict=False):
+        pairs = enumerate(zip(*shapes, strict=True))
+        changed = [(axis, sizes) for axis, sizes in pairs if not any(map(is_unknown, sizes)) and sizes[0] != sizes[1]]
+        if name and [sizes for _, sizes in changed] != [_BATCHES]:
+            refuse(f"its output '{name}' has no axis of its own for the images: it sums, cuts, joins or repeats them")
+        axes.append(changed[0][0] if name else None)
+    return axes
+
+
+def _infer_shapes(view: NodeView, batch: int) -> Sequence[tuple[Any, ...]]:
+    """Returns the shapes of the outputs for a size of the batch. Raises: MixedImages."""
+    node, initializers = view.node, view.network.initializers
+    shapes: list[tuple[Any, ...] | None] = []
+    for index, name in enumerate(node.inputs):
         axis = view.axis(index)
-        if isinstance(axis, int):
-            if axis >= len(view.shape(index)) - drop:
-                refuse("it sums or broadcasts over the batch axis")
-            places.add(rank - len(view.shape(index)) + axis)
-    if len(places) != 1:
-        refuse(f"its inputs have their images on different axes: {', '.join(map(str, sorted(places)))}")
-    (place,) = places
-    for index in indices:
-        if view.axis(index) is None:
-            own = place - (rank - len(view.shape(index)))
-            if own >= 0 and view.shape(index)[own] != 1:
-                refuse(f"its input '{view.node.inputs[index]}' has a value of its own for each image, and no images")
-    return place
+        sizes: list[Any] = [size if isinstance(size, int) else open_size(size) for size in view.shape(index)] if name else []
+        if axis is None:
+            sizes = [_OTHER_SIZE if is_unknown(size) else size for size in sizes]
+        shapes.append(tuple(batch if place == axis else size for place, size in enumerate(sizes)) if name else None)
+
+    def read(name: str) -> list[Any] | None:
+        constant = initializers.get(name)
+        return None if constant is None or prod(constant.shape) > _LARGEST_READ_CONSTANT else constant.array.reshape(-1).tolist()
+
+    try:
+        if node.op_type in _ALIGNED.split() and "broadcast" not in node.attributes:
+            return [broadcast_sizes(*(shape for shape in shapes if shape is not None))]
+        return infer_sizes(SizedNode(node, shapes, read))
+    except REFUSALS:
+        refuse("it sums or broadcasts over the batch axis, or has a value of its own for each image")
 
 
-def keep_first(view: NodeView) -> Axis:
+def keep_first(view: NodeView) -> int:
     """Operators on (batch, ...) with weights."""
     axis = view.only_first()
     if axis != 0:
@@ -52,104 +79,49 @@ def keep_first(view: NodeView) -> Axis:
     return 0
 
 
-def resize(view: NodeView) -> Axis:
-    """Resize, Upsample by constant scales, of which the first is 1."""
-    axis = view.only_first()
-    scales = view.constant(2 if view.node.op_type == "Resize" and view.node.since_version >= 11 else 1, "scales")
-    if "axes" in view.node.attributes or not scales or scales[axis] != 1:
-        refuse("it resizes the batch axis, or to sizes that are not relative to it")
-    return axis
-
-
-def multiply(view: NodeView) -> Axis:
-    """MatMul: rows of the left factor, or stacks of both."""
-    left, right = len(view.shape(0)), len(view.shape(1))
-    view.require_shared(*range(2, len(view.node.inputs)))
-    rank = max(left, right)
-    if left < 2 or right < 2:
-        refuse("a factor is a vector")
-    if len(view.node.inputs) > 2 and view.node.inputs[2] and view.shape(2) not in ((), (1,)):
-        refuse("it has a zero point for each row")
-    if view.axis(0) == left - 2:
-        view.require_shared(1)
-        if right > 2:
-            refuse("each row is multiplied with several matrices")
-        return left - 2
-    return _align(view, [0, 1], rank, drop=2)
-
-
-def gemm(view: NodeView) -> Axis:
-    """Gemm: rows of an A that is not transposed."""
-    if view.node.attributes.get("transA", 0) or keep_first(view) != 0:
-        refuse("A is transposed")
-    if len(view.node.inputs) > 2 and view.node.inputs[2] and len(view.shape(2)) == 2 and view.shape(2)[0] != 1:
-        refuse("C has a row for each image")
+def keep_rows(view: NodeView) -> int:
+    """Operators of ai.onnx.ml on (batch, features)."""
+    if keep_first(view) != 0 or len(view.shape(0)) != 2:
+        refuse("its input is one image, not a batch of them")
     return 0
 
 
-def keep_except(default: int, *, index: int = -1, attribute: str = "axis") -> Callable[[NodeView], Axis]:
-    """Operators that work along one axis, as Softmax: any but the batch's."""
+def follow(view: NodeView) -> None:
+    """Operators that mix no images unless the shapes say so: elementwise operators, products, moves of axes."""
 
-    def rule(view: NodeView) -> Axis:
+
+def follow_beside(index: int, attribute: str, default: int | None = None) -> Callable[[NodeView], None]:
+    """Operators that work along listed axes: a mixture if the batch axis is among them. Without a default all axes are worked on."""
+
+    def rule(view: NodeView) -> None:
         axis, listed = view.only_first(), view.constant(index, attribute)
-        along = (default if listed is None else listed[0]) % len(view.shape(0))
-        if index >= 0 and listed is None:
-            refuse("the axis that it works on is not a constant")
-        if along == axis:
-            refuse(f"it works along axis {along}, on which the images lie")
-        return axis
+        listed = [default] if listed is None and default is not None else listed
+        if listed is None:
+            refuse("it works along all axes, or along axes that are not known")
+        if axis in [along % len(view.shape(0)) for along in listed]:
+            refuse(f"it works along axis {axis}, on which the images lie")
 
     return rule
 
 
-def keep_behind(default: Callable[[Node], int]) -> Callable[[NodeView], Axis]:
-    """Operators that work on all axes from one on, as LayerNormalization."""
+def follow_before(default: int) -> Callable[[NodeView], None]:
+    """Operators that work on all axes from the attribute `axis` on, as LayerNormalization."""
 
-    def rule(view: NodeView) -> Axis:
-        axis = view.only_first()
-        along = int(view.node.attributes.get("axis", default(view.node))) % len(view.shape(0))
+    def rule(view: NodeView) -> None:
+        axis, along = view.only_first(), int(view.node.attributes.get("axis", default)) % len(view.shape(0))
         if axis >= along:
             refuse(f"it works on all axes from {along} on, and the images lie on axis {axis}")
-        return axis
 
     return rule
 
 
-def softmax(view: NodeView) -> Axis:
+def softmax(view: NodeView) -> None:
     """Softmax: along one axis since version 13, on all from one on before."""
-    return keep_except(-1)(view) if view.node.since_version >= 13 else keep_behind(lambda _: 1)(view)
+    (follow_beside(-1, "axis", -1) if view.node.since_version >= 13 else follow_before(1))(view)
 
 
-def reduce(view: NodeView) -> Axis:
-    """Reductions over listed axes; the batch's is none of them."""
-    axis, listed = view.only_first(), view.listed_axes(1)
-    if not listed or axis in listed:
-        refuse("it reduces the batch axis" if listed and axis in listed else "it reduces all axes, or ones that are not known")
-    return axis if view.node.attributes.get("keepdims", 1) else axis - sum(reduced < axis for reduced in listed)
-
-
-def arg_reduce(view: NodeView) -> Axis:
-    """ArgMax, ArgMin."""
-    axis, along = view.only_first(), int(view.node.attributes.get("axis", 0)) % len(view.shape(0))
-    if along == axis:
-        refuse("it looks along the batch axis")
-    return axis if view.node.attributes.get("keepdims", 1) else axis - (along < axis)
-
-
-def concat(view: NodeView) -> Axis:
-    """Concat of images with images, on another axis."""
-    axes = {view.axis(index) for index in range(len(view.node.inputs))}
-    if len(axes) != 1:
-        refuse("it joins values with images and values without, or with images on other axes")
-    (axis,) = axes
-    along = int(view.node.attributes.get("axis", 1)) % len(view.shape(0))
-    if along == axis:
-        refuse("it joins along the batch axis")
-    return axis
-
-
-def cut(view: NodeView) -> Axis:
-    """Slice: listed axes, none of them the batch's."""
+def cut(view: NodeView) -> int:
+    """Slice of the listed axes, or of the first ones."""
     axis = view.only_first()
     is_listed = "axes" in view.node.attributes or (len(view.node.inputs) > 3 and view.node.inputs[3])
     listed = view.listed_axes(3) if is_listed else list(range(len(view.constant(1, "starts") or view.shape(0))))
@@ -158,50 +130,53 @@ def cut(view: NodeView) -> Axis:
     return axis
 
 
-def gather(view: NodeView) -> Axis:
+def concat(view: NodeView) -> None:
+    """Concat of images with images, on another axis."""
+    axes = {view.axis(index) for index in range(len(view.node.inputs))}
+    if len(axes) != 1:
+        refuse("it joins values with images and values without, or with images on other axes")
+    if int(view.node.attributes.get("axis", 1)) % len(view.shape(0)) in axes:
+        refuse("it joins along the batch axis")
+
+
+def gather(view: NodeView) -> None:
     """Gather: the same rows of each image, or rows of one table for each."""
     data, indices = view.axis(0), view.axis(1)
     along = int(view.node.attributes.get("axis", 0)) % len(view.shape(0))
-    if isinstance(data, int) and indices is None and data != along:
-        return data if data < along else data + len(view.shape(1)) - 1
-    if data is None and isinstance(indices, int):
-        return along + indices
-    raise MixedImages("it takes images by their place in the batch")
+    if (data is None) == (indices is None) or data == along:
+        refuse("it takes images by their place in the batch")
 
 
-def transpose(view: NodeView) -> Axis:
-    """Transpose moves the axis."""
-    axis, rank = view.only_first(), len(view.shape(0))
-    perm = view.constant(-1, "perm") or list(reversed(range(rank)))
-    return perm.index(axis)
+def multiply(view: NodeView) -> None:
+    """MatMul and Gemm: a C or a zero point of several rows has a value for each image."""
+    view.require_shared(*range(2, len(view.node.inputs)))
+    if len(view.node.inputs) > 2 and view.node.inputs[2]:
+        shape = view.shape(2)
+        if view.node.op_type == "Gemm" and len(shape) == 2 and shape[0] != 1:
+            refuse("C has a row for each image")
+        if view.node.op_type != "Gemm" and shape not in ((), (1,)):
+            refuse("it has a zero point for each row")
 
 
-def flatten(view: NodeView) -> Axis:
-    """Flatten behind the batch axis."""
-    if keep_first(view) != 0 or int(view.node.attributes.get("axis", 1)) != 1:
-        refuse("it joins the batch axis with another one")
-    return 0
+def resize(view: NodeView) -> int:
+    """Resize, Upsample by constant scales, of which the batch's is 1."""
+    axis = view.only_first()
+    scales = view.constant(2 if view.node.op_type == "Resize" and view.node.since_version >= 11 else 1, "scales")
+    if "axes" in view.node.attributes or not scales or scales[axis] != 1:
+        refuse("it resizes the batch axis, or to sizes that are not relative to it")
+    return axis
 
 
-def squeeze(view: NodeView) -> Axis:
-    """Squeeze of listed axes."""
-    axis, listed = view.only_first(), view.listed_axes(1)
-    if listed is None or axis in listed:
-        refuse("it drops the batch axis, or every axis of size 1")
-    return axis - sum(removed < axis for removed in listed)
+def pad(view: NodeView) -> int:
+    """Pad of other axes."""
+    axis, pads = view.only_first(), view.constant(1, "pads")
+    rank = len(view.shape(0))
+    if pads is None or len(pads) != 2 * rank or pads[axis] or pads[rank + axis]:
+        refuse("it pads the batch axis, or amounts that are not known")
+    return axis
 
 
-def unsqueeze(view: NodeView) -> Axis:
-    """Unsqueeze puts axes in front of, or behind, the batch's."""
-    axis, listed = view.only_first(), view.constant(1, "axes")
-    if listed is None:
-        refuse("the axes that it adds are not constants")
-    rank = len(view.shape(0)) + len(listed)
-    added = {position % rank for position in listed}
-    return [place for place in range(rank) if place not in added][axis]
-
-
-def reshape(view: NodeView) -> Axis:
+def reshape(view: NodeView) -> int:
     """Reshape that leaves the batch axis in front alone."""
     before, axis = view.shape(0), view.axis(0)
     if axis != 0:
@@ -223,7 +198,7 @@ def reshape(view: NodeView) -> Axis:
     raise MixedImages("it joins the batch axis with another one")
 
 
-def expand(view: NodeView) -> Axis:
+def expand(view: NodeView) -> int:
     """Expand of other axes than the batch's."""
     before, after, axis = view.shape(0), view.output_shape(), view.axis(0)
     if not isinstance(axis, int):
@@ -236,24 +211,7 @@ def expand(view: NodeView) -> Axis:
     return place
 
 
-def pad(view: NodeView) -> Axis:
-    """Pad of other axes."""
-    axis, pads = view.only_first(), view.constant(1, "pads")
-    rank = len(view.shape(0))
-    if pads is None or len(pads) != 2 * rank or pads[axis] or pads[rank + axis]:
-        refuse("it pads the batch axis, or amounts that are not known")
-    return axis
-
-
-def tile(view: NodeView) -> Axis:
-    """Tile of other axes."""
-    axis, repeats = view.only_first(), view.constant(1)
-    if repeats is None or repeats[axis] != 1:
-        refuse("it repeats the batch axis, or amounts that are not known")
-    return axis
-
-
-def quantize(view: NodeView) -> Axis:
+def quantize(view: NodeView) -> int:
     """QuantizeLinear, DequantizeLinear: one scale, or one for each slice along another axis."""
     axis = view.only_first()
     if view.shape(1) not in ((), (1,)) and int(view.node.attributes.get("axis", 1)) % len(view.shape(0)) == axis:
@@ -277,13 +235,6 @@ def recur(view: NodeView) -> list[Axis]:
     return axes[: len(view.node.outputs)]
 
 
-def keep_rows(view: NodeView) -> Axis:
-    """Operators of ai.onnx.ml on (batch, features)."""
-    if keep_first(view) != 0 or len(view.shape(0)) != 2:
-        refuse("its input is one image, not a batch of them")
-    return 0
-
-
 _ALIGNED = """Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu Clip
 Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less
 LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus
@@ -293,50 +244,28 @@ GroupNormalization InstanceNormalization LRN LpPool MaxPool QLinearConv SpaceToD
 _REDUCED = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
 _ROWS = """Binarizer Imputer LinearClassifier LinearRegressor Normalizer SVMClassifier SVMRegressor Scaler TreeEnsemble
 TreeEnsembleClassifier TreeEnsembleRegressor"""
-
-
-def _for_all(
-    names: str, rule: Callable[[NodeView], Axis], domain: str = "", prefix: str = ""
-) -> Iterator[tuple[tuple[str, str], Any]]:
-    return (((domain, f"{prefix}{name}"), rule) for name in names.split())
-
-
-RULES: Mapping[tuple[str, str], Callable[[NodeView], Axis | list[Axis]]] = {
-    **dict(_for_all(_ALIGNED, keep_aligned)),
-    **dict(_for_all(_FIRST, keep_first)),
-    **dict(_for_all(_REDUCED, reduce, prefix="Reduce")),
-    **dict(_for_all(_ROWS, keep_rows, domain="ai.onnx.ml")),
-    ("", "ArgMax"): arg_reduce,
-    ("", "ArgMin"): arg_reduce,
-    ("", "Concat"): concat,
-    ("", "CumSum"): keep_except(0, index=1, attribute=""),
-    ("", "DequantizeLinear"): quantize,
-    ("", "Dropout"): NodeView.only_first,
-    ("", "Expand"): expand,
-    ("", "Flatten"): flatten,
-    ("", "GRU"): recur,
-    ("", "Gather"): gather,
-    ("", "Gemm"): gemm,
-    ("", "Hardmax"): softmax,
-    ("", "LSTM"): recur,
-    ("", "LayerNormalization"): keep_behind(lambda _: -1),
-    ("", "LogSoftmax"): softmax,
-    ("", "LpNormalization"): keep_except(-1),
-    ("", "MatMul"): multiply,
-    ("", "MatMulInteger"): multiply,
-    ("", "Pad"): pad,
-    ("", "QuantizeLinear"): quantize,
-    ("", "RMSNormalization"): keep_behind(lambda _: -1),
-    ("", "RNN"): recur,
-    ("", "Reshape"): reshape,
-    ("", "Resize"): resize,
-    ("", "Slice"): cut,
-    ("", "Softmax"): softmax,
-    ("", "Split"): keep_except(0),
-    ("", "Squeeze"): squeeze,
-    ("", "Tile"): tile,
-    ("", "TopK"): keep_except(-1),
-    ("", "Transpose"): transpose,
-    ("", "Unsqueeze"): unsqueeze,
-    ("", "Upsample"): resize,
+_OWN: Mapping[str, Rule] = {
+    **dict.fromkeys(("ArgMax", "ArgMin", "Split"), follow_beside(-1, "axis", 0)),
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), quantize),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), recur),
+    **dict.fromkeys(("Gemm", "MatMul", "MatMulInteger"), multiply),
+    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), softmax),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), follow_before(-1)),
+    **dict.fromkeys(("LpNormalization", "TopK"), follow_beside(-1, "axis", -1)),
+    **dict.fromkeys(("Resize", "Upsample"), resize),
+    "Concat": concat,
+    "CumSum": follow_beside(1, ""),
+    "Expand": expand,
+    "Gather": gather,
+    "Pad": pad,
+    "Reshape": reshape,
+    "Slice": cut,
+    "Squeeze": follow_beside(1, "axes"),
+}
+RULES: Mapping[tuple[str, str], Rule] = {
+    **{("", name): follow for name in (*_ALIGNED.split(), "Dropout", "Flatten", "Tile", "Transpose", "Unsqueeze")},
+    **{("", name): keep_first for name in _FIRST.split()},
+    **{("", f"Reduce{name}"): follow_beside(1, "axes") for name in _REDUCED.split()},
+    **{("ai.onnx.ml", name): keep_rows for name in _ROWS.split()},
+    **{("", name): rule for name, rule in _OWN.items()},
 }

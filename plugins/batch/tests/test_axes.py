@@ -57,8 +57,8 @@ def test_axis_of_inputs_and_outputs(read: Read, text: str, inputs: list[int | No
     ("text", "reason"),
     [
         ("g (float[n, 4] x) => (float[n, 4] y) { y = Softmax <axis = 0> (x) }", "it works along axis 0, on which the images lie"),
-        ("g (float[n, 4] x) => (float[4, n] y) { t = Transpose (x) y = MatMul (t, x) }", "it sums or broadcasts over the batch axis"),
-        ("g (float[n, 4] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }", "it reduces all axes"),
+        ("g (float[n, 4] x) => (float[4, n] y) { t = Transpose (x) y = MatMul (t, x) }", "no axis of its own for the images"),
+        ("g (float[n, 4] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }", "it works along all axes"),
         ("g (float[n, 4] x) => (float[m] y) <int64[1] s = {-1}> { y = Reshape (x, s) }", "it joins the batch axis with another one"),
         ("g (float[n, 4] x) => (float[n, 4] y) <float[2, 4] w = {1,2,3,4,5,6,7,8}> { y = Add (x, w) }", "a value of its own for each"),
         ("g (float[n, 4] x) => (float[4] y) <int64 i = {0}> { y = Gather <axis = 0> (x, i) }", "by their place in the batch"),

@@ -20,7 +20,7 @@ from hetero_cpu.symbols.sizes import is_open, terms_of
 from hetero_cpu.symbols.terms import evaluate
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
-from hetero_core.kernels.single_nodes import evaluate_node
+from hetero_core.kernels.program import evaluate_node
 from hetero_core.network.reader import read_network
 
 from .trial import make_open_plan

@@ -19,7 +19,7 @@ from hetero_cpu.symbols.size_class import read_static_signature
 from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.kernels.arena import Lifetime, place_blocks
-from hetero_core.kernels.single_nodes import evaluate_node
+from hetero_core.kernels.program import evaluate_node
 from hetero_core.network.reader import read_network
 
 

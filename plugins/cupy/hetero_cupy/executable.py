@@ -19,8 +19,7 @@ from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import DeviceMemoryError
 from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
-from hetero_core.kernels.host_operators import HostOperator
-from hetero_core.kernels.program import compile_program, find_host_inputs
+from hetero_core.kernels.program import HostOperator, compile_program, find_host_inputs
 from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import HOST, MapType, TensorType, ValueSpec, ValueType

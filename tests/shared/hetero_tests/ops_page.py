@@ -1,6 +1,6 @@
-"""The reference page of operators and the index of kernel modules, both written from the table of kernels.
+"""The reference page of operators, written from the table of kernels.
 
-`PYTHONPATH=tests/shared python -m hetero_tests.ops_page docs/reference/ops.md` writes both again after a change;
+`PYTHONPATH=tests/shared python -m hetero_tests.ops_page docs/reference/ops.md` writes it again after a change;
 a test says when that is due.
 """
 
@@ -9,9 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from textwrap import wrap
 
-from hetero_core.kernels import index
 from hetero_core.kernels.registry import (
     ANY,
     BOOL,
@@ -40,8 +38,6 @@ _GROUPS: Mapping[str, Dtypes] = {
     "bool": BOOL,
     "string": STRING,
 }
-
-_BEGIN = 'INDEX = """\\\n'
 
 _HEAD = """# Operators of the kernels toolkit
 
@@ -107,20 +103,5 @@ def _describe_set(dtypes: Dtypes) -> str:
     return ", ".join([*covered[:1], *sorted(ungrouped)])
 
 
-def format_index() -> str:
-    """Returns the module `index` with the operators of the table."""
-    operators: dict[str, dict[str, None]] = {}
-    for (domain, op_type, _), record in read_table().items():
-        module = record.function.__module__.rpartition(".")[2]
-        operators.setdefault(module, {})[f"{domain}:{op_type}" if domain else op_type] = None
-    lines = [
-        wrap(f"{module}: {' '.join(names)}", 128, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-        for module, names in sorted(operators.items())
-    ]
-    head, begin, rest = Path(index.__file__).read_text().partition(_BEGIN)
-    return head + begin + "".join(f"{line}\n" for paragraph in lines for line in paragraph) + rest[rest.index('"""') :]
-
-
 if __name__ == "__main__":
     Path(sys.argv[1]).write_text(format_ops_page())
-    Path(index.__file__).write_text(format_index())

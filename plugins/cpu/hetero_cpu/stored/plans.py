@@ -330,7 +330,7 @@ def read_plan(written: WrittenPlan, find_memory: FindMemory, network: Network | 
 
 
 def _read_foreign(fields: Sequence[Any], network: Network | None) -> tuple[Node, Foreign]:
-    from hetero_core.kernels.single_nodes import compile_node  # the toolkit
+    from hetero_core.kernels.program import compile_node  # the toolkit
 
     name, inputs, dtypes, constants, placed = fields
     assert network is not None, "a plan with nodes of the toolkit is read for its network"

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hetero_core.dtypes import dtype_of_onnx
-from hetero_core.kernels.operators.padding import find_sources
-from hetero_core.kernels.operators.slicing import clamp
+from hetero_core.kernels.operators.layout import clamp, find_sources
 from hetero_core.kernels.precision import integers_of, normalize_axes, normalize_axis
 from hetero_core.network.graph import Node
 from hetero_torch.arrays import torch_dtype

@@ -1,21 +1,191 @@
-"""Support vector machines of ai.onnx.ml: SVMClassifier and SVMRegressor.
+"""Linear models and support vector machines of ai.onnx.ml, and the scores and labels of all its classifiers.
 
-ONNX gives no formulas; they are libsvm's, which scikit-learn and ONNX Runtime share. The reference evaluator differs in the probabilities
-of three and more classes.
+The scores of one row of x lie along the last axis. PROBIT is the approximation of ONNX Runtime and the reference evaluator, good to
+about 0.002 of the inverse error function. The formulas of support vector machines are libsvm's, which scikit-learn and ONNX Runtime
+share; the reference evaluator differs in the probabilities of three and more classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import pi
+from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.ml_scores import NUMERIC, POST_TRANSFORMS, InputTypes, as_rows, read_labels, transform_scores
-from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import ml_kernel
+from hetero_core.kernels.operators.elementwise import sigmoid_of
+from hetero_core.kernels.operators.reductions import softmax_of
+from hetero_core.kernels.precision import Array, Namespace, widen
+from hetero_core.kernels.registry import Dtypes, ml_kernel
+from hetero_core.network.types import ValueType
 
-_CHOICES = {"kernel_type": ("LINEAR", "POLY", "RBF", "SIGMOID"), "post_transform": POST_TRANSFORMS}
+NUMERIC: Dtypes = frozenset({"float32", "float64", "int32", "int64"})
+"""The element types that the operators of ai.onnx.ml compute on."""
+
+InputTypes = tuple[ValueType | None, ...]
+"""The known types of a node's inputs at the time when its attributes are prepared."""
+
+POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+"""In the order of the numbers that TreeEnsemble-5 gives them."""
+
+UNREAD_HITRATES: Mapping[str, Any] = {"nodes_hitrates": (), "nodes_hitrates_as_tensor": None}
+"""Attributes of tree ensembles that say how often a node was hit, and change no result."""
+
+
+def transform_scores(xp: Namespace, scores: Array, post_transform: str) -> Array:
+    """Returns the scores after one of `POST_TRANSFORMS`; the shape stays."""
+    if post_transform == "LOGISTIC":
+        return sigmoid_of(xp, scores)
+    if post_transform == "SOFTMAX":
+        return softmax_of(xp, scores, -1)
+    if post_transform == "SOFTMAX_ZERO":
+        return _softmax_zero(xp, scores)
+    return _probit(xp, scores) if post_transform == "PROBIT" else scores
+
+
+def _softmax_zero(xp: Namespace, scores: Array) -> Array:
+    """Returns the softmax in which a score of zero has no share; halves where all are zero, as ONNX's reference evaluator has it."""
+    peak = xp.max(scores, axis=-1, keepdims=True)
+    is_zero = xp.abs(scores) <= 1e-7
+    parts = xp.where(is_zero, scores * xp.exp(-peak), xp.exp(scores - peak))
+    total = xp.sum(parts, axis=-1, keepdims=True)
+    return xp.where(total == 0, scores.dtype.type(0.5), parts / xp.where(total == 0, scores.dtype.type(1), total))
+
+
+def _probit(xp: Namespace, scores: Array) -> Array:
+    """Returns sqrt(2) erfinv(2 p - 1). Source: Winitzki 2008, with a = 0.147."""
+    centered = 2 * scores - 1
+    log = xp.log((1 - centered) * (1 + centered))
+    first = 2 / (pi * 0.147) + 0.5 * log
+    return 1.41421356 * xp.copysign(xp.sqrt(xp.sqrt(first * first - log / 0.147) - first), centered)
+
+
+def as_rows(xp: Namespace, x: Array) -> Array:
+    """Returns x as float32 or float64 of two dimensions; a vector is one row."""
+    rows = x.reshape((1, -1)) if x.ndim <= 1 else x
+    if rows.ndim != 2:
+        raise ValueError(f"expected x of shape (rows, features), got {list(x.shape)}")
+    return rows if rows.dtype == np.float64 else widen(rows).astype(np.float32)
+
+
+def read_labels(integers: tuple[int, ...], strings: tuple[str, ...]) -> Array:
+    """Returns the class labels as one host array, int64 or object.
+
+    Raises: ValueError unless exactly one kind is given.
+    """
+    if bool(integers) == bool(strings):
+        raise ValueError("needs its class labels either as integers or as strings")
+    return np.asarray(integers, dtype=np.int64) if integers else np.asarray(strings, dtype=object)
+
+
+def read_floats(values: Any, tensor: Any, name: str) -> Array:
+    """Returns an attribute that may be given as a list of float32 or as a tensor of another type; () for neither.
+
+    Raises: ValueError when both are given.
+    """
+    if tensor is None:
+        return np.asarray(values, dtype=np.float32)
+    if len(values):
+        raise ValueError(f"has both {name} and {name}_as_tensor")
+    return np.asarray(tensor).reshape(-1)
+
+
+def refuse_transform(targets: int, post_transform: str) -> None:
+    """Raises ValueError for a transform of a single target that engines leave out."""
+    if targets == 1 and post_transform not in ("NONE", "PROBIT"):
+        raise ValueError(f"transforms its one target by {post_transform}, which ONNX Runtime leaves out")
+
+
+_CHOICES = {"post_transform": POST_TRANSFORMS}
+
+
+@dataclass(frozen=True, slots=True)
+class LinearModel:
+    """Coefficients (features, scores) and intercepts (scores,) as arrays of the device, the labels on the host."""
+
+    coefficients: Array
+    intercepts: Array
+    labels: Array
+    post_transform: str
+
+
+def _prepare(
+    xp: Namespace, coefficients: tuple[float, ...], intercepts: tuple[float, ...], scores: int, labels: Array, post_transform: str
+) -> LinearModel:
+    if not coefficients or scores < 1 or len(coefficients) % scores or len(intercepts) not in (0, scores):
+        raise ValueError(f"has {len(coefficients)} coefficients and {len(intercepts)} intercepts for {scores} scores")
+    table = np.asarray(coefficients, dtype=np.float32).reshape((scores, -1)).T.tolist()
+    return LinearModel(
+        xp.asarray(table, dtype=np.float32),
+        xp.asarray(intercepts or (0.0,) * scores, dtype=np.float32),
+        labels,
+        post_transform,
+    )
+
+
+def _score(xp: Namespace, model: LinearModel, x: Array) -> Array:
+    rows = as_rows(xp, x)
+    return xp.matmul(rows, model.coefficients.astype(rows.dtype)) + model.intercepts.astype(rows.dtype)
+
+
+def _prepare_classifier(
+    xp: Namespace,
+    input_types: InputTypes,
+    *,
+    classlabels_ints: tuple[int, ...] = (),
+    classlabels_strings: tuple[str, ...] = (),
+    coefficients: tuple[float, ...],
+    intercepts: tuple[float, ...] = (),
+    multi_class: int = 0,
+    post_transform: str = "NONE",
+) -> LinearModel:
+    labels = read_labels(classlabels_ints, classlabels_strings)
+    scores = len(intercepts) or len(labels)
+    if scores == 1 and len(labels) == 2 and post_transform == "LOGISTIC":
+        # The score of the second class; the first has its negative.
+        halves = tuple(-value for value in coefficients), tuple(-value for value in intercepts)
+        return _prepare(xp, halves[0] + coefficients, halves[1] + intercepts, 2, labels, post_transform)
+    if scores == 1:
+        raise ValueError("has one score for two classes without LOGISTIC, which engines read in different ways")
+    if scores != len(labels):
+        raise ValueError(f"has {scores} scores for {len(labels)} classes")
+    return _prepare(xp, coefficients, intercepts, scores, labels, post_transform)
+
+
+@ml_kernel(
+    "LinearClassifier", since=(1,), dtypes=NUMERIC, choices=_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_classifier
+)
+def linear_classifier(xp: Namespace, x: Array, *, prepared: LinearModel) -> tuple[Array, Array]:
+    """Returns the label of the greatest of x W + b and, float32, these scores transformed. Source: ONNX LinearClassifier-1.
+
+    x: (rows, features) or (features,). `multi_class` has no effect on the formula.
+    """
+    scores = _score(xp, prepared, x)
+    transformed = transform_scores(xp, scores, prepared.post_transform)
+    return prepared.labels[scores.argmax(axis=1)], transformed.astype(np.float32)
+
+
+def _prepare_regressor(
+    xp: Namespace,
+    input_types: InputTypes,
+    *,
+    coefficients: tuple[float, ...],
+    intercepts: tuple[float, ...] = (),
+    post_transform: str = "NONE",
+    targets: int = 1,
+) -> LinearModel:
+    refuse_transform(targets, post_transform)
+    return _prepare(xp, coefficients, intercepts, targets, np.zeros(0), post_transform)
+
+
+@ml_kernel("LinearRegressor", since=(1,), dtypes=NUMERIC, choices=_CHOICES, prepare=_prepare_regressor)
+def linear_regressor(xp: Namespace, x: Array, *, prepared: LinearModel) -> Array:
+    """Returns x W + b, transformed, float32 (rows, targets). Source: ONNX LinearRegressor-1."""
+    return transform_scores(xp, _score(xp, prepared, x), prepared.post_transform).astype(np.float32)
+
+
+_SVM_CHOICES = {"kernel_type": ("LINEAR", "POLY", "RBF", "SIGMOID"), "post_transform": POST_TRANSFORMS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +247,7 @@ def _compare(xp: Namespace, similarity: Similarity, rows: Array) -> Array:
     return xp.tanh(affine) if similarity.kernel_type == "SIGMOID" else affine ** int(similarity.degree)
 
 
-def _prepare_classifier(
+def _prepare_svm_classifier(
     xp: Namespace,
     input_types: InputTypes,
     *,
@@ -128,7 +298,9 @@ def _weigh_pairs(table: Array, vectors_per_class: tuple[int, ...], pairs: tuple[
     return weights
 
 
-@ml_kernel("SVMClassifier", since=(1,), dtypes=NUMERIC, choices=_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_classifier)
+@ml_kernel(
+    "SVMClassifier", since=(1,), dtypes=NUMERIC, choices=_SVM_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_svm_classifier
+)
 def svm_classifier(xp: Namespace, x: Array, *, prepared: Machine) -> tuple[Array, Array]:
     """Returns the label with most votes of the pairs and, float32, probabilities of the classes or scores of the pairs.
 
@@ -191,7 +363,7 @@ def _improve(q: Array, probabilities: Array, rows: Array) -> None:
     probabilities[rows] = p
 
 
-def _prepare_regressor(
+def _prepare_svm_regressor(
     xp: Namespace,
     input_types: InputTypes,
     *,
@@ -220,8 +392,8 @@ def _prepare_regressor(
     since=(1,),
     dtypes=NUMERIC,
     # ONNX Runtime takes the other transforms and leaves them out.
-    choices={**_CHOICES, "post_transform": ("NONE",), "one_class": (0, 1)},
-    prepare=_prepare_regressor,
+    choices={**_SVM_CHOICES, "post_transform": ("NONE",), "one_class": (0, 1)},
+    prepare=_prepare_svm_regressor,
 )
 def svm_regressor(xp: Namespace, x: Array, *, prepared: Regression) -> Array:
     """Returns K(x, vectors) w + rho, float32 (rows, 1); for one class its sign, -1 or 1. Source: ONNX SVMRegressor-1, libsvm."""

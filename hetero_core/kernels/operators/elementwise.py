@@ -1,0 +1,516 @@
+"""Element by element: arithmetic, logic, comparisons, unary mathematics and activations.
+
+Formulas are computed in float32 or wider and rounded once; none overflows if the result is finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import reduce
+
+import numpy as np
+
+from hetero_core.kernels.precision import Array, Namespace, is_float, narrow, normalize_axis, widen
+from hetero_core.kernels.registry import (
+    ANY,
+    BOOL,
+    FLOAT8,
+    FLOAT32,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    SIGNED,
+    STRING,
+    Dtypes,
+    kernel,
+    microsoft_kernel,
+)
+
+# Operators whose result is one function of the namespace: operator, function, since-versions, dtypes.
+_UNARY: tuple[tuple[str, str, tuple[int, ...], Dtypes], ...] = (
+    ("Abs", "abs", (1, 6, 13), NUMBERS),
+    ("Acos", "arccos", (7, 22), FLOATS),
+    ("Acosh", "arccosh", (9, 22), FLOATS),
+    ("Asin", "arcsin", (7, 22), FLOATS),
+    ("Asinh", "arcsinh", (9, 22), FLOATS),
+    ("Atan", "arctan", (7, 22), FLOATS),
+    ("Atanh", "arctanh", (9, 22), FLOATS),
+    ("Ceil", "ceil", (1, 6, 13), FLOATS),
+    ("Cos", "cos", (7, 22), FLOATS),
+    ("Cosh", "cosh", (9, 22), FLOATS),
+    ("Exp", "exp", (1, 6, 13), FLOATS),
+    ("Floor", "floor", (1, 6, 13), FLOATS),
+    ("Log", "log", (1, 6, 13), FLOATS),
+    ("Neg", "negative", (1, 6, 13), FLOATS | SIGNED),
+    ("Round", "rint", (11, 22), FLOATS),
+    ("Sign", "sign", (9, 13), NUMBERS),
+    ("Sin", "sin", (7, 22), FLOATS),
+    ("Sinh", "sinh", (9, 22), FLOATS),
+    ("Sqrt", "sqrt", (1, 6, 13), FLOATS),
+    ("Tan", "tan", (7, 22), FLOATS),
+    ("Tanh", "tanh", (1, 6, 13), FLOATS),
+)
+
+
+def _register(op_type: str, function: str, since: tuple[int, ...], dtypes: Dtypes) -> None:
+    @kernel(op_type, since=since, dtypes=dtypes)
+    def compute(xp: Namespace, x: Array) -> Array:
+        return narrow(getattr(xp, function)(widen(x)), x.dtype)
+
+    compute.__doc__ = f"Returns {function}(x) of each element. Source: ONNX {op_type}-{since[-1]}."
+
+
+for _row in _UNARY:
+    _register(*_row)
+
+
+@kernel("Reciprocal", since=(1, 6, 13), dtypes=FLOATS)
+def reciprocal(xp: Namespace, x: Array) -> Array:
+    """Returns 1 / x. Source: ONNX Reciprocal-13."""
+    return narrow(1 / widen(x), x.dtype)
+
+
+@kernel("Erf", since=(9, 13), dtypes=NUMBERS)
+def erf(xp: Namespace, x: Array) -> Array:
+    """Returns the error function of each element; that of an integer is truncated. Source: ONNX Erf-13."""
+    return narrow(erf_of(xp, x.astype(np.float64) if x.dtype.kind in "iu" else widen(x)), x.dtype)
+
+
+# erf(x) / x as a polynomial of 2 x^2 - 1 for |x| <= 1, and erfcx(x) as one of t = 2 / (2 + x) scaled from [1/4, 2/3] to [-1, 1] for
+# 1 <= x <= 6. Interpolated in Chebyshev points from double values of erf and erfcx; the largest relative error of erf is 2e-15.
+_NEAR = (
+    0.9654687386698677,
+    -0.14053608902271736,
+    0.019852496688956323,
+    -0.002285485561140351,
+    0.00021751715631768143,
+    -1.7537169479867984e-05,
+    1.2233818358353687e-06,
+    -7.511555940216871e-08,
+    4.11694145441288e-09,
+    -2.0369839148770544e-10,
+    8.692306134131892e-12,
+    -3.0316490059097606e-13,
+)
+_FAR = (
+    0.2214295402299315,
+    0.16189356804102914,
+    0.038560570425228737,
+    0.005588816281672,
+    0.00019713917662976668,
+    -8.079220228978582e-05,
+    -7.340508073915821e-06,
+    1.9795516466229764e-06,
+    1.6345644857222768e-07,
+    -7.002652485368193e-08,
+    -4.884468283763877e-10,
+    2.586944321177135e-09,
+    -3.968221149961013e-10,
+    -4.772537755233544e-11,
+    1.0675430499587134e-10,
+    -7.119335068421979e-12,
+    -2.348016609017489e-11,
+)
+# Terms whose sum stays below half a unit in the last place of float32.
+_FLOAT32_TERMS = (8, 9)
+
+
+def erf_of(xp: Namespace, x: Array) -> Array:
+    """Returns erf(x) in x's own type, float32 or float64; NaN stays NaN. erf(x) = 1 - exp(-x^2) erfcx(x) away from zero."""
+    near_terms, far_terms = _FLOAT32_TERMS if x.dtype.itemsize == 4 else (len(_NEAR), len(_FAR))
+    magnitude = xp.minimum(xp.abs(x), 6)
+    inner = xp.minimum(magnitude, 1)
+    near = magnitude * _evaluate(2 * inner * inner - 1, _NEAR[:near_terms])
+    outer = xp.maximum(magnitude, 1)
+    scaled = (2 / (2 + outer) - 11 / 24) * (24 / 5)
+    far = 1 - xp.exp(-outer * outer) * _evaluate(scaled, _FAR[:far_terms])
+    return xp.copysign(xp.where(magnitude < 1, near, far), x)
+
+
+def _evaluate(x: Array, coefficients: tuple[float, ...]) -> Array:
+    """Returns a polynomial, lowest coefficient first, by Horner's rule."""
+    total = x * coefficients[-1]
+    for coefficient in coefficients[-2:0:-1]:
+        total = (total + coefficient) * x
+    return total + coefficients[0]
+
+
+@kernel("Clip", since=(11, 12, 13), dtypes=NUMBERS)
+def clip(xp: Namespace, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    """Returns min(max(x, low), high): where low is above high, every element is high. NaN stays.
+
+    An absent bound is the least or largest number of the type, so that infinities become numbers. Source: ONNX Clip-13.
+    """
+    least, most = _range_of(x.dtype) if is_float(x.dtype) else (None, None)
+    for function, bound, limit in ((xp.maximum, low, least), (xp.minimum, high, most)):
+        if bound is not None:
+            x = function(x, bound.reshape(()))
+        elif limit is not None:
+            x = function(x, x.dtype.type(limit))
+    return x
+
+
+@kernel("Clip", since=(1,), dtypes=FLOATS)
+def clip_by_bounds(
+    xp: Namespace,
+    x: Array,
+    *,
+    max: float | None = None,  # noqa: A002 - ONNX's name
+    min: float | None = None,  # noqa: A002 - ONNX's name
+) -> Array:
+    """Returns x limited by the attributes min and max; an absent bound is the limit of the type. Source: ONNX Clip-1."""
+    least, most = _range_of(x.dtype)
+    return clip_by_attributes(xp, x, max=most if max is None else max, min=least if min is None else min)
+
+
+@kernel("Clip", since=(6,), dtypes=FLOATS)
+def clip_by_attributes(
+    xp: Namespace,
+    x: Array,
+    *,
+    max: float = float(np.finfo(np.float32).max),  # noqa: A002 - ONNX's name
+    min: float = float(np.finfo(np.float32).min),  # noqa: A002 - ONNX's name
+) -> Array:
+    """Returns x limited by the attributes min and max; a finite bound outside the type is its limit. Source: ONNX Clip-6."""
+    limits = [x.dtype.type(limit if np.isinf(limit) else np.clip(np.float64(limit), *_range_of(x.dtype))) for limit in (min, max)]
+    return xp.minimum(xp.maximum(x, limits[0]), limits[1])
+
+
+def _range_of(dtype: np.dtype[np.generic]) -> tuple[float, float]:
+    import ml_dtypes  # knows the limits of bfloat16, which NumPy does not
+
+    limits = ml_dtypes.finfo(dtype)
+    return float(limits.min), float(limits.max)
+
+
+@kernel("Det", since=(11, 22), dtypes=FLOATS)
+def determinant(xp: Namespace, x: Array) -> Array:
+    """Returns the determinant of the last two axes. Source: ONNX Det-22."""
+    return narrow(xp.linalg.det(widen(x)), x.dtype)
+
+
+@kernel("Relu", since=(1, 6, 13, 14), dtypes=FLOATS | SIGNED)
+def relu(xp: Namespace, x: Array) -> Array:
+    """Returns max(x, 0). Source: ONNX Relu-14."""
+    return xp.maximum(x, x.dtype.type(0))
+
+
+@kernel("LeakyRelu", since=(1, 6, 16), dtypes=FLOATS)
+def leaky_relu(xp: Namespace, x: Array, *, alpha: float = 0.01) -> Array:
+    """Returns x, times alpha where it is negative. Source: ONNX LeakyRelu-16."""
+    wide = widen(x)
+    return narrow(xp.where(wide < 0, wide * alpha, wide), x.dtype)
+
+
+@kernel("PRelu", since=(7, 9, 16), dtypes=NUMBERS)
+def prelu(xp: Namespace, x: Array, slope: Array) -> Array:
+    """Returns x, times slope where it is negative. Source: ONNX PRelu-16."""
+    return narrow(xp.where(x < 0, x * slope, x), x.dtype)
+
+
+@kernel("PRelu", since=(1, 6), dtypes=FLOATS)
+def prelu_by_channel(xp: Namespace, x: Array, slope: Array) -> Array:
+    """Returns x, times its channel's slope (or the only one) where it is negative. Source: ONNX PRelu-6."""
+    return prelu(xp, x, slope.reshape((-1, *(1,) * max(x.ndim - 2, 0))))
+
+
+@kernel("ThresholdedRelu", since=(0, 10, 22), dtypes=FLOATS)
+def thresholded_relu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
+    """Returns x where it is above alpha, else 0. Source: ONNX ThresholdedRelu-22."""
+    wide = widen(x)
+    return narrow(xp.where(wide > alpha, wide, wide.dtype.type(0)), x.dtype)
+
+
+@kernel("Elu", since=(1, 6, 22), dtypes=FLOATS)
+def elu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
+    """Returns x, alpha * (exp(x) - 1) where it is negative. Source: ONNX Elu-22."""
+    wide = widen(x)
+    return narrow(xp.where(wide < 0, alpha * xp.expm1(xp.minimum(wide, 0)), wide), x.dtype)
+
+
+@kernel("Celu", since=(12, 28), dtypes=FLOATS)
+def celu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
+    """Returns max(0, x) + min(0, alpha * (exp(x / alpha) - 1)). Source: ONNX Celu-28."""
+    wide = widen(x)
+    return narrow(xp.maximum(wide, 0) + xp.minimum(alpha * xp.expm1(wide / alpha), 0), x.dtype)
+
+
+_SELU_ALPHA = 1.67326319217681884765625
+_SELU_GAMMA = 1.05070102214813232421875
+
+
+@kernel("Selu", since=(6, 22), dtypes=FLOATS)
+def selu(xp: Namespace, x: Array, *, alpha: float = _SELU_ALPHA, gamma: float = _SELU_GAMMA) -> Array:
+    """Returns gamma * (alpha * exp(x) - alpha) for x <= 0, else gamma * x. Source: ONNX Selu-22."""
+    wide = widen(x)
+    return narrow(gamma * xp.where(wide > 0, wide, alpha * xp.expm1(xp.minimum(wide, 0))), x.dtype)
+
+
+@kernel("Selu", since=(1,), dtypes=FLOATS)
+def selu_first(xp: Namespace, x: Array, *, alpha: float = 1.6732, gamma: float = 1.0507) -> Array:
+    """Returns what Selu returns, with rounder defaults. Source: ONNX Selu-1."""
+    return selu(xp, x, alpha=alpha, gamma=gamma)
+
+
+@kernel("Sigmoid", since=(1, 6, 13), dtypes=FLOATS)
+def sigmoid(xp: Namespace, x: Array) -> Array:
+    """Returns 1 / (1 + exp(-x)). Source: ONNX Sigmoid-13."""
+    return narrow(sigmoid_of(xp, widen(x)), x.dtype)
+
+
+def sigmoid_of(xp: Namespace, x: Array) -> Array:
+    """Returns the sigmoid in x's own type as exp(min(x, 0)) / (1 + exp(-|x|)): no overflow, and exact tails on both sides."""
+    small = xp.exp(-xp.abs(x))
+    return xp.where(x < 0, small, 1) / (1 + small)
+
+
+@kernel("HardSigmoid", since=(1, 6, 22), dtypes=FLOATS)
+def hard_sigmoid(xp: Namespace, x: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
+    """Returns alpha * x + beta, clipped to 0 and 1. Source: ONNX HardSigmoid-22."""
+    return narrow(xp.clip(alpha * widen(x) + beta, 0, 1), x.dtype)
+
+
+@kernel("HardSwish", since=(14, 22), dtypes=FLOATS)
+def hard_swish(xp: Namespace, x: Array) -> Array:
+    """Returns x * clip(x / 6 + 0.5, 0, 1). Source: ONNX HardSwish-22."""
+    wide = widen(x)
+    return narrow(wide * xp.clip(wide / 6 + 0.5, 0, 1), x.dtype)
+
+
+@kernel("Swish", since=(24,), dtypes=FLOATS)
+def swish(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
+    """Returns x * sigmoid(alpha * x). Source: ONNX Swish-24."""
+    wide = widen(x)
+    return narrow(wide * sigmoid_of(xp, alpha * wide), x.dtype)
+
+
+@kernel("Softplus", since=(1, 22), dtypes=FLOATS)
+def softplus(xp: Namespace, x: Array) -> Array:
+    """Returns log(1 + exp(x)). Source: ONNX Softplus-22."""
+    return narrow(softplus_of(xp, widen(x)), x.dtype)
+
+
+def softplus_of(xp: Namespace, x: Array) -> Array:
+    """Returns the softplus in x's own type as max(x, 0) + log1p(exp(-|x|)), which does not overflow."""
+    return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x)))
+
+
+@kernel("Softsign", since=(1, 22), dtypes=FLOATS)
+def softsign(xp: Namespace, x: Array) -> Array:
+    """Returns x / (1 + |x|). Source: ONNX Softsign-22."""
+    wide = widen(x)
+    return narrow(wide / (1 + xp.abs(wide)), x.dtype)
+
+
+@kernel("Mish", since=(18, 22), dtypes=FLOATS)
+def mish(xp: Namespace, x: Array) -> Array:
+    """Returns x * tanh(softplus(x)). Source: ONNX Mish-22."""
+    wide = widen(x)
+    return narrow(wide * xp.tanh(softplus_of(xp, wide)), x.dtype)
+
+
+@microsoft_kernel("Gelu", halves=(0,), dtypes=FLOAT32, without=("approximate",))
+@kernel("Gelu", since=(20,), dtypes=FLOATS, choices={"approximate": ("none", "tanh")})
+def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
+    """Returns x * (1 + erf(x / sqrt(2))) / 2, or its approximation by tanh. Source: ONNX Gelu-20."""
+    wide = widen(x)
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
+        return narrow(0.5 * wide * (1 + xp.tanh(inner)), x.dtype)
+    return narrow(0.5 * wide * (1 + erf_of(xp, wide * math.sqrt(0.5))), x.dtype)
+
+
+@kernel("Shrink", since=(9,), dtypes=NUMBERS)
+def shrink(xp: Namespace, x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
+    """Returns x + bias below -lambd, x - bias above lambd, else 0. Source: ONNX Shrink-9."""
+    wide = widen(x)
+    zero = wide.dtype.type(0)
+    return narrow(xp.where(wide < -lambd, wide + bias, xp.where(wide > lambd, wide - bias, zero)), x.dtype)
+
+
+@kernel("Div", since=(7, 13, 14), dtypes=NUMBERS)
+def div(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns a / b; integers truncate toward zero. Source: ONNX Div-14."""
+    if a.dtype.kind not in "iu":
+        return narrow(xp.divide(a, b), a.dtype)
+    if a.dtype.kind == "u":
+        return xp.floor_divide(a, b)
+    quotient = xp.floor_divide(a, b)
+    # The floor is one too low where the signs differ and something remains.
+    remains = (xp.multiply(quotient, b) != a) & ((a < 0) != (b < 0))
+    return quotient + remains.astype(a.dtype)
+
+
+@kernel("Mod", since=(10, 13, 28), dtypes=NUMBERS, choices={"fmod": (0, 1)})
+def mod(xp: Namespace, a: Array, b: Array, *, fmod: int = 0) -> Array:
+    """Returns the remainder, with the sign of b, or of a where fmod is 1. Source: ONNX Mod-28."""
+    dtype = a.dtype
+    return narrow(xp.fmod(widen(a), widen(b)) if fmod else xp.mod(widen(a), widen(b)), dtype)
+
+
+@kernel("Pow", since=(7, 12, 13, 15), dtypes=NUMBERS)
+def power(xp: Namespace, x: Array, y: Array) -> Array:
+    """Returns x ** y in the type of x. Source: ONNX Pow-15."""
+    if x.dtype.kind not in "iu":
+        wide = widen(x)
+        return narrow(xp.power(wide, y.astype(wide.dtype)), x.dtype)
+    if y.dtype.kind in "iu":
+        return _raise_integers(xp, x, y)
+    return xp.power(x.astype(np.float64), y.astype(np.float64)).astype(x.dtype)
+
+
+def _raise_integers(xp: Namespace, x: Array, y: Array) -> Array:
+    """Returns x ** y for integers; a negative exponent gives what truncating the fraction gives: 1, -1 or 0."""
+    if y.dtype.kind == "u":
+        return xp.power(x, y.astype(x.dtype))
+    magnitude = xp.power(x, xp.maximum(y, 0).astype(x.dtype))
+    odd = (y & 1) == 1
+    if x.dtype.kind == "u":
+        inverse = (x == 1).astype(x.dtype)
+    else:
+        inverse = (x == 1).astype(x.dtype) + (x == -1).astype(x.dtype) * (1 - 2 * odd.astype(x.dtype))
+    return narrow(xp.where(y < 0, inverse, magnitude), x.dtype)
+
+
+@kernel("Sum", since=(1, 6, 8, 13), dtypes=FLOATS)
+def add_all(xp: Namespace, *inputs: Array) -> Array:
+    """Returns the sum of all inputs; small floats are summed in float32. Source: ONNX Sum-13."""
+    return narrow(reduce(xp.add, [widen(x) for x in inputs]), inputs[0].dtype)
+
+
+@kernel("Mean", since=(1, 6, 8, 13), dtypes=FLOATS)
+def average(xp: Namespace, *inputs: Array) -> Array:
+    """Returns the mean of all inputs; small floats are summed in float32. Source: ONNX Mean-13."""
+    return narrow(reduce(xp.add, [widen(x) for x in inputs]) / len(inputs), inputs[0].dtype)
+
+
+@kernel("Max", since=(1, 6, 8, 12, 13), dtypes=NUMBERS)
+def maximum(xp: Namespace, *inputs: Array) -> Array:
+    """Returns the largest of all inputs; NaN wins. Source: ONNX Max-13."""
+    return narrow(reduce(xp.maximum, inputs), inputs[0].dtype)
+
+
+@kernel("Min", since=(1, 6, 8, 12, 13), dtypes=NUMBERS)
+def minimum(xp: Namespace, *inputs: Array) -> Array:
+    """Returns the smallest of all inputs; NaN wins. Source: ONNX Min-13."""
+    return narrow(reduce(xp.minimum, inputs), inputs[0].dtype)
+
+
+@kernel("BitShift", since=(11, 28), dtypes=INTEGERS, choices={"direction": ("LEFT", "RIGHT")})
+def bit_shift(xp: Namespace, x: Array, y: Array, *, direction: str) -> Array:
+    """Returns x shifted by y bits; a shift by the width or more gives zero. Source: ONNX BitShift-28."""
+    return xp.left_shift(x, y) if direction == "LEFT" else xp.right_shift(x, y)
+
+
+Binary = Callable[[Namespace, Array, Array], Array]
+_BROADCAST = (7, 13, 14)
+_ORDERED = (7, 9, 13)
+
+
+def _declare(op_type: str, function: str, since: tuple[int, ...], dtypes: Dtypes) -> Binary:
+    """Declares a kernel that is this function of the namespace, and returns it."""
+
+    @kernel(op_type, since=since, dtypes=dtypes)
+    def compute(xp: Namespace, a: Array, b: Array) -> Array:
+        return getattr(xp, function)(a, b)
+
+    compute.__doc__ = f"Returns {function}(a, b) of each pair of elements. Source: ONNX {op_type}-{since[-1]}."
+    return compute
+
+
+# Integers wrap.
+add = _declare("Add", "add", _BROADCAST, NUMBERS)
+sub = _declare("Sub", "subtract", _BROADCAST, NUMBERS)
+mul = _declare("Mul", "multiply", _BROADCAST, NUMBERS)
+greater = _declare("Greater", "greater", _ORDERED, NUMBERS)
+less = _declare("Less", "less", _ORDERED, NUMBERS)
+_declare("GreaterOrEqual", "greater_equal", (12, 16), NUMBERS)
+_declare("LessOrEqual", "less_equal", (12, 16), NUMBERS)
+and_ = _declare("And", "logical_and", (7,), BOOL)
+or_ = _declare("Or", "logical_or", (7,), BOOL)
+xor = _declare("Xor", "logical_xor", (7,), BOOL)
+_declare("BitwiseAnd", "bitwise_and", (18,), INTEGERS)
+_declare("BitwiseOr", "bitwise_or", (18,), INTEGERS)
+_declare("BitwiseXor", "bitwise_xor", (18,), INTEGERS)
+
+
+_BOOL = np.dtype(bool)
+
+
+@kernel("Equal", since=(7, 11, 13, 19), dtypes=NUMBERS | BOOL | STRING)
+def equal(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns a == b. Source: ONNX Equal-19."""
+    # NumPy compares objects to objects; the element type of strings is object.
+    return xp.asarray(xp.equal(a, b), dtype=_BOOL)
+
+
+@kernel("Not", since=(1,), dtypes=BOOL)
+def not_(xp: Namespace, x: Array) -> Array:
+    """Returns not x. Source: ONNX Not-1."""
+    return xp.logical_not(x)
+
+
+@kernel("BitwiseNot", since=(18,), dtypes=INTEGERS)
+def bitwise_not(xp: Namespace, x: Array) -> Array:
+    """Returns all bits flipped. Source: ONNX BitwiseNot-18."""
+    return xp.invert(x)
+
+
+@kernel("IsNaN", since=(9, 13), dtypes=FLOATS)
+@kernel("IsNaN", since=(20,), dtypes=FLOATS | FLOAT8)
+def is_nan(xp: Namespace, x: Array) -> Array:
+    """Returns where x is not a number. Source: ONNX IsNaN-20."""
+    return xp.isnan(widen(x))
+
+
+@kernel("IsInf", since=(10,), dtypes=FLOATS)
+@kernel("IsInf", since=(20,), dtypes=FLOATS | FLOAT8)
+def is_inf(xp: Namespace, x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
+    """Returns where x is an infinity of a wanted sign. Source: ONNX IsInf-20."""
+    wide = widen(x)
+    infinite = xp.isinf(wide)
+    if not detect_negative:
+        infinite = infinite & ~(wide < 0)
+    if not detect_positive:
+        infinite = infinite & ~(wide > 0)
+    return infinite
+
+
+@kernel("Where", since=(9, 16), dtypes=(BOOL, ANY))
+def where(xp: Namespace, condition: Array, x: Array, y: Array) -> Array:
+    """Returns x where the condition holds, else y. Source: ONNX Where-16."""
+    return xp.where(condition, x, y)
+
+
+_OPERATORS: tuple[tuple[str, tuple[int, ...], Dtypes, Binary], ...] = (
+    ("Add", (1, 6), NUMBERS, add),
+    ("Sub", (1, 6), NUMBERS, sub),
+    ("Mul", (1, 6), NUMBERS, mul),
+    ("Div", (1, 6), NUMBERS, div),
+    ("Pow", (1,), FLOATS, power),
+    ("And", (1,), BOOL, and_),
+    ("Or", (1,), BOOL, or_),
+    ("Xor", (1,), BOOL, xor),
+    ("Equal", (1,), frozenset({"bool", "int32", "int64"}), equal),
+    ("Greater", (1,), FLOATS, greater),
+    ("Less", (1,), FLOATS, less),
+)
+
+
+def align(a: Array, b: Array, axis: int | None) -> Array:
+    """Returns b with the axes that make it broadcast over a: at `axis`, or at the end. Source: ONNX Add-6."""
+    begin = a.ndim - b.ndim if axis is None else normalize_axis(axis, a.ndim)
+    return b.reshape((*b.shape, *(1,) * (a.ndim - begin - b.ndim)))
+
+
+def _register_aligned(op_type: str, since: tuple[int, ...], dtypes: Dtypes, compute: Binary) -> None:
+    @kernel(op_type, since=since, dtypes=dtypes, choices={"broadcast": (0, 1)})
+    def compute_aligned(xp: Namespace, a: Array, b: Array, *, axis: int | None = None, broadcast: int = 0) -> Array:
+        if not broadcast and a.shape != b.shape:
+            raise ValueError(f"shapes {a.shape} and {b.shape} differ, and broadcast is 0")
+        return compute(xp, a, align(a, b, axis) if broadcast else b)
+
+
+for _aligned in _OPERATORS:
+    _register_aligned(*_aligned)

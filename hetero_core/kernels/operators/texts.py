@@ -1,0 +1,485 @@
+"""Operators on texts and tokens. They run on the host: no device has strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from hetero_core.kernels.operators.ml_models import InputTypes
+from hetero_core.kernels.precision import Array, Namespace
+from hetero_core.kernels.registry import FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
+from hetero_core.kernels.sizes import broadcast_sizes, product
+
+_EXTRA = "needs google-re2, which is not installed; pip install hetero-core[text]"
+
+
+def compile_match(pattern: str) -> Callable[[str], bool]:
+    """Returns a function that says whether a pattern matches a whole text.
+
+    Raises: ValueError with the reason, for a pattern that RE2 refuses and where google-re2 is not installed.
+    """
+    expression = _compile(pattern, takes_longest=False)
+    return lambda text: expression.fullmatch(_encode(text)) is not None
+
+
+def compile_search(pattern: str) -> Callable[[str], list[tuple[int, int]]]:
+    """Returns a function that lists the matches of a pattern in a text as ranges of characters; of several alternatives the longest
+    matches.
+
+    Raises: as `compile_match`.
+    """
+    expression = _compile(pattern, takes_longest=True)
+
+    def search(text: str) -> list[tuple[int, int]]:
+        encoded = _encode(text)
+        # An empty match may lie between the bytes of one letter.
+        spans = [span for span in (match.span() for match in expression.finditer(encoded)) if span[0] < span[1]]
+        if len(encoded) == len(text):
+            return spans
+        index_of_place = {place: index for index, place in enumerate(_find_letters(encoded))}
+        return [(index_of_place[begin], index_of_place[end]) for begin, end in spans]
+
+    return search
+
+
+def _compile(pattern: Any, *, takes_longest: bool) -> Any:
+    if not isinstance(pattern, str):
+        raise ValueError(f"has the expression {pattern!r:.100}; expected a text")  # noqa: TRY004  # a reason of refusal, as the others
+    if find_spec("re2") is None:
+        raise ValueError(_EXTRA)
+    import re2  # an extra, and a library of its own
+
+    options = re2.Options()
+    options.longest_match = takes_longest
+    # It is said in the reason of the refusal, not on the error output.
+    options.log_errors = False
+    try:
+        return re2.compile(_encode(pattern), options)
+    except re2.error as error:
+        reason = error.args[0].decode("utf-8", "replace") if error.args and isinstance(error.args[0], bytes) else str(error)
+        raise ValueError(f"has the expression {pattern!r:.100}, which is none of RE2's: {reason}") from error
+
+
+def _encode(text: str) -> bytes:
+    # Half of a pair of surrogates is no text, and no reason for an error about Unicode.
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _find_letters(encoded: bytes) -> list[int]:
+    """Returns where each letter of a text begins in its bytes, and its end."""
+    return [place for place, byte in enumerate(encoded) if byte & 0xC0 != 0x80] + [len(encoded)]
+
+
+def _count_concatenated(x: Array, y: Array) -> int:
+    """A text for each element, as long as both together; 57 bytes are a short text and the pointer to it."""
+    count = product(broadcast_sizes(x.shape, y.shape))
+    return count * 57 + sum(count // max(int(part.size), 1) * sum(map(len, part.reshape(-1).tolist())) for part in (x, y))
+
+
+def _count_pieces(x: Array, *, delimiter: str | None = None, maxsplit: int | None = None) -> int:
+    """As many columns of pointers as the text with most pieces has."""
+    texts = x.reshape(-1).tolist()
+    pieces = max((text.count(delimiter) + 1 if delimiter else len(text.split()) for text in texts), default=0)
+    return len(texts) * min(pieces, pieces if maxsplit is None else maxsplit + 1) * 8
+
+
+@kernel("StringConcat", since=(20,), dtypes=STRING, runs_on_host=True, count_bytes=_count_concatenated)
+def string_concat(xp: Namespace, x: Array, y: Array) -> Array:
+    """Returns the concatenation of both texts, element by element. Source: ONNX StringConcat-20."""
+    return np.asarray(x.astype(object) + y.astype(object), dtype=object)
+
+
+@kernel("StringSplit", since=(20,), dtypes=STRING, outputs=2, runs_on_host=True, count_bytes=_count_pieces)
+def string_split(xp: Namespace, x: Array, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Array, Array]:
+    """Returns the parts of each text along a new axis, filled up with "", and how many there are. Source: ONNX StringSplit-20.
+
+    Without a delimiter runs of white space separate, and those at the ends are dropped.
+    """
+    limit = -1 if maxsplit is None else maxsplit
+    parts = [str(text).split(delimiter or None, limit) if text != "" else [] for text in x.reshape(-1)]
+    counts = [len(pieces) for pieces in parts]
+    longest = max(counts, default=0)
+    padded = np.full((len(parts), longest), "", dtype=object)
+    for row, pieces in enumerate(parts):
+        padded[row, : len(pieces)] = pieces
+    return padded.reshape((*x.shape, longest)), np.asarray(counts, dtype=np.int64).reshape(x.shape)
+
+
+def _prepare_match(xp: Namespace, input_types: InputTypes, *, pattern: str) -> Callable[[str], bool]:
+    return compile_match(pattern)
+
+
+@kernel("RegexFullMatch", since=(20,), dtypes=STRING, runs_on_host=True, prepare=_prepare_match)
+def regex_full_match(xp: Namespace, x: Array, *, prepared: Callable[[str], bool]) -> Array:
+    """Returns whether the whole text matches, in time linear in its length. Source: ONNX RegexFullMatch-20."""
+    matches = [prepared(str(text)) for text in x.reshape(-1)]
+    return np.asarray(matches, dtype=bool).reshape(x.shape)
+
+
+_CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
+
+
+@kernel(
+    "StringNormalizer",
+    since=(10,),
+    dtypes=STRING,
+    choices={"case_change_action": ("LOWER", "UPPER", "NONE"), "is_case_sensitive": (0, 1)},
+    runs_on_host=True,
+)
+def string_normalizer(
+    xp: Namespace,
+    x: Array,
+    *,
+    case_change_action: str = "NONE",
+    is_case_sensitive: int = 0,
+    locale: str | None = None,
+    stopwords: tuple[str, ...] = (),
+) -> Array:
+    """Returns the texts without stop words, in another case; a single empty text if all are removed. Source: ONNX StringNormalizer-10.
+
+    x is (texts,) or (1, texts). Case changes do not depend on the locale.
+    """
+    change = _CASES[case_change_action]
+    fold = _CASES["NONE" if is_case_sensitive else "LOWER"]
+    stops = {fold(word) for word in stopwords}
+    words = [change(str(text)) for text in x.reshape(-1) if fold(str(text)) not in stops]
+    y = np.asarray(words or [""], dtype=object)
+    return y if x.ndim == 1 else y.reshape((1, -1))
+
+
+@kernel(
+    "TfIdfVectorizer",
+    since=(9,),
+    dtypes=STRING | (NUMBERS & {"int32", "int64"}),
+    choices={"mode": ("TF", "IDF", "TFIDF")},
+    runs_on_host=True,
+)
+def tfidf_vectorizer(
+    xp: Namespace,
+    x: Array,
+    *,
+    max_gram_length: int,
+    max_skip_count: int,
+    min_gram_length: int,
+    mode: str,
+    ngram_counts: tuple[int, ...],
+    ngram_indexes: tuple[int, ...],
+    pool_int64s: tuple[int, ...] = (),
+    pool_strings: tuple[str, ...] = (),
+    weights: tuple[float, ...] | None = None,
+) -> Array:
+    """Returns how often each n-gram of the pool occurs in each row, with 0 to max_skip_count elements left out between its members.
+
+    TF gives counts, IDF the weight of what occurs, TFIDF their product. Source: ONNX TfIdfVectorizer-9.
+    """
+    slots = _index_pool(pool_strings or pool_int64s, ngram_counts, ngram_indexes)
+    rows = x.reshape((1, -1)) if x.ndim <= 1 else x
+    counts = np.zeros((len(rows), max(ngram_indexes) + 1), dtype=np.float32)
+    for row, elements in enumerate(rows.tolist()):
+        for length in range(min_gram_length, max_gram_length + 1):
+            # A single element has nothing to skip.
+            for skip in range(max_skip_count + 1 if length > 1 else 1):
+                step = skip + 1
+                for begin in range(len(elements) - (length - 1) * step):
+                    slot = slots.get(tuple(elements[begin : begin + (length - 1) * step + 1 : step]))
+                    if slot is not None:
+                        counts[row, slot] += 1
+    if mode != "TF":
+        scale = np.ones(counts.shape[1], dtype=np.float32)
+        if weights is not None:
+            scale[list(ngram_indexes)] = weights
+        counts = (counts > 0) * scale if mode == "IDF" else counts * scale
+    return counts.astype(np.float32).reshape(counts.shape[1:] if x.ndim <= 1 else counts.shape)
+
+
+def _index_pool(
+    pool: tuple[str, ...] | tuple[int, ...], ngram_counts: tuple[int, ...], ngram_indexes: tuple[int, ...]
+) -> dict[tuple[str | int, ...], int]:
+    """Returns n-gram -> output position. The pool holds all 1-grams, then all 2-grams, ...; ngram_counts says where each begins."""
+    slots: dict[tuple[str | int, ...], int] = {}
+    ends = (*ngram_counts[1:], len(pool))
+    for length, (begin, end) in enumerate(zip(ngram_counts, ends, strict=True), start=1):
+        for place in range(begin, end, length):
+            slots[tuple(pool[place : place + length])] = ngram_indexes[len(slots)]
+    return slots
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRule:
+    """The rule that cuts one text into tokens, and the padding of rows with fewer tokens."""
+
+    cut: Callable[[str], list[str]]
+    pad_value: str
+
+
+def _prepare_tokenizer(
+    xp: Namespace,
+    input_types: InputTypes,
+    *,
+    mark: int = 0,
+    mincharnum: int,
+    pad_value: str,
+    separators: tuple[str, ...] = (),
+    tokenexp: str = "",
+) -> TokenRule:
+    if bool(separators) == bool(tokenexp):
+        raise ValueError("needs either separators or a tokenexp")
+    splits_letters = separators == ("",)
+    searches = [] if splits_letters else [compile_search(expression) for expression in (separators or (tokenexp,))]
+    for separator in separators:
+        if not splits_letters and compile_match(separator)(""):
+            # Not as it stands in any specification: ONNX Runtime then makes no tokens at all.
+            raise ValueError(f"has the separator {separator!r}, which matches the empty text")
+
+    def cut(text: str) -> list[str]:
+        if tokenexp:
+            pieces = [text[begin:end] for begin, end in searches[0](text)]
+        elif splits_letters:
+            pieces = list(text)
+        else:
+            pieces = [text]
+            for search in searches:
+                pieces = [part for piece in pieces for part in _split(piece, search(piece))]
+        return [piece for piece in pieces if len(piece) >= max(mincharnum, 1)]
+
+    return TokenRule(cut, pad_value)
+
+
+def _split(text: str, places: list[tuple[int, int]]) -> list[str]:
+    """Returns what lies between places of a text."""
+    begins, ends = [0, *(end for _, end in places)], [*(begin for begin, _ in places), len(text)]
+    return [text[begin:end] for begin, end in zip(begins, ends, strict=True)]
+
+
+@kernel(
+    "Tokenizer",
+    domain="com.microsoft",
+    # ONNX has no schema for it, hence no version.
+    since=(0,),
+    dtypes=STRING,
+    choices={"mark": (0,)},
+    runs_on_host=True,
+    prepare=_prepare_tokenizer,
+)
+def tokenizer(xp: Namespace, x: Array, *, prepared: TokenRule) -> Array:
+    """Returns the tokens of each text along a new axis, filled up with pad_value: what matches, or lies between separators.
+
+    Of several matches at a place the longest counts.
+    """
+    cut = [prepared.cut(str(text)) for text in x.reshape(-1)]
+    y = np.full((len(cut), max((len(tokens) for tokens in cut), default=0)), prepared.pad_value, dtype=object)
+    for row, tokens in enumerate(cut):
+        y[row, : len(tokens)] = tokens
+    return y.reshape((*x.shape, y.shape[1]))
+
+
+_HASHED = frozenset({"int32", "uint32", "int64", "uint64", "float32", "float64"}) | STRING
+
+
+@microsoft_kernel("NGramRepeatBlock", dtypes=(INT64, FLOAT32), runs_on_host=True)
+def n_gram_repeat_block(xp: Namespace, input_ids: Array, scores: Array, *, ngram_size: int) -> Array:
+    """Returns the scores with minus infinity for each token that would repeat an n-gram."""
+    y = scores.copy()
+    length, reach = input_ids.shape[1], ngram_size - 1
+    if length + 1 < ngram_size:
+        return y
+    for row, ids in enumerate(input_ids):
+        last = ids[length - reach :]
+        for start in range(length - reach):
+            if np.array_equal(ids[start : start + reach], last):
+                y[row, ids[start + reach]] = -np.inf
+    return y
+
+
+@microsoft_kernel("BifurcationDetector", dtypes=INT64, outputs=2, runs_on_host=True)
+def bifurcation_detector(
+    xp: Namespace,
+    src_tokens: Array,
+    cur_tokens: Array,
+    prev_suffix_match_idx: Array,
+    pred_tokens: Array | None = None,
+    *,
+    max_ngram_size: int,
+    min_ngram_size: int,
+) -> tuple[Array, Array]:
+    """Returns the current tokens with the predicted ones up to the first mismatch, and the position of their end in the source.
+
+    The position is -1 if no n-gram of the end occurs in the source, or the longest that does occurs more than once.
+    """
+    source, tokens = src_tokens.reshape(-1), cur_tokens.reshape(-1)
+    start = int(prev_suffix_match_idx.reshape(()))
+    if pred_tokens is not None:
+        predicted, rest = pred_tokens.reshape(-1), source[start:]
+        count = min(len(rest), len(predicted) - 1)
+        parted = np.flatnonzero(predicted[:count] != rest[:count])
+        place = int(parted[0]) if len(parted) else count
+        tokens = np.concatenate([tokens, predicted[: place + 1]])
+    match = -1
+    for size in range(min_ngram_size, max_ngram_size + 1):
+        if size > len(tokens):
+            break
+        end = tokens[len(tokens) - size :]
+        places = [at for at in range(len(source) - size + 1) if np.array_equal(source[at : at + size], end)]
+        if not places:
+            break
+        match = places[0] + size
+        if match >= len(source):
+            break
+        if len(places) > 1:
+            match = -1
+    return tokens.astype(np.int64), np.asarray(match, np.int64).reshape(prev_suffix_match_idx.shape)
+
+
+@microsoft_kernel("MurmurHash3", dtypes=_HASHED, choices={"positive": (0, 1)}, runs_on_host=True)
+def murmur_hash_3(xp: Namespace, x: Array, *, positive: int = 1, seed: int = 0) -> Array:
+    """Returns a hash of 32 bits of each element's bytes. Source: Appleby, MurmurHash3_x86_32."""
+    flat = x.reshape(-1)
+    pieces = [str(item).encode() for item in flat] if x.dtype.kind == "O" else [item.tobytes() for item in flat]
+    hashes = np.asarray([_hash(piece, seed & 0xFFFFFFFF) for piece in pieces], np.uint32).reshape(x.shape)
+    return hashes if positive else hashes.view(np.int32)
+
+
+def _rotate(x: int, bits: int) -> int:
+    return (x << bits | x >> (32 - bits)) & 0xFFFFFFFF
+
+
+def _hash(content: bytes, seed: int) -> int:
+    """Returns MurmurHash3 for 32-bit machines."""
+    state, whole = seed, len(content) // 4 * 4
+    for start in range(0, whole, 4):
+        state = _rotate(state ^ _mix(int.from_bytes(content[start : start + 4], "little")), 13)
+        state = (state * 5 + 0xE6546B64) & 0xFFFFFFFF
+    if whole < len(content):
+        state ^= _mix(int.from_bytes(content[whole:], "little"))
+    state ^= len(content)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        state = ((state ^ state >> shift) * factor) & 0xFFFFFFFF
+    return state
+
+
+def _mix(block: int) -> int:
+    return _rotate(block * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
+
+
+@microsoft_kernel(
+    "NGramHashMapping",
+    dtypes=(INDEX, INDEX, INDEX, INDEX, INDEX, INDEX, frozenset({"int32"})),
+    outputs=2,
+    choices={"reset_on_eos": (0, 1)},
+    runs_on_host=True,
+)
+def n_gram_hash_mapping(
+    xp: Namespace,
+    input_ids: Array,
+    multipliers: Array,
+    vocab_sizes: Array,
+    past_ids: Array | None = None,
+    head_offsets: Array | None = None,
+    eos_token_id: Array | None = None,
+    segment_ids: Array | None = None,
+    *,
+    max_ngram_size: int,
+    n_head_per_ngram: int,
+    pad_id: int,
+    reset_on_eos: int = 0,
+) -> tuple[Array, Array]:
+    """Returns for each token the hashes of the n-grams that end there, and the ids that the next call needs."""
+    reach = max_ngram_size - 1
+    eos = None if eos_token_id is None else int(eos_token_id.reshape(()))
+    filler = pad_id if eos is None else eos
+    rows, presents = [], []
+    for row, ids in enumerate(input_ids):
+        past = np.full(reach, filler, ids.dtype) if past_ids is None else past_ids[row]
+        # Before the ids of this call no segment is known: they never part.
+        segments = None if segment_ids is None else np.concatenate([np.repeat(segment_ids[row][:1], reach), segment_ids[row]])
+        shifts = shift_ids(np.concatenate([past, ids]), reach, segments, eos if reset_on_eos else None, filler)
+        rows.append(hash_shifts(shifts, multipliers, vocab_sizes, head_offsets, n_head_per_ngram))
+        presents.append(np.concatenate([past, ids])[len(ids) :])
+    heads = reach * n_head_per_ngram
+    hashes = np.stack(rows) if rows else np.zeros((*input_ids.shape, heads), input_ids.dtype)
+    return hashes, np.stack(presents) if presents else np.zeros((0, reach), input_ids.dtype)
+
+
+def shift_ids(ids: Any, reach: int, segments: Any, eos: int | None, filler: int) -> list[Any]:
+    """Returns the ids of each position, of the one before it, and so on; positions behind a boundary get the filler."""
+    count = len(ids) - reach
+    is_cut = np.zeros(count, bool)
+    shifts = [ids[reach:]]
+    for back in range(1, reach + 1):
+        behind = ids[reach - back : reach - back + count]
+        if eos is not None:
+            is_cut = is_cut | (behind == eos)
+        if segments is not None:
+            is_cut = is_cut | (
+                segments[reach - back + 1 : reach - back + 1 + count] != segments[reach - back : reach - back + count]
+            )
+        shifts.append(np.where(is_cut, np.asarray(filler, ids.dtype), behind))
+    return shifts
+
+
+def hash_shifts(shifts: list[Any], multipliers: Any, vocab_sizes: Any, head_offsets: Any, heads: int) -> Any:
+    """Returns (positions, orders * heads): products with the multipliers, joined by xor, modulo each head's vocabulary."""
+    columns = []
+    with np.errstate(over="ignore"):
+        mix = shifts[0] * multipliers[0]
+        for order in range(1, len(shifts)):
+            mix = mix ^ (shifts[order] * multipliers[order])
+            for head in range(heads):
+                place = (order - 1) * heads + head
+                code = np.mod(mix, vocab_sizes[place])
+                columns.append(code if head_offsets is None else code + head_offsets[place])
+    return np.stack(columns, axis=-1).astype(shifts[0].dtype)
+
+
+@microsoft_kernel(
+    "VarlenNGramHashMapping",
+    dtypes=(INDEX, INDEX, INDEX, INT32, INDEX, INDEX, INDEX, INT32, INT32, INT32),
+    outputs=4,
+    choices={"reset_on_eos": (0, 1)},
+    runs_on_host=True,
+)
+def packed_n_gram_hash_mapping(
+    xp: Namespace,
+    input_ids: Array,
+    multipliers: Array,
+    vocab_sizes: Array,
+    cumulative_sequence_length: Array,
+    past_ids: Array | None = None,
+    head_offsets: Array | None = None,
+    eos_token_id: Array | None = None,
+    segment_ids: Array | None = None,
+    past_segment_ids: Array | None = None,
+    capture_count: Array | None = None,
+    *,
+    max_ngram_size: int,
+    n_head_per_ngram: int,
+    pad_id: int,
+    reset_on_eos: int = 0,
+    state_update_capacity: int = 0,
+) -> tuple[Array, Array, Array, Array]:
+    """Returns the results of NGramHashMapping for concatenated sequences; their segments, and the ids after each token."""
+    reach, bounds = max_ngram_size - 1, [int(bound) for bound in cumulative_sequence_length]
+    eos = None if eos_token_id is None else int(eos_token_id.reshape(()))
+    filler = pad_id if eos is None else eos
+    rows, presents, marks = [], [], []
+    updates = np.full((len(bounds) - 1, state_update_capacity, reach), pad_id, input_ids.dtype)
+    for row, (begin, end) in enumerate(pairwise(bounds)):
+        past = np.full(reach, filler, input_ids.dtype) if past_ids is None else past_ids[row]
+        ids = np.concatenate([past, input_ids[begin:end]])
+        segments = None
+        if segment_ids is not None:
+            before = np.repeat(segment_ids[begin : begin + 1], reach) if past_segment_ids is None else past_segment_ids[row]
+            segments = np.concatenate([before, segment_ids[begin:end]])
+        shifts = shift_ids(ids, reach, segments, eos if reset_on_eos else None, filler)
+        rows.append(hash_shifts(shifts, multipliers, vocab_sizes, head_offsets, n_head_per_ngram))
+        presents.append(ids[len(ids) - reach :])
+        marks.append(np.zeros(reach, np.int32) if segments is None else segments[len(segments) - reach :])
+        count = 0 if capture_count is None else max(min(int(capture_count[row]), state_update_capacity, end - begin), 0)
+        for place in range(count):
+            updates[row, place] = ids[place + 1 : place + 1 + reach]
+    return np.concatenate(rows), np.stack(presents), np.stack(marks).astype(np.int32), updates
