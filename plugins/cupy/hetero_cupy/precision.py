@@ -15,7 +15,7 @@ import numpy as np
 
 from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
 from hetero_core.kernels.registry import find_kernel
-from hetero_core.kernels.single_nodes import evaluate_node
+from hetero_core.kernels.program import evaluate_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames

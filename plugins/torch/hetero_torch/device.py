@@ -11,7 +11,7 @@ from hetero_core.contract import DeviceHooks, DeviceName, Executable, Extension,
 from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY, describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.hookspecs import hookimpl
-from hetero_core.kernels.single_nodes import evaluate_node
+from hetero_core.kernels.program import evaluate_node
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.network.writer import pack_network, unpack_network

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.kernels.single_nodes import evaluate_node
+from hetero_core.kernels.program import evaluate_node
 from hetero_core.limits import FOLDED_FLOOR
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import infer_fixed_node, infer_types, rebuild_graph
@@ -231,7 +231,7 @@ def join_open_network(network: Network, scope: Scope) -> Network:
 
 def specialize(network: Network, signature: Signature) -> Network:
     """Returns the network for one set of input shapes."""
-    from hetero_core.kernels.single_nodes import evaluate_node
+    from hetero_core.kernels.program import evaluate_node
 
     return specialize_network(network, signature, evaluate_node)
 

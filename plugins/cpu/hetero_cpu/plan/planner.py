@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from hetero_core.kernels.arena import Lifetime, place_blocks
-from hetero_core.kernels.single_nodes import compile_node
+from hetero_core.kernels.program import compile_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, TypeNumbers
 from hetero_cpu.machine.memory import ALIGNMENT, align

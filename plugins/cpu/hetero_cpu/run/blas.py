@@ -262,7 +262,7 @@ def _take(array: Array, axis: int, own: slice) -> Array:
 @contextmanager
 def share_products(team: ProductTeam) -> Iterator[None]:
     """Has a team compute the toolkit's products meanwhile, with BLAS at one thread."""
-    from hetero_core.kernels.products import multiply_with  # the toolkit
+    from hetero_core.kernels.precision import multiply_with  # the toolkit
 
     with limit_blas(), multiply_with(team.multiply):
         yield
