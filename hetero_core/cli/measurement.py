@@ -239,11 +239,12 @@ def find_peak_memory() -> int | None:
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
-        if sys.platform != "darwin":
+        try:
+            import resource  # not on Windows
+        except ImportError:
             return None
-        import resource  # not on Windows
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
     peaks = [int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")]
     return peaks[0] if peaks else None
 

@@ -127,8 +127,8 @@ class Explanation:
     """The place of a node in a plan, with the reasons.
 
     `device` and `stage` are None if no device takes the node, or if there is no split. `conflicts` are the node's own;
-    without any, the conflicts of its subgraph, which keep the whole subgraph apart. `is_complete` is False if the network was too large for a
-    search for all conflicts.
+    without any, the conflicts of its subgraph, which keep the whole subgraph apart. `is_complete` is False if the network was too large
+    for a search for all conflicts.
     """
 
     node: str

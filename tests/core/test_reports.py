@@ -73,9 +73,9 @@ def test_long_lists_in_text_are_cut_and_counted() -> None:
     assert lines[-1] == "  ... and 1 more nodes"
 
 
-def test_fields_go_through_json_and_name_makers_readers_and_conflicts() -> None:
+def test_json_names_makers_readers_and_conflicts() -> None:
     fields = json.loads(json.dumps(plan_to_json(PLAN)))
-    assert [one["nodes"] for one in fields["subgraphs"]] == [["n1", "n2"], ["n4"], ["n3", "n5", "n6"]]
+    assert [each["nodes"] for each in fields["subgraphs"]] == [["n1", "n2"], ["n4"], ["n3", "n5", "n6"]]
     assert fields["boundaries"][1] == {
         "value": "b",
         "type": "float32[4]",
@@ -91,7 +91,7 @@ def test_fields_go_through_json_and_name_makers_readers_and_conflicts() -> None:
     assert fields["procedures"] == {}
 
 
-def test_links_join_values_between_the_same_places_and_show_what_is_returned() -> None:
+def test_links_join_values_between_the_same_places() -> None:
     places = find_links(PLAN)
     assert places.terminals == (Terminal(("x",), is_input=True), Terminal(("y",), is_input=False))
     assert [(link.source, link.target, link.nbytes) for link in places.links] == [
@@ -106,7 +106,7 @@ def test_links_join_values_between_the_same_places_and_show_what_is_returned() -
     assert find_links(both).terminals[0].label == "2 inputs"
 
 
-def test_legend_has_shares_and_times_of_devices_and_those_without_a_node() -> None:
+def test_legend_has_nodes_and_times_of_every_device() -> None:
     plan = replace(PLAN, priorities=("GPU", "CPU", "NPU"))
     assert [entry.text for entry in list_devices(plan, {0: 0.001, 2: 0.002})] == [
         "GPU: 5 nodes in 2 subgraphs, 3.000 ms",
@@ -115,7 +115,7 @@ def test_legend_has_shares_and_times_of_devices_and_those_without_a_node() -> No
     ]
 
 
-def test_mermaid_has_a_box_for_each_place_and_an_arrow_for_each_link() -> None:
+def test_mermaid_has_boxes_and_arrows() -> None:
     lines = plan_to_mermaid(PLAN, {1: 0.00025}).splitlines()
     assert lines[0] == "flowchart TB"
     assert '  p1["1: CPU<br/>1 node · 0.250 ms"]:::device1' in lines
@@ -141,24 +141,24 @@ def test_dot_quotes_names_and_keeps_clusters_apart() -> None:
 
 def test_explanation_has_answers_pin_conflict_and_values() -> None:
     explained = explain_node(PLAN, "n4")
-    assert [(one.device, one.takes, one.reason) for one in explained.answers] == [
+    assert [(each.device, each.takes, each.reason) for each in explained.answers] == [
         ("GPU", False, "no kernel for Exp"),
         ("CPU", True, "runs it"),
     ]
-    assert [one.value for one in explained.reads] == ["b"]
-    assert [one.value for one in explained.makes] == ["d"]
+    assert [each.value for each in explained.reads] == ["b"]
+    assert [each.value for each in explained.makes] == ["d"]
     assert explained.conflicts == ()
     assert explain_node(PLAN, "n2").conflicts == PLAN.conflicts
     assert explain_node(PLAN, "n6").pin == "GPU"
 
 
-def test_explanation_of_a_node_behind_the_border_shows_what_keeps_its_subgraph_apart() -> None:
+def test_explanation_of_an_inner_node_has_subgraph_conflicts() -> None:
     explained = explain_node(PLAN, "n1")
     assert explained.conflicts == PLAN.conflicts
     assert "n2, of the same subgraph: with subgraph 2, n2 -> n4 -> n5" in describe_explanation(PLAN, explained)
 
 
-def test_explanation_says_who_was_not_asked_and_who_would_take_the_node() -> None:
+def test_explanation_has_devices_that_were_not_asked() -> None:
     (_, cpu) = explain_node(PLAN, "n1").answers
     assert (cpu.takes, cpu.reason) == (None, "was not asked; the node goes to GPU")
     (_, cpu) = explain_node(PLAN, "n6").answers
@@ -183,7 +183,7 @@ def test_explanation_as_text() -> None:
     ]
 
 
-def test_explanation_of_an_unknown_node_is_an_error_with_near_misses() -> None:
+def test_explanation_of_an_unknown_node_has_near_misses() -> None:
     with pytest.raises(InvalidNetworkError) as caught:
         explain_node(PLAN, "n44")
     assert str(caught.value).startswith("network 'diamond' has no node 'n44', did you mean 'n4'")
@@ -196,7 +196,7 @@ def test_plan_of_a_single_device_has_one_stage_with_its_refusals(read: Callable[
     assert plan.boundaries == (Boundary("x", TensorType("float32", (2, 3)), 24, None, (0,), None, ("first",)),)
     assert explain_node(plan, "second").device is None
     assert explain_node(plan, "second").stage is None
-    assert [(one.takes, one.reason) for one in explain_node(plan, "second").answers] == [(False, "no kernel")]
+    assert [(each.takes, each.reason) for each in explain_node(plan, "second").answers] == [(False, "no kernel")]
 
 
 @pytest.mark.parametrize("view", [describe_plan, plan_to_dot, plan_to_json, lambda plan: plan_to_mermaid(plan, {})])

@@ -41,8 +41,8 @@ def test_model_is_valid_and_says_device_and_stage_of_each_node(core: Core, model
         (own,) = node.device_configurations
         stage = plan.stages[own.pipeline_stage]
         assert node.name in stage.nodes
-        assert {configuration.device[one.device[0]] for one in own.sharding_spec} == {stage.device}
-        assert [one.tensor_name for one in own.sharding_spec] == list(node.output)
+        assert {configuration.device[each.device[0]] for each in own.sharding_spec} == {stage.device}
+        assert [each.tensor_name for each in own.sharding_spec] == list(node.output)
         assert own.configuration_id == "hetero"
 
 
@@ -55,8 +55,8 @@ def test_model_gives_the_same_results_in_onnxruntime(core: Core, model: onnx.Mod
         onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"]).run(None, inputs)
         for source in (model.SerializeToString(), tmp_path / "plan.onnx")
     )
-    for expected, found in zip(plain, planned, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for expected, result in zip(plain, planned, strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_model_read_again_has_the_affinity_of_the_plan(core: Core, model: onnx.ModelProto, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def check_events(text: str) -> list[Event]:
                 event[field] = round(event[field] * 1000)
     timed = [event for event in events if event["ph"] != "M"]
     assert all("ts" not in event for event in events if event["ph"] == "M")
-    assert all(one["ts"] <= other["ts"] for one, other in pairwise(timed))
+    assert all(earlier["ts"] <= later["ts"] for earlier, later in pairwise(timed))
     check_names(events)
     stack_of_track = check_nesting([event for event in timed if event["ph"] == "X"])
     check_arrows([event for event in timed if event["ph"] in "sf"], stack_of_track)
@@ -78,7 +78,7 @@ def check_nesting(slices: Sequence[Event]) -> dict[tuple[int, int], list[Event]]
 
 
 def check_arrows(ends: Sequence[Event], tracks: Mapping[tuple[int, int], Sequence[Event]]) -> None:
-    """Each arrow has one start and one finish, in this order, and each of them lies inside a slice of its track."""
+    """Each arrow has a start and then a finish, both inside a slice of their tracks."""
     starts = {event["id"]: event for event in ends if event["ph"] == "s"}
     finishes = {event["id"]: event for event in ends if event["ph"] == "f"}
     assert len(starts) + len(finishes) == len(ends)
@@ -88,7 +88,7 @@ def check_arrows(ends: Sequence[Event], tracks: Mapping[tuple[int, int], Sequenc
         assert start["ts"] <= finish["ts"]
         assert (start["name"], start["cat"], finish["bp"]) == (finish["name"], finish["cat"], "e")
     for event in ends:
-        around = [one for one in tracks[event["pid"], event["tid"]] if one["ts"] <= event["ts"] < one["ts"] + one["dur"]]
+        around = [each for each in tracks[event["pid"], event["tid"]] if each["ts"] <= event["ts"] < each["ts"] + each["dur"]]
         assert around, event
 
 
@@ -177,28 +177,28 @@ def load_branches(core: Core, read: Callable[..., Network], first: Meeting, seco
     return core.load_network(network.with_affinity(pins), "HETERO:M1,M2,CPU", ON)
 
 
-def test_branches_on_two_devices_are_at_the_same_time_on_their_tracks(core: Core, read: Callable[..., Network]) -> None:
+def test_branches_on_two_devices_overlap_in_the_trace(core: Core, read: Callable[..., Network]) -> None:
     barrier = threading.Barrier(2, timeout=900)
     request = load_branches(core, read, Meeting(barrier.wait), Meeting(barrier.wait)).create_infer_request()
     assert request.infer({"x": X})["y"].tolist() == [1, 0]
     events = check_events(profiles_to_trace([request.profile]))
     assert list_processes(events)[0] == "requests"
     assert sorted(list_processes(events)) == ["CPU", "M1", "M2", "requests"]
-    (first,) = [one for one in list_slices(events, "M1") if one["cat"] == "subgraph"]
-    (second,) = [one for one in list_slices(events, "M2") if one["cat"] == "subgraph"]
+    (first,) = [each for each in list_slices(events, "M1") if each["cat"] == "subgraph"]
+    (second,) = [each for each in list_slices(events, "M2") if each["cat"] == "subgraph"]
     # Both waited for each other within.
     assert max(first["ts"], second["ts"]) < min(first["ts"] + first["dur"], second["ts"] + second["dur"])
     assert first["args"]["reads"] == ["a"]
-    nodes = {one["name"]: one["args"]["operator"] for one in list_slices(events, "M1") if one["cat"] == "node"}
+    nodes = {each["name"]: each["args"]["operator"] for each in list_slices(events, "M1") if each["cat"] == "node"}
     assert nodes == {"Abs_1": "Abs-13", "Relu_3": "Relu-14"}
-    path_of = {one["args"]["device"]: one["name"] for one in (first, second)}
-    start, end = (one["name"] for one in list_slices(events, "CPU") if one["cat"] == "subgraph")
+    path_of = {each["args"]["device"]: each["name"] for each in (first, second)}
+    start, end = (each["name"] for each in list_slices(events, "CPU") if each["cat"] == "subgraph")
     assert list_arrows(events) == sorted(
         [(start, path_of["M1"]), (start, path_of["M2"]), (path_of["M1"], end), (path_of["M2"], end)]
     )
 
 
-def test_requests_that_overlap_on_one_device_have_tracks_of_their_own(core: Core, read: Callable[..., Network]) -> None:
+def test_overlapping_requests_have_tracks_of_their_own(core: Core, read: Callable[..., Network]) -> None:
     barrier = threading.Barrier(2, timeout=900)
     core.register_plugin("M1", Meeting(barrier.wait))
     loaded = core.load_network(read("g (float[2] x) => (float[2] y) { a = Relu(x) y = Abs(a) }"), "M1", {**ON, "NUM_STREAMS": 2})
@@ -209,9 +209,9 @@ def test_requests_that_overlap_on_one_device_have_tracks_of_their_own(core: Core
             queue.start_async({"x": X})
     events = check_events(profiles_to_trace(profiles))
     slices = list_slices(events, "M1")
-    assert len([one for one in slices if one["cat"] == "subgraph"]) == 6
+    assert len([each for each in slices if each["cat"] == "subgraph"]) == 6
     # A node waits for one of another request, so there are two tracks; there were never more than two requests.
-    assert {one["tid"] for one in slices} == {1, 2}
+    assert {each["tid"] for each in slices} == {1, 2}
     tracks = {
         event["tid"]: event["args"]["name"]
         for event in events
@@ -219,8 +219,8 @@ def test_requests_that_overlap_on_one_device_have_tracks_of_their_own(core: Core
     }
     assert tracks == {1: "M1", 2: "M1 (2)"}
     requests = list_slices(events, "requests")
-    assert sorted(one["name"] for one in requests if one["cat"] == "request") == [f"request {index}" for index in range(6)]
-    assert len([one for one in requests if one["name"] == "queue wait"]) == 6
+    assert sorted(each["name"] for each in requests if each["cat"] == "request") == [f"request {index}" for index in range(6)]
+    assert len([each for each in requests if each["name"] == "queue wait"]) == 6
 
 
 def test_several_requests_of_a_split_network_are_a_sound_trace(core: Core, read: Callable[..., Network]) -> None:
@@ -233,8 +233,8 @@ def test_several_requests_of_a_split_network_are_a_sound_trace(core: Core, read:
     events = check_events(profiles_to_trace(profiles))
     assert len([event for event in events if event["ph"] == "s"]) == 80
     for process in ("M1", "M2"):
-        stages = [one for one in list_slices(events, process) if one["cat"] == "subgraph"]
-        assert sorted(one["args"]["request"] for one in stages) == list(range(20))
+        stages = [each for each in list_slices(events, process) if each["cat"] == "subgraph"]
+        assert sorted(each["args"]["request"] for each in stages) == list(range(20))
 
 
 @pytest.fixture
@@ -246,8 +246,8 @@ def fake(core: Core) -> None:
 class FakeDevice:
     @hookimpl
     def query_network(self, device: Any, network: Network) -> QueryResult:
-        taken = {node.name: str(device) for node in network.nodes if node.op_type == "Relu"}
-        return QueryResult(taken, {node.name: "no kernel" for node in network.nodes if node.name not in taken})
+        supported = {node.name: str(device) for node in network.nodes if node.op_type == "Relu"}
+        return QueryResult(supported, {node.name: "no kernel" for node in network.nodes if node.name not in supported})
 
     @hookimpl
     def load_network(self, network: Network) -> Executable:
@@ -278,7 +278,7 @@ def test_arrows_lead_over_the_transfers(core: Core, read: Callable[..., Network]
     assert request.profile is not None
     events = check_events(profiles_to_trace([request.profile]))
     transfers = list_slices(events, "transfers")
-    assert [(one["name"], one["args"]["bytes"], one["args"]["source"], one["args"]["targets"]) for one in transfers] == [
+    assert [(each["name"], each["args"]["bytes"], each["args"]["source"], each["args"]["targets"]) for each in transfers] == [
         ("x", 8, "host", ["FAKE"]),
         ("a", 8, "FAKE", ["CPU"]),
         ("b", 8, "CPU", ["FAKE"]),
@@ -305,32 +305,35 @@ def test_split_inside_a_split_is_drawn_on_both_levels(core: Core, read: Callable
     request.infer({"x": X})
     assert request.profile is not None
     events = check_events(profiles_to_trace([request.profile]))
-    assert [one["name"] for one in list_slices(events, "HETERO:TEMPLATE,CPU")] == ["subgraph 0", "subgraph 2"]
-    assert [one["name"] for one in list_slices(events, "TEMPLATE") if one["cat"] == "subgraph"] == ["subgraph 0/0", "subgraph 2/0"]
+    assert [each["name"] for each in list_slices(events, "HETERO:TEMPLATE,CPU")] == ["subgraph 0", "subgraph 2"]
+    assert [each["name"] for each in list_slices(events, "TEMPLATE") if each["cat"] == "subgraph"] == [
+        "subgraph 0/0",
+        "subgraph 2/0",
+    ]
     # Values go over the transfers to and from the memory of TEMPLATE, inside the inner split as outside.
     arrows = list_arrows(events)
     assert {("subgraph 0/0", "a"), ("a", "subgraph 0/1"), ("subgraph 0", "subgraph 1"), ("subgraph 2/0", "y")} <= set(arrows)
 
 
-def test_device_that_runs_the_whole_network_has_one_slice_with_its_nodes(core: Core, read: Callable[..., Network]) -> None:
+def test_whole_network_is_a_slice_with_its_nodes(core: Core, read: Callable[..., Network]) -> None:
     request = core.load_network(read(BRANCHES), "CPU", ON).create_infer_request()
     request.infer({"x": X})
     assert request.profile is not None
     whole, *nodes = list_slices(check_events(profiles_to_trace([request.profile])), "CPU")
     assert (whole["name"], whole["cat"]) == ("network", "subgraph")
-    assert [one["name"] for one in nodes] == [entry.node for entry in request.perf_counts]
+    assert [each["name"] for each in nodes] == [entry.node for entry in request.perf_counts]
 
 
-def test_times_that_were_told_when_all_was_over_are_laid_out_in_order(core: Core, read: Callable[..., Network]) -> None:
+def test_times_recorded_after_the_run_are_laid_out_in_order(core: Core, read: Callable[..., Network]) -> None:
     # Each node lasts far longer than the device needs to record a time, so the recorded times overlap.
     core.register_plugin("M1", Meeting(partial(spin, 0.001), is_late=True))
     request = core.load_network(read(BRANCHES), "M1", ON).create_infer_request()
     request.infer({"x": X})
     assert request.profile is not None
     whole, *nodes = list_slices(check_events(profiles_to_trace([request.profile])), "M1")
-    assert [one["name"] for one in nodes] == ["Relu_0", "Abs_1", "Neg_2", "Relu_3", "Relu_4", "Add_5"]
-    assert {one["tid"] for one in nodes} == {whole["tid"]}
-    assert {one["args"]["moment"] for one in nodes} == {"not known; laid out in order"}
+    assert [each["name"] for each in nodes] == ["Relu_0", "Abs_1", "Neg_2", "Relu_3", "Relu_4", "Add_5"]
+    assert {each["tid"] for each in nodes} == {whole["tid"]}
+    assert {each["args"]["moment"] for each in nodes} == {"not known; laid out in order"}
 
 
 def test_parallel_nodes_of_one_subgraph_have_tracks_of_their_own() -> None:
@@ -343,7 +346,7 @@ def test_parallel_nodes_of_one_subgraph_have_tracks_of_their_own() -> None:
     profile.add(node, 1.0, begin=profile.began + 1.0)
     profile.end_run()
     slices = list_slices(check_events(profiles_to_trace([profile])), "D")
-    assert [one["tid"] for one in slices] == [1, 1, 2, 3, 1]
+    assert [each["tid"] for each in slices] == [1, 1, 2, 3, 1]
 
 
 def test_run_that_was_cancelled_before_it_began_is_a_wait(
@@ -362,7 +365,7 @@ def test_traces_of_several_processes_join(core: Core, read: Callable[..., Networ
         request.infer({"x": X})
         assert request.profile is not None
         lists.append(list_events([request.profile], title=f"{device}: ", first_process=1 + 1000 * index))
-    events = check_events(format_events([event for one in lists for event in one]))
+    events = check_events(format_events([event for each in lists for event in each]))
     assert list_processes(events)[:2] == ["CPU: requests", "CPU: CPU"]
     assert "HETERO:TEMPLATE,CPU: TEMPLATE" in list_processes(events)
 

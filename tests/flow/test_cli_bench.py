@@ -60,9 +60,9 @@ def model(tmp_path: Path) -> str:
 
 @pytest.fixture
 def shape(model: str) -> list[str]:
-    (given,) = onnx.load(model).graph.input
-    sizes = [str(axis.dim_value or 2) for axis in given.type.tensor_type.shape.dim]
-    return ["--shape", f"{given.name}={','.join(sizes)}"]
+    (model_input,) = onnx.load(model).graph.input
+    sizes = [str(axis.dim_value or 2) for axis in model_input.type.tensor_type.shape.dim]
+    return ["--shape", f"{model_input.name}={','.join(sizes)}"]
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_json_has_every_round_and_what_was_counted(model: str, shape: list[str],
         assert (row["error"], row["runs"], row["requests"], len(row["rounds"])) == (None, 6, 1, 2)
         assert 0 < row["min_seconds"] <= row["median_seconds"] <= row["p90_seconds"] <= row["p99_seconds"] <= row["max_seconds"]
         assert row["per_second"] == pytest.approx(6 / row["seconds"])
-        assert row["peak_bytes"] == max(one["peak_bytes"] for one in row["rounds"])
+        assert row["peak_bytes"] == max(each["peak_bytes"] for each in row["rounds"])
     assert cpu["difference"] is None
     assert template["difference"]["mismatches"] == []
     assert template["difference"]["max_absolute_difference"] < 1e-4
@@ -129,7 +129,7 @@ def test_queue_of_requests_counts_each_run(
 def test_files_and_seed_choose_the_inputs(
     model: str, shape: list[str], tmp_path: Path, odd: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The device tells what it was given.
+    # The device writes its inputs to a file.
     odd(f"np.save({str(tmp_path / 'seen.npy')!r}, inputs[0])")
     name, _, sizes = shape[1].partition("=")
     mine = np.full([int(size) for size in sizes.split(",")], 0.25, np.float32)
@@ -168,9 +168,7 @@ def test_trace_has_the_devices_beside_each_other(
     assert [path.name for path in tmp_path.glob("*.partial")] == []
 
 
-def test_failing_device_has_its_reason_in_its_row_and_the_others_go_on(
-    model: str, shape: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failing_device_has_its_reason_in_its_row(model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     refusing = ["-d", "TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu,Gemm,MatMul,Add,Conv"]
     assert main(["bench", model, "-d", "CPU", *refusing, "-d", "CPUU", *QUICK, *shape]) == 3
     _, _, header, cpu, template, missing = capsys.readouterr().out.splitlines()
@@ -188,7 +186,7 @@ def test_outputs_that_differ_are_named(model: str, shape: list[str], odd: Any, c
     assert "ODD differs from CPU by more than its element types explain:" in printed.out
     (row,) = [line.split() for line in printed.out.splitlines() if line.startswith("ODD ") and "MiB" in line]
     assert float(row[-1]) == pytest.approx(1, rel=1e-3)
-    # What a device prints does not reach our standard output.
+    # Prints of a device do not reach our standard output.
     assert "banner" not in printed.out
 
 
@@ -241,7 +239,7 @@ def test_interrupt_prints_what_was_measured(model: str, shape: list[str], tmp_pa
     assert (answer["devices"][0]["runs"], len(answer["devices"][0]["rounds"])) == (3, 1)
 
 
-def test_variables_that_choose_kernels_are_not_passed_on_and_named(
+def test_variables_that_choose_kernels_are_removed_and_named(
     model: str, shape: list[str], tmp_path: Path, odd: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     odd(f"Path({str(tmp_path / 'seen')!r}).write_text(repr(dict(os.environ)))")
@@ -291,7 +289,7 @@ def test_variables_that_choose_kernels_are_not_passed_on_and_named(
 def test_wrong_call_is_an_error_as_of_any_command(
     arguments: list[str], code: int, message: str, model: str, shape: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    placed = [text for one in arguments for text in (shape if one == "SHAPE" else [model if one == "MODEL" else one])]
+    placed = [text for each in arguments for text in (shape if each == "SHAPE" else [model if each == "MODEL" else each])]
     quick = [] if {"--seconds", "--rounds", "--warmup"} & set(arguments) else QUICK
     assert main(["bench", *placed, *quick]) == code
     printed = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""`hetero compare` and `hetero reduce`: a device that is wrong about one operator is found, by name and by a model of one node."""
+"""`hetero compare` and `hetero reduce`: a device with a wrong operator is found by name and by a model of a single node."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class Planned(Executable):
     def __init__(self, core, network, is_planned):
         self.inputs, self.outputs, self.runs = network.inputs, network.outputs, 0
         self.inner = core.load_network(network, "CPU", {"CPU_KERNELS": "NUMPY"})
-        shown, made = network.names_of_outputs, network.index_of_producer
+        shown, index_of_producer = network.names_of_outputs, network.index_of_producer
         self.wrong = [
             index for index, spec in enumerate(network.outputs)
-            if is_planned and spec.name in made and network.nodes[made[spec.name]].op_type == "Concat"
-            and any(value in made and value not in shown for value in network.nodes[made[spec.name]].inputs[-1:])
+            if is_planned and spec.name in index_of_producer and network.nodes[index_of_producer[spec.name]].op_type == "Concat"
+            and any(value in index_of_producer and value not in shown for value in network.nodes[index_of_producer[spec.name]].inputs[-1:])
         ]
     def run(self, inputs, context):
         self.runs += 1
@@ -131,7 +131,7 @@ def run_hetero_as_text(site: Path, *arguments: str) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, env=environment)
 
 
-def test_devices_that_agree_end_with_0_and_every_value_is_compared(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_agreeing_devices_end_with_0_and_list_every_value(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", model, "-d", "TEMPLATE", "-d", "CPU", "--shape", "x=2,3", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert [each["value"] for each in answer["values"]] == ["a", "b", "c", "d", "y"]
@@ -139,7 +139,7 @@ def test_devices_that_agree_end_with_0_and_every_value_is_compared(model: str, c
     assert answer["first"] is None
 
 
-def test_first_value_that_differs_is_named_and_its_node_is_tried_alone(model: str, site: Path) -> None:
+def test_first_different_value_is_named_and_its_node_tried_alone(model: str, site: Path) -> None:
     code, answer = run_hetero(site, "compare", model, "-d", "CPU", "-d", "WRONG", "--shape", "x=4,3")
     assert code == 1
     assert (answer["first"]["value"], answer["first"]["node"], answer["first"]["operator"]) == ("b", "second", "Sqrt-13")
@@ -189,7 +189,7 @@ def test_check_that_cannot_guide_a_reduction_is_an_error(
     assert not (tmp_path / "small.onnx").exists()
 
 
-def test_wrong_output_that_is_right_beside_inner_values_is_said_to_be_the_plans(joined: str, site: Path) -> None:
+def test_output_wrong_without_inner_values_blames_the_plan(joined: str, site: Path) -> None:
     code, answer = run_hetero(site, "compare", joined, "-d", "TEMPLATE", "-d", "PLANNED")
     assert (code, answer["agrees"], answer["is_of_plan"], answer["first"]) == (1, False, True, None)
     assert {each["value"]: each["mismatch"] is None for each in answer["outputs"]} == {"y": False, "side": True}
@@ -206,11 +206,11 @@ def test_text_about_a_plan_says_how_to_reduce_it(joined: str, site: Path) -> Non
 
 @pytest.mark.parametrize(("runs", "code"), [("1", 0), ("2", 1)])
 def test_fault_of_a_later_run_is_seen_when_there_is_one(joined: str, site: Path, runs: str, code: int) -> None:
-    found, answer = run_hetero(site, "compare", joined, "-d", "TEMPLATE", "-d", "PLANNED", "--outputs", "--runs", runs)
-    assert (found, answer["values"]) == (code, [])
+    exit_code, answer = run_hetero(site, "compare", joined, "-d", "TEMPLATE", "-d", "PLANNED", "--outputs", "--runs", runs)
+    assert (exit_code, answer["values"]) == (code, [])
 
 
-def test_fault_of_a_plan_is_reduced_by_comparing_outputs_as_they_are(joined: str, site: Path, tmp_path: Path) -> None:
+def test_fault_of_a_plan_is_reduced_by_its_outputs(joined: str, site: Path, tmp_path: Path) -> None:
     small = str(tmp_path / "small.onnx")
     code, answer = run_hetero(site, "reduce", joined, "-d", "TEMPLATE", "-d", "PLANNED", "-o", small)
     assert (code, answer["nodes"], answer["exit_code_of_check"]) == (0, ["second", "last"], 1)
@@ -244,9 +244,7 @@ def test_reduction_that_is_asked_for_wrongly_is_an_error(
     ],
     ids=["values", "outputs", "bench"],
 )
-def test_constant_that_the_model_lists_among_its_inputs_may_be_given(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replaceable_constant_is_an_input(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {2, 3}> { a = Mul (x, w) y = Neg (a) }"""
     model = str(tmp_path / "model.onnx")

@@ -49,7 +49,7 @@ def test_blob_runs_as_it_was_split(blob: str, tmp_path: Path, capsys: pytest.Cap
     assert main([*arguments, "--save-outputs", str(tmp_path / "y.npz"), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["device"] == "HETERO:TEMPLATE,CPU"
-    assert [one["device"] for one in answer["subgraphs"] if one["steps"]] == ["TEMPLATE", "CPU", "TEMPLATE"]
+    assert [each["device"] for each in answer["subgraphs"] if each["steps"]] == ["TEMPLATE", "CPU", "TEMPLATE"]
     with np.load(tmp_path / "y.npz") as saved:
         # By hand: max(2x, 0) + x.
         np.testing.assert_array_equal(saved["y"], [[3, -2, 9], [-4, 15, -6]])

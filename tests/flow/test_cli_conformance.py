@@ -1,4 +1,4 @@
-"""`hetero conformance`: what it prints, what it writes, and its exit codes."""
+"""`hetero conformance`: its text, its files, and its exit codes."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def test_failure_is_exit_code_1_with_the_name_and_the_reason(
 
 def test_device_is_checked_with_the_keys_that_are_given(capsys: pytest.CaptureFixture[str]) -> None:
     # TEMPLATE refuses this operator when it is told to, and so counts it as refused.
-    given = ["-c", "TEMPLATE_REFUSED_OPERATORS=Softmax"]
-    assert main(["conformance", "TEMPLATE", *SOME, "--check", "properties.keys_have*", *given, "--json"]) == 0
+    options = ["-c", "TEMPLATE_REFUSED_OPERATORS=Softmax"]
+    assert main(["conformance", "TEMPLATE", *SOME, "--check", "properties.keys_have*", *options, "--json"]) == 0
     operators = json.loads(capsys.readouterr().out)["operators"]
     assert operators["refused"] >= 3
     assert operators["passed"] >= 2
     assert operators["wrong"] == 0
 
 
-def test_matrix_has_operators_by_versions_and_types_and_refused_cases_come_last(tmp_path: Path) -> None:
+def test_matrix_has_operators_by_versions_and_types(tmp_path: Path) -> None:
     pages = {option: tmp_path / option for option in ("matrix", "badge", "markdown", "html")}
-    given = [word for option, path in pages.items() for word in (f"--{option}", str(path))]
-    assert main(["conformance", "TEMPLATE", *SOME, "-c", "TEMPLATE_REFUSED_OPERATORS=Softmax", *given]) == 0
+    options = [word for option, path in pages.items() for word in (f"--{option}", str(path))]
+    assert main(["conformance", "TEMPLATE", *SOME, "-c", "TEMPLATE_REFUSED_OPERATORS=Softmax", *options]) == 0
     matrix = pages["matrix"].read_text().splitlines()
     head = next(line for line in matrix if line.startswith("| operator"))
     assert head == "| operator | version | float32 |"

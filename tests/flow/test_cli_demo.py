@@ -30,9 +30,9 @@ def test_demo_splits_and_is_right() -> None:
     assert (answer["correct"], answer["images"]) == (358, 360)
     assert answer["accuracy"] == 358 / 360
     assert answer["devices"] == ["TEMPLATE", "CPU"]
-    assert [one["device"] for one in answer["subgraphs"]] == ["TEMPLATE", "CPU", "TEMPLATE", "CPU"]
-    assert sum(len(one["nodes"]) for one in answer["subgraphs"]) == 22
-    assert all(one["seconds"] > 0 for one in answer["subgraphs"])
+    assert [each["device"] for each in answer["subgraphs"]] == ["TEMPLATE", "CPU", "TEMPLATE", "CPU"]
+    assert sum(len(each["nodes"]) for each in answer["subgraphs"]) == 22
+    assert all(each["seconds"] > 0 for each in answer["subgraphs"])
     assert sorted(answer["agreement"]) == ["CPU", "TEMPLATE"]
     assert all(0 <= difference <= 1e-5 for difference in answer["agreement"].values())
     assert list(answer["refusals"]) == ["pool1", "gemm", "softmax"]

@@ -61,9 +61,9 @@ def test_plugin_that_fails_is_found_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "hetero_broken.py").write_text("raise ImportError('libbroken.so: cannot open shared object file')")
     code, findings = run_doctor(tmp_path)
     assert code == 1
-    (found,) = [finding for finding in findings if finding["text"].startswith("BROKEN")]
-    assert "libbroken.so: cannot open shared object file" in found["text"]
-    assert found["cure"] == "do what the reason says, or remove the plugin: pip uninstall hetero-broken"
+    (finding,) = [each for each in findings if each["text"].startswith("BROKEN")]
+    assert "libbroken.so: cannot open shared object file" in finding["text"]
+    assert finding["cure"] == "do what the reason says, or remove the plugin: pip uninstall hetero-broken"
 
 
 @pytest.mark.parametrize(("package", "first", "second"), RIVALS, ids=[package for package, _, _ in RIVALS])
@@ -78,11 +78,11 @@ def test_distributions_that_own_the_same_files_are_found(tmp_path: Path, package
         (described / "RECORD").write_text(f"{package}/__init__.py,,\n{described.name}/METADATA,,\n{described.name}/RECORD,,\n")
     code, findings = run_doctor(tmp_path)
     assert code == 1
-    (found,) = [each for each in findings if each["topic"] == "packages" and f"the folder {package} " in each["text"]]
-    owners = found["text"].partition(" install the folder")[0].split(" and ")
+    (finding,) = [each for each in findings if each["topic"] == "packages" and f"the folder {package} " in each["text"]]
+    owners = finding["text"].partition(" install the folder")[0].split(" and ")
     # The distribution that really is installed here, if there is one, is a third.
     assert {first, second} <= set(owners) <= {first, second, package}
-    assert found["cure"] == f"pip uninstall {' '.join(owners)}, then install one of them"
+    assert finding["cure"] == f"pip uninstall {' '.join(owners)}, then install one of them"
 
 
 def test_more_threads_than_processors_are_found(tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_setting_that_keeps_blas_below_the_processor_is_found(
     kernels: str, flags: list[str], environment: dict[str, str], cure: str
 ) -> None:
     blas = {"internal_api": "openblas", "version": "0.3.30", "architecture": kernels, "num_threads": 2}
-    (found,) = check_blas([blas], flags, environment)
-    assert found == Finding("libraries", f"openblas 0.3.30 computes with the kernels of {kernels}, 2 threads", cure)
+    (finding,) = check_blas([blas], flags, environment)
+    assert finding == Finding("libraries", f"openblas 0.3.30 computes with the kernels of {kernels}, 2 threads", cure)
 
 
 def test_quota_below_the_mask_without_a_limit_for_blas_is_found() -> None:
@@ -160,8 +160,8 @@ def test_quota_below_the_mask_without_a_limit_for_blas_is_found() -> None:
     ],
 )
 def test_driver_and_its_library_belong_together(driver: str | None, fault: str | None, text: str, has_cure: bool) -> None:
-    (found,) = check_gpu(driver, fault)
-    assert (found.text, bool(found.cure)) == (text, has_cure)
+    (finding,) = check_gpu(driver, fault)
+    assert (finding.text, bool(finding.cure)) == (text, has_cure)
 
 
 def test_what_the_system_says_is_read_from_its_files(tmp_path: Path) -> None:
@@ -185,12 +185,10 @@ def test_folder_of_compiled_code_is_made_and_counted(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links are made by nobody but an administrator")
-def test_folder_of_compiled_code_that_cannot_be_used_is_found_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_folder_of_compiled_code_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "hetero").mkdir(mode=0o700)
     (tmp_path / "hetero" / "some-kernels").symlink_to(tmp_path)
     reason = f"cannot keep code in '{tmp_path / 'hetero' / 'some-kernels'}': it is a link; expected a folder of your own. Remove it"
-    (found,) = check_code_folders({"ONE": "some-kernels"})
-    assert found == Finding("folders", f"ONE does not keep its compiled code: {reason}", FOLDER_CURE)
+    (finding,) = check_code_folders({"ONE": "some-kernels"})
+    assert finding == Finding("folders", f"ONE does not keep its compiled code: {reason}", FOLDER_CURE)

@@ -51,13 +51,13 @@ def test_npy_is_read_by_name_and_for_the_only_input(tmp_path: Path) -> None:
 def test_bare_npz_gives_each_array_to_the_input_of_its_name(tmp_path: Path) -> None:
     path = tmp_path / "all.npz"
     np.savez(path, x=ARRAY, y=np.arange(2))
-    given = read_inputs([str(path)], [X, Y], network="net")
-    assert list(given) == ["x", "y"]
-    np.testing.assert_array_equal(given["x"], ARRAY)
+    inputs = read_inputs([str(path)], [X, Y], network="net")
+    assert list(inputs) == ["x", "y"]
+    np.testing.assert_array_equal(inputs["x"], ARRAY)
 
 
 def test_named_npz_gives_the_array_of_that_name_or_the_only_one(tmp_path: Path) -> None:
-    two, one = tmp_path / "two.npz", tmp_path / "one.npz"
+    two, one = tmp_path / "two.npz", tmp_path / "each.npz"
     np.savez(two, x=ARRAY, label=np.arange(2))
     np.savez(one, other=ARRAY + 1)
     np.testing.assert_array_equal(read_one(two, prefix="x="), ARRAY)
@@ -111,7 +111,7 @@ def test_bad_file_is_an_error_that_names_it(texts: list[str], message: str, tmp_
     assert "-i " in str(raised.value) or str(tmp_path) in str(raised.value)
 
 
-def test_missing_inputs_are_listed_with_their_types_and_optional_ones_are_not() -> None:
+def test_missing_inputs_are_listed_with_their_types() -> None:
     optional = ValueSpec("z", OptionalType(TensorType("float32", ())))
     with pytest.raises(UsageError, match=r"network 'net' misses the inputs x: float32\[2,3\]; y: int64\[n\]. Give each with -i"):
         require_complete({}, [X, Y, optional], network="net")
@@ -131,7 +131,7 @@ def test_missing_inputs_are_listed_with_their_types_and_optional_ones_are_not() 
         ("string", "O"),
     ],
 )
-def test_random_values_have_type_and_shape_and_repeat_with_the_seed(dtype: str, kind: str) -> None:
+def test_random_values_repeat_with_the_seed(dtype: str, kind: str) -> None:
     spec = ValueSpec("x", TensorType(dtype, (4, 5)))
     drawn = fill_inputs({}, [spec], {}, seed=1)["x"]
     assert (drawn.dtype.kind, drawn.shape) == (kind, (4, 5))
@@ -154,9 +154,9 @@ def test_layout_of_an_image_follows_the_shape_of_the_input(
     shape: tuple[Dimension, ...], order: tuple[int, ...], picture: Path
 ) -> None:
     read = read_one(picture, image_spec("uint8", *shape))
-    wanted = expected_pixels().transpose(order)
+    expected = expected_pixels().transpose(order)
     assert read.dtype == np.uint8
-    np.testing.assert_array_equal(read, wanted[None] if len(shape) == 4 else wanted)
+    np.testing.assert_array_equal(read, expected[None] if len(shape) == 4 else expected)
 
 
 def test_float_input_gets_pixels_divided_by_255(picture: Path) -> None:

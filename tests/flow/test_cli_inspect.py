@@ -1,4 +1,4 @@
-"""`hetero inspect` without -d: which installed devices run a model whole, what stops the others, and the cure."""
+"""`hetero inspect` without -d: the devices that run a whole model, the nodes that stop further devices, and the cure."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class Absent:
 @pytest.fixture
 def core() -> Iterator[Core]:
     """TEMPLATE refuses Relu; LEFT refuses Neg, and RIGHT refuses Abs and Relu."""
-    with Core() as made:
+    with Core() as opened:
         for name in ("LEFT", "RIGHT"):
-            made.register_plugin(name, hetero_template)
-        made.register_plugin("ABSENT", Absent())
-        made.set_config({"TEMPLATE_REFUSED_OPERATORS": "Relu"}, "TEMPLATE")
-        made.set_config({"TEMPLATE_REFUSED_OPERATORS": "Neg"}, "LEFT")
-        made.set_config({"TEMPLATE_REFUSED_OPERATORS": "Abs,Relu"}, "RIGHT")
-        yield made
+            opened.register_plugin(name, hetero_template)
+        opened.register_plugin("ABSENT", Absent())
+        opened.set_config({"TEMPLATE_REFUSED_OPERATORS": "Relu"}, "TEMPLATE")
+        opened.set_config({"TEMPLATE_REFUSED_OPERATORS": "Neg"}, "LEFT")
+        opened.set_config({"TEMPLATE_REFUSED_OPERATORS": "Abs,Relu"}, "RIGHT")
+        yield opened
 
 
 def read(core: Core, text: str) -> Any:
     return core.read_network(onnx.parser.parse_model(text))
 
 
-def test_device_that_stops_is_told_with_its_first_node_and_the_split_that_runs(core: Core) -> None:
+def test_device_that_refuses_has_its_first_node_and_a_split(core: Core) -> None:
     network = read(core, MODEL)
     rows = ask_installed_devices(core, network, lambda _: nullcontext(lambda _: None))
     add_cures(core, rows)
@@ -91,10 +91,10 @@ def test_custom_operator_is_told_with_what_makes_it_known(tmp_path: Path, capsys
     )
     assert main(["inspect", path, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert [one["nodes"] for one in answer["advice"]] == [["twist", "again"]]
+    assert [each["nodes"] for each in answer["advice"]] == [["twist", "again"]]
     assert {row["device"]: row["first"]["node"] for row in answer["devices"] if row["error"] is None}["CPU"] == "twist"
 
 
-def test_wrong_device_is_said_before_what_is_wrong_with_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_device_is_reported_before_a_wrong_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "missing.onnx", "-d", "CPUU"]) == 3
     assert "did you mean 'CPU'?" in capsys.readouterr().err

@@ -64,7 +64,7 @@ def test_command_imports_no_other_command(command: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the system has no terminals of this kind")
-def test_terminal_has_colours_and_its_width_and_a_pipe_has_neither() -> None:
+def test_terminal_has_colours_and_width_and_a_pipe_neither() -> None:
     import pty
 
     command = [
@@ -117,7 +117,7 @@ def test_wrong_usage_ends_with_2_and_names_the_help(arguments: list[str], messag
     assert message in printed.err
 
 
-def test_wrong_usage_with_json_is_one_document_on_standard_output() -> None:
+def test_wrong_usage_with_json_is_a_document_on_stdout() -> None:
     ended = run_hetero("query", "--json", "m.onnx")
     assert (ended.returncode, ended.stderr) == (2, "")
     error = json.loads(ended.stdout)["error"]

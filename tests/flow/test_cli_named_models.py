@@ -34,7 +34,7 @@ def test_a_command_takes_a_light_model_by_name(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_word_that_is_neither_file_nor_model_is_refused_with_the_names(
+def test_word_that_is_no_file_and_no_model_lists_the_models(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""`hetero new-plugin`: what it writes does at once what every device owes."""
+"""`hetero new-plugin`: the written plugin keeps the contract of every device at once."""
 
 from __future__ import annotations
 

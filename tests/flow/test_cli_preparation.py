@@ -119,7 +119,7 @@ def test_inspect_lists_what_is_in_a_model(tmp_path: Path, capsys: pytest.Capture
     assert main(["inspect", path, "--json"]) == 0
     fields = json.loads(capsys.readouterr().out)
     assert fields["inputs"] == [{"name": "x", "type": "float32[n,3]", "precision": "FP32", "layout": "NC", "shape": ["n", 3]}]
-    assert [one["name"] for one in fields["outputs"]] == ["y"]
+    assert [each["name"] for each in fields["outputs"]] == ["y"]
     assert (fields["opsets"], fields["ir_version"]) == ({"ai.onnx": 17, "own": 1}, 10)
     assert (fields["operators"], fields["functions"], fields["nodes"]) == ({"Add-14": 2}, {"own:twice": 1}, 2)
     assert (fields["parameters"], fields["bytes"]) == (5, 20)
@@ -142,7 +142,7 @@ def test_inspect_asks_each_device_that_is_named(lines: str, tmp_path: Path, caps
         ("CPU", 1, {"CPU": 1}),
         ("HETERO:TEMPLATE,CPU", 1, {"TEMPLATE": 1}),
     ]
-    assert {name: one["nodes"] for name, one in rows[0]["refused"].items()} == {"odd:Twist-1": 2}
+    assert {name: row["nodes"] for name, row in rows[0]["refused"].items()} == {"odd:Twist-1": 2}
     assert main(["inspect", odd, "-d", "CPU"]) == 0
     text = capsys.readouterr().out
     assert "CPU: takes 1 of 3 nodes\n  refuses odd:Twist-1, 2 of them, as 'Twist_1': " in text

@@ -11,7 +11,7 @@ import pytest
 
 from hetero_core.cli.main import main
 
-# `twice` and `last` are of one operator, with another one between them.
+# `twice` and `last` have the same operator; a node of another operator is between them.
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 sandwich (float[2, 3] x) => (float[2, 3] y) { [twice] a = Add (x, x) [middle] b = Relu (a) [last] y = Add (b, x) }"""
 UNKNOWN = """<ir_version: 8, opset_import: ["": 17, "com.acme": 1]>
@@ -68,12 +68,12 @@ def test_split_in_json_has_the_plan(model: str, capsys: pytest.CaptureFixture[st
     answer = json.loads(capsys.readouterr().out)
     assert answer["supported"] == {"twice": "TEMPLATE", "middle": "CPU", "last": "TEMPLATE"}
     assert answer["refused"] == {}
-    assert [(one["device"], one["nodes"]) for one in answer["plan"]["subgraphs"]] == [
+    assert [(each["device"], each["nodes"]) for each in answer["plan"]["subgraphs"]] == [
         ("TEMPLATE", ["twice"]),
         ("CPU", ["middle"]),
         ("TEMPLATE", ["last"]),
     ]
-    assert sum(one["bytes"] for one in answer["plan"]["boundaries"]) == 72
+    assert sum(each["bytes"] for each in answer["plan"]["boundaries"]) == 72
 
 
 def test_dot_draws_the_split(model: str, capsys: pytest.CaptureFixture[str]) -> None:

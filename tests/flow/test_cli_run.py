@@ -53,7 +53,7 @@ def model(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> list[str]:
+def input_options(tmp_path: Path) -> list[str]:
     np.save(tmp_path / "x.npy", X)
     return ["-i", f"x={tmp_path / 'x.npy'}"]
 
@@ -64,9 +64,9 @@ def read_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_outputs_are_printed_with_type_range_and_first_values(
-    model: str, given: list[str], capsys: pytest.CaptureFixture[str]
+    model: str, input_options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", model, "-d", "CPU", *given]) == 0
+    assert main(["run", model, "-d", "CPU", *input_options]) == 0
     text = capsys.readouterr().out
     assert text.startswith("network 'lines' on CPU: first inference in ")
     rows = [line.split() for line in text.splitlines()[2:]]
@@ -74,8 +74,8 @@ def test_outputs_are_printed_with_type_range_and_first_values(
     assert rows[2] == ["best", "int64[2]", "1", "2", "1.5", "2", "1"]
 
 
-def test_outputs_in_json(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", model, "-d", "CPU", *given, "--json"]) == 0
+def test_outputs_in_json(model: str, input_options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", model, "-d", "CPU", *input_options, "--json"]) == 0
     answer = read_json(capsys)
     assert (answer["network"], answer["device"]) == ("lines", "CPU")
     assert answer["seconds"] > 0
@@ -85,26 +85,28 @@ def test_outputs_in_json(model: str, given: list[str], capsys: pytest.CaptureFix
     assert "subgraphs" not in answer
 
 
-def test_perf_count_adds_the_time_of_each_subgraph(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_perf_count_adds_the_time_of_each_subgraph(
+    model: str, input_options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     split = ["-d", "HETERO:TEMPLATE,CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu", "-c", "PERF_COUNT=YES"]
-    assert main(["run", model, *split, *given, "--json"]) == 0
+    assert main(["run", model, *split, *input_options, "--json"]) == 0
     # A row without steps is what was copied at the border of the whole network.
-    times = [one for one in read_json(capsys)["subgraphs"] if one["steps"]]
-    assert [(one["subgraph"], one["device"], one["steps"]) for one in times] == [
+    times = [each for each in read_json(capsys)["subgraphs"] if each["steps"]]
+    assert [(each["subgraph"], each["device"], each["steps"]) for each in times] == [
         (0, "TEMPLATE", 1),
         (1, "CPU", 1),
         (2, "TEMPLATE", 1),
     ]
-    assert all(one["seconds"] > 0 for one in times)
-    assert main(["run", model, *split, *given]) == 0
+    assert all(each["seconds"] > 0 for each in times)
+    assert main(["run", model, *split, *input_options]) == 0
     assert ["SUBGRAPH", "DEVICE", "STEPS", "TIME"] in [line.split()[:4] for line in capsys.readouterr().out.splitlines()]
 
 
 @pytest.mark.parametrize("target", ["outputs.npz", "outputs"])
 def test_outputs_are_saved_and_can_be_read_back(
-    target: str, model: str, given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: str, model: str, input_options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", model, "-d", "CPU", *given, "--save-outputs", str(tmp_path / target), "--json"]) == 0
+    assert main(["run", model, "-d", "CPU", *input_options, "--save-outputs", str(tmp_path / target), "--json"]) == 0
     saved = read_json(capsys)["saved"]
     if target.endswith(".npz"):
         assert saved == [str(tmp_path / target)]
@@ -128,20 +130,22 @@ def test_names_and_texts_that_files_cannot_hold_are_saved(tmp_path: Path) -> Non
     assert [Path(path).name for path in save_outputs(outputs, str(tmp_path / "all"))] == ["file.npy", "a%2Fb%3A0%5B0%5D.npy"]
 
 
-def test_target_that_cannot_be_written_ends_with_2(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", model, "-d", "CPU", *given, "--save-outputs", f"{model}/inside"]) == 2
+def test_target_that_cannot_be_written_ends_with_2(
+    model: str, input_options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", model, "-d", "CPU", *input_options, "--save-outputs", f"{model}/inside"]) == 2
     assert "cannot save outputs to" in capsys.readouterr().err
 
 
-def test_compare_with_a_device_that_agrees(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", model, "-d", "CPU", *given, "--compare", "TEMPLATE"]) == 0
+def test_compare_with_a_device_that_agrees(model: str, input_options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", model, "-d", "CPU", *input_options, "--compare", "TEMPLATE"]) == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()[-2:]] == [
         ["y", "0", "0", "same"],
         ["best", "0", "0", "same"],
     ]
 
 
-def test_compare_with_a_device_that_is_wrong_ends_with_1(model: str, given: list[str], tmp_path: Path) -> None:
+def test_compare_with_a_device_that_is_wrong_ends_with_1(model: str, input_options: list[str], tmp_path: Path) -> None:
     (tmp_path / "off_by_one.py").write_text(OFF_BY_ONE)
     information = tmp_path / "off_by_one-1.0.dist-info"
     information.mkdir()
@@ -149,7 +153,7 @@ def test_compare_with_a_device_that_is_wrong_ends_with_1(model: str, given: list
     (information / "entry_points.txt").write_text("[hetero_core.devices]\nOFF = off_by_one\n")
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hetero_core", "run", model, "-d", "CPU", *given, "--compare", "OFF", *more]
+        command = [sys.executable, "-m", "hetero_core", "run", model, "-d", "CPU", *input_options, "--compare", "OFF", *more]
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=900)
 
@@ -178,7 +182,7 @@ def test_compare_with_a_device_that_is_wrong_ends_with_1(model: str, given: list
         (["--random"], "input x: float32[n,3] has open dimensions; choose their sizes, as in --shape n=1"),
         (
             ["--random", "--shape", "x=2,4,5"],
-            "--shape x=2,4,5: input x: float32[n,3] has 2 axes, and 3 sizes were given",
+            "--shape x=2,4,5: input x: float32[n,3] has 2 axes, and 3 sizes were input_options",
         ),
         (["--random", "--shape", "x=2,x"], "--shape x=2,x: expected sizes separated by commas"),
         (["--random", "--shape", "2,3"], "--shape 2,3: expected NAME=SIZE,SIZE,..."),
@@ -206,7 +210,7 @@ def test_wrong_input_option_ends_with_2(arguments: list[str], message: str, mode
     ],
 )
 @pytest.mark.parametrize("command", [["run", "--random"], ["query"], ["visualize", "-o", "plan.svg"], ["compile", "-o", "x.blob"]])
-def test_wrong_device_and_key_are_said_before_what_is_wrong_with_the_inputs(
+def test_wrong_device_and_key_are_reported_before_wrong_inputs(
     command: list[str], arguments: list[str], code: int, message: str, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong_shape = ["--shape", "nn=1"]
@@ -214,8 +218,10 @@ def test_wrong_device_and_key_are_said_before_what_is_wrong_with_the_inputs(
     assert message in capsys.readouterr().err
 
 
-def test_refused_nodes_end_with_2_and_list_their_reasons(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["run", model, "-d", "TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu,ArgMax", *given]
+def test_refused_nodes_end_with_2_and_list_their_reasons(
+    model: str, input_options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", model, "-d", "TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu,ArgMax", *input_options]
     assert main(arguments) == 2
     assert "'positive' (Relu-14), TEMPLATE: operator Relu is refused" in capsys.readouterr().err
     assert main([*arguments, "--json"]) == 2
@@ -223,7 +229,7 @@ def test_refused_nodes_end_with_2_and_list_their_reasons(model: str, given: list
 
 
 @pytest.mark.parametrize("is_exported", [False, True])
-def test_constant_that_the_model_lists_among_its_inputs_is_given_or_not(tmp_path: Path, is_exported: bool) -> None:
+def test_replaceable_constant_may_be_an_input(tmp_path: Path, is_exported: bool) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {2, 3}> { y = Mul (x, w) }"""
     model = str(tmp_path / "model.onnx")
@@ -241,10 +247,13 @@ def test_constant_that_the_model_lists_among_its_inputs_is_given_or_not(tmp_path
 
 @pytest.mark.parametrize("name", ["steps.html", "steps.onnx"])
 def test_executed_graph_is_written_where_it_is_asked_for(
-    model: str, given: list[str], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    model: str, input_options: list[str], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
-        main(["run", model, "-d", "HETERO:CPU", *given, "-c", "PERF_COUNT=YES", "--executed", str(tmp_path / name), "--json"]) == 0
+        main(
+            ["run", model, "-d", "HETERO:CPU", *input_options, "-c", "PERF_COUNT=YES", "--executed", str(tmp_path / name), "--json"]
+        )
+        == 0
     )
     written = Path(json.loads(capsys.readouterr().out)["executed"])
     assert written == tmp_path / name

@@ -38,7 +38,7 @@ def collect(texts: list[str], *specs: ValueSpec, seed: int | None = 0, **shapes:
     return collect_inputs(texts, specs, network="net", shapes=shapes, seed=seed)
 
 
-def test_all_open_inputs_are_named_at_once_with_options_that_work(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_open_inputs_are_named_with_options_that_work(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", model, "-d", "CPU", "--random"]) == 2
     message = capsys.readouterr().err
     assert "2 inputs have open dimensions: x: float32[batch,height]; mask: float32[batch,height]" in message
@@ -88,11 +88,11 @@ def test_array_binds_the_names_of_its_shape(tmp_path: Path) -> None:
 
 
 def test_values_in_the_command_become_arrays_of_the_input() -> None:
-    given = collect(["rate=16000", "y=5,6,7", "x=0.5"], X, Y, RATE)
-    assert (given["rate"].shape, given["rate"].dtype, int(given["rate"])) == ((), np.int64, 16000)
-    np.testing.assert_array_equal(given["y"], [[5, 6, 7]])
-    # One value fills the input, whose open size the other input has chosen.
-    np.testing.assert_array_equal(given["x"], np.full((3, 2), 0.5, np.float32))
+    inputs = collect(["rate=16000", "y=5,6,7", "x=0.5"], X, Y, RATE)
+    assert (inputs["rate"].shape, inputs["rate"].dtype, int(inputs["rate"])) == ((), np.int64, 16000)
+    np.testing.assert_array_equal(inputs["y"], [[5, 6, 7]])
+    # A single value fills the input; y has chosen its open size.
+    np.testing.assert_array_equal(inputs["x"], np.full((3, 2), 0.5, np.float32))
 
 
 @pytest.mark.parametrize(

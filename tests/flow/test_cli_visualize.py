@@ -91,7 +91,7 @@ def test_times_of_a_run_are_drawn(model: str, tmp_path: Path, capsys: pytest.Cap
     assert len(milliseconds) == 3
     for name in ("plan.html", "plan.svg", "plan.mmd"):
         text = draw(model, tmp_path / name, *SPLIT, "--timings", str(times))
-        assert [one for one in milliseconds if one not in text] == []
+        assert [each for each in milliseconds if each not in text] == []
 
 
 def row(**changes: object) -> dict[str, object]:

@@ -32,7 +32,7 @@ def compute_chain() -> np.ndarray[Any, Any]:
     return positive - np.exp(positive)
 
 
-def test_weights_are_written_once_and_runs_cross_at_the_border_only(
+def test_weights_are_written_once_and_runs_copy_at_the_border(
     core: Core, read: Callable[..., Network], runtime: FakeRuntime
 ) -> None:
     card = runtime.cards()[0]
@@ -58,7 +58,7 @@ def test_inputs_that_only_the_host_reads_never_go_to_the_card(core: Core, read: 
     assert loaded.get_metric("GPU_HOST_READS") == 0
 
 
-def test_shapes_are_computed_on_the_host_from_what_is_known_there(core: Core, read: Callable[..., Network]) -> None:
+def test_shapes_are_computed_on_the_host(core: Core, read: Callable[..., Network]) -> None:
     text = """g (float[N,M] x) => (float[A,B] y) <int64[1] one = {1}, int64[1] two = {2}, int64[1] all = {-1}> {
         s = Shape (x) n = Gather (s, one) m = Mul (n, two) k = Concat <axis = 0> (m, all) t = Neg (x) y = Reshape (t, k) }"""
     loaded = core.load_network(read(text), "GPU")
@@ -93,7 +93,7 @@ def test_what_the_host_computes_is_refused_with_the_reason(core: Core, read: Cal
 @pytest.mark.parametrize(
     ("reduction", "dtype", "is_taken"), [("add", "float", True), ("mul", "float", False), ("max", "int64", False)]
 )
-def test_writes_to_one_place_are_taken_where_cards_have_an_instruction(
+def test_repeated_writes_need_an_atomic_instruction(
     core: Core, read: Callable[..., Network], reduction: str, dtype: str, is_taken: bool
 ) -> None:
     operator = f'[s] y = ScatterElements <reduction = "{reduction}"> (x, i, u)'

@@ -58,7 +58,12 @@ class TorchDevice(DeviceHooks):
         return {
             "AVAILABLE_DEVICES": lambda: tuple(self._places.list_working()),
             "FULL_DEVICE_NAME": f"PyTorch {self._places.version} on {_name_place(place)}",
-            "OPTIMIZATION_CAPABILITIES": ("FP32", *(() if place.type == "mps" else ("FP64",)), "FP16", "BF16", "INT8"),
+            # The toolkit computes quantized operators, on the host's memory.
+            "OPTIMIZATION_CAPABILITIES": (
+                *("FP32", "FP16", "BF16"),
+                *(() if place.type == "mps" else ("FP64",)),
+                *(("INT8",) if self._is_on_host(place) else ()),
+            ),
             "DEVICE_ARCHITECTURE": "torch",
             "DEVICE_TYPE": "integrated" if is_processor or place.type == "mps" else "discrete",
             **(describe_host_memory() if is_processor else {}),
@@ -77,10 +82,13 @@ class TorchDevice(DeviceHooks):
         reasons = find_torch_refusals(
             transformed,
             dtypes=DTYPES - {"float64"} if place.type == "mps" else DTYPES,
-            shares_memory=place.type == "cpu" and self._shares_memory,
+            shares_memory=self._is_on_host(place),
             extensions=self._extensions,
         )
         return query_by_transform(device, network, lambda _: transformed, lambda node, _: reasons.get(node.name))
+
+    def _is_on_host(self, place: torch.device) -> bool:
+        return place.type == "cpu" and self._shares_memory
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, query: QueryResult | None) -> Executable:
@@ -91,7 +99,7 @@ class TorchDevice(DeviceHooks):
             network,
             run_passes(network, (*PASSES_OF_QUERY, *PASSES)),
             place,
-            memory=HOST if place.type == "cpu" and self._shares_memory else str(place),
+            memory=HOST if self._is_on_host(place) else str(place),
             extensions=self._extensions,
             where=f"network '{network.name}' on {device}",
         )

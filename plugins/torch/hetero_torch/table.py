@@ -213,8 +213,10 @@ def _refuse_type(value_type: ValueType | None, dtypes: Dtypes) -> str | None:
 def _refuse_operator(node: Node, types: Types, *, shares_memory: bool) -> str | None:
     own = find_operator(node)
     if own is None:
-        # Bodies compute on tensors, so that their node cannot run on the host.
-        is_claimed = (shares_memory and not node.bodies) or (not node.domain and node.op_type in TENSOR_KERNELS)
+        record = TOOLKIT.find(node)
+        # Bodies compute on tensors, so that a kernel with bodies cannot run on the host.
+        runs_on_host = shares_memory and record is not None and not record.bodies
+        is_claimed = runs_on_host or (not node.domain and node.op_type in TENSOR_KERNELS)
         return None if is_claimed else f"there is no function of PyTorch for {node.operator}; HETERO:TORCH,CPU runs it on CPU"
     dtype = dtype_of(types, 0)
     if dtype is not None and dtype not in own.dtypes:

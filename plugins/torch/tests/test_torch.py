@@ -56,7 +56,7 @@ def test_read_only_array_becomes_a_tensor_without_a_warning(core: Core) -> None:
     assert to_tensor(array, CPU).tolist() == [1, 1]
 
 
-def test_processor_is_the_first_id_and_shares_the_memory_of_the_host(core: Core, load: Load) -> None:
+def test_processor_is_the_first_id_and_shares_host_memory(core: Core, load: Load) -> None:
     assert core.get_metric("TORCH", "AVAILABLE_DEVICES")[0] == "CPU"
     network = load("g (float[N] x) => (float[N] y) { y = Neg (x) }")
     assert [spec.memory for spec in (*network.executable.inputs, *network.executable.outputs)] == ["host", "host"]
@@ -171,7 +171,7 @@ def _list_claims() -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(("op_type", "since"), _list_claims())
-def test_function_takes_the_attributes_of_the_toolkit_with_their_defaults(op_type: str, since: int) -> None:
+def test_function_has_attributes_and_defaults_of_the_toolkit(op_type: str, since: int) -> None:
     kernel, own = read_toolkit()["", op_type, since], read_table()
     entry = own.get((op_type, since)) or own[op_type, 0]
     expected = {name: default for name, default in kernel.attributes.items() if name not in kernel.unread}
