@@ -55,9 +55,10 @@ class Candidate:
 
 
 def decide(candidates: Sequence[Candidate], time: Callable[[Candidate, float, int], None]) -> Candidate | None:
-    """Returns the candidate that wins the last turns; None if there is no basic candidate.
+    """Returns the candidate that wins the last turns; None without a basic candidate.
 
-    `time` appends the time of a turn to a candidate. A mixed placement has to be faster than the best basic one in the same turns.
+    `time` appends the time of a turn to a candidate. A mixed placement has to be faster than the best basic candidate in the same
+    turns.
     """
     losers: list[Candidate] = []
     best: Candidate | None = None
@@ -96,7 +97,8 @@ def _race(racers: Sequence[Candidate], time: Callable[[Candidate, float, int], N
 
 
 def find_best(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Returns the fastest candidate until now, of a search that ended early; a mixed one only where it is faster beyond doubt."""
+    """Returns the fastest candidate until now, of a search that ended early; a mixed candidate only if it is faster beyond
+    doubt."""
     timed = [
         candidate
         for candidate in candidates
@@ -130,7 +132,7 @@ def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: flo
 
     `streams` is how many runs of each device are to overlap, 0 if only the time of a single run counts.
 
-    The network's pins are kept. Raises: what the devices' queries raise; never for a device that fails to load or run.
+    The network's pins are kept. Raises: errors of the devices' queries; never for a device that fails to load or run.
     """
     search = _Search(task, budget, streams)
     search.shapes = {name: array.shape for name, array in inputs.items()}
@@ -289,7 +291,7 @@ class _Search:
                     candidate.estimate = proposal.seconds
         for candidate in self.candidates:
             candidate.estimate = costs.estimate(candidate.devices) if candidate.estimate is None else candidate.estimate
-        # What is estimated to be slower than a basic candidate is not worth its load.
+        # A proposal that is estimated to be slower than a basic candidate is not worth its load.
         bound = min(
             (placed.estimate for placed in self.candidates if placed.estimate is not None and not placed.error), default=UNUSABLE
         )
@@ -331,9 +333,9 @@ class _Search:
         return True
 
     def _list_racers(self) -> list[Candidate]:
-        """Returns the loaded candidates whose best time until now is not hopeless beside the least.
+        """Returns the loaded candidates with a best time that is not hopeless beside the least.
 
-        A single device has two rounds in any case: what was measured when it was loaded may be from before its kernels were compiled.
+        A single device has two rounds in any case: the time of its load may be from before its kernels were compiled.
         """
         loaded = [candidate for candidate in self.candidates if not candidate.error]
         best = {candidate: min(candidate.times or [candidate.first]) for candidate in loaded}
@@ -352,7 +354,7 @@ class _Search:
             candidate.times.append(answer["seconds"])
 
     def describe(self, *, is_complete: bool) -> Placement:
-        """Returns what was found until now."""
+        """Returns the placement so far."""
         winner = self.winner or find_best(self.candidates)
         chosen = None if winner is None else self.candidates.index(winner)
         devices = (FREE,) * len(self.segments) if chosen is None else self.candidates[chosen].devices
