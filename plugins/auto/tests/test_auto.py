@@ -1,4 +1,4 @@
-"""AUTO: which device is chosen, which serves meanwhile, and what happens when one fails."""
+"""AUTO: the chosen device, the device that serves meanwhile, and failures."""
 
 from __future__ import annotations
 
@@ -199,7 +199,8 @@ def test_quick_device_serves_until_the_chosen_one_is_loaded_and_no_request_is_lo
 
 
 def take_over(core: Core, devices: tuple[Any, Any], network: Any, feed: Feed, **config: Any) -> tuple[Any, Any]:
-    """Returns the loaded network, and a request that is under way on the quick device, which is held, when the chosen one takes over."""
+    """Returns the loaded network, and a request that still runs on the quick device, which is held, when the chosen device takes
+    over."""
     chosen, quick = devices
     chosen.load_gate.clear()
     quick.gate.clear()
@@ -360,7 +361,7 @@ def test_cancelled_request_is_not_repeated_after_its_end(core: Core, add_device:
 def test_no_take_over_is_lost_in_any_order_of_threads(
     core: Core, add_device: Any, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The quick device answers nothing: each request, from before, during or after the change, is answered by the chosen one."""
+    """The quick device answers nothing: each request, from before, during or after the change, is answered by the chosen device."""
     monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", 0)
     monkeypatch.setattr("hetero_auto.startup._FIRST_SECONDS", 0)
     # Not the times of the rounds before: they are nearly equal.

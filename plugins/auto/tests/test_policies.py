@@ -1,4 +1,4 @@
-"""Which member gets a request: by policy, by the processors that members share, and by trials of those that got nothing."""
+"""Which member gets a request: by policy, by the processors that members share, and by trials of members without requests."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_device_that_was_slow_is_tried_again_the_more_seldom_the_slower_it_was()
         member.grant()
         if member is slow:
             tries.append(number)
-            # What was measured when it was slow counts no more.
+            # Measurements from when it was slow count no more.
             member.note(1.5 if len(tries) == 3 else 3, succeeded=True)
         member.busy = 0
     assert [later - before for before, later in pairwise(tries)][:4] == [193, 193, 97, 193]

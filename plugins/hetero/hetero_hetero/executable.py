@@ -39,12 +39,12 @@ Submit = Callable[[Callable[[], None]], object]
 class _Readers:
     """Counts the readers of the slots of one run, and empties a slot after its last reader. Safe for threads."""
 
-    __slots__ = ("_left", "_lock", "_slots", "_steps")
+    __slots__ = ("_counts", "_lock", "_slots", "_steps")
 
     def __init__(self, slots: list[Any], route: Route) -> None:
         self._slots = slots
         self._steps = route.steps
-        self._left = list(route.readers)
+        self._counts = list(route.readers)
         self._lock = threading.Lock()
         if route.first_transfers:
             self._release([transfer.source for transfer in route.first_transfers], ())
@@ -55,14 +55,14 @@ class _Readers:
         self._release(step.reads, step.outputs)
 
     def _release(self, reads: Sequence[int], writes: Sequence[int]) -> None:
-        left, slots = self._left, self._slots
+        counts, slots = self._counts, self._slots
         with self._lock:
             for slot in reads:
-                left[slot] -= 1
-                if left[slot] == 0:
+                counts[slot] -= 1
+                if counts[slot] == 0:
                     slots[slot] = None
             for slot in writes:
-                if left[slot] == 0:
+                if counts[slot] == 0:
                     slots[slot] = None
 
 

@@ -135,7 +135,7 @@ class Progress:
         self._ready = [index for index, count in enumerate(self._missing) if count == 0]
         self._busy: set[str] = set()
         self._free = schedule.budget
-        self._left = len(self._missing)
+        self._unfinished = len(self._missing)
         self._error: BaseException | None = None
 
     def _take(self) -> int | None:
@@ -153,7 +153,7 @@ class Progress:
         """Frees the lane, the threads and the stages behind."""
         self._busy.discard(self._schedule.lanes[index])
         self._free += self._schedule.threads[index]
-        self._left -= 1
+        self._unfinished -= 1
         if error is not None and self._error is None:
             self._error = error
             self._token.is_set = True
@@ -175,7 +175,7 @@ class Progress:
         return startable
 
     def _is_over(self) -> bool:
-        return self._left == 0 or self._error is not None or self._token.is_set
+        return self._unfinished == 0 or self._error is not None or self._token.is_set
 
     def _has_ended(self) -> bool:
         """Says whether nothing runs and nothing will."""

@@ -1,4 +1,4 @@
-"""A device that fails to load a part which it has taken: an error that says all of it, or the next device where that was asked for."""
+"""A device that fails to load a part which it has taken: an error with stage, device and cause, or, with NEXT, the next device."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ def test_pinned_nodes_do_not_move_on(core: Core, read: Callable[..., Network], a
         LoadError, match=r"stage 1 of 2 .* on A, nodes 'last' \(Neg-13\): RuntimeError: no room; all of its nodes are pinned to A"
     ):
         core.load_network(read(SANDWICH).with_affinity({"last": "A"}), "HETERO:A,TEMPLATE", NEXT)
-    # At first A has all nodes; those that are free to go have gone before the pinned one is tried alone.
+    # At first A has all nodes; nodes without a pin have moved before the pinned node is tried alone.
     assert device.loaded == [("first", "middle", "last"), ("last",)]
 
 
 class GoneFactory:
-    """A plugin whose driver is not there; counts nothing and takes nothing."""
+    """A plugin without its driver; counts nothing and takes nothing."""
 
     @hookimpl
     def create_device(self) -> object:

@@ -92,7 +92,7 @@ class NotedExecutable(PlainExecutable):
 
 
 class BrokenImport(PlainDevice):
-    """Fails to import the parts with one operator; `closed` has the operators of the parts that were closed, in order."""
+    """Fails to import the parts with a given operator; `closed` has the operators of the parts that were closed, in order."""
 
     def __init__(self, op_type: str) -> None:
         self._op_type = op_type

@@ -1,4 +1,4 @@
-"""HETERO_MEMORY: parts that fit the limits of their devices, what the plan says of them, and the refusal with numbers."""
+"""HETERO_MEMORY: parts that fit the limits of their devices, their bytes in the plan, and the refusal with numbers."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_decoder_over_three_limited_devices_says_the_same_tokens(core: Core, add
     full = core.query_network(network, "HETERO:CPU", {"HETERO_MEMORY": {"CPU": "1GB"}}).plan
     assert full is not None
     total = sum(held.weights + held.border + held.arena for held in full.memory)
-    # None of the devices holds half of it.
+    # Each device holds less than half of it.
     limits = dict.fromkeys(("TEMPLATE", "CPU", "THIRD"), total * 9 // 20)
     loaded = core.load_network(
         stateful, "HETERO:TEMPLATE,CPU,THIRD", {"HETERO_MEMORY": limits, "DEVICE_PROPERTIES": {"CPU": {"CPU_KERNELS": "NUMPY"}}}
@@ -143,7 +143,8 @@ def test_decoder_over_three_limited_devices_says_the_same_tokens(core: Core, add
     assert generate(loaded) == generate(whole)
     held_bytes = loaded.get_metric("HETERO_HELD_BYTES")
     estimated = next(held for held in plan.memory if held.device == "CPU")
-    # TEMPLATE and the other one do not tell what they hold. The limit leaves room below the half: open lengths are estimated as 1.
+    # TEMPLATE and the second device do not tell the bytes that they hold. The limit leaves room below the half: open lengths are
+    # estimated as 1.
     assert held_bytes.keys() == {"CPU"}
     assert estimated.weights <= held_bytes["CPU"] <= total // 2
     with pytest.raises(DeviceMemoryError, match=r"does not fit: it needs \d+ bytes"):

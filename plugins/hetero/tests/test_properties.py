@@ -1,4 +1,4 @@
-"""What the devices of a list are given of the configuration of the whole."""
+"""The configuration of the whole, as the devices of a list get it."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class MeetingExecutable(PlainExecutable):
 
 @pytest.fixture(autouse=True)
 def four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the machine has: with one alone no two stages may run at the same time."""
+    """On every machine: with a single processor no two stages may run at the same time."""
     for module in ("device", "metrics"):
         monkeypatch.setattr(f"hetero_core.devices.{module}.count_processors", lambda: 4)
 
@@ -162,7 +162,7 @@ def test_flow_keeps_order_and_lanes_with_many_helpers() -> None:
 
     def run(index: int) -> None:
         with lock:
-            faults.extend(f"{index} before {one}" for one in predecessors[index] if one not in done)
+            faults.extend(f"{index} before {stage}" for stage in predecessors[index] if stage not in done)
             faults.extend([f"lane {lanes[index]} twice"] if busy.get(lanes[index]) else [])
             busy[lanes[index]] = 1
         with lock:
@@ -194,13 +194,13 @@ def test_requests_follow_one_another_through_the_devices_of_a_chain() -> None:
         requests = [loaded.create_infer_request() for _ in range(4)]
         for value, request in enumerate(requests):
             request.start_async({"x": np.array([value, -1], np.float32)})
-        # Were one request to run at a time, nobody would come to the meeting, and it would break.
+        # If a single request ran at a time, the barrier would break.
         assert all(request.wait(60) for request in requests)
         assert [request.get_tensor("y").tolist() for request in requests] == [[-value, 0] for value in range(4)]
 
 
 @pytest.mark.parametrize(
-    ("threads", "predecessors", "lanes", "given", "expected"),
+    ("threads", "predecessors", "lanes", "fixed", "expected"),
     [
         # A chain: nothing runs beside anything.
         (4, [(), (0,), (1,)], "ABA", (None,) * 3, (4, 4, 4)),
@@ -211,7 +211,7 @@ def test_requests_follow_one_another_through_the_devices_of_a_chain() -> None:
         # Two sides on one lane take turns.
         (4, [(), (0,), (0,), (1, 2)], "ABBA", (None,) * 4, (4, 4, 4, 4)),
         (8, [(), (), ()], "ABC", (None,) * 3, (2, 2, 2)),
-        # What one has been given is not there for the others.
+        # Fixed threads are not divided.
         (8, [(), (), ()], "ABC", (4, None, None), (4, 2, 2)),
         (8, [(), (), ()], "ABC", (7, None, None), (7, 1, 1)),
         (8, [(), ()], "AB", (8, None), (8, 1)),
@@ -223,10 +223,10 @@ def test_threads_are_divided_by_lane(
     threads: int,
     predecessors: Sequence[tuple[int, ...]],
     lanes: str,
-    given: tuple[int | None, ...],
+    fixed: tuple[int | None, ...],
     expected: tuple[int, ...],
 ) -> None:
-    assert divide_threads(threads, predecessors, list(lanes), given) == expected
+    assert divide_threads(threads, predecessors, list(lanes), fixed) == expected
 
 
 def draw_graph(seed: int) -> tuple[list[tuple[int, ...]], list[str]]:
@@ -241,8 +241,8 @@ def test_stages_are_concurrent_where_no_path_joins_two_lanes(seed: int) -> None:
     predecessors, lanes = draw_graph(seed)
     reach = [{index} for index in range(len(lanes))]
     for index, before in enumerate(predecessors):
-        for one in before:
-            reach[index] |= reach[one]
+        for stage in before:
+            reach[index] |= reach[stage]
     expected = {
         index
         for pair in combinations(range(len(lanes)), 2)
@@ -257,17 +257,17 @@ def test_stages_are_concurrent_where_no_path_joins_two_lanes(seed: int) -> None:
 def test_threads_of_running_stages_never_exceed_the_budget(seed: int, budget: int) -> None:
     predecessors, lanes = draw_graph(seed)
     draw = random.Random(seed)
-    given = [draw.choice((None, None, draw.randint(1, budget))) for _ in lanes]
-    shares = divide_threads(budget, predecessors, lanes, given)
+    fixed = [draw.choice((None, None, draw.randint(1, budget))) for _ in lanes]
+    shares = divide_threads(budget, predecessors, lanes, fixed)
     running: list[int] = []
     ran: list[int] = []
     sums: list[int] = []
 
     def run(index: int) -> None:
         running.append(index)
-        sums.append(sum(shares[one] for one in running))
-        assert len({lanes[one] for one in running}) == len(running)
-        # A thread that comes to help while this stage runs: whatever may start beside it does, within this call.
+        sums.append(sum(shares[stage] for stage in running))
+        assert len({lanes[stage] for stage in running}) == len(running)
+        # A thread that comes to help while this stage runs: every stage that may start beside it does, within this call.
         flow._work()
         running.remove(index)
         ran.append(index)
@@ -359,6 +359,6 @@ def test_more_threads_for_a_device_than_a_run_has_are_refused(core: Core, noting
 def test_split_network_answers_with_its_own_streams(core: Core, noting: tuple[Meeting, Meeting]) -> None:
     network = load(core, SIDES, {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_NUM_THREADS": 3})
     assert network.get_config("NUM_STREAMS") == 3
-    # Two devices, one behind the other, for each stream.
+    # Two devices in sequence, for each stream.
     assert network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 6
     assert core.get_metric("HETERO:ONE,TWO", "RANGE_FOR_STREAMS") == (1, 8)

@@ -1,4 +1,4 @@
-"""HETERO over devices that start runs by themselves, have a memory of their own and no `run`: what follows goes on from `done`."""
+"""HETERO over devices that start runs by themselves, have a memory of their own and no `run`: the next stages begin from `done`."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Started(Executable):
 
 
 class Inline(Queue):
-    """Calls `done` before `start` returns, as a driver does whose work is short."""
+    """Calls `done` before `start` returns, as a driver with little work does."""
 
     def begin(self, work: Callable[[], None]) -> None:
         work()
@@ -251,7 +251,7 @@ def test_sync_run_that_a_device_never_ends_is_ended_by_close(core: Core, text: s
 
 
 def test_run_that_has_ended_is_not_ended_again() -> None:
-    """The thread that notes the last end may come after the one that tells of it."""
+    """The thread that notes the last end may come after the thread that tells of it."""
     ends: list[BaseException | None] = []
     flow = StartedFlow(plan_schedule([()], ["A"], threads=[1], budget=1), lambda index, end: end(None), CancelToken(), ends.append)
     flow.go_on()
@@ -262,7 +262,7 @@ def test_run_that_has_ended_is_not_ended_again() -> None:
 def test_runs_that_were_started_wait_for_no_garbage_collector(core: Core) -> None:
     loaded = load(core, CHAIN, "AABB", AHEAD=Queue(), BEHIND=Queue())
     gc.collect()
-    # Runs of earlier tests whose devices never came back.
+    # Runs of earlier tests that their devices never ended.
     earlier = {id(thing) for thing in gc.get_objects() if type(thing) is RunContext}
     gc.disable()
     try:
@@ -276,7 +276,7 @@ def test_runs_that_were_started_wait_for_no_garbage_collector(core: Core) -> Non
 
 
 def test_ends_within_start_do_not_nest(core: Core) -> None:
-    """600 stages of devices that end runs within `start` take no more of the stack than one."""
+    """600 stages of devices that end runs within `start` take no more of the stack than a single stage."""
     count = 600
     nodes = " ".join(f"v{index + 1} = Neg (v{index})" for index in range(count))
     text = f"long (float[2] v0) => (float[2] v{count}) {{ {nodes} }}"

@@ -1,4 +1,4 @@
-"""The subgraphs of every policy: what they promise on any graph, and the optimum where a search over all orders can tell it."""
+"""The subgraphs of every policy: their promises on any graph, and the optimum on graphs that a search over all orders can solve."""
 
 from __future__ import annotations
 
