@@ -30,6 +30,7 @@ from hetero_core.runtime.inputs import DeviceTensor
 from hetero_core.runtime.outputs import OutputCheck
 from hetero_core.runtime.transfers import move_value
 from hetero_hetero.fallback import find_guard, move_stage
+from hetero_hetero.loading import shorten_names
 from hetero_hetero.routing import Route, StageRoute, Transfer, find_homes, plan_route
 from hetero_hetero.schedule import End, Flow, StartedFlow, find_lane, plan_schedule
 
@@ -271,7 +272,7 @@ class HeteroExecutable(Executable):
 
     def _note_step(self, index: int, error: BaseException) -> None:
         """Adds to an error in which stage it was raised."""
-        nodes = _shorten(self.plan.stages[index].nodes)
+        nodes = shorten_names(self.plan.stages[index].nodes)
         error.add_note(f"in stage {index} of {len(self.stages)} on {self.stages[index].device}, nodes {nodes}")
 
     def _keep_outputs(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
@@ -368,10 +369,6 @@ def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | No
                 target.keep(value)
                 continue
         slots[transfer.target] = move_value(value, transfer.move, profile, transfer.value, transfer.origin, transfer.readers)
-
-
-def _shorten(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f", ... ({len(names)} in all)" if len(names) > 3 else "")
 
 
 def enter_tensors(

@@ -14,13 +14,11 @@ import onnx.parser
 import pytest
 from hetero_hetero.schedule import StartedFlow, plan_schedule
 
-from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
-from hetero_core.contract import CancelToken, DeviceName, Done, Payload
-from hetero_core.devices.query import query_by_transform
+from hetero_core import Core, Executable, Network, RunContext, hookimpl
+from hetero_core.contract import CancelToken, DeviceName, Done
 from hetero_core.errors import ClosedError, InferenceError, RequestCancelledError
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.types import ValueSpec
-from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.testing.plain_device import PlainDevice
 
 CHAIN = "chain (float[2] x) => (float[2] y) { a = Neg (x) b = Neg (a) c = Neg (b) y = Neg (c) }"
@@ -39,7 +37,7 @@ class Boxed:
         return self.elements
 
 
-class Queue:
+class Queue(PlainDevice):
     """A device with one queue. `meet(count)` is called on its thread before the run of this number, counted from 0."""
 
     def __init__(self, meet: Callable[[int], None] = lambda count: None) -> None:
@@ -48,20 +46,8 @@ class Queue:
         self.threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="queue")
 
     @hookimpl
-    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
-        return query_by_transform(device, network, lambda same: same, lambda node, _: None)
-
-    @hookimpl
     def load_network(self, device: DeviceName, network: Network) -> Executable:
         return Started(self, network, f"{device.name.lower()}:0")
-
-    @hookimpl
-    def export_network(self, executable: Started) -> Payload:
-        return Payload(pack_network(executable.network))
-
-    @hookimpl
-    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
-        return self.load_network(device, unpack_network(payload.sections))
 
     @hookimpl
     def to_host(self, array: Boxed) -> Any:

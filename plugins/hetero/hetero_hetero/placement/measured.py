@@ -283,21 +283,16 @@ class _Search:
         flows, is_pipeline = self._list_flows(), bool(self.streams)
         costs = build_costs(self.task, self.segments, self.takers, self.twins, self.measurements, flows, is_pipeline=is_pipeline)
         known = {candidate.devices for candidate in self.candidates}
-        proposals = [placed for placed in propose_placements(costs.table, count=_PROPOSALS + len(known)) if placed.placement]
-        for proposal in proposals:
-            devices = costs.spread(proposal.placement)
-            for candidate in self.candidates:
-                if candidate.devices == devices:
-                    candidate.estimate = proposal.seconds
         for candidate in self.candidates:
-            candidate.estimate = costs.estimate(candidate.devices) if candidate.estimate is None else candidate.estimate
+            candidate.estimate = costs.estimate(candidate.devices)
         # A proposal that is estimated to be slower than a basic candidate is not worth its load.
-        bound = min(
-            (placed.estimate for placed in self.candidates if placed.estimate is not None and not placed.error), default=UNUSABLE
-        )
-        fresh = [placed for placed in proposals if costs.spread(placed.placement) not in known and placed.seconds < bound][
-            :_PROPOSALS
-        ]
+        bound = min((c.estimate for c in self.candidates if c.estimate is not None and not c.error), default=UNUSABLE)
+        proposals = propose_placements(costs.table, count=_PROPOSALS + len(known))
+        fresh = [
+            proposal
+            for proposal in proposals
+            if proposal.placement and costs.spread(proposal.placement) not in known and proposal.seconds < bound
+        ][:_PROPOSALS]
         if fresh and self.remaining > 0:
             self.bench.prepare([f"mixed {number}" for number in range(len(fresh))], self._limit())
         for number, proposal in enumerate(fresh):

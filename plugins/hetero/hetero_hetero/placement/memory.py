@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.processors import TOTAL_MEMORY
 from hetero_core.errors import ConfigValueError, DeviceMemoryError, InvalidNetworkError, enumerate_choices, suggest
@@ -79,15 +78,6 @@ def read_limits(texts: Mapping[str, object], devices: Sequence[str]) -> dict[str
     return limits
 
 
-def read_capacities(core: Core, devices: Sequence[str]) -> dict[str, int]:
-    """Returns device -> the bytes of its memory, for devices that state them."""
-    capacities = {}
-    for device in devices:
-        if TOTAL_MEMORY in core.get_metric(device, "SUPPORTED_METRICS"):
-            capacities[device] = int(core.get_metric(device, TOTAL_MEMORY))
-    return capacities
-
-
 def place_by_memory(
     task: SplitTask, limits: Mapping[str, int], *, is_balanced: bool
 ) -> tuple[dict[str, str], tuple[HeldMemory, ...]]:
@@ -109,7 +99,9 @@ class _Planner:
     def __init__(self, task: SplitTask, limits: Mapping[str, int]) -> None:
         self.task, self.network, self.limits = task, task.network, limits
         # The memory that a device states bounds its part; only the limits of the user weigh the parts against each other.
-        self.ceilings = {**read_capacities(task.core, tuple(task.configs)), **limits}
+        stating = [device for device in task.configs if TOTAL_MEMORY in task.core.get_metric(device, "SUPPORTED_METRICS")]
+        capacities = {device: int(task.core.get_metric(device, TOTAL_MEMORY)) for device in stating}
+        self.ceilings = {**capacities, **limits}
         self.may_end = [width < FORBIDDEN for width in measure_widths(self.network, task.units)]
         if self.may_end:
             self.may_end[-1] = True
