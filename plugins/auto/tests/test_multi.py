@@ -64,9 +64,7 @@ def test_one_device_runs_requests_in_the_order_of_their_start(core: Core, add_de
     assert device.runs == list(range(500))
 
 
-def test_two_devices_work_at_the_same_time_and_a_free_one_gets_what_waits(
-    core: Core, add_device: Any, network: Network, feed: Feed
-) -> None:
+def test_two_devices_work_at_the_same_time(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     first, second = add_device("A"), add_device("B")
     first.gate.clear()
     second.gate.clear()

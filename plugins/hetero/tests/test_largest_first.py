@@ -193,7 +193,7 @@ def test_graph_of_many_nodes_is_selected_by_levels(monkeypatch: pytest.MonkeyPat
     assert set(run_selection(predecessors, "A" * 11, "AB").procedure_of_node.values()) == {"LITERAL"}
 
 
-def test_subgraphs_that_wait_for_each_other_are_refused_with_the_circle() -> None:
+def test_literal_subgraphs_in_a_circle_are_refused() -> None:
     with pytest.raises(AffinityError) as caught:
         select_subgraphs(CROSSING, "AABB", "AB", "LITERAL", ["a1", "a2", "b1", "b2"])
     message = str(caught.value)
@@ -202,7 +202,7 @@ def test_subgraphs_that_wait_for_each_other_are_refused_with_the_circle() -> Non
     assert "LARGEST_FIRST, the default," in message
 
 
-def test_network_whose_literal_plan_has_a_circle_is_refused_by_the_names_of_its_nodes(core: Core) -> None:
+def test_literal_plan_with_a_circle_is_refused_by_node_names(core: Core) -> None:
     network = core.read_network(onnx.parser.parse_model(MODEL)).with_affinity(PINS)
     with pytest.raises(AffinityError, match=r"\{a1, a2\} on TEMPLATE"):
         core.load_network(network, "HETERO:TEMPLATE,CPU", {"HETERO_SUBGRAPH_POLICY": "LITERAL"})

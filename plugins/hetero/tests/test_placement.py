@@ -135,7 +135,7 @@ def test_second_core_measures_nothing_until_it_is_asked_to(core: Core, read: Rea
         assert not measure(other, network, HETERO_MIN_SUBGRAPH_SIZE=2, HETERO_PLACEMENT_BUDGET=0)[0].is_kept
 
 
-def test_placement_set_for_the_device_is_measured_once_and_not_within_itself(core: Core, read: Read) -> None:
+def test_placement_set_for_the_device_is_measured_once(core: Core, read: Read) -> None:
     # Registered in this process alone, the devices are measured here, with the caller's settings.
     register(core, PRODUCTS=SlowDevice("Relu"), SIGNS=SlowDevice("MatMul"))
     core.set_config({**MEASURED, "HETERO_PLACEMENT_BUDGET": 1}, "HETERO:PRODUCTS,SIGNS")

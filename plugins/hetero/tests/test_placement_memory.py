@@ -152,7 +152,7 @@ def test_decoder_over_three_limited_devices_says_the_same_tokens(core: Core, add
 
 
 @pytest.mark.parametrize("kernels", ["NUMPY", "JIT", "AUTO"])
-def test_parts_hold_no_more_than_estimated_where_open_sizes_have_bounds(core: Core, kernels: str) -> None:
+def test_parts_with_bounded_sizes_hold_no_more_than_estimated(core: Core, kernels: str) -> None:
     names = ("FIRST", "SECOND", "LAST")
     for name in names:
         core.register_plugin(name, hetero_cpu)
@@ -184,7 +184,7 @@ def check_held(loaded: ExecutableNetwork) -> None:
         assert estimated.weights <= held_bytes[estimated.device] <= estimated.weights + estimated.border + estimated.arena
 
 
-def test_part_that_holds_more_than_its_limit_after_loading_is_refused_with_the_numbers(core: Core) -> None:
+def test_part_over_its_limit_after_loading_is_refused(core: Core) -> None:
     # Both weights of int8 are held as float32; as values of a run they would not exist at the same time.
     text = """g (float[1, 100] x) => (float[1, 100] y) <float s = {0.5}> {
         d = DequantizeLinear (w0, s) a = MatMul (x, d) e = DequantizeLinear (w1, s) y = MatMul (a, e)

@@ -65,7 +65,7 @@ def test_two_lanes_run_at_the_same_time_and_one_lane_takes_turns() -> None:
     assert schedule_parts([1, 3, 4, 2], before, ["A", "A", "A", "A"]) == 1 + 3 + 4 + 2
 
 
-def test_chain_goes_where_each_segment_is_fast_unless_moving_costs_more() -> None:
+def test_chain_is_split_unless_transfers_cost_more() -> None:
     seconds = tuple({"A": 1.0, "B": 5.0} if index < 10 else {"A": 5.0, "B": 1.0} for index in range(20))
     flows = tuple((index, (index + 1,), 100) for index in range(19))
     cheap = CostTable(("A", "B"), seconds, flows, {("A", "B"): TransferCost(1.0, 0.0), ("B", "A"): TransferCost(1.0, 0.0)})

@@ -212,7 +212,7 @@ def test_parts_that_run_at_once_move_each_by_itself(
     assert loaded.get_metric("EXECUTION_DEVICES") == ("CPU",)
 
 
-def test_network_with_a_substitute_is_freed_without_the_garbage_collector(
+def test_network_with_a_substitute_needs_no_garbage_collector(
     core: Core, read: Callable[..., Network], add_fragile: Callable[..., Any]
 ) -> None:
     import gc

@@ -204,7 +204,7 @@ class Whole:
         return CpuExecutable(NetworkSource(network), {})
 
 
-def test_node_refused_as_part_of_its_subgraph_goes_to_the_next_device(core: Core, read: Callable[..., Network]) -> None:
+def test_node_refused_within_its_subgraph_goes_to_the_next_device(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("WHOLE", Whole())
     network = read(DIAMOND)
     result = core.query_network(network, "HETERO:WHOLE,CPU")
@@ -328,7 +328,7 @@ def test_views_of_a_plan_agree_with_it(core: Core, read: Callable[..., Network])
     assert [entry["device"] for entry in fields["subgraphs"]] == [stage.device for stage in plan.stages]
 
 
-def test_plan_names_who_makes_and_reads_a_value_and_what_keeps_nodes_apart(core: Core, read: Callable[..., Network]) -> None:
+def test_plan_names_makers_readers_and_conflicts(core: Core, read: Callable[..., Network]) -> None:
     plan = core.query_network(read(DIAMOND), "HETERO:TEMPLATE,CPU", {"TEMPLATE_REFUSED_OPERATORS": "Exp"}).plan
     assert plan is not None
     assert {entry.value: (entry.maker, entry.readers) for entry in plan.boundaries} == {

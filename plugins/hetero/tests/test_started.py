@@ -131,7 +131,7 @@ def list_core_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("hetero-")}
 
 
-def test_two_stages_and_ten_requests_overlap_without_a_thread_of_the_core(core: Core) -> None:
+def test_ten_requests_overlap_without_a_thread_of_the_core(core: Core) -> None:
     behind = threading.Event()
     threads: set[str] = set()
 
@@ -152,7 +152,7 @@ def test_two_stages_and_ten_requests_overlap_without_a_thread_of_the_core(core: 
     loaded.close()
 
 
-def test_stage_that_computes_does_so_on_a_thread_of_the_core_and_not_in_the_queue(core: Core) -> None:
+def test_computing_stage_runs_on_a_thread_of_the_core(core: Core) -> None:
     names: list[str] = []
 
     class Watching(PlainDevice):

@@ -121,7 +121,7 @@ def test_pin_splits_a_unit(core: Core, read: Callable[..., Network], add_device:
     assert set(result.supported.values()) == {"B"}
 
 
-def test_device_that_refuses_the_unit_next_to_its_own_nodes_does_not_get_it(
+def test_unit_that_a_device_refuses_beside_its_nodes_stays_away(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
 ) -> None:
     add_device("A", refused=["MatMul"])
@@ -197,9 +197,7 @@ def test_shapes_go_to_the_device_that_reads_them(core: Core, read: Callable[...,
     np.testing.assert_array_equal(loaded.infer({"x": x, "z": np.zeros(1, np.float32)})["y"], x.reshape(4, 2))
 
 
-def test_shape_of_a_tensor_on_another_device_moves_only_where_the_tensor_goes_anyhow(
-    core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
-) -> None:
+def test_shape_node_moves_only_with_its_tensor(core: Core, read: Callable[..., Network], add_device: Callable[..., Any]) -> None:
     add_device("A", refused=["Reshape"])
     add_device("B")
     # `b` goes to B as the data of the Reshape: nothing more crosses.
