@@ -1,6 +1,6 @@
 """Blobs within a blob: a part that a child has loaded becomes sections of its composer's payload, and is loaded again from them.
 
-Sections: `prefix` (a container that the child's device wrote), or, where that device cannot export, `prefix/model` and
+Sections: `prefix` (a container that the child's device wrote), or, if that device cannot export, `prefix/model` and
 `prefix/weights` (the part itself, loaded again at import). The row of the index says which, and for which device.
 """
 
@@ -40,7 +40,8 @@ def pack_index(inputs: Specs, outputs: Specs, fields: Mapping[str, Any], section
 
 
 def read_index(payload: Payload, read: Callable[[Mapping[str, Any]], T], *, owner: str) -> tuple[Specs, Specs, T]:
-    """Returns inputs, outputs, and what `read` makes of the fields; it may raise ValueError, KeyError, TypeError and AttributeError.
+    """Returns inputs, outputs, and the result of `read` on the fields; it may raise ValueError, KeyError, TypeError and
+    AttributeError.
 
     Raises: BlobDamagedError; BlobMismatchError for a payload of another version.
     """
@@ -86,7 +87,7 @@ def import_part(
 ) -> Loaded:
     """Returns a part on its device, with the keys of `config` that steer running; `owner` is the composer, for messages.
 
-    Raises: BlobMismatchError; what the device raises, with a note that names the part.
+    Raises: BlobMismatchError; errors of the device, with a note that names the part.
     """
     device, fingerprint = str(row["device"]), row["fingerprint"]
     try:
@@ -113,7 +114,7 @@ def add_prefix(prefix: str, sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_prefix(prefix: str, sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sections whose names begin with the prefix, under the rest of their names."""
+    """Returns the sections with names that begin with the prefix, under the rest of their names."""
     return {name.removeprefix(f"{prefix}/"): section for name, section in sections.items() if name.startswith(f"{prefix}/")}
 
 

@@ -1,6 +1,6 @@
 """Composer: the base of a device that is made of other devices of its Core. It answers for its children: keys, metrics, extensions.
 
-A subclass states its name, its own keys (one of them `is_arguments`, the list), and which of counts and exclusions its lists take;
+A subclass states its name, its own keys (one of them `is_arguments`, the list), and if its lists take counts and exclusions;
 `query_network` and `load_network` are its own. It reaches its children through the Core alone, so that each is checked,
 configured and wrapped as if the user had loaded it.
 """
@@ -45,11 +45,11 @@ class Composer:
 
         A child's list is part of its name, so its list key is not a key of the whole.
 
-        A child that cannot be used has none; whether that is an error is said when a network is queried or loaded.
+        An unavailable child has no keys; a query or a load says if that is an error.
         """
         own = dict(self.own_keys)
         for child in self.list_children(device):
-            # Asked once: where a list stands in a list, each level that asks twice would double the questions of all below.
+            # Asked once: for lists within lists, each level that asks twice would double the questions of all levels below.
             try:
                 keys = self._core.config_keys(child)
             except DeviceUnavailableError:
@@ -72,7 +72,7 @@ class Composer:
             "AVAILABLE_DEVICES": (),
             "FULL_DEVICE_NAME": self.title,
             "OPTIMIZATION_CAPABILITIES": lambda: self._join_capabilities(ask("OPTIMIZATION_CAPABILITIES")),
-            # As many requests keep all children busy: each of them works on another one.
+            # As many requests keep all children busy: each works on its own request.
             "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (
                 1,
                 max(sum(int(limits[1]) for limits in ask("RANGE_FOR_ASYNC_INFER_REQUESTS")), 1),
@@ -95,7 +95,7 @@ class Composer:
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:
-        """Gives the operator to every device of the list, or to none: one that takes no extensions refuses for all."""
+        """Gives the operator to every device of the list, or to none: a device that takes no extensions refuses for all."""
         children = self.require_children(device)
         refusing = [child for child in children if not self._core.takes_extensions(child)]
         if refusing:
@@ -108,9 +108,9 @@ class Composer:
         return True
 
     def list_entries(self, device: DeviceName) -> tuple[ListedDevice, ...]:
-        """Returns the entries of the list in order, each device once, and once more where it is excluded, too.
+        """Returns the entries of the list in order, each device once, and a second time if it is also excluded.
 
-        Raises: DeviceNameError for a count or an exclusion where the device takes none.
+        Raises: DeviceNameError for a count or an exclusion that the device does not take.
         """
         entries: dict[tuple[DeviceName, bool], ListedDevice] = {}
         for entry in parse_device_list(device.arguments) if device.arguments else ():
@@ -130,13 +130,13 @@ class Composer:
         return tuple(str(entry.device) for entry in self.list_entries(device) if not entry.is_excluded)
 
     def usable_children(self, device: DeviceName) -> tuple[str, ...]:
-        """Returns those of the children that can work here."""
+        """Returns the children that can work here."""
         children = self.list_children(device)
         unavailable = find_unavailable(self._core, children)
         return tuple(child for child in children if child not in unavailable)
 
     def require_children(self, device: DeviceName) -> tuple[str, ...]:
-        """Returns the children. Raises: DeviceNameError where there are none."""
+        """Returns the children. Raises: DeviceNameError for an empty list."""
         children = self.list_children(device)
         if not children:
             key = next(name for name, key in self.own_keys.items() if key.is_arguments)

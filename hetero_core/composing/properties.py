@@ -1,4 +1,4 @@
-"""The configuration of each device of a list: flat keys for all that know them, DEVICE_PROPERTIES for one device alone,
+"""The configuration of each device of a list: flat keys for all devices that know them, DEVICE_PROPERTIES for a single device,
 and its part of the threads and streams.
 
 The metric DEVICE_PROPERTIES of a loaded network tells the configuration that each of its devices has in the end.
@@ -41,7 +41,7 @@ def configure_children(
 ) -> dict[str, dict[str, Any]]:
     """Returns device -> configuration, in the order of `children`: the flat keys that it knows, its own properties over them.
 
-    Those of the `children` that are `unavailable` are left out, with their properties: nobody can say what keys they have.
+    The `unavailable` children are left out, with their properties: their keys are unknown.
 
     Raises: ConfigValueError for properties of a device that is not in the list; ConfigKeyError, ConfigValueError for a key or value
     that the device does not take.
@@ -53,7 +53,7 @@ def configure_children(
                 f"{PROPERTIES_KEY} of device {device} give {child} {THREADS_KEY}={values[THREADS_KEY]}; one run of the whole has "
                 f"{config[THREADS_KEY]}, which is {THREADS_KEY} of {device} divided by its streams"
             )
-    # Some devices compile otherwise what they are to measure.
+    # Some devices compile otherwise to measure.
     measured = {MEASURING_KEY: True} if config.get(MEASURING_KEY) else {}
     return {
         child: {**measured, **_select_flat(core, child, config), **properties.get(child, {})}
@@ -65,7 +65,7 @@ def configure_children(
 def describe_properties(parts: Iterable[ExecutableNetwork]) -> dict[str, dict[str, Any]]:
     """Returns device -> its complete configuration, for the metric DEVICE_PROPERTIES.
 
-    Of several parts on one device the first counts. The entry of a composed part holds the properties of its own devices.
+    Of several parts on the same device the first counts. The entry of a composed part holds the properties of its own devices.
     """
     properties: dict[str, dict[str, Any]] = {}
     for part in parts:
@@ -107,7 +107,7 @@ def _read_properties(
 
 
 def find_unavailable(core: Core, children: Sequence[str]) -> dict[str, str]:
-    """Returns device -> reason for those that are installed and cannot work here, in order."""
+    """Returns device -> reason for installed devices that cannot work here, in order."""
     reasons: dict[str, str] = {}
     for child in children:
         try:
@@ -154,10 +154,10 @@ def computes_on_host(core: Core, child: str) -> bool:
 def share_processors(
     core: Core, child: str, config: Mapping[str, Any], own: Mapping[str, Any], *, sharers: int, requests: int | None
 ) -> dict[str, int]:
-    """Returns the threads and streams of a child that runs beside `sharers` - 1 others, as configuration for its load.
+    """Returns the threads and streams of a child that runs beside `sharers` - 1 further children, as configuration for its load.
 
-    `config` is the whole's, as hooks see it, `own` the child's; `requests` is how many it is to run at once, None for what the
-    whole's streams say. The processors are divided evenly, unless `own` says otherwise, and each stream has one at least.
+    `config` is the whole's, as hooks see it, `own` the child's; `requests` is the number of its runs at once, None for the streams
+    of the whole. The processors are divided evenly, unless `own` says otherwise, and each stream has at least a single processor.
     """
     processors = config[THREADS_KEY] * config[STREAMS_KEY]
     limit = core.get_config(child, THREADS_KEY)

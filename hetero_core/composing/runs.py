@@ -19,13 +19,13 @@ from hetero_core.runtime.transfers import move_value
 
 
 def run_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Any, ...]:
-    """Returns the outputs of a child's run on this thread, in host memory. Raises: what the child raises; PluginError."""
+    """Returns the outputs of a child's run on this thread, in host memory. Raises: errors of the child; PluginError."""
     outputs = child.run_host(fit_tensors(child, inputs, context.profile), context)
     return outputs if context.token.is_set else fill_tensors(child.check_outputs(outputs, context), context, child)
 
 
 def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
-    """Begins a run of a child and returns; `done` is called once, from any thread, with what `run_child` returns or raises."""
+    """Begins a run of a child and returns; `done` is called once, from any thread, with the result or the error of `run_child`."""
 
     def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         if error is not None:
@@ -47,7 +47,7 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
 
 
 def submit_run(submit: Callable[[Callable[[], None]], Any], compute: Callable[[], Any], done: Done, *, device: object) -> None:
-    """Has a thread compute a run; `done` is called once, also where the Core is closed before the thread comes to it."""
+    """Has a thread compute a run; `done` is called once, even if the Core is closed before the run begins."""
 
     def run() -> None:
         try:
@@ -67,9 +67,9 @@ def submit_run(submit: Callable[[Callable[[], None]], Any], compute: Callable[[]
 
 
 def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
-    """Begins a run of a child that starts runs by itself, on values in the memories that it names, where its outputs stay.
+    """Begins a run of a child that starts runs by itself, on values in the memories that it names; its outputs stay there.
 
-    `done` is called once, from any thread, with what the device tells; also where it cannot start the run.
+    `done` is called once, from any thread, with the result or error of the device, even if it cannot start the run.
     """
     start = child.executable.start
     assert start is not None, f"{child.where} starts no runs"
@@ -80,7 +80,7 @@ def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
 
 
 def describe_part(context: RunContext, child: ExecutableNetwork, index: int, state: object) -> RunContext:
-    """Returns the context of a child's run within one of its composer; its times go into the composer's profile, by its index."""
+    """Returns the context of a child's run within a run of its composer; its times go into the composer's profile, by its index."""
     profile = None if context.profile is None else context.profile.of_part(str(child.device), index)
     return context.derive(state, profile=profile)
 
@@ -114,7 +114,7 @@ def fill_tensors(outputs: tuple[Any, ...], context: RunContext, child: Executabl
 
 
 def fill_tensor(tensor: DeviceTensor, value: Any, profile: Profile | None, name: str, maker: str) -> DeviceTensor:
-    """Returns the tensor with a value of the host; one that it has already stays."""
+    """Returns the tensor with a value of the host; its own value stays."""
     if value is not tensor:
         move_value(value, tensor.put, profile, name, maker, (tensor.device,))
     return tensor
@@ -126,7 +126,7 @@ _POLL_SECONDS = 0.005
 
 
 def is_ready(loaded: ExecutableNetwork) -> bool:
-    """Says whether all devices of a loaded network run what they will go on to run."""
+    """Says whether all devices of a loaded network have compiled their final kernels."""
     stages = getattr(loaded.executable, "stages", ())
     if stages:
         return all(is_ready(stage) for stage in stages)

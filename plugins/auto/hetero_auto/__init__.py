@@ -1,4 +1,5 @@
-"""MULTI and AUTO, the devices that give each request to one of several devices. Light: imported when one of them is first needed."""
+"""MULTI and AUTO, the devices that give each request to one of several devices. Light: imported when MULTI or AUTO is first
+needed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ kind = "composer"
 
 @hookimpl
 def create_device(core: Any, name: str) -> object:
-    """Returns the device; it keeps the Core, whose other devices it asks and loads."""
+    """Returns the device; it keeps the Core, and asks and loads further devices through it."""
     if name == "AUTO":
         from hetero_auto.auto import AutoDevice  # keeps `import hetero_auto` free of everything
 

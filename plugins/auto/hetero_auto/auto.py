@@ -1,7 +1,7 @@
-"""The AUTO device: the best device of a list, or of all that are installed, for each network, with others behind it.
+"""The AUTO device: the best device of a list, or of all installed devices, for each network, with the next devices as a fallback.
 
-Loading: the devices that take the whole network, in order of preference; the one that loads fastest serves at once while the best one
-compiles behind it, and leaves when that is ready. Nothing of a request is lost, as both are members of one pool.
+Loading: the devices that take the whole network, in order of preference; the device that loads fastest serves at once while the
+best device compiles, and leaves when that is ready. Nothing of a request is lost, as both are members of one pool.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ class AutoDevice(Composer):
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
-        """The answer of the first device that takes the whole network, else of the one that takes most of it."""
+        """The answer of the first device that takes the whole network, else of the device that takes most of it."""
         return self._explain(device, self._find_candidates(device, network, config)[0])
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        """Loads the network on the device that serves first; the chosen one is loaded meanwhile."""
+        """Loads the network on the device that serves first; the chosen device is loaded meanwhile."""
         candidates, source = self._find_candidates(device, network, config)
         is_cumulative = config[HINT_KEY] == CUMULATIVE
         starts_early = config[STARTUP_KEY] and not is_cumulative
@@ -133,7 +133,8 @@ class AutoDevice(Composer):
         return AutoExecutable(inputs, outputs, pool)
 
     def _find_candidates(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[Candidates, MemberSource]:
-        """Returns the devices that take the whole network, and where members come from. Raises: as `configure_children`, for a list."""
+        """Returns the devices that take the whole network, and the source of members. Raises: as `configure_children`, for a
+        list."""
         configs = ChildConfigs(self._core, device, self.require_children(device), config)
         is_listed = self._is_listed(device)
         for child in configs if is_listed else ():
@@ -147,7 +148,7 @@ class AutoDevice(Composer):
     def _explain(self, device: DeviceName, candidates: Candidates) -> QueryResult:
         """Returns the answer of the first candidate, else of the device that takes most, with the reasons of all that were asked.
 
-        Raises: DeviceUnavailableError where no device works.
+        Raises: DeviceUnavailableError if no device works.
         """
         name = next(iter(candidates), None)
         answers = {child: candidates.answers[child] for child in candidates.names if child in candidates.answers}

@@ -42,8 +42,8 @@ _RANKS = {"accelerator": 0, "engine": 0, "processor": 1, "interpreter": 2}
 def list_installed(core: Core, *, itself: str) -> tuple[str, ...]:
     """Returns the devices that are installed and not made of others, for AUTO without a list; some may not work.
 
-    Accelerators and engines come first, then devices on the host's processor, then those that hold the interpreter's lock; by name.
-    A device is created only where its package does not state its kind.
+    Accelerators and engines come first, then devices on the host's processor, then devices that hold the interpreter's lock; by
+    name. A device is created only if its package does not state its kind.
     """
     ranks: dict[str, tuple[int, str]] = {}
     for name in core.device_names:
@@ -70,13 +70,13 @@ def _rank(core: Core, name: str) -> int | None:
 
 
 def holds_lock(core: Core, name: str) -> bool:
-    """Says whether a device holds the interpreter's lock while it computes; creates it only where its package does not tell."""
+    """Says whether a device holds the interpreter's lock while it computes; creates it only if its package does not tell."""
     kind = core.find_kind(name)
     return kind == "interpreter" if kind in _RANKS else bool(core.get_metric(name, "HOLDS_INTERPRETER_LOCK"))
 
 
 def find_precision(network: Network) -> str:
-    """Returns the capability that the network asks for: INT8 where it is quantized, else the type of most of its constants."""
+    """Returns the capability that the network asks for: INT8 if it is quantized, else the type of most of its constants."""
     if any(
         "uantize" in node.op_type or node.op_type.startswith("QLinear") or node.op_type.endswith("Integer")
         for node in network.nodes
@@ -101,9 +101,8 @@ def lacks_precision(core: Core, name: str, precision: str) -> bool:
 
 
 def measure_members(members: Sequence[Member], title: str) -> list[Member]:
-    """Returns the members that can run the network, the fastest first: each is timed in turn with the others, and its median counts.
-
-    Inputs are ones, open sizes are 1. Where no member can run that, they stay in their order, with a warning.
+    """Returns the members that can run the network, the fastest first: members are timed in turns, and the median of each counts.
+    Inputs are filled with 1, open sizes are 1. If no member can run that, they stay in their order, with a warning.
     """
     seconds: dict[Member, list[float]] = {}
     for member in members:
@@ -167,7 +166,7 @@ class ChildConfigs(Mapping[str, Mapping[str, Any]]):
 
 
 class Candidates:
-    """A walk over the names that can be repeated. Devices of the network's precision go before the others. Safe for threads."""
+    """A walk over the names that can be repeated. Devices of the network's precision go first. Safe for threads."""
 
     def __init__(
         self, core: Core, network: Network, configs: Mapping[str, Mapping[str, Any]], precision: str, *, title: str
@@ -226,8 +225,8 @@ class Candidates:
             return name in self.answers and not self.answers[name].refused
 
     def find_quick(self, seconds: Mapping[str, float]) -> str | None:
-        """Returns the device that is taken to load fastest: by the `seconds` of earlier loads where there are some of it, else the last of
-        the list, before those that hold the interpreter's lock; None if no device takes the network.
+        """Returns the device that is taken to load fastest: by the `seconds` of its earlier loads, else the last device of the list
+        that does not hold the interpreter's lock; None if no device takes the network.
         """
         backwards = list(reversed(self.names))
         backwards.sort(key=self._is_slow)

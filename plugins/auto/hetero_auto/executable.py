@@ -1,7 +1,7 @@
-"""PoolExecutable: a network loaded on several devices, each request on one of them.
+"""PoolExecutable: a network loaded on several devices, each request on a free device.
 
-A started request goes to its device without a thread of ours; a request that its caller waits for uses the caller's thread. Inputs and
-outputs are the host's, whatever memory a device has; a tensor of the caller stays where the device that runs the request has its memory.
+A started request goes to its device without a thread of ours; a request that its caller waits for uses the caller's thread. Inputs
+and outputs are the host's; a tensor of the caller stays in the memory of the device if that runs the request.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PoolExecutable(Executable):
         self.pool.enter(StartedTicket(inputs, context, done, self.pool.leave))
 
     def metrics(self) -> Mapping[str, Any]:
-        """The devices that get requests now, and what each of all devices has run so far."""
+        """The devices that get requests now, and the number of requests that each device has run."""
         members = self.pool.members
         return {
             "EXECUTION_DEVICES": tuple(
@@ -93,7 +93,7 @@ class PoolExecutable(Executable):
 
 
 class _WaitingTicket(PoolTicket):
-    """A request whose caller waits, and runs it."""
+    """A request that its caller waits for, and runs."""
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
         super().__init__(inputs, context)
@@ -137,7 +137,7 @@ def _end_part(ticket: PoolTicket, inner: RunContext) -> None:
 
 
 class StartedTicket(PoolTicket):
-    """A request that nobody waits for: its device is told to begin, and `done` is called when it has ended."""
+    """A request that no thread waits for: its device is told to begin, and `done` is called when it has ended."""
 
     def __init__(
         self, inputs: tuple[Any, ...], context: RunContext, done: Done, leave: Callable[[PoolTicket, BaseException | None], bool]

@@ -1,4 +1,4 @@
-"""Members from devices: loading a network on a device of the list, and taking one up from a blob."""
+"""Members from devices: loading a network on a device of the list, and importing members from a blob."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ REQUESTS_METRIC = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
 class MemberSource:
     """The arguments from which members are loaded: the network, the list, the configuration of the whole and of each device.
 
-    `sharers` is how many devices work at the same time, each with its part of the processors; those in `shared` count as one, and work in
-    turns on the same part. `answers` are those of the devices that were asked about the network before.
+    `sharers` is how many devices work at the same time, each with its part of the processors; the devices in `shared` count as a
+    single device, and work in turns on the same part. `answers` holds the queries about the network so far.
     """
 
     core: Core
@@ -41,7 +41,7 @@ class MemberSource:
 
     @property
     def processors(self) -> int:
-        """The number of processors of those that are shared."""
+        """The number of processors of the shared devices."""
         processors: int = self.config[THREADS_KEY] * self.config[STREAMS_KEY]
         return max(processors // self.sharers, 1) if self.shared else 0
 
@@ -53,7 +53,7 @@ class MemberSource:
         return min(max(threads, 1), self.processors)
 
     def load(self, name: str) -> Member:
-        """Returns the member of one device of the list. Raises: what the device raises, with a note."""
+        """Returns the member of a device of the list. Raises: errors of the device, with a note."""
         index = next(place for place, entry in enumerate(self.entries) if str(entry.device) == name)
         entry, own = self.entries[index], self.configs[name]
         requests = self.processors if name in self.shared else entry.count
@@ -78,9 +78,8 @@ class MemberSource:
 
 
 def find_shared(core: Core, entries: Sequence[ListedDevice]) -> frozenset[str]:
-    """Returns the devices without a count that compute on the host's processors, where there are several: there they take turns.
-
-    Loading them in parallel would take as long as in sequence, so the faster device should not wait for the slower ones.
+    """Returns the devices without a count that compute on the host's processors, if there are several: they take turns. Runs in
+    parallel would take as long as in sequence, so the faster device should not wait for slower devices.
     """
     on_host = [str(entry.device) for entry in entries if entry.count is None and computes_on_host(core, str(entry.device))]
     return frozenset(on_host if len(on_host) > 1 else ())
@@ -108,7 +107,7 @@ def import_members(
 ) -> tuple[tuple[ValueSpec, ...], tuple[ValueSpec, ...], list[Member], int]:
     """Returns inputs, outputs, the members of a payload, and how many processors those share that share some.
 
-    Raises: BlobDamagedError, BlobMismatchError, what a device raises."""
+    Raises: BlobDamagedError, BlobMismatchError, errors of a device."""
 
     def read(fields: Mapping[str, Any]) -> list[tuple[dict[str, Any], str, int, int]]:
         rows = [(dict(row), str(row["device"]), int(row["slots"]), int(row["index"])) for row in fields["devices"]]

@@ -1,4 +1,4 @@
-"""The MULTI device: one network on every device of its list, each request on one that is free."""
+"""The MULTI device: a network on every device of its list, each request on a free device."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class MultiDevice(Composer):
         return MemberSource(self._core, str(device), network, entries, config, configs, sharers=sharers, shared=shared)
 
     def change_members(self, source: MemberSource, pool: Pool, text: str) -> MemberSource:
-        """Puts the devices of another list in the place of those of the pool; those in both stay loaded. Returns the new source."""
+        """Replaces the devices of the pool by another list; devices in both stay loaded. Returns the new source."""
         device = DeviceName("MULTI", "", normalise_arguments(text))
         properties = source.config.get(PROPERTIES_KEY) or {}
         listed = self.require_children(device)
@@ -125,5 +125,5 @@ class MultiExecutable(PoolExecutable):
         self._device = device
 
     def set_config(self, config: Mapping[str, Any]) -> None:
-        """Takes another list of devices. Raises: DeviceNameError; what a new device raises, and nothing changes then."""
+        """Takes another list of devices. Raises: DeviceNameError; errors of a new device, and nothing changes then."""
         self.source = self._device.change_members(self.source, self.pool, config[PRIORITIES_KEY])

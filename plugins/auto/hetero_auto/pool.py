@@ -1,8 +1,9 @@
 """The pool: requests in the order in which they came, and members, each a loaded network that runs so many of them at once.
 
-Rules: a request waits in one queue, and goes to a free member that the policy chooses. One that fails goes to each other member
-once; a member that fails twice in a row at requests that another member completes is broken, is named in a warning, and gets nothing more.
-Members come and go while requests run. Nothing is computed, and nothing of a device is called, while the lock is held.
+Rules: a request waits in one queue, and goes to a free member that the policy chooses. A request that fails goes to each other
+member once; a member that fails twice in a row at requests that another member completes is broken, is named in a warning, and gets
+nothing more. Members come and go while requests run. Nothing is computed, and nothing of a device is called, while the lock is
+held.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ compiled meanwhile. A device that is n times as slow as the fastest is tried n t
 
 
 class Member:
-    """A network loaded on one device, and how many requests at once it is given."""
+    """A network loaded on a device, and the number of requests that it is given at once."""
 
     def __init__(self, loaded: ExecutableNetwork, slots: int, index: int, *, processors: int = 0) -> None:
-        """`index` is the number of the device in the composer's list, for profiles; `processors` is how many of those that the members
-        share a run on it takes, 0 if it shares none.
+        """`index` is the number of the device in the composer's list, for profiles; `processors` is the number of shared processors
+        that a run on it takes, 0 without sharing.
         """
         self.loaded = loaded
         self.processors = processors
@@ -66,7 +67,7 @@ class Home:
 
 
 class MemberMemory:
-    """The working memory of one request: of each member that it has been on, made when it is first there."""
+    """The working memory of a request on each of its members, made on first use."""
 
     def __init__(self, home: Home | None = None) -> None:
         self.home = home
@@ -74,7 +75,7 @@ class MemberMemory:
         self._spare: MemberMemory | None = None
 
     def create_spare(self) -> MemberMemory:
-        """Returns the second working memory of the same request, which has states: both stay with one member."""
+        """Returns the second working memory of the same request, which has states: both stay with the same member."""
         if self.home is None:
             self.home = Home()
         spare = MemberMemory(self.home)
@@ -82,7 +83,7 @@ class MemberMemory:
         return spare
 
     def on(self, member: Member) -> object:
-        """Returns the working memory for a run on a member. Raises: what its device raises."""
+        """Returns the working memory for a run on a member. Raises: errors of its device."""
         if member not in self._state_of_member:
             beside = None if self._spare is None else self._spare._state_of_member.get(member)
             self._state_of_member[member] = member.loaded.create_state(beside)
@@ -118,7 +119,7 @@ class PoolTicket:
         self.suspected = []
 
     def describe_failure(self) -> BaseException:
-        """Returns the error of the member that failed first, with a note for each other one that did."""
+        """Returns the error of the member that failed first, with a note for each further failure."""
         (first, error), *others = self.failed.items()
         for other, its_error in others:
             if its_error is not error:
@@ -139,12 +140,12 @@ Policy = Callable[[Sequence[Member], Sequence[Member], int], Member | None]
 
 
 def choose_first(free: Sequence[Member], able: Sequence[Member], place: int) -> Member | None:
-    """DEVICE_PRIORITY: the first free one in order."""
+    """DEVICE_PRIORITY: the first free member in order."""
     return free[0]
 
 
 class RoundRobin:
-    """ROUND_ROBIN: the next free one after the last that was chosen."""
+    """ROUND_ROBIN: the next free member after the last choice."""
 
     def __init__(self) -> None:
         self._last = -1
@@ -159,7 +160,7 @@ class RoundRobin:
 def choose_soonest(free: Sequence[Member], able: Sequence[Member], place: int) -> Member | None:
     """MEASURED: the member that ends the request soonest, by the runs so far; a slow member that is free waits for its turn.
 
-    One that has not run yet counts as the fastest. A member without a free place ends one run after `place` others.
+    A member without runs counts as the fastest. A member without a free place ends a run after `place` further runs.
     """
 
     least = min(member.seconds for member in able)
@@ -197,8 +198,8 @@ class Pool:
     """Gives requests to members. Safe for threads."""
 
     def __init__(self, title: str, choose: Policy, replace_failed: Callable[[Member], Member | None] = lambda _: None) -> None:
-        """`title` is the device's name, for messages. `replace_failed(member)` is asked for one more member, on the thread of the
-        request that has failed on all there are."""
+        """`title` is the device's name, for messages. `replace_failed(member)` is asked for a further member, on the thread of the
+        request that has failed on all members."""
         self._title = title
         self._processors = 0
         self._choose = choose
@@ -300,7 +301,7 @@ class Pool:
                 other.is_closed = True
             if again:
                 ticket.suspect()
-                # Before all others: it was before them when it came.
+                # First in the queue, as it came first.
                 self._waiting.appendleft(ticket)
             else:
                 ticket.acquit()
@@ -353,13 +354,13 @@ class Pool:
                     ticket.member, ticket.granted = member, perf_counter()
                     return ticket
                 if self._members and all(member in ticket.failed for member in self._members):
-                    # Those that it could have gone to have left meanwhile.
+                    # The members that it could have gone to have left meanwhile.
                     del self._waiting[place]
                     ticket.acquit()
                     ticket.member = None
                     return ticket
                 if ticket.home is None and not ticket.failed:
-                    # Whoever comes behind may go to any member, too, and there is none.
+                    # Later requests may go to the same members, and none is free.
                     return None
         return None
 

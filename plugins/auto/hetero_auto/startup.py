@@ -1,9 +1,10 @@
-"""AutoExecutable: a pool whose members change while the best device is found: a quick device first, the chosen device when it is ready.
+"""AutoExecutable: a pool with members that change while the best device is chosen: a quick device first, the chosen device when it
+is ready.
 
-One thread of the Core loads, and ends with that; it holds what it loads from and the pool, not the executable. A request from before
-the choice is answered by the quick device or by the chosen device, whichever is ready first: the two runs race. A request races if it
-may be computed twice: it has no states, preset outputs, profile or limits, and its network has standard operators only, none of which
-draws random numbers.
+A thread of the Core loads, and ends with that; it holds the source and the pool, not the executable. A request from before
+the choice is answered by the quick device or by the chosen device, whichever is ready first: the two runs race. A request races if
+it may be computed twice: it has no states, preset outputs, profile or limits, and its network has standard operators only, without
+random numbers.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Races:
             race.repeat()
 
     def repeat_all(self) -> None:
-        """Starts each request that runs on a device which has left the pool once more, on one that is in it."""
+        """Starts each request that runs on a device which has left the pool again, on a device that is in it."""
         self._is_decided = True
         for race in list(self._races):
             race.repeat()
@@ -90,7 +91,7 @@ class Races:
 
 
 class _RunToken(CancelToken):
-    """Cancels one run of a race; it is cancelled with the request, too."""
+    """Cancels a run of a race; it is cancelled with the request, too."""
 
     def __init__(self, of_request: CancelToken) -> None:
         self._of_request, self._is_set = of_request, False
@@ -105,7 +106,7 @@ class _RunToken(CancelToken):
 
 
 class _Race:
-    """One request and its runs, each with a working memory and a token of its own."""
+    """A request and its runs, each with a working memory and a token of its own."""
 
     def __init__(self, pool: Pool, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         self._pool, self._done = pool, done
@@ -123,7 +124,7 @@ class _Race:
         self._pool.enter(self._open_ticket())
 
     def repeat(self) -> None:
-        """Starts a second run if the first one is on a device that has left the pool; another call does nothing."""
+        """Starts a second run if the first run is on a device that has left the pool; another call does nothing."""
         with self._lock:
             if self._is_over or len(self._tickets) > 1:
                 return
@@ -204,7 +205,7 @@ class AutoExecutable(PoolExecutable):
             pool.set_members([loader.load_first(candidates)])
         executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
         if quick is not None and (measures or pool.members[0].name != candidates.names[0]):
-            # Held by what runs on it: the Core waits for the threads of executors that somebody holds.
+            # The loader holds its executor: the Core waits for the threads of referenced executors.
             loader.executor = source.core.create_executor(source.owner, workers=1)
             executable._settled = loader.executor.submit(lambda: loader.settle_meanwhile(measures=measures))
             if may_repeat_network(source.network):
@@ -236,14 +237,14 @@ class AutoExecutable(PoolExecutable):
     def wait_until_settled(self) -> None:
         """Returns when the chosen device is loaded, or cannot be."""
         if self._settled is not None:
-            # Whoever waits needs no first answer before.
+            # The loader need not wait for a first answer now.
             self.pool.has_entered.set()
             self.pool.has_answered.set()
             self._settled.result()
 
 
 class _Loader:
-    """Loads members of one network; what a device failed at is not tried again."""
+    """Loads members of a network; a load that failed is not tried again."""
 
     pool: Pool
     executor: Executor | None = None
@@ -275,15 +276,15 @@ class _Loader:
                 name = following
 
     def load_all(self) -> list[Member]:
-        """Returns a member for each device; those that fail are named in warnings. Raises: as `load_first`, where all fail."""
+        """Returns a member for each device; failures are named in warnings. Raises: as `load_first`, if all fail."""
         names = iter(self._candidates)
         first = self.load_first(names)
         return [first, *(member for member in map(self._try_load, names) if member is not None)]
 
     def settle_meanwhile(self, *, measures: bool) -> None:
-        """As `settle`, while requests run; where the choice fails the devices that serve stay, with a warning.
+        """As `settle`, while requests run; if the choice fails, the devices that serve stay, with a warning.
 
-        The first request comes first: what is loaded beside it would take processors from it.
+        The first request comes first: a load beside it would take processors from it.
         """
         if self.pool.has_entered.wait(_UNASKED_SECONDS):
             self.pool.has_answered.wait(_FIRST_SECONDS)
@@ -335,7 +336,7 @@ class _Loader:
         loaded = (serving[name] if name in serving else self._try_load(name) for name in self._candidates)
         members = [member for member in loaded if member is not None]
         if not members:
-            # All have failed, each with a warning: the error of the last one again.
+            # All have failed, each with a warning: the last error again.
             return self._load(list(self._candidates)[-1])
         order = measure_members(members, self._source.owner) if len(members) > 1 else members
         for member in members:
@@ -345,7 +346,7 @@ class _Loader:
         return order[0]
 
     def _try_load(self, name: str) -> Member | None:
-        """Returns a member, or None with a warning where the device cannot load the network. Raises: ClosedError."""
+        """Returns a member, or None with a warning if the device cannot load the network. Raises: ClosedError."""
         try:
             return self._load(name)
         except ClosedError:

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of MULTI and AUTO: a Core, a network, and devices that wait, fail and cost what they are told."""
+"""Fixtures for the tests of MULTI and AUTO: a Core, a network, and devices that wait, fail and take time on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AUTO: which device is chosen, which serves meanwhile, and what happens when one fails."""
+"""AUTO: the chosen device, the device that serves meanwhile, and failures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_first_device_that_takes_the_whole_network_is_chosen(core: Core, add_dev
     assert (second.loads, third.loads) == (1, 0)
 
 
-def test_network_that_no_device_takes_whole_is_refused_with_all_reasons(core: Core, add_device: Any, network: Network) -> None:
+def test_network_refused_by_all_devices_names_all_reasons(core: Core, add_device: Any, network: Network) -> None:
     add_device("A").refused = add_device("B").refused = ("Add",)
     with pytest.raises(UnsupportedNodesError, match="A: no kernel; B: no kernel"):
         core.load_network(network, "AUTO:A,B")
@@ -78,7 +78,7 @@ def test_precision_of_a_network(core: Core, text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("device", "expected"), [("AUTO", "A"), ("AUTO:-A", "B"), ("AUTO:-B,-A", None)])
-def test_auto_without_a_list_takes_all_installed_devices_but_excluded_ones(
+def test_auto_without_a_list_takes_all_installed_devices(
     core: Core, add_device: Any, network: Network, device: str, expected: str | None
 ) -> None:
     for name in core.device_names:
@@ -108,7 +108,7 @@ class Package:
         return self.device
 
 
-def test_auto_without_a_list_creates_devices_until_one_takes_the_network(core: Core, network: Network, feed: Feed) -> None:
+def test_auto_without_a_list_creates_devices_one_by_one(core: Core, network: Network, feed: Feed) -> None:
     for name in core.device_names:
         if name not in ("AUTO", "HETERO"):
             core.unregister_plugin(name)
@@ -133,7 +133,7 @@ def test_auto_without_a_list_creates_devices_until_one_takes_the_network(core: C
         core.load_network(network, "AUTO", {"SCRIPT_LEVEL": 3})
 
 
-def test_hint_of_several_devices_reaches_those_that_have_it_without_a_list(core: Core, network: Network) -> None:
+def test_hint_reaches_devices_that_have_it_without_a_list(core: Core, network: Network) -> None:
     loaded = core.load_network(network, "AUTO:-GPU", {**AT_ONCE, "INFERENCE_PRECISION_HINT": "f32"})
     assert loaded.get_config("INFERENCE_PRECISION_HINT") == "f32"
 
@@ -167,9 +167,7 @@ def test_list_with_everything_excluded_is_refused(core: Core, network: Network) 
         core.load_network(network, f"AUTO:{everything}")
 
 
-def test_quick_device_serves_until_the_chosen_one_is_loaded_and_no_request_is_lost(
-    core: Core, add_device: Any, network: Network, feed: Feed
-) -> None:
+def test_quick_device_serves_until_the_chosen_device_is_loaded(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     chosen, quick = add_device("CHOSEN"), add_device("QUICK")
     chosen.load_gate.clear()
     loaded = core.load_network(network, "AUTO:CHOSEN,QUICK", {"PERF_COUNT": True})
@@ -199,7 +197,8 @@ def test_quick_device_serves_until_the_chosen_one_is_loaded_and_no_request_is_lo
 
 
 def take_over(core: Core, devices: tuple[Any, Any], network: Any, feed: Feed, **config: Any) -> tuple[Any, Any]:
-    """Returns the loaded network, and a request that is under way on the quick device, which is held, when the chosen one takes over."""
+    """Returns the loaded network, and a request that still runs on the quick device, which is held, when the chosen device takes
+    over."""
     chosen, quick = devices
     chosen.load_gate.clear()
     quick.gate.clear()
@@ -212,7 +211,7 @@ def take_over(core: Core, devices: tuple[Any, Any], network: Any, feed: Feed, **
     return loaded, request
 
 
-def test_request_on_a_slow_quick_device_is_answered_by_the_chosen_one(
+def test_request_on_a_slow_device_is_answered_by_the_chosen_device(
     core: Core, add_device: Any, network: Network, feed: Feed
 ) -> None:
     chosen, quick = devices = add_device("CHOSEN"), add_device("QUICK")
@@ -227,9 +226,7 @@ def test_request_on_a_slow_quick_device_is_answered_by_the_chosen_one(
     assert (quick.closed, chosen.closed) == (1, 1)
 
 
-def test_waiting_caller_on_a_slow_quick_device_is_answered_by_the_chosen_one(
-    core: Core, add_device: Any, network: Network, feed: Feed
-) -> None:
+def test_waiting_caller_is_answered_by_the_chosen_device(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     chosen, quick = add_device("CHOSEN"), add_device("QUICK")
     chosen.load_gate.clear()
     quick.gate.clear()
@@ -284,9 +281,7 @@ IF = "y = If (c) <then_branch = t () => (float[n] a) {{ {} }}, else_branch = e (
         (IF.format("a = own.Count (x)"), False),
     ],
 )
-def test_network_may_be_repeated_if_it_draws_nothing_and_calls_no_code_of_the_user(
-    core: Core, nodes: str, may_repeat: bool
-) -> None:
+def test_network_without_draws_and_user_code_may_be_repeated(core: Core, nodes: str, may_repeat: bool) -> None:
     opsets = '"": 17, "com.microsoft": 1, "own": 1'
     text = f"<ir_version: 8, opset_import: [{opsets}]> g (float[n] x, bool c) => (float[n] y) {{ {nodes} }}"
     assert may_repeat_network(core.read_network(onnx.parser.parse_model(text))) is may_repeat
@@ -317,9 +312,7 @@ def test_run_that_may_not_be_repeated_ends_on_the_quick_device(
     assert (quick.closed, quick.runs, chosen.runs) == (1, [4], [1])
 
 
-def test_error_of_the_chosen_device_leaves_the_answer_to_the_quick_one(
-    core: Core, add_device: Any, network: Network, feed: Feed
-) -> None:
+def test_error_of_the_chosen_device_leaves_the_quick_answer(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     chosen, quick = devices = add_device("CHOSEN"), add_device("QUICK")
     chosen.poison = 4.0
     _, request = take_over(core, devices, network, feed, ENABLE_RUNTIME_FALLBACK=False)
@@ -360,7 +353,7 @@ def test_cancelled_request_is_not_repeated_after_its_end(core: Core, add_device:
 def test_no_take_over_is_lost_in_any_order_of_threads(
     core: Core, add_device: Any, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The quick device answers nothing: each request, from before, during or after the change, is answered by the chosen one."""
+    """The quick device answers nothing: each request, from before, during or after the change, is answered by the chosen device."""
     monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", 0)
     monkeypatch.setattr("hetero_auto.startup._FIRST_SECONDS", 0)
     # Not the times of the rounds before: they are nearly equal.
@@ -442,9 +435,7 @@ def test_next_device_takes_over_when_the_chosen_one_fails_in_a_run(
     assert second.loads == 1
 
 
-def test_device_that_served_first_comes_back_when_the_chosen_one_fails(
-    core: Core, add_device: Any, network: Network, feed: Feed
-) -> None:
+def test_quick_device_comes_back_when_the_chosen_device_fails(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     chosen, quick = add_device("CHOSEN"), add_device("QUICK")
     loaded = core.load_network(network, "AUTO:CHOSEN,QUICK")
     loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own

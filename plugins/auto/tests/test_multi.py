@@ -1,4 +1,4 @@
-"""MULTI: which device gets which request, and that each answer is that of its own request, whatever fails, comes or goes."""
+"""MULTI: the device of each request, and the right answer to each request while devices fail, come or go."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ def test_one_device_runs_requests_in_the_order_of_their_start(core: Core, add_de
     assert device.runs == list(range(500))
 
 
-def test_two_devices_work_at_the_same_time_and_a_free_one_gets_what_waits(
-    core: Core, add_device: Any, network: Network, feed: Feed
-) -> None:
+def test_two_devices_work_at_the_same_time(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     first, second = add_device("A"), add_device("B")
     first.gate.clear()
     second.gate.clear()
@@ -304,7 +302,7 @@ def test_request_that_fails_while_the_network_is_closed_ends(core: Core, add_dev
     closing = threading.Thread(target=loaded.close)
     closing.start()
     first.gate.set()
-    # It fails, or the other device runs it: whoever closes waits for runs that are under way.
+    # It fails, or the second device runs it: closing waits for runs that are under way.
     with suppress(InferenceError, ClosedError):
         assert request.wait(LIMIT)
     closing.join(LIMIT)

@@ -1,4 +1,4 @@
-"""Which member gets a request: by policy, by the processors that members share, and by trials of those that got nothing."""
+"""Which member gets a request: by policy, by the processors that members share, and by trials of members without requests."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ LIMIT = 60
 Feed = Callable[[float], dict[str, Any]]
 
 
-def test_devices_on_the_same_processors_take_turns_unless_they_have_counts(
-    core: Core, add_device: Any, network: Network, feed: Feed
-) -> None:
+def test_devices_on_the_same_processors_take_turns(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     memory = read_host_memory()
     if memory is None:
         pytest.skip("the platform does not tell its memory")
@@ -75,7 +73,7 @@ def make_member(name: str, index: int, *, seconds: float, slots: int = 1) -> Mem
         (True, (1, 0), 0, "slow"),
     ],
 )
-def test_measured_policy_takes_the_member_where_the_request_ends_soonest(
+def test_measured_policy_takes_the_soonest_member(
     fast_is_free: bool, seconds: tuple[float, float], place: int, expected: str | None
 ) -> None:
     fast, slow = make_member("fast", 0, seconds=seconds[0]), make_member("slow", 1, seconds=seconds[1])
@@ -83,7 +81,7 @@ def test_measured_policy_takes_the_member_where_the_request_ends_soonest(
     assert (None if member is None else member.name) == expected
 
 
-def test_device_that_was_slow_is_tried_again_the_more_seldom_the_slower_it_was() -> None:
+def test_slow_device_is_tried_again_in_proportion_to_its_speed() -> None:
     fast, slow = make_member("fast", 0, seconds=1, slots=4), make_member("slow", 1, seconds=3)
     tries = []
     for number in range(1000):
@@ -94,7 +92,7 @@ def test_device_that_was_slow_is_tried_again_the_more_seldom_the_slower_it_was()
         member.grant()
         if member is slow:
             tries.append(number)
-            # What was measured when it was slow counts no more.
+            # Measurements from when it was slow count no more.
             member.note(1.5 if len(tries) == 3 else 3, succeeded=True)
         member.busy = 0
     assert [later - before for before, later in pairwise(tries)][:4] == [193, 193, 97, 193]

@@ -118,10 +118,10 @@ def complete_assignment(task: SplitTask, assignment: Assignment) -> None:
     Raises: InvalidNetworkError for an invalid network.
     """
     while True:
-        left = [name for name in _ask_in_order(task, assignment) if not _take_branching(task, assignment, name)]
+        unassigned = [name for name in _ask_in_order(task, assignment) if not _take_branching(task, assignment, name)]
         assignment.sort(node.name for node in task.network.nodes)
-        if left:
-            assignment.refused = tuple(left)
+        if unassigned:
+            assignment.refused = tuple(unassigned)
             return
         _arrange(task, assignment)
         if not _ask_about_parts(task, assignment):
@@ -130,9 +130,9 @@ def complete_assignment(task: SplitTask, assignment: Assignment) -> None:
 
 def _ask_in_order(task: SplitTask, assignment: Assignment) -> list[str]:
     """Assigns the nodes without a device; returns the nodes that every device refuses."""
-    left = [node.name for node in task.network.nodes if node.name not in assignment.device_of_node]
+    unassigned = [node.name for node in task.network.nodes if node.name not in assignment.device_of_node]
     for device in task.configs:
-        asked = [name for name in left if assignment.may_take(name, device)]
+        asked = [name for name in unassigned if assignment.may_take(name, device)]
         if not asked:
             continue
         for name, reason in _query(task, assignment, asked, device).items():
@@ -140,8 +140,8 @@ def _ask_in_order(task: SplitTask, assignment: Assignment) -> list[str]:
                 assignment.device_of_node[name] = device
             else:
                 assignment.refuse(name, device, reason)
-        left = [name for name in left if name not in assignment.device_of_node]
-    return left
+        unassigned = [name for name in unassigned if name not in assignment.device_of_node]
+    return unassigned
 
 
 def _take_branching(task: SplitTask, assignment: Assignment, name: str) -> bool:

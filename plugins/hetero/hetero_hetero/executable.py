@@ -30,6 +30,7 @@ from hetero_core.runtime.inputs import DeviceTensor
 from hetero_core.runtime.outputs import OutputCheck
 from hetero_core.runtime.transfers import move_value
 from hetero_hetero.fallback import find_guard, move_stage
+from hetero_hetero.loading import shorten_names
 from hetero_hetero.routing import Route, StageRoute, Transfer, find_homes, plan_route
 from hetero_hetero.schedule import End, Flow, StartedFlow, find_lane, plan_schedule
 
@@ -39,12 +40,12 @@ Submit = Callable[[Callable[[], None]], object]
 class _Readers:
     """Counts the readers of the slots of one run, and empties a slot after its last reader. Safe for threads."""
 
-    __slots__ = ("_left", "_lock", "_slots", "_steps")
+    __slots__ = ("_counts", "_lock", "_slots", "_steps")
 
     def __init__(self, slots: list[Any], route: Route) -> None:
         self._slots = slots
         self._steps = route.steps
-        self._left = list(route.readers)
+        self._counts = list(route.readers)
         self._lock = threading.Lock()
         if route.first_transfers:
             self._release([transfer.source for transfer in route.first_transfers], ())
@@ -55,14 +56,14 @@ class _Readers:
         self._release(step.reads, step.outputs)
 
     def _release(self, reads: Sequence[int], writes: Sequence[int]) -> None:
-        left, slots = self._left, self._slots
+        counts, slots = self._counts, self._slots
         with self._lock:
             for slot in reads:
-                left[slot] -= 1
-                if left[slot] == 0:
+                counts[slot] -= 1
+                if counts[slot] == 0:
                     slots[slot] = None
             for slot in writes:
-                if left[slot] == 0:
+                if counts[slot] == 0:
                     slots[slot] = None
 
 
@@ -271,7 +272,7 @@ class HeteroExecutable(Executable):
 
     def _note_step(self, index: int, error: BaseException) -> None:
         """Adds to an error in which stage it was raised."""
-        nodes = _shorten(self.plan.stages[index].nodes)
+        nodes = shorten_names(self.plan.stages[index].nodes)
         error.add_note(f"in stage {index} of {len(self.stages)} on {self.stages[index].device}, nodes {nodes}")
 
     def _keep_outputs(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
@@ -368,10 +369,6 @@ def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | No
                 target.keep(value)
                 continue
         slots[transfer.target] = move_value(value, transfer.move, profile, transfer.value, transfer.origin, transfer.readers)
-
-
-def _shorten(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f", ... ({len(names)} in all)" if len(names) > 3 else "")
 
 
 def enter_tensors(

@@ -41,10 +41,10 @@ def find_waves(producers: Adjacency, consumers: Adjacency, devices: Sequence[int
         extended: dict[tuple[tuple[int, ...], ...], _Waves] = {}
         for beginning in beginnings:
             for longer in _extend(beginning, consumers, devices):
-                if not longer.left:
+                if not longer.remaining:
                     return longer.unroll()
                 extended.setdefault(longer.frontier(), longer)
-        beginnings = sorted(extended.values(), key=lambda longer: longer.left)[:width]
+        beginnings = sorted(extended.values(), key=lambda longer: longer.remaining)[:width]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class _Waves:
 
     missing: array[int]
     ready: list[list[int]]
-    left: int
+    remaining: int
     last: _Wave | None
 
     def frontier(self) -> tuple[tuple[int, ...], ...]:
@@ -95,7 +95,7 @@ def _extend(beginning: _Waves, consumers: Adjacency, devices: Sequence[int]) -> 
         if device == choices[-1]:
             longer = beginning
         else:
-            longer = _Waves(beginning.missing[:], [list(nodes) for nodes in beginning.ready], beginning.left, beginning.last)
+            longer = _Waves(beginning.missing[:], [list(nodes) for nodes in beginning.ready], beginning.remaining, beginning.last)
         _run_wave(longer, device, consumers, devices)
         yield longer
 
@@ -110,5 +110,5 @@ def _run_wave(beginning: _Waves, device: int, consumers: Adjacency, devices: Seq
             if not missing[consumer]:
                 ready[devices[consumer]].append(consumer)
     ready[device] = []
-    beginning.left -= len(wave)
+    beginning.remaining -= len(wave)
     beginning.last = _Wave(wave, beginning.last)

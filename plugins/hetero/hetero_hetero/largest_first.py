@@ -51,8 +51,8 @@ def _select_part(part: Digraph, work: Work, log: SelectionLog) -> list[list[int]
         if len(part) > MOST_NODES and len(set(part.device_of_position)) > 1:
             raise TooMuchWorkError
         subgraphs: list[list[int]] = []
-        for taken in take_turns(part, work, log):
-            subgraphs += taken
+        for turn in take_turns(part, work, log):
+            subgraphs += turn
             sources = find_sources(part, subgraphs)
             if len(order_by_producers(sources)) < len(sources):
                 log.restart_part(part, *CONTRACTED)
@@ -71,8 +71,8 @@ def select_literally(graph: Digraph, log: SelectionLog) -> list[list[int]]:
     subgraphs = []
     for positions, part in split_components(graph):
         log.begin_part(part, *LITERAL)
-        taken = [members for turn in take_turns(part, Work(math.inf), log) for members in turn]
-        subgraphs += [[positions[node] for node in members] for members in taken]
+        selected = [members for turn in take_turns(part, Work(math.inf), log) for members in turn]
+        subgraphs += [[positions[node] for node in members] for members in selected]
     sources = find_sources(graph, subgraphs)
     order = order_by_producers(sources)
     if len(order) < len(sources):
@@ -99,12 +99,12 @@ class Work:
     every run decides alike."""
 
     def __init__(self, limit: float) -> None:
-        self.left = limit
+        self.remaining = limit
 
     def spend(self, steps: int, bits: int) -> None:
         """Counts the steps. Raises: TooMuchWorkError if no steps are left."""
-        self.left -= steps * (BITS_PER_STEP + bits)
-        if self.left < 0:
+        self.remaining -= steps * (BITS_PER_STEP + bits)
+        if self.remaining < 0:
             raise TooMuchWorkError
 
 
@@ -217,20 +217,20 @@ def _take_subgraphs(paths: Paths, free: int, work: Work, log: SelectionLog, *, c
             roots.append(root)
             uncovered &= ~grown[root].inside
         largest = max(roots, key=lambda root: len(grown[root].members))
-        taken = grown[largest]
-        free &= ~taken.inside
+        subgraph = grown[largest]
+        free &= ~subgraph.inside
         if log.traces:
-            log.end_round([grown[root].members for root in roots], taken.members, list_bits(free))
-        changed = [root for root, candidate in grown.items() if candidate.tried & taken.inside]
-        if contracts and len(taken.members) > 1:
-            work.spend(paths.contract(taken.members), size)
-            changed += [root for root in grown.keys() - changed if grown[root].is_crossed(paths, taken)]
+            log.end_round([grown[root].members for root in roots], subgraph.members, list_bits(free))
+        changed = [root for root, candidate in grown.items() if candidate.tried & subgraph.inside]
+        if contracts and len(subgraph.members) > 1:
+            work.spend(paths.contract(subgraph.members), size)
+            changed += [root for root in grown.keys() - changed if grown[root].is_crossed(paths, subgraph)]
         work.spend(len(grown) // 8, size)
         for root in changed:
             del grown[root]
         # If no other candidate changed, the rest of the round stays as it is.
         roots = [root for root in roots if root != largest] if changed == [largest] else []
-        yield taken.members
+        yield subgraph.members
 
 
 def grow(paths: Paths, free: int, root: int, note: Note | None = None) -> tuple[list[int], list[int], int]:

@@ -8,7 +8,7 @@ failure adds refusals, so this ends.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hetero_core.contract import QueryResult, freeze_mapping
@@ -127,24 +127,6 @@ def _describe_boundary(
 
 logger = logging.getLogger(__name__)
 
-_Key = tuple[str, tuple[str, ...], int]
-"""A part that is loaded: its device, its nodes, its number of threads."""
-
-
-@dataclass(frozen=True)
-class FailedStage:
-    """A stage that its device could not load, and why."""
-
-    index: int
-    count: int
-    stage: Stage
-    error: Exception
-
-    @property
-    def cause(self) -> str:
-        """The error as text; a foreign error with its type, which often says more."""
-        return str(self.error) if isinstance(self.error, HeteroError) else f"{type(self.error).__name__}: {self.error}"
-
 
 def load_stages(
     task: SplitTask, assignment: Assignment, *, may_move: bool
@@ -156,22 +138,35 @@ def load_stages(
     Raises: an error of the device's own type if that is a HeteroError, else LoadError, with the device's error as the cause;
     UnsupportedNodesError if no other device takes the failed parts; InvalidNetworkError if a value at a border has no type.
     """
-    loaded: dict[_Key, ExecutableNetwork] = {}
+    loaded: dict[tuple[str, tuple[str, ...], int], ExecutableNetwork] = {}
     try:
         while True:
             stages = cut_stages(task, assignment)
-            configs = _configure_stages(task, stages)
-            keys = [_key_of(stage, config) for stage, config in zip(stages, configs, strict=True)]
-            _close_all_but(loaded, keys)
-            failed = _load_missing(task, stages, configs, loaded)
-            if failed is None:
+            borders = [
+                (stage.device, [x.name for x in stage.part.inputs], [y.name for y in stage.part.outputs]) for stage in stages
+            ]
+            configs = configure_stages(task.core, borders, task.own_config[THREADS_KEY], task.configs)
+            keys = [
+                (stage.device, tuple(node.name for node in stage.part.nodes), config[THREADS_KEY])
+                for stage, config in zip(stages, configs, strict=True)
+            ]
+            for key in [key for key in loaded if key not in keys]:
+                loaded.pop(key).close()
+            for index, (stage, config, key) in enumerate(zip(stages, configs, keys, strict=True)):
+                if key in loaded:
+                    continue
+                try:
+                    config = {**task.config_of(stage.device), **config}
+                    loaded[key] = task.core.load_network(stage.part, stage.device, config, query=stage.query)
+                except Exception as error:  # noqa: BLE001  # whatever a device raises is reported, or recorded if NEXT was asked for
+                    title = f"cannot load stage {index} of {len(stages)} of network '{task.network.name}'"
+                    _give_to_others(task, assignment, stage, _find_own_error(error), title, may_move=may_move)
+                    break
+            else:
                 return stages, tuple(loaded[key] for key in keys)
-            movable = [node.name for node in failed.stage.part.nodes if node.name not in assignment.pins] if may_move else []
-            if not movable:
-                raise _describe_failure(task.network, failed, may_move=may_move) from failed.error
-            _move_on(task, assignment, failed, movable)
     except BaseException:
-        _close_all_but(loaded, ())
+        for executable in loaded.values():
+            executable.close()
         raise
 
 
@@ -184,49 +179,25 @@ def require_complete(task: SplitTask, assignment: Assignment) -> None:
         raise UnsupportedNodesError(describe_refusals(task.network, refusals, headline), refusals, GENERAL_CURE)
 
 
-def _configure_stages(task: SplitTask, stages: Sequence[Stage]) -> tuple[dict[str, int], ...]:
-    borders = [
-        (stage.device, [spec.name for spec in stage.part.inputs], [spec.name for spec in stage.part.outputs]) for stage in stages
-    ]
-    return configure_stages(task.core, borders, task.own_config[THREADS_KEY], task.configs)
-
-
-def _key_of(stage: Stage, config: Mapping[str, int]) -> _Key:
-    return stage.device, tuple(node.name for node in stage.part.nodes), config[THREADS_KEY]
-
-
-def _close_all_but(loaded: dict[_Key, ExecutableNetwork], needed: Collection[_Key]) -> None:
-    for key in [key for key in loaded if key not in needed]:
-        loaded.pop(key).close()
-
-
-def _load_missing(
-    task: SplitTask, stages: Sequence[Stage], configs: Sequence[Mapping[str, int]], loaded: dict[_Key, ExecutableNetwork]
-) -> FailedStage | None:
-    """Loads the stages that are not loaded yet, in order; returns the first that fails."""
-    for index, stage in enumerate(stages):
-        key = _key_of(stage, configs[index])
-        if key in loaded:
-            continue
-        try:
-            config = {**task.config_of(stage.device), **configs[index]}
-            loaded[key] = task.core.load_network(stage.part, stage.device, config, query=stage.query)
-        except Exception as error:  # noqa: BLE001  # whatever a device raises is reported, or recorded where NEXT was asked for
-            return FailedStage(index, len(stages), stage, _find_own_error(error))
-    return None
-
-
-def _move_on(task: SplitTask, assignment: Assignment, failed: FailedStage, movable: Sequence[str]) -> None:
-    """Gives the nodes of a part that failed to other devices."""
-    device = failed.stage.device
-    logger.warning("%s; its nodes go to the next device", _locate(task.network, failed))
+def _give_to_others(task: SplitTask, assignment: Assignment, stage: Stage, error: Exception, title: str, *, may_move: bool) -> None:
+    """Gives the nodes of a part that failed to load to other devices. Raises: as `load_stages`, if that is not possible."""
+    nodes, device = stage.part.nodes, stage.device
+    # The type of a foreign error often says more than its text.
+    cause = str(error) if isinstance(error, HeteroError) else f"{type(error).__name__}: {error}"
+    failure = f"{title} on {device}, nodes {shorten_names([node.label for node in nodes])}: {cause}"
+    movable = [node.name for node in nodes if node.name not in assignment.pins]
+    if not may_move:
+        raise _describe_failure(error, f"{failure}; HETERO_FALLBACK=NEXT would move on to the next device") from error
+    if not movable:
+        raise _describe_failure(error, f"{failure}; all of its nodes are pinned to {device}") from error
+    logger.warning("%s; its nodes go to the next device", failure)
     for name in movable:
-        assignment.refuse(name, device, f"failed to load: {failed.cause}")
+        assignment.refuse(name, device, f"failed to load: {cause}")
     complete_assignment(task, assignment)
     try:
         require_complete(task, assignment)
-    except UnsupportedNodesError as error:
-        raise error from failed.error
+    except UnsupportedNodesError as refusal:
+        raise refusal from error
 
 
 def _find_own_error(error: Exception) -> Exception:
@@ -235,16 +206,8 @@ def _find_own_error(error: Exception) -> Exception:
     return cause if isinstance(error, InternalError) and isinstance(cause, Exception) else error
 
 
-def _describe_failure(network: Network, failed: FailedStage, *, may_move: bool) -> HeteroError:
-    """Returns the error to raise: of the type, and with the fields and notes, of the device's own error if that is an error of
-    hetero."""
-    advice = (
-        f"all of its nodes are pinned to {failed.stage.device}"
-        if may_move
-        else "HETERO_FALLBACK=NEXT would move on to the next device"
-    )
-    text = f"{_locate(network, failed)}; {advice}"
-    cause = failed.error
+def _describe_failure(cause: Exception, text: str) -> HeteroError:
+    """Returns an error with the type, fields and notes of the cause if that is an error of hetero, else a LoadError."""
     error = type(cause).__new__(type(cause), text) if isinstance(cause, HeteroError) else LoadError(text)
     if isinstance(cause, HeteroError):
         error.__dict__.update(cause.__dict__)
@@ -252,10 +215,6 @@ def _describe_failure(network: Network, failed: FailedStage, *, may_move: bool) 
     return error
 
 
-def _locate(network: Network, failed: FailedStage) -> str:
-    nodes = failed.stage.part.nodes
-    shown = ", ".join(node.label for node in nodes[:3]) + (f", ... ({len(nodes)} in all)" if len(nodes) > 3 else "")
-    return (
-        f"cannot load stage {failed.index} of {failed.count} of network '{network.name}' on {failed.stage.device}, "
-        f"nodes {shown}: {failed.cause}"
-    )
+def shorten_names(names: Sequence[str]) -> str:
+    """Returns the first names, and the number of all if there are more."""
+    return ", ".join(names[:3]) + (f", ... ({len(names)} in all)" if len(names) > 3 else "")

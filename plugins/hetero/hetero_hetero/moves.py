@@ -57,9 +57,9 @@ class Assignment:
     def move(self, names: Iterable[str], device: str, reason: str) -> None:
         """Gives nodes another device; nodes that are there already stay without a note."""
         for name in names:
-            left = self.device_of_node[name]
-            if left != device:
-                self.moves.setdefault(name, {})[left] = reason
+            origin = self.device_of_node[name]
+            if origin != device:
+                self.moves.setdefault(name, {})[origin] = reason
                 self.device_of_node[name] = device
 
     def refuse(self, name: str, device: str, reason: str) -> None:

@@ -1,7 +1,6 @@
-"""Routing: which slot each value of a split network lives in, which transfers it takes, and when a slot is free again.
-
-Worked out once, at load. A value that is needed in another memory than the one it was made in gets a second slot there, filled by one
-transfer right after it was made, however many stages read it.
+"""Routing: the slot of each value of a split network, its transfers, and the last reader of a slot. Planned once, at load. A value
+that is read in another memory than its own gets a second slot there, filled by a single transfer right after it was made, however
+many stages read it.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ class StageRoute:
 class Route:
     """All steps. `first_transfers` move inputs; `constants` fills the slots of outputs that are constants.
 
-    `readers` counts for each slot the stages and transfers that read it; outputs of the network count one more, so they are kept.
+    `readers` counts for each slot the stages and transfers that read it; outputs of the network count an extra reader, so they are
+    kept.
     """
 
     inputs: tuple[int, ...]
@@ -67,7 +67,8 @@ class Route:
 
 
 class _Slots:
-    """Numbers the places of values: (value, memory) -> slot; knows where each value was made, by which stage, and what moves it."""
+    """Numbers the places of values: (value, memory) -> slot; knows the memory and the stage of each value, and the function that
+    moves it."""
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[str, str], int] = {}
@@ -79,7 +80,7 @@ class _Slots:
         return self.numbers.setdefault((value, memory), len(self.numbers))
 
     def find(self, spec: ValueSpec, memory: str, from_host: Callable[[Any, ValueSpec], Any] | None) -> int:
-        """Returns the slot of a value in a memory; plans the transfer that fills it where it is new there."""
+        """Returns the slot of a value in a memory; plans the transfer that fills a new slot."""
         home, stage, to_host = self.home[spec.name]
         slot = self.numbers.get((spec.name, memory))
         if slot is None:
@@ -144,7 +145,7 @@ def _find_mover(spec: ValueSpec, stages: Sequence[ExecutableNetwork]) -> Copy | 
 
 
 def find_homes(stages: Sequence[ExecutableNetwork], output_of_input: Mapping[str, str]) -> dict[str, tuple[ExecutableNetwork, str]]:
-    """Returns the inputs that are made by a stage in a memory in which another stage reads them: that one, and the memory.
+    """Returns the inputs that a stage makes in a memory in which another stage reads them: the reading stage, and the memory.
 
     An output that gives several inputs is left to the host.
     """
@@ -167,7 +168,7 @@ def find_homes(stages: Sequence[ExecutableNetwork], output_of_input: Mapping[str
 def _name_ends(
     transfers: dict[int | None, list[Transfer]], devices: Sequence[str], read: Sequence[tuple[int, ...]], results: tuple[int, ...]
 ) -> None:
-    """Writes into each transfer whose value it moves and for whom."""
+    """Writes into each transfer the devices that make and read its value."""
     readers: dict[int, dict[str, None]] = {}
     for device, slots in [*zip(devices, read, strict=True), (HOST, results)]:
         for slot in slots:

@@ -1,10 +1,10 @@
 """Scheduling: which stages of one request may run at the same time, with how many threads, and the threads that run them.
 
-A lane runs one stage at a time; it is a device, or all devices together that hold the interpreter's lock. Stages of different
+A lane runs a single stage at a time; it is a device, or all devices together that hold the interpreter's lock. Stages of different
 lanes that do not depend on each other run at once, as far as their threads fit into the budget of the run. A stage that no stage of
-another lane can run beside has the whole budget. The others divide it by lane; what DEVICE_PROPERTIES give to a device it has, and the
-rest is divided. If there are more lanes than threads, a share is one thread, and stages are held back so that the sum stays within the
-budget.
+another lane can run beside has the whole budget. Stages that may overlap divide it by lane; a device has the threads that
+DEVICE_PROPERTIES give it, and the rest is divided. If there are more lanes than threads, a share is one thread, and stages are held
+back so that the sum stays within the budget.
 
 The caller's thread always works, and waits only for stages that run already, never for a thread that has yet to begin: so a request ends
 also when every other thread is busy, and requests inside requests cannot wait for each other in a circle.
@@ -51,9 +51,9 @@ def find_lane(core: Core, device: str) -> str:
 
 
 def find_predecessors(borders: Sequence[StageBorder]) -> tuple[tuple[int, ...], ...]:
-    """Returns for each stage, in order of execution, the stages whose values it reads."""
+    """Returns for each stage, in order of execution, the stages that make its inputs."""
     maker = {value: index for index, (_, _, outputs) in enumerate(borders) for value in outputs}
-    # Only earlier ones: what a forged blob says of its stages is not checked here.
+    # Only earlier stages: the stages of a forged blob are not checked here.
     return tuple(
         tuple(sorted({maker[value] for value in inputs if maker.get(value, index) < index}))
         for index, (_, inputs, _) in enumerate(borders)
@@ -80,7 +80,7 @@ def divide_threads(
 
 
 def find_concurrent_stages(predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str]) -> frozenset[int]:
-    """Returns the stages beside which one of another lane may run, neither of which depends on the other.
+    """Returns the stages that may run beside an independent stage of another lane.
 
     Costs the square of their number in bits at most.
     """
@@ -117,7 +117,7 @@ def plan_schedule(
 ) -> Schedule:
     """Returns the schedule of stages given in an order of execution. Costs the square of their number in bits at most.
 
-    `threads` says what each stage takes of the `budget`; no stage takes more than that.
+    `threads` is the share of the `budget` of each stage, at most all of it.
     """
     beside = find_concurrent_stages(predecessors, lanes)
     is_parallel = sum(sorted(threads[index] for index in beside)[:2]) <= budget if beside else False
@@ -135,7 +135,7 @@ class Progress:
         self._ready = [index for index, count in enumerate(self._missing) if count == 0]
         self._busy: set[str] = set()
         self._free = schedule.budget
-        self._left = len(self._missing)
+        self._unfinished = len(self._missing)
         self._error: BaseException | None = None
 
     def _take(self) -> int | None:
@@ -153,7 +153,7 @@ class Progress:
         """Frees the lane, the threads and the stages behind."""
         self._busy.discard(self._schedule.lanes[index])
         self._free += self._schedule.threads[index]
-        self._left -= 1
+        self._unfinished -= 1
         if error is not None and self._error is None:
             self._error = error
             self._token.is_set = True
@@ -175,7 +175,7 @@ class Progress:
         return startable
 
     def _is_over(self) -> bool:
-        return self._left == 0 or self._error is not None or self._token.is_set
+        return self._unfinished == 0 or self._error is not None or self._token.is_set
 
     def _has_ended(self) -> bool:
         """Says whether nothing runs and nothing will."""
@@ -230,7 +230,7 @@ class Flow(Progress):
             error = self._try_stage(index)
             with self._changed:
                 self._finish(index, error)
-                helpers = len(self._list_startable()) - 1  # this thread goes on with one of them
+                helpers = len(self._list_startable()) - 1  # this thread goes on with a stage
                 self._changed.notify_all()
             self._ask_for_help(helpers)
 
@@ -259,9 +259,9 @@ class StartedFlow(Progress):
         self._goer, self._is_done = 0, False
 
     def go_on(self) -> None:
-        """Begins every stage that can run; calls `done` after the last one. The thread that noted the latest end does.
+        """Begins every stage that can run; calls `done` after the last stage. The thread that noted the latest end does.
 
-        So ends do not nest that a device tells while its stage is begun, and whoever started the run is not kept by stages that end fast.
+        So calls of `done` within `start` do not nest, and stages that end fast do not keep the thread that started the run.
         """
         own = threading.get_ident()
         with self._changed:

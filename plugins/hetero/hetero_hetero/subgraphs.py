@@ -1,6 +1,6 @@
 """Subgraph selection: which nodes are run together, and in which order the parts may run. The public door of the policies.
 
-Pure functions on integers; imports no onnx. Whatever the policy, the parts together are without cycles, hold every node once, and
+Pure functions on integers; imports no onnx. Under every policy, the parts together are without cycles, hold every node once, and
 come out the same on every run.
 """
 
@@ -58,11 +58,10 @@ def select_subgraphs(
 
     predecessors: the nodes that feed each node, as a sequence or by key, in any numbering; an edge that is repeated counts once.
     LARGEST_FIRST and LEVELS give connected subgraphs. LEVELS is linear in nodes, edges and devices, and treats unconnected parts of
-    the graph as if each were alone. So does LARGEST_FIRST until its steps are used up, which small parts use first; it selects what
-    is left by levels.
-    FEWEST gives as few subgraphs as it can, exactly so on two devices, and they may be disconnected.
-    LITERAL follows the procedure of the design document at any size and contracts nothing. `names` stand for the numbers of the nodes in
-    its error.
+    the graph as if each were alone. So does LARGEST_FIRST until its steps are used up, which small parts use first; it selects the
+    rest by levels. FEWEST gives as few subgraphs as it can, exactly so on two devices, and they may be disconnected.
+    LITERAL follows the procedure of the design document at any size and contracts nothing. `names` stand for the numbers of the
+    nodes in its error.
     Raises: AffinityError if subgraphs of LITERAL depend on each other in a circle.
     """
     return list(run_selection(predecessors, device_of_node, priorities, policy, names).subgraphs)
@@ -77,7 +76,7 @@ def run_selection(
     *,
     traces: bool = False,
 ) -> Selection:
-    """Returns what select_subgraphs returns, the procedures that selected it and, if `traces`, the text of their steps."""
+    """Returns the subgraphs as select_subgraphs does, their procedures and, if `traces`, the text of the steps."""
     graph = build_digraph(predecessors, device_of_node, priorities)
     log = SelectionLog(str if names is None else names.__getitem__, traces=traces)
     parts = [sorted(part) if len(part) > 1 else part for part in POLICIES[policy](graph, log)]

@@ -52,7 +52,7 @@ class SelectionLog:
         self._write("All of them are on one device: one subgraph")
 
     def begin_device(self, device: object) -> None:
-        """Notes the device whose selection begins."""
+        """Notes the device of the selection that begins."""
         self._write(f"Device {device}")
 
     def begin_walk(self, roots: Iterable[int]) -> Note:
@@ -65,12 +65,12 @@ class SelectionLog:
         """Notes the end of a growth."""
         self._write(f"  {self._step + 1}. No adjacent node is left: end")
 
-    def end_round(self, candidates: Iterable[Sequence[int]], taken: Sequence[int], rest: Iterable[int]) -> None:
-        """Notes all candidates of a round, those of earlier rounds that did not change among them, and which one was taken."""
+    def end_round(self, candidates: Iterable[Sequence[int]], subgraph: Sequence[int], rest: Iterable[int]) -> None:
+        """Notes all candidates of a round, unchanged candidates of earlier rounds included, and the taken subgraph."""
         if self._room > 0:
             self._write("  Possible roots: [], end")
             self._write(f"  Candidates: {', '.join(self._list(sorted(candidate)) for candidate in candidates)}")
-            self._write(f"  Largest: {self._list(sorted(taken))}. Left: {self._list(rest)}")
+            self._write(f"  Largest: {self._list(sorted(subgraph))}. Left: {self._list(rest)}")
 
     def text(self, policy: str, subgraphs: Iterable[tuple[object, Sequence[int]]]) -> str:
         """Returns the noted steps, the number of steps that were left out, and the subgraphs."""

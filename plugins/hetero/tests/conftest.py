@@ -82,7 +82,7 @@ def read(core: Core) -> Callable[[str], Network]:
 
 @pytest.fixture
 def add_device(core: Core) -> Callable[..., PickyDevice]:
-    """Registers a device that refuses some operators, or what `refuse` says, and fails to load where `fail` gives an error."""
+    """Registers a device that refuses operators, by name or by `refuse`, and raises the error of `fail` at a load."""
 
     def add(name: str, refused: Sequence[str] = (), refuse: Refuse | None = None, fail: Fail = lambda _: None) -> PickyDevice:
         device = PickyDevice(refuse or (lambda node, _: "no kernel" if node.op_type in refused else None), fail)

@@ -68,9 +68,7 @@ def test_device_that_takes_the_if_whole_gets_it(core: Core, read: Callable[..., 
     assert core.query_network(read(CHOICE), "HETERO:A,B,TEMPLATE").supported["choose"] == "TEMPLATE"
 
 
-def test_branch_with_a_node_that_nobody_takes_is_refused_with_the_reason(
-    core: Core, read: Callable[..., Network], pair: Any
-) -> None:
+def test_branch_with_a_refused_node_is_refused_with_the_reason(core: Core, read: Callable[..., Network], pair: Any) -> None:
     pair[1]._refuse_node = lambda node, _: "no kernel" if node.op_type in ("If", "Exp") else None
     with pytest.raises(UnsupportedNodesError) as caught:
         core.load_network(read(CHOICE), DEVICE)
@@ -115,7 +113,7 @@ def test_ifs_side_by_side_and_inside_each_other(
     np.testing.assert_allclose(result["z"], y + x if second else np.exp(y), rtol=1e-6)
 
 
-def test_branches_may_return_what_they_read_constants_and_unused_outputs(
+def test_branches_may_return_inputs_constants_and_unused_outputs(
     core: Core, read: Callable[..., Network], pair: Any, tmp_path: Path
 ) -> None:
     network = read("""g (float[2] x, bool[1] c) => (float[2] y) <float[2] k = {5, 6}> {

@@ -15,7 +15,7 @@ DEVICE_IN_DIAMOND = {node: "B" if node == 4 else "A" for node in DIAMOND}
 CROSSING: list[list[int]] = [[], [0, 3], [3, 0], []]
 
 
-def test_path_through_other_subgraphs_names_where_it_enters_and_leaves_them() -> None:
+def test_path_through_other_subgraphs_names_entry_and_exit() -> None:
     parts = [Subgraph("A", (0, 1)), Subgraph("B", (2,)), Subgraph("B", (3,))]
     splits, unexplained = explain_within(CROSSING, parts, steps=1000)
     assert [(split.node, split.subgraph.nodes, split.path) for split in splits] == [(3, (2,), (3, 1, 0, 2))]

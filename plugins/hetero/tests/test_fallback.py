@@ -1,4 +1,4 @@
-"""A device that fails to load a part which it has taken: an error that says all of it, or the next device where that was asked for."""
+"""A device that fails to load a part which it has taken: an error with stage, device and cause, or, with NEXT, the next device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compute_sandwich() -> np.ndarray[Any, Any]:
     return -np.exp(np.maximum(X.astype(np.float64), 0))
 
 
-def test_strict_failure_names_stage_device_nodes_and_cause_and_closes_what_was_loaded(
+def test_strict_failure_names_its_stage_and_closes_loaded_stages(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
 ) -> None:
     cause = MemoryError("2 GiB wanted")
@@ -65,7 +65,7 @@ def test_strict_failure_keeps_type_and_fields_of_an_error_of_ours(
     assert str(cause) == "1 of 3 nodes are refused"
 
 
-def test_next_device_gets_the_part_and_unchanged_parts_are_loaded_once(
+def test_next_device_gets_the_part_and_others_stay_loaded(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = add_device("A", refused=["Exp"], fail=fail_at("Neg", RuntimeError("no room")))
@@ -99,7 +99,7 @@ def test_device_that_always_fails_ends_with_nothing(
     }
 
 
-def test_part_that_finds_no_other_device_is_an_error_with_every_reason(
+def test_part_without_another_device_is_an_error_with_reasons(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
 ) -> None:
     cause = RuntimeError("no room")
@@ -118,19 +118,19 @@ def test_pinned_nodes_do_not_move_on(core: Core, read: Callable[..., Network], a
         LoadError, match=r"stage 1 of 2 .* on A, nodes 'last' \(Neg-13\): RuntimeError: no room; all of its nodes are pinned to A"
     ):
         core.load_network(read(SANDWICH).with_affinity({"last": "A"}), "HETERO:A,TEMPLATE", NEXT)
-    # At first A has all nodes; those that are free to go have gone before the pinned one is tried alone.
+    # At first A has all nodes; nodes without a pin have moved before the pinned node is tried alone.
     assert device.loaded == [("first", "middle", "last"), ("last",)]
 
 
 class GoneFactory:
-    """A plugin whose driver is not there; counts nothing and takes nothing."""
+    """A plugin without its driver; counts nothing and takes nothing."""
 
     @hookimpl
     def create_device(self) -> object:
         raise DeviceUnavailableError("device GONE is not available: no driver; install one")
 
 
-def test_device_that_cannot_be_used_is_an_error_unless_next_was_asked_for(core: Core, read: Callable[..., Network]) -> None:
+def test_unavailable_device_is_an_error_without_next(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("GONE", GoneFactory())
     for call in (core.load_network, core.query_network):
         with pytest.raises(DeviceUnavailableError, match="device GONE is not available: no driver; install one") as caught:
@@ -169,7 +169,7 @@ def test_pin_to_a_device_that_cannot_be_used_is_an_error_under_next(core: Core, 
         core.load_network(network, "HETERO:GONE,CPU", NEXT)
 
 
-def test_list_of_which_no_device_can_be_used_is_refused_with_every_reason(core: Core, read: Callable[..., Network]) -> None:
+def test_list_of_unavailable_devices_is_refused_with_every_reason(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("GONE", GoneFactory())
     with pytest.raises(UnsupportedNodesError, match="3 of 3 nodes are refused") as caught:
         core.load_network(read(SANDWICH), "HETERO:GONE", NEXT)

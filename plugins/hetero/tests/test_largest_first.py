@@ -40,13 +40,13 @@ def make_graph(shape: random.Random, count: int, devices: int, density: float, r
 
 
 def make_fed_graph(shape: random.Random, count: int, devices: int) -> Graph:
-    """A graph whose nodes are fed by one to three of all earlier ones."""
+    """A graph with edges to each node from one to three earlier nodes."""
     predecessors = [[shape.randrange(node) for _ in range(shape.randint(1, 3))] if node else [] for node in range(count)]
     return predecessors, ["A" if shape.random() > 0.3 else shape.choice("ABCD"[:devices]) for _ in range(count)]
 
 
 def make_layers(shape: random.Random, count: int, devices: int, width: int) -> Graph:
-    """A graph of layers whose nodes are fed by two of the five layers before."""
+    """A graph of layers, with edges to each node from two of the five layers before."""
     predecessors = [
         [max(0, node // width - shape.randint(1, 5)) * width + shape.randrange(width) for _ in range(2)] if node >= width else []
         for node in range(count)
@@ -61,7 +61,7 @@ def list_edges(predecessors: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 def select_by_hand(predecessors: Sequence[Sequence[int]], device_of_node: Sequence[str], *, contracts: bool) -> list[set[int]]:
     """The procedure in sets: grow from every root anew in every round, roll back on conflict, take the largest.
 
-    With `contracts`, whatever reaches a node of a taken subgraph reaches all that any node of it reaches.
+    With `contracts`, reachability is the same for every node of a taken subgraph.
     """
     order = sort_topologically(dict(enumerate(predecessors)))
     place = {node: number for number, node in enumerate(order)}
@@ -119,7 +119,7 @@ FAMILIES: Mapping[str, Callable[[random.Random, int, int], Graph]] = {
 
 
 def select_to_the_letter(graph: Graph) -> set[frozenset[int]] | None:
-    """The subgraphs of LITERAL, or None if they wait for each other."""
+    """The subgraphs of LITERAL, or None for a circle."""
     try:
         return {frozenset(part.nodes) for part in select_subgraphs(*graph, "ABCD", "LITERAL")}
     except AffinityError:
@@ -193,7 +193,7 @@ def test_graph_of_many_nodes_is_selected_by_levels(monkeypatch: pytest.MonkeyPat
     assert set(run_selection(predecessors, "A" * 11, "AB").procedure_of_node.values()) == {"LITERAL"}
 
 
-def test_subgraphs_that_wait_for_each_other_are_refused_with_the_circle() -> None:
+def test_literal_subgraphs_in_a_circle_are_refused() -> None:
     with pytest.raises(AffinityError) as caught:
         select_subgraphs(CROSSING, "AABB", "AB", "LITERAL", ["a1", "a2", "b1", "b2"])
     message = str(caught.value)
@@ -202,7 +202,7 @@ def test_subgraphs_that_wait_for_each_other_are_refused_with_the_circle() -> Non
     assert "LARGEST_FIRST, the default," in message
 
 
-def test_network_whose_literal_plan_has_a_circle_is_refused_by_the_names_of_its_nodes(core: Core) -> None:
+def test_literal_plan_with_a_circle_is_refused_by_node_names(core: Core) -> None:
     network = core.read_network(onnx.parser.parse_model(MODEL)).with_affinity(PINS)
     with pytest.raises(AffinityError, match=r"\{a1, a2\} on TEMPLATE"):
         core.load_network(network, "HETERO:TEMPLATE,CPU", {"HETERO_SUBGRAPH_POLICY": "LITERAL"})

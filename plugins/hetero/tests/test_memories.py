@@ -92,9 +92,7 @@ def create_device():
 """
 
 
-def test_installed_plugins_that_name_their_memory_alike_get_no_array_of_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plugins_with_equal_memory_names_share_no_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("one", "two"):
         (tmp_path / f"chip_{name}.py").write_text(CHIP)

@@ -74,7 +74,7 @@ def test_blob_without_the_key_of_units_is_imported_with_its_default(core: Core, 
     np.testing.assert_array_equal(imported.infer({"x": np.array([-1, 2, -3, 4], np.float32)})["y"], [-0.0, -2, -0.0, -4])
 
 
-def test_blob_without_the_key_of_units_contradicts_another_value_than_its_default(core: Core, read: Callable[..., Network]) -> None:
+def test_blob_without_the_key_of_units_has_its_default(core: Core, read: Callable[..., Network]) -> None:
     blob = export_without_units_key(core, read("g (float[4] x) => (float[4] y) { y = Relu(x) }"))
     with pytest.raises(BlobMismatchError, match="HETERO_KEEP_UNITS is False in the call and True in the blob"):
         core.import_network(blob, "HETERO", {"HETERO_KEEP_UNITS": "NO"})
@@ -92,7 +92,7 @@ class NotedExecutable(PlainExecutable):
 
 
 class BrokenImport(PlainDevice):
-    """Fails to import the parts with one operator; `closed` has the operators of the parts that were closed, in order."""
+    """Fails to import the parts with a given operator; `closed` has the operators of the parts that were closed, in order."""
 
     def __init__(self, op_type: str) -> None:
         self._op_type = op_type

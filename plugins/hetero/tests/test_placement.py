@@ -1,4 +1,4 @@
-"""HETERO_PLACEMENT=MEASURED on devices that are slow at some operators: what is chosen, kept, and done when something fails."""
+"""HETERO_PLACEMENT=MEASURED on devices that are slow at some operators: the choice, the entry in the store, and failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wait(seconds: float) -> None:
 
 
 class Clock:
-    """Time that passes where something is computed, and with each look by a microsecond: whatever else the machine does."""
+    """Time that passes with computations, and by a microsecond with each look, independent of the machine."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -116,7 +116,7 @@ def test_device_that_is_slow_at_everything_gets_nothing(core: Core, read: Read, 
     register(core, SLOW=SlowDevice("MatMul", spend=clock.spend), FAST=SlowDevice("none", spend=clock.spend))
     placement, device_of_node = measure(core, read(CHAIN.replace("Relu", "Abs")), "HETERO:SLOW,FAST")
     assert {device_of_node[f"m{index}"] for index in range(3)} == {"FAST"}
-    # Three products that are equal but for their names are measured as one.
+    # Three products that differ in their names alone are measured once.
     assert [segment.twin for segment in placement.segments[:3]] == [0, 0, 0]
 
 
@@ -135,8 +135,8 @@ def test_second_core_measures_nothing_until_it_is_asked_to(core: Core, read: Rea
         assert not measure(other, network, HETERO_MIN_SUBGRAPH_SIZE=2, HETERO_PLACEMENT_BUDGET=0)[0].is_kept
 
 
-def test_placement_set_for_the_device_is_measured_once_and_not_within_itself(core: Core, read: Read) -> None:
-    # Registered in this process alone, the devices are measured here, where the setting is the caller's own.
+def test_placement_set_for_the_device_is_measured_once(core: Core, read: Read) -> None:
+    # Registered in this process alone, the devices are measured here, with the caller's settings.
     register(core, PRODUCTS=SlowDevice("Relu"), SIGNS=SlowDevice("MatMul"))
     core.set_config({**MEASURED, "HETERO_PLACEMENT_BUDGET": 1}, "HETERO:PRODUCTS,SIGNS")
     plan = core.load_network(read(CHAIN), "HETERO:PRODUCTS,SIGNS").get_metric("HETERO_PLAN")

@@ -1,4 +1,4 @@
-"""HETERO_MEMORY: parts that fit the limits of their devices, what the plan says of them, and the refusal with numbers."""
+"""HETERO_MEMORY: parts that fit the limits of their devices, their bytes in the plan, and the refusal with numbers."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_decoder_over_three_limited_devices_says_the_same_tokens(core: Core, add
     full = core.query_network(network, "HETERO:CPU", {"HETERO_MEMORY": {"CPU": "1GB"}}).plan
     assert full is not None
     total = sum(held.weights + held.border + held.arena for held in full.memory)
-    # None of the devices holds half of it.
+    # Each device holds less than half of it.
     limits = dict.fromkeys(("TEMPLATE", "CPU", "THIRD"), total * 9 // 20)
     loaded = core.load_network(
         stateful, "HETERO:TEMPLATE,CPU,THIRD", {"HETERO_MEMORY": limits, "DEVICE_PROPERTIES": {"CPU": {"CPU_KERNELS": "NUMPY"}}}
@@ -143,7 +143,8 @@ def test_decoder_over_three_limited_devices_says_the_same_tokens(core: Core, add
     assert generate(loaded) == generate(whole)
     held_bytes = loaded.get_metric("HETERO_HELD_BYTES")
     estimated = next(held for held in plan.memory if held.device == "CPU")
-    # TEMPLATE and the other one do not tell what they hold. The limit leaves room below the half: open lengths are estimated as 1.
+    # TEMPLATE and the second device do not tell the bytes that they hold. The limit leaves room below the half: open lengths are
+    # estimated as 1.
     assert held_bytes.keys() == {"CPU"}
     assert estimated.weights <= held_bytes["CPU"] <= total // 2
     with pytest.raises(DeviceMemoryError, match=r"does not fit: it needs \d+ bytes"):
@@ -151,7 +152,7 @@ def test_decoder_over_three_limited_devices_says_the_same_tokens(core: Core, add
 
 
 @pytest.mark.parametrize("kernels", ["NUMPY", "JIT", "AUTO"])
-def test_parts_hold_no_more_than_estimated_where_open_sizes_have_bounds(core: Core, kernels: str) -> None:
+def test_parts_with_bounded_sizes_hold_no_more_than_estimated(core: Core, kernels: str) -> None:
     names = ("FIRST", "SECOND", "LAST")
     for name in names:
         core.register_plugin(name, hetero_cpu)
@@ -183,7 +184,7 @@ def check_held(loaded: ExecutableNetwork) -> None:
         assert estimated.weights <= held_bytes[estimated.device] <= estimated.weights + estimated.border + estimated.arena
 
 
-def test_part_that_holds_more_than_its_limit_after_loading_is_refused_with_the_numbers(core: Core) -> None:
+def test_part_over_its_limit_after_loading_is_refused(core: Core) -> None:
     # Both weights of int8 are held as float32; as values of a run they would not exist at the same time.
     text = """g (float[1, 100] x) => (float[1, 100] y) <float s = {0.5}> {
         d = DequantizeLinear (w0, s) a = MatMul (x, d) e = DequantizeLinear (w1, s) y = MatMul (a, e)

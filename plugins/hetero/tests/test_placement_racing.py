@@ -1,4 +1,4 @@
-"""Who wins a placement: the turns before choose who is timed again, and the last turns decide."""
+"""The winner of a placement: the first turns choose candidates for the last turns, which decide."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def candidate(title: str, *times: float, error: str = "") -> Candidate:
 @pytest.mark.parametrize(
     ("before", "true", "expected"),
     [
-        # Four placements that are equal: the luckiest one is not what it seemed.
+        # Four placements that are equal: the luckiest placement is not the fastest.
         ({"CPU": 12.0, "MIXED 1": 11.6, "MIXED 2": 13.6}, {"CPU": 12.0, "MIXED 1": 13.0}, "CPU"),
         ({"CPU": 12.0, "MIXED 1": 8.0}, {"CPU": 12.0, "MIXED 1": 8.5}, "MIXED 1"),
-        # The next one has its turns, too.
+        # The next placement has its turns, too.
         ({"CPU": 12.0, "MIXED 1": 10.0, "MIXED 2": 10.5}, {"CPU": 12.0, "MIXED 1": 12.0, "MIXED 2": 10.0}, "MIXED 2"),
         # Too little for a split.
         ({"CPU": 12.0, "MIXED 1": 11.0}, {"CPU": 12.0, "MIXED 1": 11.9}, "CPU"),

@@ -28,16 +28,16 @@ def draw_costs(seed: int) -> CostTable:
         readers = {int(reader) for reader in generator.integers(index + 1, count, size=int(generator.integers(1, 3)))}
         flows.append((index, tuple(sorted(readers)), int(generator.integers(1, 100))))
     transfers = {
-        (one, other): TransferCost(float(generator.uniform(0, 1)), float(generator.uniform(0, 0.03)))
-        for one in devices
-        for other in devices
-        if one != other and generator.random() < 0.7
+        (first, second): TransferCost(float(generator.uniform(0, 1)), float(generator.uniform(0, 0.03)))
+        for first in devices
+        for second in devices
+        if first != second and generator.random() < 0.7
     }
     return CostTable(devices, tuple(seconds), tuple(flows), transfers, overhead=float(generator.uniform(0, 0.3)))
 
 
 def find_least(costs: CostTable, seconds: float) -> float:
-    """Returns the least makespan of all placements, or `seconds` where none is below; a lane cannot end before its own work is done."""
+    """Returns the least makespan of all placements, or `seconds` if that is less; a lane cannot end before its own work is done."""
     estimator = Estimator(costs)
     for placement in product(*[sorted(row) for row in costs.seconds]):
         load = dict.fromkeys(costs.devices, 0.0)
@@ -59,13 +59,13 @@ def test_regret_on_small_graphs_is_at_most_five_percent(is_pipeline: bool, graph
 
 
 def test_two_lanes_run_at_the_same_time_and_one_lane_takes_turns() -> None:
-    # Two parts of 3 and 4 behind one of 1, joined by one of 2.
+    # A part of 1 second, two parts of 3 and 4 behind it, and a part of 2 that joins them.
     before = [set(), {0}, {0}, {1, 2}]
     assert schedule_parts([1, 3, 4, 2], before, ["A", "A", "B", "A"]) == 1 + 4 + 2
     assert schedule_parts([1, 3, 4, 2], before, ["A", "A", "A", "A"]) == 1 + 3 + 4 + 2
 
 
-def test_chain_goes_where_each_segment_is_fast_unless_moving_costs_more() -> None:
+def test_chain_is_split_unless_transfers_cost_more() -> None:
     seconds = tuple({"A": 1.0, "B": 5.0} if index < 10 else {"A": 5.0, "B": 1.0} for index in range(20))
     flows = tuple((index, (index + 1,), 100) for index in range(19))
     cheap = CostTable(("A", "B"), seconds, flows, {("A", "B"): TransferCost(1.0, 0.0), ("B", "A"): TransferCost(1.0, 0.0)})
@@ -77,7 +77,7 @@ def test_chain_goes_where_each_segment_is_fast_unless_moving_costs_more() -> Non
 
 
 def test_overlapping_requests_are_as_fast_as_the_fullest_lane() -> None:
-    # Four equal segments in a chain: one request gains nothing by a second device, overlapping ones do.
+    # Four equal segments in a chain: a single request gains nothing by a second device, overlapping requests do.
     table = CostTable(("A", "B"), ({"A": 1.0, "B": 1.0},) * 4, tuple((index, (index + 1,), 0) for index in range(3)), overhead=0.1)
     assert propose_placements(table, count=1)[0].seconds == pytest.approx(4.1)
     best = propose_placements(replace(table, is_pipeline=True), count=1)[0]

@@ -1,4 +1,4 @@
-"""Segments: where a network is cut for placement, and which segments are measured as one."""
+"""Segments: the cuts of a network for placement, and the segments with equal signatures."""
 
 from __future__ import annotations
 

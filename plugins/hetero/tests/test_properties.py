@@ -1,4 +1,4 @@
-"""What the devices of a list are given of the configuration of the whole."""
+"""The configuration of the whole, as the devices of a list get it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hetero_core.contract import DeviceName
 
 
 @pytest.mark.parametrize("is_measured", [False, True])
-def test_every_device_is_told_that_the_whole_is_measured_and_nothing_where_it_is_not(core: Core, is_measured: bool) -> None:
+def test_every_device_is_told_that_the_whole_is_measured(core: Core, is_measured: bool) -> None:
     device = DeviceName("HETERO", arguments="TEMPLATE,CPU")
     config = {"PERF_COUNT": is_measured, "INFERENCE_NUM_THREADS": 1}
     configs = configure_children(core, device, ["TEMPLATE", "CPU"], config)

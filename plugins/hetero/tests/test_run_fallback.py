@@ -1,4 +1,4 @@
-"""A device that fails in a run: its part goes on on another device where HETERO_FALLBACK=NEXT asks for it, and the request ends well."""
+"""A device that fails in a run: with HETERO_FALLBACK=NEXT its part goes on on another device, and the request succeeds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FragileExecutable(TemplateExecutable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         self._device.runs.append(tuple(node.name for node in self.network.nodes))
         if self._device.error is not None:
-            # Another one each time: an error holds the frames that it has passed.
+            # A new error each time: an error holds the frames that it has passed.
             raise type(self._device.error)(*self._device.error.args)
         return super().run(inputs, context)
 
@@ -94,7 +94,7 @@ def test_part_of_a_device_that_fails_runs_on_the_next_one_and_stays_there(
     middle.error = RuntimeError("the card is lost")
     with caplog.at_level(logging.WARNING):
         np.testing.assert_allclose(request.infer({"x": X})["y"], compute_sandwich(), rtol=1e-6)
-    # What ran before the failure was not run again: two runs of the first part, two requests.
+    # Stages before the failure were not run again: two runs of the first part, two requests.
     assert [nodes for nodes in first.runs if nodes == ("first",)] == [("first",)] * 2
     (fallback,) = request.profile.fallbacks
     assert (fallback.path, fallback.device, fallback.target) == ((1,), "B", "HETERO:A,CPU")
@@ -212,7 +212,7 @@ def test_parts_that_run_at_once_move_each_by_itself(
     assert loaded.get_metric("EXECUTION_DEVICES") == ("CPU",)
 
 
-def test_network_with_a_substitute_is_freed_without_the_garbage_collector(
+def test_network_with_a_substitute_needs_no_garbage_collector(
     core: Core, read: Callable[..., Network], add_fragile: Callable[..., Any]
 ) -> None:
     import gc

@@ -134,7 +134,7 @@ def test_refused_operators_go_to_the_next_device_with_the_reason(core: Core, rea
     assert plan is not None
     assert plan.refusals["Exp_3"] == {"TEMPLATE": "operator Exp is refused by TEMPLATE_REFUSED_OPERATORS"}
     assert [(stage.device, len(stage.nodes)) for stage in plan.stages] == [("TEMPLATE", 3), ("CPU", 2), ("TEMPLATE", 2)]
-    assert {one.value: one.nbytes for one in plan.boundaries} == {"x": 16, "n2": 16, "n3": 16, "n5": 16}
+    assert {entry.value: entry.nbytes for entry in plan.boundaries} == {"x": 16, "n2": 16, "n3": 16, "n5": 16}
     loaded = core.load_network(read(DIAMOND), "HETERO:TEMPLATE,CPU", config)
     np.testing.assert_allclose(loaded.infer({"x": X})["y"], compute_diamond(X), rtol=1e-6)
 
@@ -181,7 +181,7 @@ def test_nodes_that_nobody_takes_are_all_listed_with_every_reason(core: Core, re
 
 
 class Whole:
-    """A device that takes Exp only when it is asked about more than one node: its answer depends on what surrounds a node."""
+    """A device that takes Exp only when it is asked about more than one node: its answer depends on the neighbours of a node."""
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
@@ -204,7 +204,7 @@ class Whole:
         return CpuExecutable(load_source(network), {})
 
 
-def test_node_refused_as_part_of_its_subgraph_goes_to_the_next_device(core: Core, read: Callable[..., Network]) -> None:
+def test_node_refused_within_its_subgraph_goes_to_the_next_device(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("WHOLE", Whole())
     network = read(DIAMOND)
     result = core.query_network(network, "HETERO:WHOLE,CPU")
@@ -240,8 +240,8 @@ def test_inputs_and_constants_may_be_outputs(core: Core, read: Callable[..., Net
     loaded = core.load_network(read(text), "HETERO:TEMPLATE,CPU")
     loaded.export_network(tmp_path / "x.blob")
     inputs = {"x": np.array([1, -1], np.float32), "unused": np.zeros(3, np.float32)}
-    for one in (loaded, core.import_network(tmp_path / "x.blob", "HETERO")):
-        result = {name: value.tolist() for name, value in one.infer(inputs).items()}
+    for entry in (loaded, core.import_network(tmp_path / "x.blob", "HETERO")):
+        result = {name: value.tolist() for name, value in entry.infer(inputs).items()}
         assert result == {"x": [1, -1], "k": [5, 6], "y": [1, 0]}
 
 
@@ -325,13 +325,13 @@ def test_views_of_a_plan_agree_with_it(core: Core, read: Callable[..., Network])
     assert "n2: float32[4], 16 bytes, subgraph 0 -> subgraph 1" in text
     assert dot.count("subgraph cluster_") == 3
     assert dot.count("{") == dot.count("}")
-    assert [one["device"] for one in fields["subgraphs"]] == [stage.device for stage in plan.stages]
+    assert [entry["device"] for entry in fields["subgraphs"]] == [stage.device for stage in plan.stages]
 
 
-def test_plan_names_who_makes_and_reads_a_value_and_what_keeps_nodes_apart(core: Core, read: Callable[..., Network]) -> None:
+def test_plan_names_makers_readers_and_conflicts(core: Core, read: Callable[..., Network]) -> None:
     plan = core.query_network(read(DIAMOND), "HETERO:TEMPLATE,CPU", {"TEMPLATE_REFUSED_OPERATORS": "Exp"}).plan
     assert plan is not None
-    assert {one.value: (one.maker, one.readers) for one in plan.boundaries} == {
+    assert {entry.value: (entry.maker, entry.readers) for entry in plan.boundaries} == {
         "x": (None, ("Relu_0",)),
         "n2": ("Abs_1", ("Neg_2", "Exp_3")),
         "n4": ("Exp_3", ("Add_4",)),

@@ -1,4 +1,4 @@
-"""HETERO over devices that start runs by themselves, have a memory of their own and no `run`: what follows goes on from `done`."""
+"""HETERO over devices that start runs by themselves, have a memory of their own and no `run`: the next stages begin from `done`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ import onnx.parser
 import pytest
 from hetero_hetero.schedule import StartedFlow, plan_schedule
 
-from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
-from hetero_core.contract import CancelToken, DeviceName, Done, Payload
-from hetero_core.devices.query import query_by_transform
+from hetero_core import Core, Executable, Network, RunContext, hookimpl
+from hetero_core.contract import CancelToken, DeviceName, Done
 from hetero_core.errors import ClosedError, InferenceError, RequestCancelledError
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.types import ValueSpec
-from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.testing.plain_device import PlainDevice
 
 CHAIN = "chain (float[2] x) => (float[2] y) { a = Neg (x) b = Neg (a) c = Neg (b) y = Neg (c) }"
@@ -39,7 +37,7 @@ class Boxed:
         return self.elements
 
 
-class Queue:
+class Queue(PlainDevice):
     """A device with one queue. `meet(count)` is called on its thread before the run of this number, counted from 0."""
 
     def __init__(self, meet: Callable[[int], None] = lambda count: None) -> None:
@@ -48,20 +46,8 @@ class Queue:
         self.threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="queue")
 
     @hookimpl
-    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
-        return query_by_transform(device, network, lambda same: same, lambda node, _: None)
-
-    @hookimpl
     def load_network(self, device: DeviceName, network: Network) -> Executable:
         return Started(self, network, f"{device.name.lower()}:0")
-
-    @hookimpl
-    def export_network(self, executable: Started) -> Payload:
-        return Payload(pack_network(executable.network))
-
-    @hookimpl
-    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
-        return self.load_network(device, unpack_network(payload.sections))
 
     @hookimpl
     def to_host(self, array: Boxed) -> Any:
@@ -105,7 +91,7 @@ class Started(Executable):
 
 
 class Inline(Queue):
-    """Calls `done` before `start` returns, as a driver does whose work is short."""
+    """Calls `done` before `start` returns, as a driver with little work does."""
 
     def begin(self, work: Callable[[], None]) -> None:
         work()
@@ -145,7 +131,7 @@ def list_core_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("hetero-")}
 
 
-def test_two_stages_and_ten_requests_overlap_without_a_thread_of_the_core(core: Core) -> None:
+def test_ten_requests_overlap_without_a_thread_of_the_core(core: Core) -> None:
     behind = threading.Event()
     threads: set[str] = set()
 
@@ -166,7 +152,7 @@ def test_two_stages_and_ten_requests_overlap_without_a_thread_of_the_core(core: 
     loaded.close()
 
 
-def test_stage_that_computes_does_so_on_a_thread_of_the_core_and_not_in_the_queue(core: Core) -> None:
+def test_computing_stage_runs_on_a_thread_of_the_core(core: Core) -> None:
     names: list[str] = []
 
     class Watching(PlainDevice):
@@ -251,7 +237,7 @@ def test_sync_run_that_a_device_never_ends_is_ended_by_close(core: Core, text: s
 
 
 def test_run_that_has_ended_is_not_ended_again() -> None:
-    """The thread that notes the last end may come after the one that tells of it."""
+    """The thread that notes the last end may come after the thread that tells of it."""
     ends: list[BaseException | None] = []
     flow = StartedFlow(plan_schedule([()], ["A"], threads=[1], budget=1), lambda index, end: end(None), CancelToken(), ends.append)
     flow.go_on()
@@ -262,7 +248,7 @@ def test_run_that_has_ended_is_not_ended_again() -> None:
 def test_runs_that_were_started_wait_for_no_garbage_collector(core: Core) -> None:
     loaded = load(core, CHAIN, "AABB", AHEAD=Queue(), BEHIND=Queue())
     gc.collect()
-    # Runs of earlier tests whose devices never came back.
+    # Runs of earlier tests that their devices never ended.
     earlier = {id(thing) for thing in gc.get_objects() if type(thing) is RunContext}
     gc.disable()
     try:
@@ -276,7 +262,7 @@ def test_runs_that_were_started_wait_for_no_garbage_collector(core: Core) -> Non
 
 
 def test_ends_within_start_do_not_nest(core: Core) -> None:
-    """600 stages of devices that end runs within `start` take no more of the stack than one."""
+    """600 stages of devices that end runs within `start` take no more of the stack than a single stage."""
     count = 600
     nodes = " ".join(f"v{index + 1} = Neg (v{index})" for index in range(count))
     text = f"long (float[2] v0) => (float[2] v{count}) {{ {nodes} }}"

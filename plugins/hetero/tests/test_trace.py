@@ -51,9 +51,9 @@ def trace(
 
 def read_steps(text: str) -> list[tuple[str, str, str, str, str]]:
     """Returns the steps of a trace in the form of the walks above."""
-    found = re.findall(r"  \d+\. (.+) \[(.*)\]\n +subgraph \[(.*)\], rejected \[(.*)\]\n +condition (.*)\n", text)
+    matches = re.findall(r"  \d+\. (.+) \[(.*)\]\n +subgraph \[(.*)\], rejected \[(.*)\]\n +condition (.*)\n", text)
     steps = []
-    for kind, node, subgraph, rejected, condition in found:
+    for kind, node, subgraph, rejected, condition in matches:
         through = re.search(r"through \[(.*?)\]", condition)
         state = "broken" if condition.startswith("broken") else "open"
         steps.append((kind, node, subgraph, rejected, f"{state} {through[1]}" if through else condition))

@@ -121,7 +121,7 @@ def test_pin_splits_a_unit(core: Core, read: Callable[..., Network], add_device:
     assert set(result.supported.values()) == {"B"}
 
 
-def test_device_that_refuses_the_unit_next_to_its_own_nodes_does_not_get_it(
+def test_unit_that_a_device_refuses_beside_its_nodes_stays_away(
     core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
 ) -> None:
     add_device("A", refused=["MatMul"])
@@ -132,11 +132,12 @@ def test_device_that_refuses_the_unit_next_to_its_own_nodes_does_not_get_it(
 
 @pytest.mark.parametrize("policy", ["LARGEST_FIRST", "LEVELS", "FEWEST"])
 def test_no_cut_goes_through_a_unit(core: Core, read: Callable[..., Network], add_device: Callable[..., Any], policy: str) -> None:
-    # The way over B leads from the producer of `da` back to the unit's operator: whoever takes both would depend on itself.
+    # The way over B leads from the producer of `da` back to the unit's operator: a subgraph with both would depend on itself.
     network = read("""g (float[2] x) => (float[2] y) <float s = {0.5}, uint8 z = {3}> {
         [n0] a0 = Abs (x) [n1] a1 = Abs (a0) [n2] a2 = Abs (a1) [n3] a3 = Abs (a2) [n4] b = Abs (a3)
         [qa] c = QuantizeLinear (b, s, z) [da] d = DequantizeLinear (c, s, z)
-        [slow] e = Exp (b) [op] f = Add (d, e) [q] g = QuantizeLinear (f, s, z) [dq] h = DequantizeLinear (g, s, z) [end] y = Abs (h) }""")
+        [slow] e = Exp (b) [op] f = Add (d, e) [q] g = QuantizeLinear (f, s, z) [dq] h = DequantizeLinear (g, s, z) [end] y = Abs
+        (h) }""")
     add_device("A", refused=["Exp"])
     add_device("B", refused=["DequantizeLinear"])
     loaded = core.load_network(network, "HETERO:A,B", {"HETERO_SUBGRAPH_POLICY": policy})
@@ -196,16 +197,14 @@ def test_shapes_go_to_the_device_that_reads_them(core: Core, read: Callable[...,
     np.testing.assert_array_equal(loaded.infer({"x": x, "z": np.zeros(1, np.float32)})["y"], x.reshape(4, 2))
 
 
-def test_shape_of_a_tensor_on_another_device_moves_only_where_the_tensor_goes_anyhow(
-    core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
-) -> None:
+def test_shape_node_moves_only_with_its_tensor(core: Core, read: Callable[..., Network], add_device: Callable[..., Any]) -> None:
     add_device("A", refused=["Reshape"])
     add_device("B")
     # `b` goes to B as the data of the Reshape: nothing more crosses.
     plan = core.query_network(read(RESHAPE), "HETERO:A,B").plan
     assert plan is not None
     assert {boundary.value for boundary in plan.boundaries} == {"x", "b"}
-    # Here the Reshape is of another tensor: one small shape crosses, not the large tensor that it is the shape of.
+    # Here the Reshape is of another tensor: a small shape crosses, not its large tensor.
     network = read(RESHAPE.replace("Reshape (b, t)", "Reshape (z, t)"))
     plan = core.query_network(network, "HETERO:A,B").plan
     assert plan is not None

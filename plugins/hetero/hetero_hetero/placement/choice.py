@@ -1,8 +1,8 @@
 """The choice of a placement: none, by memory, a cached measurement, or a new measurement. Its outcome is pins, as a user gives them.
 
 A measurement is an entry of the private store, named by the digest of all that shaped it: the network, its pins, the devices in their
-order with versions, machine and configuration, threads and processors. The inputs and the budget do not count, so a load without inputs
-uses what `hetero tune` measured with some.
+order with versions, machine and configuration, threads and processors. The inputs and the budget do not count, so a load without
+inputs uses the measurement of `hetero tune` with inputs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OBJECTIVES = ("LATENCY", "THROUGHPUT")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The reason of a placement, for the plan: measurements or memory; neither where priority decides."""
+    """The reason of a placement, for the plan: measurements or memory; neither if priority decides."""
 
     placement: Placement | None = None
     memory: tuple[HeldMemory, ...] = ()
@@ -57,7 +57,7 @@ NO_DECISION = Decision()
 
 
 def place_nodes(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, Decision]:
-    """Returns the task with its nodes pinned where the configuration asks for a placement by memory or by measurement, and what decided.
+    """Returns the task with its nodes pinned by the policy of placement that the configuration names, and the reasons.
 
     Raises: ConfigValueError if it asks for both; DeviceMemoryError if the network does not fit.
     """
@@ -80,7 +80,7 @@ def _place_by_memory(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitT
 
 
 def _hold_once(task: SplitTask) -> SplitTask:
-    """Returns the task with devices that hold each weight once, as the estimate has it, where they can and are not told otherwise."""
+    """Returns the task with devices that hold each weight once, as the estimate has it, if they can and are not told otherwise."""
     core = task.core
     able = [device for device in task.configs if WEIGHTS_ONCE_KEY in core.config_keys(device)]
     open_to_it = {device for device in able if core.get_config(device, WEIGHTS_ONCE_KEY) is None}
@@ -99,7 +99,7 @@ def _place_as_measured(task: SplitTask, config: Mapping[str, Any], *, is_anew: b
     """Places as an entry of the store says, or measures; stores the measurement if candidates were timed in turns."""
     from hetero_hetero.placement.measured import place_by_measurement
 
-    # As many requests at once as the loaded network is to serve; of one at a time the time is what counts.
+    # As many requests at once as the loaded network is to serve; 0 if the time of a single request counts.
     streams = config[STREAMS_KEY] if config[OBJECTIVE_KEY] == OBJECTIVES[1] else 0
     key = _identify_task(task, streams=streams)
     placement = None if is_anew else _read_placement(key, task)
@@ -129,9 +129,7 @@ _FORMAT = 2
 
 
 def _identify_task(task: SplitTask, *, streams: int) -> str:
-    """Returns the name of a task's entry: equal for loads whose measurements would be the same. `streams` is 0 if requests come one by
-    one.
-    """
+    """Returns the name of a task's entry: equal for loads with the same measurements. `streams` is 0 if requests do not overlap."""
     core = task.core
     identity = {
         "format": _FORMAT,
@@ -156,7 +154,7 @@ def _identify_task(task: SplitTask, *, streams: int) -> str:
 
 
 def _read_placement(name: str, task: SplitTask) -> Placement | None:
-    """Returns the placement of an entry; None if there is none, or with a warning if it is of no use."""
+    """Returns the placement of an entry; None if the entry is missing, or, with a warning, if it is of no use."""
     content = STORE.read(name)
     if content is None:
         return None

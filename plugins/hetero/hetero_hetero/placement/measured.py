@@ -55,9 +55,10 @@ class Candidate:
 
 
 def decide(candidates: Sequence[Candidate], time: Callable[[Candidate, float, int], None]) -> Candidate | None:
-    """Returns the candidate that wins the last turns; None if there is no basic candidate.
+    """Returns the candidate that wins the last turns; None without a basic candidate.
 
-    `time` appends the time of a turn to a candidate. A mixed placement has to be faster than the best basic one in the same turns.
+    `time` appends the time of a turn to a candidate. A mixed placement has to be faster than the best basic candidate in the same
+    turns.
     """
     losers: list[Candidate] = []
     best: Candidate | None = None
@@ -96,7 +97,8 @@ def _race(racers: Sequence[Candidate], time: Callable[[Candidate, float, int], N
 
 
 def find_best(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Returns the fastest candidate until now, of a search that ended early; a mixed one only where it is faster beyond doubt."""
+    """Returns the fastest candidate until now, of a search that ended early; a mixed candidate only if it is faster beyond
+    doubt."""
     timed = [
         candidate
         for candidate in candidates
@@ -130,7 +132,7 @@ def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: flo
 
     `streams` is how many runs of each device are to overlap, 0 if only the time of a single run counts.
 
-    The network's pins are kept. Raises: what the devices' queries raise; never for a device that fails to load or run.
+    The network's pins are kept. Raises: errors of the devices' queries; never for a device that fails to load or run.
     """
     search = _Search(task, budget, streams)
     search.shapes = {name: array.shape for name, array in inputs.items()}
@@ -162,12 +164,12 @@ class _Search:
         ]
         self.twins = list(range(len(self.segments)))
         self.shapes: dict[str, Sequence[int]] = {}
-        self.found = Measurements()
+        self.measurements = Measurements()
         self.candidates: list[Candidate] = []
         self.winner: Candidate | None = None
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         return self.budget - (perf_counter() - self.began)
 
     def measure(self) -> bool:
@@ -194,7 +196,7 @@ class _Search:
 
     def _limit(self) -> float:
         """The seconds after which a process that does not answer is given up."""
-        return max(self.left, 0.0) + 30.0
+        return max(self.remaining, 0.0) + 30.0
 
     def _list_basics(self) -> list[Candidate]:
         """Returns the unchanged priority, and each device moved to the front, before the other devices."""
@@ -216,7 +218,7 @@ class _Search:
 
     def _load(self, candidate: Candidate) -> None:
         logger.info("loading candidate %s", candidate.title)
-        warm = min(max(self.left / 3, 0.5), _LONGEST_WARM_UP)
+        warm = min(max(self.remaining / 3, 0.5), _LONGEST_WARM_UP)
         config = self.task.own_config
         if self.streams:
             config = {**config, THREADS_KEY: config[THREADS_KEY] * self.streams, STREAMS_KEY: self.streams}
@@ -232,7 +234,7 @@ class _Search:
         candidate.parts = answer.get("parts", 0)
         self.candidates.append(candidate)
         if "seconds" in answer and answer["is_ready"] and candidate.title in self.task.configs:
-            self.found.wholes[candidate.title] = candidate.first
+            self.measurements.wholes[candidate.title] = candidate.first
 
     def _measure_segments(self) -> bool:
         """Times each distinct segment on each device that takes it, those with the most work first; says whether time was enough."""
@@ -243,10 +245,10 @@ class _Search:
         order = sorted(weights, key=lambda index: (-weights[index], index))
         pairs = [(index, device) for index in order for device in self.takers[index]]
         for number, (index, device) in enumerate(pairs):
-            if self.left < self.budget * (1 - _PARTS_SHARE):
+            if self.remaining < self.budget * (1 - _PARTS_SHARE):
                 return False
             logger.info("timing segment %d of %d on %s", number // len(self.task.configs) + 1, len(order), device)
-            self._time_segment(index, device, max(self.left / (len(pairs) - number), min(self.left / 10, 2.0)))
+            self._time_segment(index, device, max(self.remaining / (len(pairs) - number), min(self.remaining / 10, 2.0)))
         return True
 
     def _find_twins(self) -> None:
@@ -260,17 +262,17 @@ class _Search:
         command = {"do": "time_part", "device": device, "config": config, "nodes": self.names[index], "seconds": seconds}
         answer = self.bench.ask(device, command, self._limit())
         if "error" in answer:
-            self.found.failures.setdefault(index, {})[device] = answer["error"]
+            self.measurements.failures.setdefault(index, {})[device] = answer["error"]
             return
         if answer["is_ready"]:
-            self.found.seconds.setdefault(index, {})[device] = answer["seconds"]
-        if answer["memory"] != HOST and device not in self.found.memories:
+            self.measurements.seconds.setdefault(index, {})[device] = answer["seconds"]
+        if answer["memory"] != HOST and device not in self.measurements.memories:
             node = self.names[index][-1]
             moves = self.bench.ask(
                 device, {"do": "time_transfers", "device": device, "config": config, "node": node}, self._limit()
             )
             if "error" not in moves:
-                self.found.memories[device] = moves["memory"], TransferCost(*moves["there"]), TransferCost(*moves["back"])
+                self.measurements.memories[device] = moves["memory"], TransferCost(*moves["there"]), TransferCost(*moves["back"])
 
     def _configure(self, device: str) -> dict[str, Any]:
         threads = min(self.task.own_config[THREADS_KEY], self.task.core.get_config(device, THREADS_KEY))
@@ -279,27 +281,22 @@ class _Search:
     def _propose(self) -> None:
         """Loads the candidates with the least estimated time that are not loaded yet."""
         flows, is_pipeline = self._list_flows(), bool(self.streams)
-        costs = build_costs(self.task, self.segments, self.takers, self.twins, self.found, flows, is_pipeline=is_pipeline)
+        costs = build_costs(self.task, self.segments, self.takers, self.twins, self.measurements, flows, is_pipeline=is_pipeline)
         known = {candidate.devices for candidate in self.candidates}
-        proposals = [placed for placed in propose_placements(costs.table, count=_PROPOSALS + len(known)) if placed.placement]
-        for proposal in proposals:
-            devices = costs.spread(proposal.placement)
-            for candidate in self.candidates:
-                if candidate.devices == devices:
-                    candidate.estimate = proposal.seconds
         for candidate in self.candidates:
-            candidate.estimate = costs.estimate(candidate.devices) if candidate.estimate is None else candidate.estimate
-        # What is estimated to be slower than a basic candidate is not worth its load.
-        bound = min(
-            (placed.estimate for placed in self.candidates if placed.estimate is not None and not placed.error), default=UNUSABLE
-        )
-        fresh = [placed for placed in proposals if costs.spread(placed.placement) not in known and placed.seconds < bound][
-            :_PROPOSALS
-        ]
-        if fresh and self.left > 0:
+            candidate.estimate = costs.estimate(candidate.devices)
+        # A proposal that is estimated to be slower than a basic candidate is not worth its load.
+        bound = min((c.estimate for c in self.candidates if c.estimate is not None and not c.error), default=UNUSABLE)
+        proposals = propose_placements(costs.table, count=_PROPOSALS + len(known))
+        fresh = [
+            proposal
+            for proposal in proposals
+            if proposal.placement and costs.spread(proposal.placement) not in known and proposal.seconds < bound
+        ][:_PROPOSALS]
+        if fresh and self.remaining > 0:
             self.bench.prepare([f"mixed {number}" for number in range(len(fresh))], self._limit())
         for number, proposal in enumerate(fresh):
-            if self.left < 0:
+            if self.remaining < 0:
                 return
             candidate = Candidate(f"MIXED {number + 1}", costs.spread(proposal.placement), f"mixed {number}", is_basic=False)
             candidate.estimate = proposal.seconds
@@ -322,18 +319,18 @@ class _Search:
     def _take_turns(self) -> bool:
         """Times the candidates that may be the fastest in turns, in order and back; says whether all rounds were run."""
         for turn in range(_ROUNDS):
-            if turn and self.left < 0:
+            if turn and self.remaining < 0:
                 return False
             racers = self._list_racers()
-            seconds = min(max(self.left / (2 * _ROUNDS * max(len(racers), 1)), 0.02), _LONGEST_TURN)
+            seconds = min(max(self.remaining / (2 * _ROUNDS * max(len(racers), 1)), 0.02), _LONGEST_TURN)
             for candidate in racers if turn % 2 == 0 else reversed(racers):
                 self._time_candidate(candidate, seconds, turn)
         return True
 
     def _list_racers(self) -> list[Candidate]:
-        """Returns the loaded candidates whose best time until now is not hopeless beside the least.
+        """Returns the loaded candidates with a best time that is not hopeless beside the least.
 
-        A single device has two rounds in any case: what was measured when it was loaded may be from before its kernels were compiled.
+        A single device has two rounds in any case: the time of its load may be from before its kernels were compiled.
         """
         loaded = [candidate for candidate in self.candidates if not candidate.error]
         best = {candidate: min(candidate.times or [candidate.first]) for candidate in loaded}
@@ -352,17 +349,21 @@ class _Search:
             candidate.times.append(answer["seconds"])
 
     def describe(self, *, is_complete: bool) -> Placement:
-        """Returns what was found until now."""
+        """Returns the placement so far."""
         winner = self.winner or find_best(self.candidates)
         chosen = None if winner is None else self.candidates.index(winner)
         devices = (FREE,) * len(self.segments) if chosen is None else self.candidates[chosen].devices
         segments = tuple(
             PlacedSegment(
-                self.names[index], devices[index], twin, self.found.seconds.get(twin, {}), self.found.failures.get(twin, {})
+                self.names[index],
+                devices[index],
+                twin,
+                self.measurements.seconds.get(twin, {}),
+                self.measurements.failures.get(twin, {}),
             )
             for index, twin in enumerate(self.twins)
         )
-        moves = self.found.list_transfers(tuple(self.task.configs))
+        moves = self.measurements.list_transfers(tuple(self.task.configs))
         return Placement(
             segments,
             tuple((source, target, move.seconds, move.seconds_per_byte) for (source, target), move in moves.items()),

@@ -2,8 +2,8 @@
 
 Before anything is loaded, each part is estimated: its constants, the network's inputs and outputs that it reads and makes (among them
 the states of a decoder, which so stay with their stage), and the most that is alive between its nodes at once. Parts follow one another
-in topological order, as the devices do in the list. With limits alone each device is filled before the next one; a pipeline uses all
-devices, such that the fullest of them holds as little of its limit as possible.
+in topological order, as the devices do in the list. With limits alone each device is filled before the next device; a pipeline uses
+all devices, such that the fullest of them holds as little of its limit as possible.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.processors import TOTAL_MEMORY
 from hetero_core.errors import ConfigValueError, DeviceMemoryError, InvalidNetworkError, enumerate_choices, suggest
@@ -42,7 +41,8 @@ _STEPS = 40
 
 @dataclass
 class _Part:
-    """A part that grows by one node at a time: its bytes of constants and of inputs and outputs, and what is alive behind its last node."""
+    """A part that grows by one node at a time: its bytes of constants and of inputs and outputs, and the bytes that are alive
+    behind its last node."""
 
     weights: int = 0
     border: int = 0
@@ -78,23 +78,15 @@ def read_limits(texts: Mapping[str, object], devices: Sequence[str]) -> dict[str
     return limits
 
 
-def read_capacities(core: Core, devices: Sequence[str]) -> dict[str, int]:
-    """Returns device -> the bytes of its memory, for those that state them."""
-    capacities = {}
-    for device in devices:
-        if TOTAL_MEMORY in core.get_metric(device, "SUPPORTED_METRICS"):
-            capacities[device] = int(core.get_metric(device, TOTAL_MEMORY))
-    return capacities
-
-
 def place_by_memory(
     task: SplitTask, limits: Mapping[str, int], *, is_balanced: bool
 ) -> tuple[dict[str, str], tuple[HeldMemory, ...]]:
-    """Returns node -> device, and what each device will hold; a device that is not in `limits` has as much as it states, if anything.
+    """Returns node -> device, and the bytes that each device will hold; a device without a limit has as much as it states, if
+    anything.
 
-    `is_balanced` divides the bytes over all devices of the list; else each is filled before the next one.
+    `is_balanced` divides the bytes over all devices of the list; else each is filled before the next device.
 
-    Raises: DeviceMemoryError with the numbers where the network does not fit.
+    Raises: DeviceMemoryError with the numbers if the network does not fit.
     """
     planner, devices = _Planner(task, limits), tuple(task.configs)
     ends = planner.balance(devices) if is_balanced else planner.fill(devices, 1.0)
@@ -106,8 +98,10 @@ def place_by_memory(
 class _Planner:
     def __init__(self, task: SplitTask, limits: Mapping[str, int]) -> None:
         self.task, self.network, self.limits = task, task.network, limits
-        # What a device states bounds its part; only the limits of the user weigh the parts against each other.
-        self.ceilings = {**read_capacities(task.core, tuple(task.configs)), **limits}
+        # The memory that a device states bounds its part; only the limits of the user weigh the parts against each other.
+        stating = [device for device in task.configs if TOTAL_MEMORY in task.core.get_metric(device, "SUPPORTED_METRICS")]
+        capacities = {device: int(task.core.get_metric(device, TOTAL_MEMORY)) for device in stating}
+        self.ceilings = {**capacities, **limits}
         self.may_end = [width < FORBIDDEN for width in measure_widths(self.network, task.units)]
         if self.may_end:
             self.may_end[-1] = True
@@ -184,7 +178,7 @@ class _Planner:
         part.live -= sum(part.last_reader.pop(index, ()))
 
     def describe(self, devices: Sequence[str], ends: Sequence[int]) -> tuple[dict[str, str], tuple[HeldMemory, ...]]:
-        """Returns node -> device and what each device that has nodes will hold."""
+        """Returns node -> device and the bytes that each device with nodes will hold."""
         device_of_node: dict[str, str] = {}
         memories, start = [], 0
         for device, end in zip(devices, ends, strict=True):
@@ -196,7 +190,8 @@ class _Planner:
         return device_of_node, tuple(memories)
 
     def refuse(self, devices: Sequence[str]) -> DeviceMemoryError:
-        """Returns the error for a network that does not fit, with what it needs and where filling the devices in order ends."""
+        """Returns the error for a network that does not fit, with the bytes that it needs and the node at which filling the devices
+        in order ends."""
         whole = self._measure(0, len(self.network.nodes))
         start = 0
         rows = []
@@ -232,7 +227,7 @@ def _grow_to_bounds(network: Network) -> Network:
 
 
 def _count_bytes(network: Network, value: str) -> int:
-    """Returns the bytes of a value; an open size counts what the network bounds it by, else 1."""
+    """Returns the bytes of a value; an open size counts as its bound in the network, else as 1."""
     constant = network.initializers.get(value)
     known = constant.type if constant is not None else network.type_of(value)
     if not isinstance(known, TensorType) or known.shape is None:

@@ -1,9 +1,9 @@
 """The search for placements: the cost table of a network from measurements, the estimated time of a placement, and the placements to try.
 
 Small tables are enumerated. Larger ones are walked in topological order; of all beginnings that agree on the devices of the segments
-which later ones read, the few that end first are kept. That is exact for chains. Where devices run at the same time it is a beam search,
-so the best placements are then bettered by moving one segment or one run of neighbours at a time, judged by the schedule of the parts
-that HETERO would make of them.
+which later ones read, the few that end first are kept. That is exact for chains. If devices run at the same time it is a beam
+search, so the best placements are then improved by moves of a segment or of a run of neighbours, judged by the schedule of the
+parts that HETERO would make of them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class CostTable:
 
     `devices` stand in order of priority. `seconds` has for each segment device -> seconds; a device that is not there does not take
     the segment. `flows` are the values between segments: (maker, readers, bytes). `transfers` maps pairs of devices to the cost; a pair
-    that is not there shares a memory. `overhead` is the cost of a part besides its segments. `lanes` maps a device to what runs one
-    part at a time, the device itself where it is not there. With `is_pipeline` requests overlap, and the lane with the most to do counts.
+    that is not there shares a memory. `overhead` is the cost of a part besides its segments. `lanes` maps a device to its lane,
+    which runs a single part at a time; a device that is not there is its own lane. With `is_pipeline` requests overlap, and the
+    lane with the most to do counts.
     """
 
     devices: tuple[str, ...]
@@ -70,7 +71,7 @@ class Estimator:
     def find_seconds(self, placement: Sequence[str]) -> float:
         """Returns the makespan of a placement, a device for each segment, or the time of its fullest lane.
 
-        It is infinite where a device does not take its segment.
+        It is infinite if a device does not take its segment.
         """
         key = tuple(placement)
         seconds = self._known.get(key)
@@ -104,7 +105,8 @@ class Estimator:
 
 
 def schedule_parts(durations: Sequence[float], predecessors: Sequence[set[int]], lanes: Sequence[str]) -> float:
-    """Returns the end of the last part, if each lane runs one part at a time, the first ready part, as in HETERO's schedule."""
+    """Returns the end of the last part, if each lane runs a single part at a time, the first ready part, as in HETERO's
+    schedule."""
     missing = [len(before) for before in predecessors]
     ready = [index for index, count in enumerate(missing) if count == 0]
     running: list[tuple[float, int]] = []
@@ -204,7 +206,7 @@ def _walk(estimator: Estimator, choices: Sequence[Sequence[str]]) -> list[Placem
 def _append(
     costs: CostTable, beginning: _Prefix, index: int, device: str, before: Sequence[int], nbytes: dict[tuple[int, int], list[int]]
 ) -> _Prefix:
-    """Returns a beginning with one segment more, started as soon as its lane is free and what it reads is there."""
+    """Returns a beginning with a further segment, which starts as soon as its lane is free and its inputs exist."""
     placement, lane = beginning.placement, costs.lanes.get(device, device)
     start = dict(beginning.free).get(lane, 0.0)
     duration = costs.seconds[index][device]
@@ -237,7 +239,7 @@ def _better(estimator: Estimator, choices: Sequence[Sequence[str]], placement: P
 
 
 def _list_moves(estimator: Estimator, choices: Sequence[Sequence[str]], placement: Placement) -> Iterator[Placement]:
-    """Yields the placement with one segment, a segment and one it reads, or a run of neighbours on another device."""
+    """Yields the placement with a segment, a segment and its producer, or a run of neighbours on another device."""
     count = len(placement)
     for index in range(count):
         yield from _put(choices, placement, (index,))
@@ -254,7 +256,7 @@ def _list_moves(estimator: Estimator, choices: Sequence[Sequence[str]], placemen
 
 
 def _put(choices: Sequence[Sequence[str]], placement: Placement, indices: Sequence[int]) -> Iterator[Placement]:
-    """Yields the placement with these segments on one device, for each device that takes them and does not have them."""
+    """Yields the placement with these segments on one device, for each device that takes them and has not all of them."""
     for device in choices[indices[0]]:
         if all(device in choices[index] for index in indices) and any(placement[index] != device for index in indices):
             chosen = list(placement)
@@ -271,7 +273,7 @@ _SCALES = (0.25, 1.25)
 
 @dataclass
 class Measurements:
-    """Seconds by distinct segment and device, reasons of those that failed, seconds of whole networks, and memories apart from the host's.
+    """Seconds by distinct segment and device, reasons of failures, seconds of whole networks, and memories apart from the host's.
 
     `memories` maps a device to the name of its memory, and to the cost of a value on its way there and back.
     """
@@ -305,7 +307,7 @@ class Costs:
     count: int
 
     def spread(self, placement: Sequence[str]) -> tuple[str, ...]:
-        """Returns the placement of all segments, "" for those that no device takes whole."""
+        """Returns the placement of all segments, "" for segments that no device takes whole."""
         device_of_row = dict(zip(self.rows, placement, strict=True))
         return tuple(device_of_row.get(index, "") for index in range(self.count))
 
@@ -327,8 +329,8 @@ def build_costs(
 ) -> Costs:
     """Returns the table of all segments that some device takes; `is_pipeline` says that requests overlap.
 
-    What a whole run took goes before the sum of its segments, as engines fuse across their borders: each device's segments are scaled
-    by the quotient. A segment that was not measured has its share of the whole, by its estimated work;
+    The time of a whole run goes before the sum of its segments, as engines fuse across their borders: each device's segments are
+    scaled by the quotient. A segment that was not measured has its share of the whole, by its estimated work;
     without a whole the device does not get the segment.
     """
     known = [

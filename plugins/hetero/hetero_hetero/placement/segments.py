@@ -2,7 +2,8 @@
 
 A frontier stands between two nodes that follow one another in topological order; it is as wide as the number of values that cross it.
 The network is cut at its narrowest frontiers first, and stretches with much of the work again at the next width. Small neighbours of
-one kind are joined, and branches of a stretch that share no value become segments of their own. No segment begins before one it reads.
+one kind are joined, and branches of a stretch that share no value become segments of their own. No segment begins before a segment
+that it reads.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def cut_segments(
 ) -> tuple[Segment, ...]:
     """Returns segments that hold each node once, in an order in which they can run; about `most` of them, fewer for small networks.
 
-    `units` are nodes that no cut separates. Nodes of different `traits` are in different segments where a cut between them is possible.
+    `units` are nodes that no cut separates. Nodes of different `traits` are in different segments if a cut between them is
+    possible.
     """
     if not network.nodes:
         return ()
@@ -139,7 +141,7 @@ def _count_elements(network: Network, value: str) -> int:
 
 
 def measure_widths(network: Network, units: Iterable[Sequence[int]]) -> list[int]:
-    """Returns for each frontier, by the node before it, how many values cross it; `FORBIDDEN` or more where no cut is possible."""
+    """Returns for each frontier, by the node before it, how many values cross it; `FORBIDDEN` or more if no cut is possible."""
     count = len(network.nodes)
     change = [0] * (count + 1)
 
@@ -161,7 +163,7 @@ def measure_widths(network: Network, units: Iterable[Sequence[int]]) -> list[int
 
 
 def _may_cross(network: Network, value: str) -> bool:
-    """Says whether a value is a tensor of numbers, which is what a process can be sent."""
+    """Says whether a value is a tensor of numbers, which can be sent to a process."""
     known = network.type_of(value)
     return isinstance(known, TensorType) and known.dtype is not None and bits_of_dtype(known.dtype) is not None
 
@@ -196,7 +198,7 @@ def _kind_of(node: Node, trait: object) -> tuple[object, str]:
 
 
 def _cut_at_kinds(blocks: Sequence[range], widths: Sequence[int], kinds: Sequence[tuple[object, str]]) -> list[range]:
-    """Returns the blocks cut also where devices that take the nodes change."""
+    """Returns the blocks with further cuts between nodes that different devices take."""
     pieces: list[range] = []
     for block in blocks:
         start = block.start
@@ -211,9 +213,8 @@ def _cut_at_kinds(blocks: Sequence[range], widths: Sequence[int], kinds: Sequenc
 def _join_small(
     blocks: Sequence[range], work: Sequence[float], kinds: Sequence[tuple[object, str]], least: float, *, joins_kinds: bool = False
 ) -> list[range]:
-    """Returns the blocks with each that has less than `least` work joined to the one behind it, where they are of one kind.
-
-    A large block ends what is joined, so that repeated blocks are joined alike.
+    """Returns the blocks after each block with less than `least` work has joined the next block of its kind. A large block ends the
+    joining, so that repeated blocks are joined alike.
     """
     joined: list[range] = []
     current: range | None = None
@@ -266,10 +267,10 @@ def _find_components(network: Network, stretch: range) -> list[tuple[int, ...]]:
 
 
 def sign_segment(network: Network, segment: Segment, shapes: Mapping[str, Sequence[int]]) -> str:
-    """Returns a digest that two segments share where they differ in names and weights alone.
+    """Returns a digest that two segments share if they differ in names and weights alone.
 
-    Operators with attributes, their wiring, the types of all values, the contents of small constants count. `shapes` are those of the
-    values in a real run, where types leave sizes open. A node with bodies is like no other one.
+    Operators with attributes, their wiring, the types of all values, the contents of small constants count. `shapes` are the shapes
+    of values in a real run, for types with open sizes. A node with bodies equals no other node.
     """
     numbers: dict[str, int] = {}
     digest = sha256()

@@ -1,11 +1,11 @@
 """The stopwatch of placement: loads parts and whole splits of one network, and times them on the values of a real run.
 
-An engine's threads spin for a while after a run. So each engine that is timed alone has a process to itself, all processes but one wait
-for a command, and a pause before each timing lets the threads of the others fall asleep. If a device exists only in this process, all
+An engine's threads spin for a while after a run. So each engine that is timed alone has a process to itself, a single process works
+at a time, and a pause before each timing lets the threads of the others fall asleep. If a device exists only in this process, all
 are timed here.
 
-`python -m hetero_hetero.placement.stopwatch FOLDER` reads the network and the values from the folder, and answers one command a line on
-standard input with one line on standard output, both JSON. Engines print to standard error.
+`python -m hetero_hetero.placement.stopwatch FOLDER` reads the network and the values from the folder, and answers each line of
+standard input, a command in JSON, with a line of JSON on standard output. Engines print to standard error.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Stopwatch:
         return {"shapes": {name: list(outputs[name].shape) for name in names}}
 
     def time_part(self, device: str, config: Mapping[str, Any], nodes: Sequence[str], seconds: float) -> Answer:
-        """Returns the seconds of one run of a part on a device, called as HETERO calls a stage."""
+        """Returns the seconds of a run of a part on a device, called as HETERO calls a stage."""
         part = cut_part(self._network, nodes)
         loaded = self._core.load_network(part, device, config)
         try:
@@ -102,9 +102,8 @@ class Stopwatch:
     def load_plan(
         self, key: str, device: str, config: Mapping[str, Any], pins: Mapping[str, str], seconds: float, overlaps: bool
     ) -> Answer:
-        """Loads the network with pins and runs it until its devices have compiled what they will run.
-
-        Where it `overlaps`, the time of a run is that of each of as many requests as the loaded network works on at once.
+        """Loads the network with pins and runs it until its devices have compiled their kernels. If it `overlaps`, as many requests
+        as the loaded network works on at once run together, and the time of a run is the time for each of them.
         """
         loaded = self._core.load_network(replace(self._network, affinity=dict(pins)), device, config)
         try:
@@ -119,7 +118,7 @@ class Stopwatch:
         return {"seconds": time(0.05), "is_ready": is_ready(loaded), "parts": len(plan.stages)}
 
     def time_plan(self, key: str, seconds: float) -> Answer:
-        """Returns the median seconds of one run of a loaded plan; the first ones, in which threads wake up, do not count."""
+        """Returns the median seconds of a run of a loaded plan; the first runs, in which threads wake up, do not count."""
         _, time = self._plans[key]
         time(_WAKE_SECONDS)
         return {"seconds": time(seconds)}
@@ -165,7 +164,7 @@ def _prepare_run(loaded: ExecutableNetwork, values: Mapping[str, Any]) -> Callab
 
 
 def _time_alone(run: Callable[[], object], seconds: float) -> float:
-    """Returns the median time of runs one after the other."""
+    """Returns the median time of runs in sequence."""
     return median(_repeat(run, seconds))
 
 
@@ -191,13 +190,13 @@ class Rounds:
 
 
 def _time_overlapping(rounds: Rounds, seconds: float) -> float:
-    """Returns the time of one of the runs that overlap, from a stretch of about `seconds`."""
+    """Returns the time of a run among runs that overlap, from a stretch of about `seconds`."""
     alone = rounds.run(1)
     return rounds.run(min(max(int(seconds / max(alone, 1e-9)), _LEAST_RUNS), _MOST_RUNS))
 
 
 def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
-    """Returns the times of runs that last for `seconds` in all; at least a few, and no more than tell what one takes."""
+    """Returns the times of runs that last for `seconds` in all; at least `_LEAST_RUNS` and at most `_MOST_RUNS`."""
     times: list[float] = []
     began = before = perf_counter()
     while len(times) < _LEAST_RUNS or (before - began < seconds and len(times) < _MOST_RUNS):
@@ -252,7 +251,7 @@ class StopwatchProcess:
         self._answers.put("")
 
     def ask(self, command: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """Returns the answer of the process, or {"error": text} where it ended or took longer than `timeout` seconds."""
+        """Returns the answer of the process, or {"error": text} if it ended or took longer than `timeout` seconds."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(command) + "\n")
@@ -287,7 +286,7 @@ def _write_values(folder: Path, values: Mapping[str, Any]) -> None:
 
 def _read_values(folder: Path) -> dict[str, Any]:
     """Returns the tensors of a folder, in arrays of their own."""
-    # Copies: engines are told anew in each run where an array lies that is read-only.
+    # Copies: an engine is told the address of a read-only array anew in each run.
     return {name: np.array(constant.array) for name, constant in _read(folder).initializers.items()}
 
 
@@ -352,7 +351,8 @@ class StopwatchPool:
             self._watch = Stopwatch(core, network, inputs)
 
     def prepare(self, keys: Sequence[str], timeout: float) -> None:
-        """Starts the processes of these keys together; returns when all of them have read the network, so that none disturbs a timing."""
+        """Starts the processes of these keys together; returns when all of them have read the network, so that they do not disturb
+        a timing."""
         if self._folder is None:
             return
         fresh = [key for key in dict.fromkeys(keys) if key not in self._children]
