@@ -145,7 +145,7 @@ def computes_input(*positions: int) -> Condition:
 
 
 def has_dtype(*dtypes: str | None) -> Condition:
-    """Returns the condition that the first input has one of these element types; None stands for an unknown one."""
+    """Returns the condition that the first input has one of these element types; None stands for an unknown type."""
     return lambda node, graph: dtype_of_input(node, graph) in dtypes
 
 

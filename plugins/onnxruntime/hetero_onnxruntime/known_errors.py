@@ -1,7 +1,7 @@
 """The known errors of ONNX Runtime and of two of its providers: nodes that are computed wrongly, fail in a run, or end the process.
 
-The query refuses them. Nodes that the plugin replaces by others, which the engine computes rightly, are in `corrections`; rewrites of the
-engine that change a result are in `engine` and `session`. A row goes when a newer engine is right. OpenVINO's provider: found with
+The query refuses them. Nodes that the plugin replaces are in `corrections`; rewrites of the engine that change a result are in `engine` and
+`session`. A row goes when a newer engine is right. OpenVINO's provider: found with
 onnxruntime-openvino 1.24.1. WebGPU's provider: found with onnxruntime-ep-webgpu 0.4.0 on SwiftShader.
 """
 
@@ -42,7 +42,7 @@ OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
 
 
 def find_known_error(node: Node, graph: Graph) -> str | None:
-    """Returns the reason of the first row that a node, or a node in its bodies, meets; None if it meets none."""
+    """Returns the reason of the first row that a node, or a node in its bodies, meets; None without such a row."""
     return find_error(node, graph, _check_engine)
 
 
@@ -79,7 +79,7 @@ def _has_short_mask(node: Node, graph: Graph) -> bool:
 
 def _moves_dequantized(node: Node, graph: Graph) -> bool:
     is_int32 = dtype_of_input(node, graph) == "int32" and node.inputs[0] not in graph.initializers
-    return is_int32 and has_input(node, 2) and any(other.op_type == "Transpose" for other in graph.nodes)
+    return is_int32 and has_input(node, 2) and any(mover.op_type == "Transpose" for mover in graph.nodes)
 
 
 def _may_train(node: Node, graph: Graph) -> bool:
@@ -130,7 +130,7 @@ def _sums_many(node: Node, graph: Graph) -> bool:
 
 _MODES = ("asymmetric", "half_pixel", "pytorch_half_pixel")
 _LARGEST = 1 << 16
-"""Pixels along an axis; the coordinates of longer ones are not computed one by one."""
+"""Pixels along an axis; longer axes are not compared."""
 
 
 def _picks_other_pixels(node: Node, graph: Graph) -> bool:
@@ -148,7 +148,7 @@ def _picks_other_pixels(node: Node, graph: Graph) -> bool:
 
 
 def _iterate_axes(node: Node, graph: Graph) -> Iterator[tuple[int, int, float | None]]:
-    """Yields size, new size and scale, if it is given, of each axis whose new size is no multiple of the old one."""
+    """Yields size, new size and scale (None without scales) of each axis with a new size that is no multiple of the size."""
     shape = find_shape(node, graph)
     if shape is None or len(node.inputs) < 3:
         return
@@ -233,7 +233,7 @@ _SATURATING = _GROWING | {"Abs", "Add", "Div", "Mul", "Neg", "ReduceMean", "Redu
 
 
 def _check_integers(node: Node, graph: Graph) -> str | None:
-    """The engine computes integers of 64 bits in 32, some operators of wide ones in float32, and saturates bytes."""
+    """The engine computes integers of 64 bits in 32, some operators of wide integers in float32, and saturates bytes."""
     # A body may apply any computation to its inputs.
     for position, value in enumerate(node.reads if node.bodies else node.inputs):
         if not value or position in _INDICES.get(node.op_type, ()):
@@ -309,6 +309,13 @@ ERRORS = (
     _row("product of integers", "ReduceProd",
          both(has_dtype("int32", "int64"), lambda node, graph: not _is_of_sizes(node.inputs[0], graph, 16)),
          "ONNX Runtime multiplies integers in float64 and saturates, and this product may overflow", "onnxruntime#28743"),
+    _row("drawn numbers", "RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
+         lambda node, graph: node.attributes.get("scale", 1) <= 0 or node.attributes.get("low", 0) > node.attributes.get("high", 1),
+         "ONNX Runtime ends the process on a {node.op_type} whose scale is not positive, or whose low is above its high",
+         kind="ends the process"),
+    _row("position in a sequence", "SequenceAt SequenceErase SequenceInsert",
+         lambda node, graph: any(size != 1 for size in find_shape(node, graph, 2 if node.op_type == "SequenceInsert" else 1) or ()),
+         "ONNX Runtime may end the process on a {node.op_type} whose position is not one number", kind="ends the process"),
     _row("aligned corners", "Resize", rounds_aligned_size,
          "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given",
          "resize_downsample_scales_linear_align_corners", versions="1.31"),

@@ -76,6 +76,14 @@ EXAMPLES: dict[str, Example] = {
         "13 g (int64[3] x) => (y) { y = ReduceProd(x) }",
         "13 g (float[n,m,3] x) => (y) { s = Shape(x) y = ReduceProd(s) }",
     ),
+    "drawn numbers": (
+        "13 g (float[2] x) => (y) { y = RandomNormalLike<scale = 0.0>(x) }",
+        "13 g (float[2] x) => (y) { y = RandomNormalLike(x) }",
+    ),
+    "position in a sequence": (
+        "13 g (float[2] x, int64[0] p) => (y) { s = SequenceConstruct(x, x) y = SequenceAt(s, p) }",
+        "13 g (float[2] x, int64 p) => (y) { s = SequenceConstruct(x, x) y = SequenceAt(s, p) }",
+    ),
     "aligned corners": (
         '13 g (float[1,1,5,4] x) => (y) <float[4] s = {1, 1, 1.5, 1}> { y = Resize<mode = "linear", '
         'coordinate_transformation_mode = "align_corners">(x, , s) }',

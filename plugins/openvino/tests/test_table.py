@@ -231,6 +231,18 @@ EXAMPLES: dict[str, Example] = {
         "g (float16[2,0] x) => (y) { y = GlobalLpPool (x) }",
         "g (float[2,3,4] x) => (y) { y = GlobalLpPool (x) }",
     ),
+    "prelu_slopes": (
+        "g (float[2,3] x, float[2] s) => (y) { y = PRelu (x, s) }",
+        "g (float[2,3] x, float[3] s) => (y) { y = PRelu (x, s) }",
+    ),
+    "top_k_of_fewer": (
+        "g (float[2,3] x) => (y, i) <int64[1] k = {4}> { y, i = TopK (x, k) }",
+        "g (float[2,3] x) => (y, i) <int64[1] k = {3}> { y, i = TopK (x, k) }",
+    ),
+    "unique_axis": (
+        "g (float[2,1] x) => (y) { y = Unique <axis = 2> (x) }",
+        "g (float[2,1] x) => (y) { y = Unique <axis = 1> (x) }",
+    ),
     "pool_of_unfit_window": (
         "g (float[1,1,4,4] x) => (float[1,1,N,M] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2], ceil_mode = 1> (x) }",
         "g (float[1,1,4,4] x) => (y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (x) }",
