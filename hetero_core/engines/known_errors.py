@@ -197,7 +197,6 @@ def rounds_aligned_size(node: Node, graph: Graph) -> bool:
 
 
 def _scales_are_whole(node: Node, graph: Graph) -> bool:
-    """Says whether the scales of a Resize are known and give every axis a whole size."""
     scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
     if scales is None:
         return False

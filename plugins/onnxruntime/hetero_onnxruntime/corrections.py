@@ -180,7 +180,6 @@ def _add_sum(corrector: _Corrector, node: Node, value: str) -> str:
 
 
 def _correct_float_sum(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-    """Adds many numbers up in float64."""
     if dtype_of_input(node, graph) != "float32":
         return False
     count = _count_reduced(node, graph)
@@ -208,7 +207,6 @@ def _correct_reduction(corrector: _Corrector, node: Node, graph: Graph) -> bool:
 
 
 def _count_reduced(node: Node, graph: Graph) -> int | None:
-    """Returns how many elements a reduction adds up to one; None if unknown."""
     shape, axes = find_shape(node, graph), find_reduced_axes(node, graph)
     sizes = None if shape is None or axes is None else [shape[axis] for axis in axes]
     if sizes is None or not all(isinstance(size, int) for size in sizes):
@@ -310,7 +308,6 @@ def has_int8(network: Network) -> bool:
 
 
 def _dequantizes_both(network: Network) -> bool:
-    """Says whether a network dequantizes both uint8 and int8."""
     dtypes = {
         dtype_of_input(node, graph)
         for graph in iterate_graphs(network)
@@ -339,7 +336,6 @@ def _shift_product(weight: int, point: int) -> Callable[[_Corrector, Node, Graph
 
 
 def _shift(corrector: _Corrector, name: str, graph: Graph) -> str:
-    """Returns the name of a value of int8 as uint8, more by 128."""
     constant = graph.initializers.get(name)
     if constant is not None:
         return corrector.constant(constant.array.view(np.uint8) ^ np.uint8(128))

@@ -254,13 +254,11 @@ def _own(value: Any) -> Any:
 
 
 def _count(spec: ValueSpec) -> int:
-    """Returns the bytes of a value of fixed size, -1 for an open size."""
     count = count_bytes(spec)
     return -1 if count is None else count
 
 
 def _bind(bind: Any, spec: ValueSpec, array: np.ndarray[Any, Any]) -> None:
-    """Hands an array's own memory to the engine."""
     assert spec.dtype is not None
     bind(spec.name, "cpu", 0, onnx_of_dtype(spec.dtype), array.shape, array.ctypes.data)
 

@@ -8,14 +8,20 @@ onnxruntime-openvino 1.24.1. WebGPU's provider: found with onnxruntime-ep-webgpu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache, partial
 
 import numpy as np
 
 from hetero_core.dtypes import FLOAT_DTYPES
-from hetero_core.engines.inspection import dtype_of_input, dtype_of_value, find_constant, find_shape, has_input
+from hetero_core.engines.inspection import (
+    dtype_of_input,
+    dtype_of_value,
+    find_constant,
+    find_shape,
+    has_input,
+    list_nearest_factors,
+)
 from hetero_core.engines.known_errors import (
     EMPTY_AXES,
     Condition,
@@ -88,13 +94,11 @@ def _may_train(node: Node, graph: Graph) -> bool:
 
 
 def _loses_statistics(node: Node, graph: Graph) -> bool:
-    """Says whether nothing reads the running mean or variance of a BatchNormalization that trains."""
     read = [name for name in node.outputs[1:3] if name in graph.index_of_consumers or name in graph.names_of_outputs]
     return bool(node.attributes.get("training_mode", 0)) and len(read) < 2
 
 
 def _has_no_depth(first: int, second: int) -> Condition:
-    """Returns a condition that holds if a product of matrices may be over an axis of length 0."""
 
     def condition(node: Node, graph: Graph) -> bool:
         return may_have_no_depth(node, graph, first, second)
@@ -120,7 +124,6 @@ def _is_of_sizes(value: str, graph: Graph, depth: int) -> bool:
 
 
 def _sums_many(node: Node, graph: Graph) -> bool:
-    """Says whether a norm is known to be of many elements."""
     shape = find_shape(node, graph)
     if not shape:
         return False
@@ -140,30 +143,17 @@ def _picks_other_pixels(node: Node, graph: Graph) -> bool:
     Resize-19.
     """
     coordinates = node.attributes.get("coordinate_transformation_mode", "half_pixel")
-    is_stretched = node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
-    if node.attributes.get("mode", "nearest") != "nearest" or coordinates not in _MODES or not is_stretched:
-        return False
     rounding = node.attributes.get("nearest_mode", "round_prefer_floor")
-    return any(_is_wrong(size, target, scale, coordinates, rounding) for size, target, scale in _iterate_axes(node, graph))
-
-
-def _iterate_axes(node: Node, graph: Graph) -> Iterator[tuple[int, int, float | None]]:
-    """Yields size, new size and scale (None without scales) of each axis with a new size that is no multiple of the size."""
-    shape = find_shape(node, graph)
-    if shape is None or len(node.inputs) < 3:
-        return
-    has_sizes = has_input(node, 3)
-    constant = graph.initializers.get(node.inputs[3 if has_sizes else 2])
-    if constant is None:
-        return
-    axes = node.attributes.get("axes", range(len(shape)))
-    for axis, number in zip(axes, constant.array.reshape(-1).tolist(), strict=False):
-        size = shape[axis]
-        if not isinstance(size, int) or not 0 < size <= _LARGEST:
-            continue
-        target = int(number) if has_sizes else math.floor(size * number)
-        if 0 < target <= _LARGEST and target % size:
-            yield size, target, None if has_sizes else float(number)
+    is_stretched = node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+    if coordinates not in _MODES or not is_stretched:
+        return False
+    for size, factor in zip(find_shape(node, graph) or (), list_nearest_factors(node, graph), strict=False):
+        if isinstance(size, int) and factor is not None and 0 < size <= _LARGEST:
+            target = math.floor(size * factor)
+            scale = None if has_input(node, 3) else float(factor)
+            if 0 < target <= _LARGEST and target % size and _is_wrong(size, target, scale, coordinates, rounding):
+                return True
+    return False
 
 
 @cache
@@ -279,6 +269,8 @@ ERRORS = (
          "attention_4d_diff_heads_mask4d_padded_kv", kind="fails", versions="1.31"),
     _row("batch statistics that nothing reads", "BatchNormalization", _loses_statistics,
          "ONNX Runtime normalizes by other statistics than the batch's if nothing reads the running mean and variance"),
+    _row("saturate", "Cast CastLike", lambda node, graph: node.attributes.get("saturate", 1) not in (0, 1),
+         "ONNX Runtime returns memory that it has not written from a {node.op_type} whose saturate is neither 0 nor 1"),
     _row("zero points of channels", "ConvInteger",
          both(reads(3), lambda node, graph: find_shape(node, graph, 3) not in ((), (1,))),
          "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number",

@@ -232,7 +232,6 @@ def refer(module: Any, constant: Initializer) -> Any:
 
 
 def _require_provider(session: Any, network: Network, provider: str) -> None:
-    """A session that was to run elsewhere and says that it runs on the CPU has fallen back."""
     providers = session.get_providers()
     if provider not in providers or (provider != CPU_PROVIDER and providers[0] != provider):
         raise LoadError(f"ONNX Runtime put network '{network.name}' on {', '.join(providers)}; expected {provider} alone")

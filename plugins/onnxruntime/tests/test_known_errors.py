@@ -34,6 +34,10 @@ EXAMPLES: dict[str, Example] = {
         "15 g (float[2,3] x, float[3] s) => (y) { y, m, v = BatchNormalization<training_mode = 1>(x, s, s, s, s) }",
         "15 g (float[2,3] x, float[3] s) => (y, m, v) { y, m, v = BatchNormalization<training_mode = 1>(x, s, s, s, s) }",
     ),
+    "saturate": (
+        "21 g (float[2] x) => (float8e4m3fn[2] y) { y = Cast<to = 17, saturate = 2>(x) }",
+        "21 g (float[2] x) => (float8e4m3fn[2] y) { y = Cast<to = 17, saturate = 0>(x) }",
+    ),
     "zero points of channels": (
         "13 g (uint8[1,2,5,5] x, uint8[3,2,3,3] w, uint8 a, uint8[3] z) => (y) { y = ConvInteger(x, w, a, z) }",
         "13 g (uint8[1,2,5,5] x, uint8[3,2,3,3] w, uint8 a, uint8 z) => (y) { y = ConvInteger(x, w, a, z) }",

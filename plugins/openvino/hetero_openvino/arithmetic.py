@@ -220,7 +220,6 @@ def find_magnitudes(network: Network, limits: Mapping[str, int]) -> dict[str, Ma
 
 
 def _fit(dtype: str) -> Magnitude | None:
-    """Returns the magnitude of an integer type, at most that of 32 bits."""
     if dtype == "bool":
         return Magnitude(1)
     if "int" not in dtype:
@@ -230,7 +229,6 @@ def _fit(dtype: str) -> Magnitude | None:
 
 
 def _changes_sign(node: Node, graph: Graph) -> bool:
-    """Says whether a result may be negative though its type is unsigned."""
     is_cast = node.op_type in ("Cast", "CastLike")
     return node.op_type in ("BitwiseNot", "Neg", "Sub") or (is_cast and str(dtype_of_input(node, graph)).startswith("int"))
 
@@ -290,7 +288,6 @@ def _bound_exactly(node: Node, value: str, network: Network, magnitudes: Mapping
 
 
 def _grow(node: Node, graph: Graph, operands: list[float], dtype: str | None) -> float:
-    """Returns the largest absolute value that an operator makes of operands with these."""
     if node.op_type in _ADDING:
         return sum(operands)
     if node.op_type == "Mul":

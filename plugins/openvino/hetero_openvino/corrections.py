@@ -158,7 +158,6 @@ def _read_axes(operation: Any) -> list[int]:
 
 
 def _find_axes(operation: Any) -> list[int] | None:
-    """Returns the axes of a reduction counted from the first, sorted; None if they or the rank come with the run."""
     rank = operation.input_value(0).get_partial_shape().rank
     if operation.input_value(1).get_node().get_type_name() != "Constant" or rank.is_dynamic:
         return None

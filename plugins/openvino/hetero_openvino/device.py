@@ -175,16 +175,11 @@ class OpenvinoDevice(EngineDevice):
         )
 
 
-def _choose_precision(config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the engine's properties for the precision of float32."""
-    if config[PRECISION_KEY] is not None:
-        return {PRECISION_KEY: config[PRECISION_KEY]}
-    return {PRECISION_KEY: "f32"} if config[MODE_KEY] == "ACCURACY" else {MODE_KEY: "PERFORMANCE"}
-
-
 def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """Returns the engine's properties of a complete configuration."""
     streams = config[STREAMS_KEY]
+    precision = {PRECISION_KEY: "f32"} if config[MODE_KEY] == "ACCURACY" else {MODE_KEY: "PERFORMANCE"}
+    if config[PRECISION_KEY] is not None:
+        precision = {PRECISION_KEY: config[PRECISION_KEY]}
     # OpenVINO 2026.4: a group of fused elementwise operations that has outputs of several shapes is wrong in some loads of ten.
     unfused = {"SNIPPETS_MODE": "DISABLE"} if device == "CPU" else {}
     # By default it quantizes the other operand of dequantized weights to 8 bits, in groups of 32 elements.
@@ -192,7 +187,7 @@ def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:
     return {
         **unfused,
         **(exact if device.startswith(("CPU", "GPU")) else {}),
-        **_choose_precision(config),
+        **precision,
         "PERF_COUNT": "YES" if config["PERF_COUNT"] else "NO",
         # Our key counts the threads of a run, the engine's key the threads of all streams.
         THREADS_KEY: config[THREADS_KEY] * streams,

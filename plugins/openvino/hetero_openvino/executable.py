@@ -214,7 +214,6 @@ class OpenvinoExecutable(Executable):
             return self._measured
 
     def _take_lane(self, inputs: tuple[Any, ...]) -> EngineRequest:
-        """Returns a request that nobody uses, its small inputs written. Raises: ClosedError."""
         try:
             lane = self._lanes.pop()
         except IndexError:
@@ -282,7 +281,6 @@ class OpenvinoExecutable(Executable):
 
 
 def _find_static_shape(port: Any) -> tuple[int, ...] | None:
-    """Returns the output shape, which is the same in every run; None if it depends on the run."""
     return None if port.get_partial_shape().is_dynamic else tuple(port.get_shape())
 
 

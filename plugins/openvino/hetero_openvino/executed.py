@@ -98,7 +98,6 @@ def _find_nodes(information: Mapping[str, str], network: Network) -> list[Node]:
 
 
 def _name_outputs(layers: Iterable[Any], network: Network) -> dict[Port, str]:
-    """Returns the ports that the outputs of the network are read from."""
     names: dict[Port, str] = {}
     for layer in layers:
         value = layer.get_friendly_name().partition("/sink_port_")[0]

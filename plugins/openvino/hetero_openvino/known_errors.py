@@ -23,6 +23,7 @@ from hetero_core.engines.inspection import (
     find_reduced_axes,
     find_shape,
     has_input,
+    list_nearest_factors,
     walk_producers,
 )
 from hetero_core.engines.known_errors import (
@@ -104,7 +105,6 @@ def _is_long_when_compiled(node: Node, graph: Graph) -> bool:
 
 
 def _may_not_run(node: Node, graph: Graph) -> bool:
-    """Says whether a Loop may end before its first iteration."""
     for position, least in ((0, 1), (1, True)):
         if has_input(node, position):
             value = find_constant(node.inputs[position], graph)
@@ -128,7 +128,6 @@ def _forgets_sizes(node: Node, graph: Graph) -> bool:
 
 
 def _find_depth(node: Node, graph: Graph) -> int | str | None:
-    """Returns the size that a product of matrices sums over."""
     shape = find_shape(node, graph)
     if not shape:
         return None
@@ -374,31 +373,8 @@ def _sums_lone_label(node: Node, graph: Graph) -> bool:
     )
 
 
-def _list_nearest_factors(node: Node, graph: Graph) -> list[Fraction | None]:
-    """Returns new size / old size of each axis of a Resize to the nearest pixel, None if unknown; an empty list for other modes."""
-    if node.attributes.get("mode", "nearest") not in ("nearest", b"nearest"):
-        return []
-    before, result = find_shape(node, graph), graph.type_of(node.outputs[0])
-    if before is None:
-        return [None]
-    position = 2 if node.op_type == "Resize" and node.since_version != 10 else 1
-    scales = find_constant(node.inputs[position], graph) if has_input(node, position) else None
-    if "scales" in node.attributes:
-        scales = np.array(node.attributes["scales"])
-    if scales is not None and scales.size:
-        factors: list[Fraction | None] = [Fraction(1)] * len(before)
-        for axis, scale in zip(node.attributes.get("axes") or range(len(before)), scales.tolist(), strict=False):
-            factors[axis] = Fraction(float(np.float32(scale))) if np.isfinite(scale) and scale > 0 else None
-        return factors
-    after = result.shape if isinstance(result, TensorType) and has_input(node, 3) else None
-    return [
-        Fraction(new, old) if isinstance(old, int) and isinstance(new, int) and old > 0 else None
-        for old, new in zip(before, after or (None,) * len(before), strict=True)
-    ]
-
-
 def _may_miss_pixels(node: Node, graph: Graph) -> bool:
-    factors = _list_nearest_factors(node, graph)
+    factors = list_nearest_factors(node, graph)
     is_old = node.op_type == "Upsample" or node.since_version == 10
     coordinates = node.attributes.get("coordinate_transformation_mode", "asymmetric" if is_old else "half_pixel")
     is_aligned = coordinates not in ("asymmetric", "half_pixel", "pytorch_half_pixel")
@@ -406,7 +382,6 @@ def _may_miss_pixels(node: Node, graph: Graph) -> bool:
 
 
 def _is_plain(factor: Fraction) -> bool:
-    """Says whether a factor is a whole number, or 1 / a power of two."""
     return factor.denominator == 1 or (factor.numerator == 1 and not factor.denominator & (factor.denominator - 1))
 
 
@@ -642,8 +617,9 @@ ROWS = (
     _row("cast_twice", "Cast CastLike", _loses_rounding,
          "OpenVINO does not round what is cast to float16, as it computes float16 in float32 within a network"),
     _row("dft_onesided", "DFT", differs("onesided", 0), "OpenVINO shapes one-sided transforms wrongly", "dft_rfft"),
-    _row("dft_axis", "DFT", both(reads(2), lambda node, graph: node.since_version >= 20), "OpenVINO ignores the axis of DFT",
-         "dft_axis"),
+    _row("dft_axis", "DFT",
+         lambda node, graph: node.since_version >= 20 and (has_input(node, 2) or len(find_shape(node, graph) or ()) != 3),
+         "OpenVINO ignores the axis of DFT", "dft_axis"),
     _row("recurrent_layout", " ".join(RECURRENT), differs("layout", 0), "OpenVINO ignores the layout of {node.op_type}",
          "gru_batchwise"),
     _row("lstm_peepholes", "LSTM", reads(7), "OpenVINO ignores the peepholes of LSTM", "lstm_with_peepholes"),
@@ -682,6 +658,8 @@ ROWS = (
          "resize_downsample_scales_cubic_align_corners"),
     _row("roialign_max", "RoiAlign", differs("mode", "avg"),
          "OpenVINO's RoiAlign of mode max interpolates after it takes the maximum", "roialign_mode_max"),
+    _row("roialign_coordinates", "RoiAlign", is_open(1, slice(1, 2)),
+         "OpenVINO fails to load RoiAlign with boxes of an open number of coordinates", kind="fails"),
     _row("softmax_11", "Softmax", both(flattens_axes, lambda node, graph: node.since_version == 11),
          "OpenVINO computes Softmax-11 along one axis; the standard flattens all from that axis on"),
     _row("spacetodepth_crd", "SpaceToDepth", differs("mode", "DCR"), "OpenVINO ignores the mode of SpaceToDepth",

@@ -96,7 +96,6 @@ class OpenvinoProber:
 
 
 def _group_results(model: Any) -> dict[int, dict[str, Any]]:
-    """Returns the results of each network by the names of its outputs."""
     grouped: dict[int, dict[str, Any]] = {}
     for output in model.outputs:
         for name in output.get_names():
