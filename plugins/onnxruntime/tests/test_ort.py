@@ -1,4 +1,4 @@
-"""ORT: what it takes and refuses, arrays of every kind, blobs, profiles, and one graph with devices in Python."""
+"""ORT: queries, arrays of every kind, blobs, profiles, and a graph split between ORT and devices in Python."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_log_sum_exp_of_floats_and_places_of_vectors_are_taken(core: Core, read:
 
 @pytest.mark.parametrize("operator", ["Cast <to = 12, saturate = 2> (x)", "CastLike <saturate = 2147483648> (x, z)"])
 def test_cast_whose_saturate_the_standard_does_not_have_is_refused(core: Core, read: Read, operator: str) -> None:
-    """The engine leaves the result unwritten, so that nothing can be said of what it would be."""
+    """The engine leaves the result unwritten, so that it may hold anything."""
     network = read(f"g (float[1] x, uint32[1] z) => (uint32[1] y, uint32[1] n) {{ n = Identity (z) y = {operator} }}", 21)
     (reason,) = core.query_network(network, "ORT").refused.values()
     assert "returns memory that it has not written from a Cast" in reason
@@ -117,7 +117,7 @@ def test_versions_that_mean_the_same_are_stamped_into_an_opset_of_the_engine(cor
 
 
 def test_operator_that_changed_its_meaning_after_the_newest_opset_is_refused(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Which opset is the newest depends on the engine's version; this is a lower one, as older versions have.
+    # Which opset is the newest depends on the engine's version; this opset is lower, as that of older versions.
     monkeypatch.setattr(OrtEngine, "newest_opset", lambda _, domain: 26 if domain == "" else 0)
     model = onnx.parser.parse_model(
         '<ir_version: 11, opset_import: ["": 28]> g (uint8[2] x, uint8[2] s) => (uint8[2] y, uint8[2] z) '
@@ -173,7 +173,7 @@ def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: 
 
 
 def test_arrays_that_change_places_between_runs_of_a_request_are_read_and_written_where_they_are(core: Core, read: Read) -> None:
-    """A request keeps what it has bound: arrays of more than 16 KiB, in and out, the same, new, and of another request."""
+    """A request keeps its bindings: arrays of more than 16 KiB, in and out, the same, new, and of another request."""
     loaded = core.load_network(
         read("g (float[5000] x, float[5000] z) => (float[5000] y, float[5000] w) { y = Sub(x, z) w = Neg(x) }"), "ORT"
     )
@@ -342,7 +342,7 @@ for round in range(30):
     request.start_async(X)
     request.wait()
     if sys.argv[1] == "closed":
-        # Who still holds what is closed keeps no thread of the engine.
+        # A reference to a closed network keeps no thread of the engine.
         held.append((loaded, request))
         loaded.close()
     del loaded, request
@@ -356,7 +356,7 @@ print(counts[4], counts[-1])
 def test_threads_go_with_the_network_whoever_holds_it(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", THREADS, end], capture_output=True, text=True, timeout=900, check=True)
     few, many = map(int, ended.stdout.split())
-    # A thread that was told to end may not have ended yet; one for each network would be 25 more.
+    # A thread that was told to end may not have ended yet; a thread for each network would be 25 more.
     assert many - few < 5
 
 

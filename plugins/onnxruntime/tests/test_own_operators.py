@@ -1,4 +1,4 @@
-"""ORT and the operators that ONNX Runtime adds to ONNX: opsets that onnx does not know, and what cannot run here."""
+"""ORT and the operators that ONNX Runtime adds to ONNX: opsets that onnx does not know, and operators without a kernel."""
 
 from __future__ import annotations
 

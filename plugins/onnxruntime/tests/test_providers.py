@@ -1,4 +1,4 @@
-"""ORT with a second execution provider: what it refuses that the engine's own takes.
+"""ORT with a second execution provider, which refuses nodes that the CPU provider takes.
 
 The provider here stands in for one of hardware, and takes what the engine's own does: what is refused, the plugin refuses by itself.
 """
@@ -28,7 +28,7 @@ SECOND = "OpenVINOExecutionProvider"
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> OrtDevice:
-    """A device whose engine says that it has a second provider; what is asked of that one, the CPU provider answers."""
+    """A device of an engine with a pretended second provider; the CPU provider answers for it."""
     engine = OrtEngine(onnxruntime, {"onnxruntime": onnxruntime.__version__})
     monkeypatch.setitem(vars(engine), "_fault_of_provider", {SECOND: None})
     monkeypatch.setattr(probing, "make_options", lambda module, provider, **more: make_options(module, CPU_PROVIDER, **more))

@@ -32,7 +32,7 @@ def test_dequantized_numbers_are_turned(opset: int, dtype: str) -> None:
 @pytest.mark.parametrize("opset", [13, 18, 21])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
 def test_dequantized_numbers_without_a_zero_point_are_moved(opset: int, dtype: str, move: str) -> None:
-    """The engine moves the pair, too, and has a QuantizeLinear to uint8 before it where no zero point says otherwise."""
+    """The engine moves the pair, too, with a QuantizeLinear to uint8 before it unless a zero point has another type."""
     text = f'<ir_version: 8, opset_import: ["": {opset}]> moved ({dtype}[2,3] x) => (float[3,2] y)'
     text += f" <float s = {{0.5}}, int64[2] turned = {{3, 2}}> {{ a = DequantizeLinear (x, s) y = {move} }}"
     numbers = np.array([[100, 2, 3], [4, 5, 120]]) if dtype == "uint8" else np.array([[-100, 2, -3], [4, 70000, -6]])

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from hetero_core import Core
 
 DOMAIN = "com.microsoft.nchwc"
-# Filters: three and many inputs, one for each channel, groups, channels that do not fill a block; sums and activations of convolutions.
+# Filters: three and many inputs, depthwise, groups, channels that do not fill a block; sums and activations of convolutions.
 TEXT = """<ir_version: 8, opset_import: ["": %d]> g (float[N,3,H,W] x) => (float[N,A,B,32] y, float[N,C,1,1] p, float[N,20,D,E] r) {
     a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w0, b0)
     b = Relu (a)
@@ -67,7 +67,7 @@ def build(text: str) -> onnx.ModelProto:
 
 
 def save(model: onnx.ModelProto, path: Path) -> set[str]:
-    """Saves what ONNX Runtime makes of a model; returns its operators of blocked channels."""
+    """Saves ONNX Runtime's optimized model; returns its operators of blocked channels."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath, options.log_severity_level = str(path), 4
     onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""OPENVINO: what the engine loses or misreads and the plugin puts right, or refuses where it cannot, each with its smallest graph."""
+"""OPENVINO: operations that the engine loses or misreads are put right or refused, each with its smallest graph."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_one_channel_is_repeated_where_channels_are_last(core: Core, read: Read,
 def test_reduction_behind_an_inserted_size_reduces_its_own_axis(
     core: Core, read: Read, operator: str, place: int, axis: int, keeps: int, before: str
 ) -> None:
-    # Both sizes are 4: an axis that is taken for another one shows in the values alone.
+    # Both sizes are 4, so that a wrong axis shows in the values alone.
     x = draw(4, 4)
     inserted = np.expand_dims(x, place)
     constants = (

@@ -1,4 +1,4 @@
-"""Nodes that a fuzzer made, on which the engine ends the process or returns what it has not written: refused, and their like taken."""
+"""Fuzzed nodes at which the engine ends the process or returns unwritten memory are refused; similar nodes are taken."""
 
 from __future__ import annotations
 

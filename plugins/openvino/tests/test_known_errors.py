@@ -1,4 +1,4 @@
-"""What OPENVINO refuses or puts right because the engine is wrong: by name, no more than that, and only as long as the engine is wrong."""
+"""Nodes that OPENVINO refuses or puts right: the reason, the neighbours that are taken, and the engine, which is still wrong."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def find_case(name: str) -> BackendCase:
 
 
 def find_mismatch(core: Core, case: BackendCase) -> str | None:
-    """Returns where OPENVINO leaves what the standard expects of a case; the core notices by itself where another shape is proved."""
+    """Returns the first difference between OPENVINO and the expected outputs of a case, wrong shapes included."""
     loaded = core.load_network(case.model, "OPENVINO")
     inputs, expected = case.runs[0]
     try:

@@ -210,7 +210,7 @@ def test_profile_names_the_nodes_of_the_model_and_of_what_is_fused(core: Core, r
 
 
 def test_times_of_a_short_run_behind_a_long_one_are_its_own(core: Core, read: Read) -> None:
-    # The engine tells means over all runs so far, in which the long one outweighs the short ones.
+    # The engine tells means over all runs so far, in which the long run outweighs the short runs.
     network = read("g (float[N,256] x, float[256,256] w) => (float[N,256] y) { y = MatMul(x, w) }")
     request = core.load_network(network, "OPENVINO", {"PERF_COUNT": True}).create_infer_request()
     w = np.ones((256, 256), np.float32)
@@ -344,7 +344,7 @@ def test_logits_of_squeezenet_of_the_suite_are_right(core: Core) -> None:
 
 
 def test_elementwise_operations_with_outputs_of_several_shapes_are_right_in_every_load(core: Core, read: Read) -> None:
-    """OpenVINO 2026.4 fuses them, and the group is wrong in some loads of ten, by where arrays happen to lie in memory."""
+    """OpenVINO 2026.4 fuses them, and the group is wrong in some loads of ten, depending on the addresses of the arrays."""
     network = read(
         "g (float[4,6] b, float[2,3,4,6] q) => (float[4,6] c, float[2,3,4,6] s, float[4,1] m) "
         "{ i = Identity(b) c = Cast <to = 1> (i) d = Cast <to = 1> (q) a = Add(d, c) s = Softmax(a) m = ReduceMax <axes = [1]> (c) }"

@@ -1,4 +1,4 @@
-"""OPENVINO: on which thread a run is, and where arrays that come again are read and written."""
+"""OPENVINO: the thread of a run, and the memory of repeated arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ resource = pytest.importorskip("resource", reason="counts the waits of a thread 
 
 Read = Callable[..., Network]
 LARGE = 5000
-"""Elements of float32 that are beyond what is copied."""
+"""Elements of float32, too many to be copied."""
 
 
 def _load(core: Core, read: Read, size: int, **config: Any) -> Any:
@@ -51,7 +51,7 @@ def test_run_of_another_thread_than_the_main_one_is_the_engines(core: Core, read
             loaded.infer(x)
         return int(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
 
-    # One wait or two for each run on a quiet machine. On a busy one the engine's thread is often done before this one waits; a run on the
+    # One wait or two for each run on a quiet machine. On a busy machine the engine's thread is often done before this thread waits; a run on the
     # caller's own thread never waits, but for a lock now and then.
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(count_waits).result() > 25
@@ -136,7 +136,7 @@ for round in range(30):
     request.start_async(X)
     request.wait()
     if sys.argv[1] == "closed":
-        # Who still holds what is closed keeps no thread of the engine.
+        # A reference to a closed network keeps no thread of the engine.
         held.append((loaded, request))
         loaded.close()
     del loaded, request
@@ -150,5 +150,5 @@ print(counts[4], counts[-1])
 def test_threads_go_with_the_network_whoever_holds_it(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", THREADS, end], capture_output=True, text=True, timeout=900, check=True)
     few, many = map(int, ended.stdout.split())
-    # A thread that was told to end may not have ended yet; one for each network would be 25 more.
+    # A thread that was told to end may not have ended yet; a thread for each network would be 25 more.
     assert many - few < 5

@@ -1,4 +1,4 @@
-"""Recurrent nodes whose turned input is read elsewhere: refused where the engine is wrong, and right where they are taken."""
+"""Recurrent nodes with a second reader of their turned input are refused; similar nodes are taken and right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes, iterations, pixels and 8-bit products: what is refused, what is taken, and what is put right, each with its smallest network."""
+"""The rows of known errors: each refuses its example and takes its neighbour; corrections are right."""
 
 from __future__ import annotations
 
