@@ -136,10 +136,10 @@ def _correct_division(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     if not may_divide_least(node, graph) or dtype is None:
         return False
     dividend, divisor = node.inputs
-    minus_one, two, one = (corrector.constant(np.array(value, dtype)) for value in (-1, 2, 1))
+    minus_one, two, unit = (corrector.constant(np.array(value, dtype)) for value in (-1, 2, 1))
     is_minus_one = corrector.add("Cast", corrector.add("Equal", divisor, minus_one), to=onnx_of_dtype(dtype))
     twice = corrector.add("Mul", is_minus_one, two)
-    sign = corrector.add("Sub", one, twice)
+    sign = corrector.add("Sub", unit, twice)
     return corrector.keep(node, inputs=(corrector.add("Mul", dividend, sign), corrector.add("Add", divisor, twice)))
 
 

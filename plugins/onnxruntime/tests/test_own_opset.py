@@ -19,7 +19,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("operator", TEXTS)
-def test_operator_without_a_kernel_in_newer_opsets_is_taken_in_the_models_own(operator: str) -> None:
+def test_operator_is_taken_in_the_models_own_opset(operator: str) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {TEXTS[operator]}')
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     inputs = {

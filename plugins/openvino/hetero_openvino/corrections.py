@@ -209,8 +209,8 @@ def _pad_empty(opset: Any, operation: Any) -> None:
         state = operation.input_value(index)
         if state.get_node().get_type_name() != "Broadcast":
             operation.input(index).replace_source_output(opset.pad(state, nothing, rows, "constant", 0.0).output(0))
-    zero, one, first = (opset.constant(value, np.int64) for value in ([0], [1], [0]))
-    is_still = opset.equal(length, zero)
+    zeros, ones, rows_axis = (opset.constant(value, np.int64) for value in ([0], [1], [0]))
+    is_still = opset.equal(length, zeros)
     for index in (0, *states):
         output = operation.output(index)
         readers = list(output.get_target_inputs())
@@ -221,7 +221,7 @@ def _pad_empty(opset: Any, operation: Any) -> None:
             )
         else:
             last = opset.select(is_still, operation.input_value(index), output)
-            cut = opset.slice(last, zero, batch, one, first)
+            cut = opset.slice(last, zeros, batch, ones, rows_axis)
         cut.set_friendly_name(f"{operation.get_friendly_name()}/{index}")
         for reader in readers:
             reader.replace_source_output(cut.output(0))

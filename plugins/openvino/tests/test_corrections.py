@@ -159,7 +159,7 @@ def test_windows_that_end_within_the_padding_are_taken(core: Core, read: Read) -
     np.testing.assert_allclose(run(core, network, x=x), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_product_over_no_elements_of_an_open_length_is_an_error_of_the_run(core: Core, read: Read) -> None:
+def test_product_over_an_empty_axis_is_an_error_of_the_run(core: Core, read: Read) -> None:
     network = read("g (float[N,K] x, float[K,3] w, float[3] b) => (float[N,3] y) { y = Gemm (x, w, b) }")
     loaded = core.load_network(network, "OPENVINO")
     x, w, b = draw(2, 4), draw(4, 3), draw(3)
