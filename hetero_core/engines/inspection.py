@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.initializers import Initializer
@@ -92,3 +95,26 @@ def find_reduced_axes(node: Node, graph: Graph) -> list[int] | None:
     if not axes:
         axes = () if node.attributes.get("noop_with_empty_axes", 0) else range(len(shape))
     return sorted({axis % len(shape) for axis in axes}) if shape else []
+
+
+def list_nearest_factors(node: Node, graph: Graph) -> list[Fraction | None]:
+    """Returns new size / old size of each axis of a Resize to the nearest pixel, None if unknown; an empty list for other modes."""
+    if node.attributes.get("mode", "nearest") not in ("nearest", b"nearest"):
+        return []
+    before, result = find_shape(node, graph), graph.type_of(node.outputs[0])
+    if before is None:
+        return [None]
+    position = 2 if node.op_type == "Resize" and node.since_version != 10 else 1
+    scales = find_constant(node.inputs[position], graph) if has_input(node, position) else None
+    if "scales" in node.attributes:
+        scales = np.array(node.attributes["scales"])
+    if scales is not None and scales.size:
+        factors: list[Fraction | None] = [Fraction(1)] * len(before)
+        for axis, scale in zip(node.attributes.get("axes") or range(len(before)), scales.tolist(), strict=False):
+            factors[axis] = Fraction(float(np.float32(scale))) if np.isfinite(scale) and scale > 0 else None
+        return factors
+    after = result.shape if isinstance(result, TensorType) and has_input(node, 3) else None
+    return [
+        Fraction(new, old) if isinstance(old, int) and isinstance(new, int) and old > 0 else None
+        for old, new in zip(before, after or (None,) * len(before), strict=True)
+    ]

@@ -145,7 +145,7 @@ def computes_input(*positions: int) -> Condition:
 
 
 def has_dtype(*dtypes: str | None) -> Condition:
-    """Returns the condition that the first input has one of these element types; None stands for an unknown one."""
+    """Returns the condition that the first input has one of these element types; None stands for an unknown type."""
     return lambda node, graph: dtype_of_input(node, graph) in dtypes
 
 
@@ -197,7 +197,6 @@ def rounds_aligned_size(node: Node, graph: Graph) -> bool:
 
 
 def _scales_are_whole(node: Node, graph: Graph) -> bool:
-    """Says whether the scales of a Resize are known and give every axis a whole size."""
     scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
     if scales is None:
         return False

@@ -103,7 +103,6 @@ def list_element_types(value_type: ValueType) -> tuple[str | None, ...]:
 
 
 def _open_weights(network: Network) -> Network:
-    """Returns the network with its large constants as inputs."""
     large = {name: constant for name, constant in network.initializers.items() if constant.nbytes > LARGEST_CONSTANT}
     if not large:
         return network

@@ -38,23 +38,21 @@ def choose_stamps(network: Network, newest_of_domain: Mapping[str, int]) -> Stam
         for inner in _iterate_nodes(node):
             low, high = _range_of_node(inner, newest_of_domain)
             counter = votes.setdefault(inner.domain, Counter())
-            for opset in _candidates(inner.domain, low, high, newest_of_domain):
-                counter[opset] += 1
+            # For a domain unknown to onnx, the engine's opsets are found by probing.
+            counter.update(range(low, min(high, newest_of_domain.get(inner.domain, 0) or high) + 1))
     # The counter is empty if no node of the domain fits any opset of the engine; all its nodes are refused below.
-    chosen = {
-        domain: _pick(counter, network.opsets.get(domain, 1)) if counter else newest_of_domain.get(domain, 1)
-        for domain, counter in votes.items()
-    }
+    chosen = {}
+    for domain, votes_of_opset in votes.items():
+        own, newest = network.opsets.get(domain, 1), newest_of_domain.get(domain, 1)
+        chosen[domain] = max(votes_of_opset.items(), key=lambda vote: (vote[1], -abs(vote[0] - own), vote[0]), default=(newest, 0))[
+            0
+        ]
     refusals = {}
     for node in network.nodes:
         reason = next(filter(None, (_describe_misfit(inner, chosen, newest_of_domain) for inner in _iterate_nodes(node))), None)
         if reason is not None:
             refusals[node.name] = reason
     return Stamps(MappingProxyType(chosen), MappingProxyType(refusals))
-
-
-def _pick(votes: Counter[int], own: int) -> int:
-    return max(votes, key=lambda opset: (votes[opset], -abs(opset - own), opset))
 
 
 def apply_stamps(network: Network, stamps: Stamps, newest_ir_version: int) -> Network:
@@ -107,11 +105,6 @@ def _range_without_schema(node: Node, newest_of_domain: Mapping[str, int]) -> tu
     return (1, min(newest, last)) if node.opset <= last else (node.opset, node.opset)
 
 
-def _candidates(domain: str, low: int, high: int, newest_of_domain: Mapping[str, int]) -> range:
-    # For a domain unknown to onnx, the engine's opsets are found by probing.
-    return range(low, min(high, newest_of_domain.get(domain, 0) or high) + 1)
-
-
 def _describe_misfit(node: Node, chosen: Mapping[str, int], newest_of_domain: Mapping[str, int]) -> str | None:
     low, high = _range_of_node(node, newest_of_domain)
     if low > high:
@@ -127,7 +120,6 @@ def _describe_misfit(node: Node, chosen: Mapping[str, int], newest_of_domain: Ma
 
 @cache
 def _span_of_meaning(domain: str, op_type: str, since_version: int) -> tuple[int, int]:
-    """Returns the lowest and the highest opset in which an operator has the meaning of this version."""
     meanings = _meanings_of_operator().get((domain, op_type), {})
     versions = sorted(meanings)
     if since_version not in meanings:

@@ -43,8 +43,8 @@ def store_session(engine: OrtEngine, stamped: Network, settings: Settings) -> Ma
 
 
 def restore_session(engine: OrtEngine, stored: Mapping[str, memoryview], settings: Settings) -> Loaded:
-    """Returns a session of an optimized model. Raises: what the engine raises."""
-    import onnx  # heavy, and loaded already where there is a network
+    """Returns a session of an optimized model. Raises: any error of the engine."""
+    import onnx  # heavy, and loaded already with the network
 
     model = onnx.load_model_from_string(bytes(stored[MODEL]))
     values, arrays = {}, []
@@ -72,7 +72,7 @@ def restore_session(engine: OrtEngine, stored: Mapping[str, memoryview], setting
 
 def list_optimized(engine: OrtEngine, stamped: Network, settings: Settings, network: Network) -> tuple[ExecutedNode, ...]:
     """Returns the nodes in order. A fused kernel stands for the node of its name and for the nodes that make its outputs; costs a load."""
-    import onnx  # heavy, and loaded already where there is a network
+    import onnx  # heavy, and loaded already with the network
 
     model = onnx.load_model_from_string(store_session(engine, stamped, settings)[MODEL])
     constants = {tensor.name for tensor in model.graph.initializer}

@@ -1,8 +1,7 @@
-"""Networks put right for ONNX Runtime's CPU provider: nodes that it computes wrongly, or at which it ends the process, are replaced by
-others that it computes rightly.
+"""Networks put right for ONNX Runtime's CPU provider: nodes that it computes wrongly, or at which it ends the process, are replaced.
 
-A correction costs little beside the node that it replaces, and answers what a query cannot know: values and sizes of the run. Faults
-without a correction are refused by the table in `known_errors`. Seen with ONNX Runtime 1.32.
+A correction costs little beside the node that it replaces, and holds for values and sizes that come with the run. Faults without a
+correction are refused by the table in `known_errors`. Seen with ONNX Runtime 1.32.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def correct_network(network: Network, *, saturates: bool, widens: bool = False) 
 
 
 def has_open_sum(graph: Graph) -> bool:
-    """Says whether a graph, or a body in it, adds up float32 along axes whose size only a run tells."""
+    """Says whether a graph, or a body in it, adds up float32 along axes of open size."""
     return any(
         (
             node.op_type in _SUMS
@@ -82,14 +81,14 @@ class _Corrector:
             if correction is None or not correction(self, corrected, around):
                 nodes.append(corrected)
         self._nodes, self._constants = above
-        if len(nodes) == len(graph.nodes) and all(one is other for one, other in zip(nodes, graph.nodes, strict=True)):
+        if len(nodes) == len(graph.nodes) and all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
             return graph
         initializers = MappingProxyType({**graph.initializers, **constants})
         types = MappingProxyType({**graph.types, **{name: constant.type for name, constant in constants.items()}})
         return replace(graph, nodes=tuple(nodes), initializers=initializers, types=types)
 
     def add(self, op_type: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """Appends a node of one output and returns the output's name."""
+        """Appends a node with a single output and returns the output's name."""
         name = self.name_value(op_type) if output is None else output
         self._nodes.append(
             Node(self.name_value("node"), op_type, inputs, (name,), opset=self.opset, attributes=MappingProxyType(attributes))
@@ -102,7 +101,7 @@ class _Corrector:
         return True
 
     def build_branch(self, name: str, dtype: str, build: Callable[[], list[str]]) -> Graph:
-        """Returns a graph of the nodes and constants that `build` adds; it returns the names of the outputs, all of one type."""
+        """Returns a graph of the nodes and constants that `build` adds; `build` returns the names of the outputs, which share a type."""
         above = self._nodes, self._constants
         nodes, constants = self._nodes, self._constants = list[Node](), dict[str, Initializer]()
         outputs = tuple(ValueSpec(value, TensorType(dtype, None)) for value in build())
@@ -117,7 +116,7 @@ class _Corrector:
         return name
 
     def name_value(self, stem: str) -> str:
-        """Returns a name that no other value or node has."""
+        """Returns an unused name."""
         self._count += 1
         return f"hetero/corrected/{stem}_{self._count}"
 
@@ -137,10 +136,10 @@ def _correct_division(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     if not may_divide_least(node, graph) or dtype is None:
         return False
     dividend, divisor = node.inputs
-    minus_one, two, one = (corrector.constant(np.array(value, dtype)) for value in (-1, 2, 1))
+    minus_one, two, unit = (corrector.constant(np.array(value, dtype)) for value in (-1, 2, 1))
     is_minus_one = corrector.add("Cast", corrector.add("Equal", divisor, minus_one), to=onnx_of_dtype(dtype))
     twice = corrector.add("Mul", is_minus_one, two)
-    sign = corrector.add("Sub", one, twice)
+    sign = corrector.add("Sub", unit, twice)
     return corrector.keep(node, inputs=(corrector.add("Mul", dividend, sign), corrector.add("Add", divisor, twice)))
 
 
@@ -172,7 +171,7 @@ def _correct_integer_sum(corrector: _Corrector, node: Node, graph: Graph) -> boo
 
 
 def _add_sum(corrector: _Corrector, node: Node, value: str) -> str:
-    """Appends a ReduceSum over the axes of another reduction; the axes are an input from opset 13 on, of the others from 18 on."""
+    """Appends a ReduceSum over the axes of a reduction. Axes are an input of ReduceSum from opset 13 on, of every reduction from 18 on."""
     attributes = dict(node.attributes)
     axes = node.inputs[1:]
     if "axes" in attributes and corrector.opset >= 13:
@@ -181,7 +180,6 @@ def _add_sum(corrector: _Corrector, node: Node, value: str) -> str:
 
 
 def _correct_float_sum(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-    """Adds many numbers up in float64."""
     if dtype_of_input(node, graph) != "float32":
         return False
     count = _count_reduced(node, graph)
@@ -209,7 +207,6 @@ def _correct_reduction(corrector: _Corrector, node: Node, graph: Graph) -> bool:
 
 
 def _count_reduced(node: Node, graph: Graph) -> int | None:
-    """Returns how many elements a reduction adds up to one; None if that is not known."""
     shape, axes = find_shape(node, graph), find_reduced_axes(node, graph)
     sizes = None if shape is None or axes is None else [shape[axis] for axis in axes]
     if sizes is None or not all(isinstance(size, int) for size in sizes):
@@ -218,7 +215,7 @@ def _count_reduced(node: Node, graph: Graph) -> int | None:
 
 
 def _correct_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-    """Puts a recurrent layer into an If: without steps or sequences its states are the initial ones."""
+    """Puts a recurrent layer into an If: without steps or sequences it returns its initial states."""
     dtype = dtype_of_input(node, graph)
     if has_steps(node, graph) or dtype is None or node.attributes.get("layout", 0):
         return False
@@ -251,7 +248,7 @@ def _correct_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:
 
 
 def has_steps(node: Node, graph: Graph) -> bool:
-    """Says whether a recurrent layer has at least one step and one sequence in every run."""
+    """Says whether a recurrent layer has steps and sequences in every run."""
     shape = find_shape(node, graph)
     return shape is not None and all(isinstance(size, int) and size > 0 for size in shape[:2])
 
@@ -284,7 +281,7 @@ def _correct_group_normalization(corrector: _Corrector, node: Node, graph: Graph
     units, zeros = (corrector.constant(np.full(groups, fill, work)) for fill in (1, 0))
     epsilon = node.attributes.get("epsilon", 1e-5)
     normal = corrector.add("InstanceNormalization", corrector.add("Reshape", wide, layout), units, zeros, epsilon=epsilon)
-    # Before version 21 scale and bias have a number for each group, afterwards one for each channel.
+    # Scale and bias have a number for each group before version 21, and for each channel since.
     each = node.since_version < 21
     sides = [corrector.constant(np.array([1, groups, 1] if each else [1, -1, *[1] * (len(shape) - 2)], np.int64))]
     scale, bias = (
@@ -311,7 +308,6 @@ def has_int8(network: Network) -> bool:
 
 
 def _dequantizes_both(network: Network) -> bool:
-    """Says whether a network dequantizes both uint8 and int8."""
     dtypes = {
         dtype_of_input(node, graph)
         for graph in iterate_graphs(network)
@@ -340,7 +336,6 @@ def _shift_product(weight: int, point: int) -> Callable[[_Corrector, Node, Graph
 
 
 def _shift(corrector: _Corrector, name: str, graph: Graph) -> str:
-    """Returns the name of a value of int8 as uint8, more by 128."""
     constant = graph.initializers.get(name)
     if constant is not None:
         return corrector.constant(constant.array.view(np.uint8) ^ np.uint8(128))
@@ -368,7 +363,7 @@ def _shift_convolution(corrector: _Corrector, node: Node, graph: Graph) -> bool:
 
 
 def _shift_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-    """Makes uint8 of what is dequantized, so that the engine fuses no product of uint8 and int8."""
+    """Makes uint8 of int8 before it is dequantized, so that the engine fuses no product of uint8 and int8."""
     if not corrector.shifts_dequantized or dtype_of_input(node, graph) != "int8":
         return False
     value = _shift(corrector, node.inputs[0], graph)
@@ -434,4 +429,4 @@ _CORRECTIONS: Mapping[tuple[str, str], Callable[[_Corrector, Node, Graph], bool]
     (MICROSOFT, "QAttention"): _shift_product(1, 7),
     (MICROSOFT, "QGemm"): _shift_product(3, 5),
 }
-"""Operator -> the correction of its nodes, which says whether it has put others in place of a node."""
+"""Operator -> the correction of its nodes, which says whether it has replaced the node."""

@@ -1,7 +1,7 @@
 """Libraries of custom operators, which a session of ONNX Runtime loads: those of the user, and the package onnxruntime-extensions.
 
-A library is given to sessions of networks that have an operator which neither onnx nor the engine knows, and to no others. The engine
-itself says what types such an operator makes: of a session of one node.
+Only sessions of networks with an operator unknown to onnx and to the engine get a library. The engine itself tells the types that such an
+operator makes, by a session of a single node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIBRARY_VARIABLE = "ORT_CUSTOM_OPS_LIBRARY"
 _PACKAGE = "onnxruntime_extensions"
 _DOMAINS_OF_PACKAGE = frozenset({"ai.onnx.contrib", "com.microsoft.extensions"})
 _DTYPES = {"float": "float32", "double": "float64"}
-"""The engine's names of element types where they differ from ours."""
+"""The engine's names of element types that differ from ours."""
 
 
 def find_libraries(nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def _ask(model: bytes, libraries: tuple[str, ...]) -> tuple[TensorType, ...] | N
             ) from error
     try:
         outputs = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).get_outputs()
-    except Exception:  # noqa: BLE001  # whatever the engine raises: the query of the device words its refusal
+    except Exception:  # noqa: BLE001  # the query of the device words the engine's refusal
         return None
     names = (output.type.removeprefix("tensor(").removesuffix(")") for output in outputs)
     return tuple(TensorType(_DTYPES.get(name, name)) for name in names)

@@ -42,7 +42,7 @@ class OrtDevice(EngineDevice):
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """The options of the engine that a user may set; everything else is refused, as the engine itself ignores what it does not know."""
+        """The options of the engine that a user may set; unknown options, which the engine would ignore, are refused."""
         return CONFIG_KEYS
 
     @hookimpl
@@ -72,7 +72,7 @@ class OrtDevice(EngineDevice):
         return {domain: self._engine.newest_opset(domain) for domain in ("", "ai.onnx.ml", *network.opsets)}
 
     def find_known_errors(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Mapping[str, str]:
-        """Returns what the engine or its provider gets wrong, by the name of the node."""
+        """Returns the known errors of the engine and its provider, by the name of the node."""
         provider = self._provider(device)
         halves = self._engine.find_fault_of_halves(provider)
         error_of_node = (

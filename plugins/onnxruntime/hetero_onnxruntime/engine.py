@@ -1,6 +1,6 @@
 """The installed engine: which distribution of ONNX Runtime it is, whether it works, and the execution providers that it really offers.
 
-"Really" means that a session on the provider alone ran one node: a list of what was compiled in says nothing about drivers.
+"Really" means that a session on the provider alone ran a node: the list of compiled providers tells nothing about drivers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hetero_core.errors import DeviceUnavailableError, enumerate_choices
 from hetero_onnxruntime.libraries import find_devices, register_libraries
 
 OLDEST = (1, 23)
-"""The oldest version that has what the plugin calls: weights by reference, devices as objects, providers without a second try."""
+"""The oldest version with weights by reference, devices as objects, and providers without a second try."""
 
 DISTRIBUTIONS = (
     *("onnxruntime", "onnxruntime-directml", "onnxruntime-gpu", "onnxruntime-migraphx", "onnxruntime-openvino"),
@@ -33,20 +33,20 @@ DISTRIBUTIONS = (
 CPU_PROVIDER = "CPUExecutionProvider"
 WEBGPU_PROVIDER = "WebGpuExecutionProvider"
 _WEBGPU_TURN = threading.RLock()
-"""Sessions of the provider 0.4 share one context of the process: two that run at once fail, and now and then the process ends where one is
-made, run or let go while another one is."""
+"""Sessions of the provider 0.4 share one context of the process: sessions that run at once fail, and now and then
+the process ends if sessions are made, run or freed at the same time."""
 _NO_TURN = nullcontext()
 _OPTIONS = {WEBGPU_PROVIDER: {"preferredLayout": "NCHW"}}
 """Options of providers that come in libraries.
 
 With channels last, its default, the provider 0.4 computes convolutions wrongly: of 33 channels into 32, of 24 into 136 in 4 groups. And it
-fails to load a Conv before a Greater, whose result it does not transpose.
+fails to load a Conv before a Greater, since it does not transpose the result of Greater.
 """
 _WRONG_REWRITES = ("DivMulFusion", "DoubleQDQPairsRemover", "WeightBiasQuantization")
 """Rewrites of ONNX Runtime 1.32 that change a result, or that fail.
 
 The product of 1 / i and j becomes j / i, of integers too; behind an Identity, a Dropout or a Cast that was removed the load fails
-(onnxruntime#26997, #32413, #32414, #32416). Two pairs of quantization with other scales become one pair, which rounds once. Float
+(onnxruntime#26997, #32413, #32414, #32416). Two pairs of quantization with different scales become a single pair, which rounds once. Float
 weights between a dequantization and a quantization are quantized to int8.
 """
 _SUFFIX = "ExecutionProvider"
@@ -56,7 +56,7 @@ NO_DEVICES = frozenset({"AzureExecutionProvider"})
 
 @dataclass(frozen=True, eq=False)
 class OrtEngine:
-    """ONNX Runtime, imported. `distributions` are the installed ones that own its folder, with their versions."""
+    """ONNX Runtime, imported. `distributions` are the installed distributions that own its folder, with their versions."""
 
     module: ModuleType
     distributions: Mapping[str, str]
@@ -84,8 +84,8 @@ class OrtEngine:
         offered = [name for name in self.module.get_available_providers() if name not in NO_DEVICES]
         # Providers of libraries that were registered with the engine may be known as devices only.
         registered = [device.ep_name for device in self.module.get_ep_devices() if device.ep_name not in NO_DEVICES]
-        others = sorted({*offered, *registered} - {CPU_PROVIDER, *faults})
-        return {**faults, **{name: find_fault(self.module, name) for name in others}}
+        untried = sorted({*offered, *registered} - {CPU_PROVIDER, *faults})
+        return {**faults, **{name: find_fault(self.module, name) for name in untried}}
 
     @cache  # noqa: B019  # one engine per provider and Core
     def find_fault_of_halves(self, provider: str) -> str | None:
@@ -95,7 +95,7 @@ class OrtEngine:
     @cache  # noqa: B019  # one engine per Core, and a few domains
     def newest_opset(self, domain: str) -> int:
         """The newest opset of a domain that the engine accepts; newer ones are under development. 0 if onnx lacks the domain."""
-        import onnx  # heavy, and loaded already where there is a network
+        import onnx  # heavy, and loaded already with the network
 
         newest = max((schema.since_version for schema in onnx.defs.get_all_schemas() if schema.domain == domain), default=0)
         highest = onnx.defs.onnx_opset_version() if domain == "" else newest
@@ -104,7 +104,7 @@ class OrtEngine:
     @cached_property
     def newest_ir_version(self) -> int:
         """The newest version of the file format that the engine accepts."""
-        import onnx  # heavy, and loaded already where there is a network
+        import onnx  # heavy, and loaded already with the network
 
         newest = int(onnx.IR_VERSION)
         return next((version for version in range(newest, 0, -1) if _accepts(self.module, {"": 13}, version)), 1)
@@ -123,7 +123,7 @@ def make_id(provider: str) -> str:
 def open_engine() -> OrtEngine:
     """Returns the engine after it ran one node.
 
-    Raises: DeviceUnavailableError that says what is missing, broken or too old, and the cure.
+    Raises: DeviceUnavailableError, with the cure, if the engine is missing, broken or too old.
     """
     distributions = find_distributions()
     if not distributions:
@@ -191,7 +191,7 @@ def saturates_products() -> bool:
 
 
 def make_options(module: Any, provider: str, *, spins: bool = False, libraries: Sequence[str] = ()) -> Any:
-    """Returns session options for one provider without any other behind it, quiet; `spins` lets threads wait busily inside an operator.
+    """Returns quiet session options for a provider without a fallback; `spins` lets threads wait busily inside an operator.
 
     `libraries` are paths of libraries of custom operators.
     """
@@ -199,10 +199,10 @@ def make_options(module: Any, provider: str, *, spins: bool = False, libraries: 
     for path in libraries:
         options.register_custom_ops_library(path)
     options.log_severity_level = 4
-    # Spinning threads take the processor away from the other engines of the process. An entry that is set twice prints a warning.
+    # Spinning threads take the processor away from all engines of the process. An entry that is set twice prints a warning.
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spins else "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    # A MatMul of dequantized weights becomes a MatMulNBits, which rounds the other operand to int8 unless told to compute in float32:
+    # A MatMul of dequantized weights becomes a MatMulNBits, which rounds the first operand to int8 unless told to compute in float32:
     # an error of 1 % of the result (ONNX Runtime 1.32).
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if provider != CPU_PROVIDER:
@@ -217,12 +217,12 @@ def make_options(module: Any, provider: str, *, spins: bool = False, libraries: 
 
 
 def _providers(provider: str) -> list[str] | None:
-    """The providers to hand over beside the options: an unknown name in a list is only warned about, one in the options is an error."""
+    """The providers beside the options: the engine only warns of an unknown name in this list, and fails at it in the options."""
     return [CPU_PROVIDER] if provider == CPU_PROVIDER else None
 
 
 def open_session(module: Any, model: bytes, options: Any, provider: str, *, disabled: Sequence[str] = ()) -> Any:
-    """Returns a session; `disabled` are rewrites that it leaves out beside those that are wrong. Raises: what the engine raises."""
+    """Returns a session without the wrong rewrites and those in `disabled`. Raises: any error of the engine."""
     with find_turn(provider), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return module.InferenceSession(
@@ -239,7 +239,7 @@ def _accepts(module: Any, opsets: Mapping[str, int], ir_version: int) -> bool:
 
 
 def _probe_model(opsets: Mapping[str, int], ir_version: int, dtype: str = "float32") -> bytes:
-    import onnx  # heavy, and loaded already where there is a network
+    import onnx  # heavy, and loaded already with the network
 
     helper = onnx.helper
     value = [helper.make_tensor_value_info(name, onnx_of_dtype(dtype), [2]) for name in "xy"]

@@ -33,7 +33,7 @@ from hetero_onnxruntime.session import Loaded, Settings, build_session
 
 logger = logging.getLogger(__name__)
 
-# What the engine takes and gives as plain NumPy arrays; the others are bound by address.
+# Element types of plain NumPy arrays; arrays of all further types are bound by address.
 _PLAIN = frozenset(
     {"float32", "float64", "float16", "bool", "string", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 )
@@ -47,12 +47,12 @@ class Bindings:
     def __init__(self, turn: AbstractContextManager[Any]) -> None:
         self.turn = turn
         self.bound: Any = None
-        # What is bound holds the session, which reads memory of this.
+        # The binding references the session, which reads memory of this.
         self.loaded: Loaded | None = None
         self.places: list[Place | None] = []
 
     def __del__(self) -> None:
-        """Lets the session go in its turn, where this held it last."""
+        """Frees the session under its provider's lock if this is its last owner."""
         with self.turn:
             self.bound = self.loaded = None
 
@@ -87,7 +87,7 @@ class OrtExecutable(Executable):
         return self._stamp()
 
     def create_state(self) -> Bindings:
-        """Returns what keeps the bindings of a request."""
+        """Returns the bindings of a request."""
         return Bindings(self._turn)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -153,7 +153,7 @@ class OrtExecutable(Executable):
         bound, places = bindings.bound, bindings.places
         for index, value in enumerate((*inputs, *presets)):
             place = find_place(value)
-            # An array that was resized where it lies is told anew, and refused by the engine.
+            # An array that was resized in place is bound again, and refused by the engine.
             if place is None or place != places[index]:
                 is_input = index < len(inputs)
                 spec = self.inputs[index] if is_input else self.outputs[index - len(inputs)]
@@ -164,7 +164,7 @@ class OrtExecutable(Executable):
         return tuple(presets)
 
     def _run_session(self, session: Any, inputs: tuple[Any, ...], presets: Any) -> tuple[Any, ...]:
-        # What the engine makes of small arrays the core copies into presets, sooner than they are bound.
+        # The core copies small outputs into presets faster than they are bound.
         if self._is_plain and (presets is None or self._makes_little):
             with self._turn:
                 return tuple(session.run(self._output_names, dict(zip(self._names, inputs, strict=True))))
@@ -213,7 +213,7 @@ class OrtExecutable(Executable):
         return outputs
 
     def _find_node(self, event: dict[str, Any]) -> Node:
-        """Returns the network's node that an event is about; a node that the engine made by fusing others stands under its own name."""
+        """Returns the network's node that an event is about; a fused node of the engine stands under its own name."""
         name = event["name"].removesuffix("_kernel_time")
         index = self.network.index_of_node.get(name)
         return Node(name, event["args"]["op_name"], (), ()) if index is None else self.network.nodes[index]
@@ -228,7 +228,7 @@ class OrtExecutable(Executable):
         return {} if loaded is None else {"ORT_PROVIDERS": tuple(loaded.session.get_providers())}
 
     def close(self) -> None:
-        """Lets the session go, and its threads with it, whoever still holds this object."""
+        """Frees the session and its threads, even if this object is still referenced."""
         with self._turn:
             self._loaded = None
             self.__dict__.pop("_wide", None)
@@ -254,13 +254,11 @@ def _own(value: Any) -> Any:
 
 
 def _count(spec: ValueSpec) -> int:
-    """Returns the bytes of a value of one size, -1 for any other."""
     count = count_bytes(spec)
     return -1 if count is None else count
 
 
 def _bind(bind: Any, spec: ValueSpec, array: np.ndarray[Any, Any]) -> None:
-    """Hands an array's own memory to the engine."""
     assert spec.dtype is not None
     bind(spec.name, "cpu", 0, onnx_of_dtype(spec.dtype), array.shape, array.ctypes.data)
 

@@ -1,21 +1,27 @@
 """The known errors of ONNX Runtime and of two of its providers: nodes that are computed wrongly, fail in a run, or end the process.
 
-The query refuses them. Nodes that the plugin replaces by others, which the engine computes rightly, are in `corrections`; rewrites of the
-engine that change a result are in `engine` and `session`. A row goes when a newer engine is right. OpenVINO's provider: found with
+The query refuses them. Nodes that the plugin replaces are in `corrections`; rewrites of the engine that change a result are in `engine` and
+`session`. A row goes when a newer engine is right. OpenVINO's provider: found with
 onnxruntime-openvino 1.24.1. WebGPU's provider: found with onnxruntime-ep-webgpu 0.4.0 on SwiftShader.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache, partial
 
 import numpy as np
 
 from hetero_core.dtypes import FLOAT_DTYPES
-from hetero_core.engines.inspection import dtype_of_input, dtype_of_value, find_constant, find_shape, has_input
+from hetero_core.engines.inspection import (
+    dtype_of_input,
+    dtype_of_value,
+    find_constant,
+    find_shape,
+    has_input,
+    list_nearest_factors,
+)
 from hetero_core.engines.known_errors import (
     EMPTY_AXES,
     Condition,
@@ -42,7 +48,7 @@ OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
 
 
 def find_known_error(node: Node, graph: Graph) -> str | None:
-    """Returns the reason of the first row that a node, or a node in its bodies, meets; None if it meets none."""
+    """Returns the reason of the first row that a node, or a node in its bodies, meets; None without such a row."""
     return find_error(node, graph, _check_engine)
 
 
@@ -79,7 +85,7 @@ def _has_short_mask(node: Node, graph: Graph) -> bool:
 
 def _moves_dequantized(node: Node, graph: Graph) -> bool:
     is_int32 = dtype_of_input(node, graph) == "int32" and node.inputs[0] not in graph.initializers
-    return is_int32 and has_input(node, 2) and any(other.op_type == "Transpose" for other in graph.nodes)
+    return is_int32 and has_input(node, 2) and any(mover.op_type == "Transpose" for mover in graph.nodes)
 
 
 def _may_train(node: Node, graph: Graph) -> bool:
@@ -88,13 +94,11 @@ def _may_train(node: Node, graph: Graph) -> bool:
 
 
 def _loses_statistics(node: Node, graph: Graph) -> bool:
-    """Says whether nothing reads the running mean or variance of a BatchNormalization that trains."""
     read = [name for name in node.outputs[1:3] if name in graph.index_of_consumers or name in graph.names_of_outputs]
     return bool(node.attributes.get("training_mode", 0)) and len(read) < 2
 
 
 def _has_no_depth(first: int, second: int) -> Condition:
-    """Returns a condition that holds if a product of matrices may be over an axis of length 0."""
 
     def condition(node: Node, graph: Graph) -> bool:
         return may_have_no_depth(node, graph, first, second)
@@ -120,7 +124,6 @@ def _is_of_sizes(value: str, graph: Graph, depth: int) -> bool:
 
 
 def _sums_many(node: Node, graph: Graph) -> bool:
-    """Says whether a norm is known to be of many elements."""
     shape = find_shape(node, graph)
     if not shape:
         return False
@@ -130,7 +133,7 @@ def _sums_many(node: Node, graph: Graph) -> bool:
 
 _MODES = ("asymmetric", "half_pixel", "pytorch_half_pixel")
 _LARGEST = 1 << 16
-"""Pixels along an axis; the coordinates of longer ones are not computed one by one."""
+"""Pixels along an axis; longer axes are not compared."""
 
 
 def _picks_other_pixels(node: Node, graph: Graph) -> bool:
@@ -140,30 +143,17 @@ def _picks_other_pixels(node: Node, graph: Graph) -> bool:
     Resize-19.
     """
     coordinates = node.attributes.get("coordinate_transformation_mode", "half_pixel")
-    is_stretched = node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
-    if node.attributes.get("mode", "nearest") != "nearest" or coordinates not in _MODES or not is_stretched:
-        return False
     rounding = node.attributes.get("nearest_mode", "round_prefer_floor")
-    return any(_is_wrong(size, target, scale, coordinates, rounding) for size, target, scale in _iterate_axes(node, graph))
-
-
-def _iterate_axes(node: Node, graph: Graph) -> Iterator[tuple[int, int, float | None]]:
-    """Yields size, new size and scale, if it is given, of each axis whose new size is no multiple of the old one."""
-    shape = find_shape(node, graph)
-    if shape is None or len(node.inputs) < 3:
-        return
-    has_sizes = has_input(node, 3)
-    constant = graph.initializers.get(node.inputs[3 if has_sizes else 2])
-    if constant is None:
-        return
-    axes = node.attributes.get("axes", range(len(shape)))
-    for axis, number in zip(axes, constant.array.reshape(-1).tolist(), strict=False):
-        size = shape[axis]
-        if not isinstance(size, int) or not 0 < size <= _LARGEST:
-            continue
-        target = int(number) if has_sizes else math.floor(size * number)
-        if 0 < target <= _LARGEST and target % size:
-            yield size, target, None if has_sizes else float(number)
+    is_stretched = node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+    if coordinates not in _MODES or not is_stretched:
+        return False
+    for size, factor in zip(find_shape(node, graph) or (), list_nearest_factors(node, graph), strict=False):
+        if isinstance(size, int) and factor is not None and 0 < size <= _LARGEST:
+            target = math.floor(size * factor)
+            scale = None if has_input(node, 3) else float(factor)
+            if 0 < target <= _LARGEST and target % size and _is_wrong(size, target, scale, coordinates, rounding):
+                return True
+    return False
 
 
 @cache
@@ -233,7 +223,7 @@ _SATURATING = _GROWING | {"Abs", "Add", "Div", "Mul", "Neg", "ReduceMean", "Redu
 
 
 def _check_integers(node: Node, graph: Graph) -> str | None:
-    """The engine computes integers of 64 bits in 32, some operators of wide ones in float32, and saturates bytes."""
+    """The engine computes integers of 64 bits in 32, some operators of wide integers in float32, and saturates bytes."""
     # A body may apply any computation to its inputs.
     for position, value in enumerate(node.reads if node.bodies else node.inputs):
         if not value or position in _INDICES.get(node.op_type, ()):
@@ -279,6 +269,8 @@ ERRORS = (
          "attention_4d_diff_heads_mask4d_padded_kv", kind="fails", versions="1.31"),
     _row("batch statistics that nothing reads", "BatchNormalization", _loses_statistics,
          "ONNX Runtime normalizes by other statistics than the batch's if nothing reads the running mean and variance"),
+    _row("saturate", "Cast CastLike", lambda node, graph: node.attributes.get("saturate", 1) not in (0, 1),
+         "ONNX Runtime returns memory that it has not written from a {node.op_type} whose saturate is neither 0 nor 1"),
     _row("zero points of channels", "ConvInteger",
          both(reads(3), lambda node, graph: find_shape(node, graph, 3) not in ((), (1,))),
          "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number",
@@ -309,6 +301,13 @@ ERRORS = (
     _row("product of integers", "ReduceProd",
          both(has_dtype("int32", "int64"), lambda node, graph: not _is_of_sizes(node.inputs[0], graph, 16)),
          "ONNX Runtime multiplies integers in float64 and saturates, and this product may overflow", "onnxruntime#28743"),
+    _row("drawn numbers", "RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
+         lambda node, graph: node.attributes.get("scale", 1) <= 0 or node.attributes.get("low", 0) > node.attributes.get("high", 1),
+         "ONNX Runtime ends the process on a {node.op_type} whose scale is not positive, or whose low is above its high",
+         kind="ends the process"),
+    _row("position in a sequence", "SequenceAt SequenceErase SequenceInsert",
+         lambda node, graph: any(size != 1 for size in find_shape(node, graph, 2 if node.op_type == "SequenceInsert" else 1) or ()),
+         "ONNX Runtime may end the process on a {node.op_type} whose position is not one number", kind="ends the process"),
     _row("aligned corners", "Resize", rounds_aligned_size,
          "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given",
          "resize_downsample_scales_linear_align_corners", versions="1.31"),

@@ -1,6 +1,6 @@
 """Execution providers in libraries of their own, which ONNX Runtime loads: installed packages `onnxruntime-ep-*`, and files of the user.
 
-The engine keeps what was registered with it for the whole process, so a library is registered once, when the providers are first asked
+A registration lasts for the whole process, so a library is registered once, when the providers are first asked
 for. Its code then runs in this process.
 """
 
@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,12 +26,14 @@ _providers_of_library: dict[str, tuple[str, ...]] = {}
 
 
 def register_libraries(module: ModuleType) -> Mapping[str, str]:
-    """Registers each library that is not yet; returns, by the name of its provider or file, why one cannot be used here."""
+    """Registers new libraries; returns the faults of unusable libraries by the name of the provider or file."""
     faults: dict[str, str] = {}
+    files = [path for path in os.environ.get(LIBRARY_VARIABLE, "").split(os.pathsep) if path]
     with _lock:
-        for title, find_library in _list_libraries().items():
+        for source in (*_list_packages(), *files):
+            title = source.removeprefix(_PREFIX) if source not in files else Path(source).stem
             try:
-                path, names = find_library()
+                path, names = _find_library(source) if source in files else _read_package(source)
             except Exception as error:  # noqa: BLE001  # a package of somebody else's may raise anything; its text is the answer
                 faults[title] = f"{type(error).__name__}: {error}"
                 continue
@@ -53,15 +54,6 @@ def find_devices(module: ModuleType, provider: str) -> list[Any]:
     return [device for device in module.get_ep_devices() if device.ep_name == provider]
 
 
-def _list_libraries() -> dict[str, Callable[[], tuple[str, tuple[str, ...]]]]:
-    """Returns, by title, a function that gives a library's path and, if known, the names of its providers."""
-    files = [path for path in os.environ.get(LIBRARY_VARIABLE, "").split(os.pathsep) if path]
-    return {
-        **{name.removeprefix(_PREFIX): partial(_read_package, name) for name in _list_packages()},
-        **{Path(path).stem: partial(_read_file, path) for path in files},
-    }
-
-
 def _list_packages() -> list[str]:
     """Returns the names of installed packages of providers, sorted. `pkgutil.iter_modules` looks into every package for it, for 30 ms."""
     names: set[str] = set()
@@ -73,26 +65,26 @@ def _list_packages() -> list[str]:
 
 
 def _read_package(name: str) -> tuple[str, tuple[str, ...]]:
-    """Returns what a package says of its library: the two functions that ONNX Runtime's documents ask of such packages."""
+    """Returns path and providers of a package's library, by the two functions that ONNX Runtime's documents ask of such packages."""
     package = import_module(name)
     names = package.get_ep_names() if hasattr(package, "get_ep_names") else [package.get_ep_name()]
     return str(package.get_library_path()), tuple(names)
 
 
-def _read_file(path: str) -> tuple[str, tuple[str, ...]]:
+def _find_library(path: str) -> tuple[str, tuple[str, ...]]:
     if not os.path.isfile(path):
         raise FileNotFoundError(f"{LIBRARY_VARIABLE} names '{path}', which is no file; give the path of a provider's library")
     return os.path.abspath(path), ()
 
 
 def _register(module: ModuleType, path: str) -> str:
-    """Returns why a library cannot be registered, an empty text where it is."""
+    """Registers a library; returns the engine's reason for refusing it, or an empty text."""
     if path not in _fault_of_library:
         before = _list_names(module)
         try:
             module.register_execution_provider_library(path, path)
             _fault_of_library[path] = ""
-        except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
+        except Exception as error:  # noqa: BLE001  # any error of the engine is its answer
             _fault_of_library[path] = f"{type(error).__name__}: {' '.join(str(error).split())}"
         _providers_of_library[path] = tuple(sorted(_list_names(module) - before))
     return _fault_of_library[path]

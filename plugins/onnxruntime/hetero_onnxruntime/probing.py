@@ -1,6 +1,6 @@
-"""The nodes that the engine takes: one session on each distinct node, kept for as long as the device lives.
+"""The nodes that the engine takes: it is asked for a session of each distinct node, and the answer lives as long as the device.
 
-Making a session of one node takes about 0.2 ms. The engine's table of kernels words the reason where there is no kernel.
+Making a session of a node takes about 0.2 ms. The engine's table of kernels words the reason if a kernel is missing.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from hetero_onnxruntime.custom_operators import LIBRARY_VARIABLE, find_libraries
 from hetero_onnxruntime.engine import CPU_PROVIDER, NO_DEVICES, OrtEngine, find_turn, make_options, open_session
 
 _ELSEWHERE = "assigned to the default CPU EP"
-"""The engine's words where another provider than its own leaves a node to that one, which its options forbid."""
+"""The engine's words if a provider leaves a node to the CPU provider, which the options forbid."""
 
 _PACKED = frozenset({"int4", "uint4", "float4e2m1", "int2", "uint2"})
-"""Types that the engine packs, several elements to a byte; arrays at its border have one element a byte."""
+"""Types that the engine packs, several elements to a byte; NumPy's arrays have an element in each byte."""
 
 
 class OrtProber:
-    """Answers for one execution provider: `find_refusals` is that of `NodeProber`. Safe for threads."""
+    """Answers for an execution provider: `find_refusals` is that of `NodeProber`. Safe for threads."""
 
     def __init__(self, engine: OrtEngine, provider: str) -> None:
         self._engine = engine
         self._provider = provider
         self.find_refusals = NodeProber(self._ask, _refuse_type, keeps_weights=False).find_refusals
-        # The engine lists the kernels of its CPU provider, and, where it was built with OpenVINO (1.24), ends the process instead.
+        # The engine lists the kernels of its CPU provider; if it was built with OpenVINO (1.24), it ends the process instead.
         self._lists_kernels = provider == CPU_PROVIDER and set(engine.module.get_available_providers()) <= {
             CPU_PROVIDER,
             *NO_DEVICES,
@@ -47,7 +47,7 @@ class OrtProber:
             options.intra_op_num_threads = 1
             with find_turn(self._provider):  # the session goes in it, too
                 open_session(self._engine.module, network_to_bytes(network), options, self._provider)
-        except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
+        except Exception as error:  # noqa: BLE001  # any error of the engine is its answer
             return self._word_reason(network.nodes[0], network, error)
         return ""
 

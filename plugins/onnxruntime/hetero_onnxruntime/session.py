@@ -73,7 +73,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A session with everything whose memory it uses; `kept` lives as long as the session, or the engine reads freed memory."""
+    """A session and the owners of memory that it reads: `kept` must live as long as the session."""
 
     session: Any
     kept: tuple[Any, ...]
@@ -82,7 +82,7 @@ class Loaded:
 def build_session(
     engine: OrtEngine, network: Network, settings: Settings, *, entries: Mapping[str, str] = EMPTY, **more: Any
 ) -> Loaded:
-    """Returns a session on a stamped network; `entries` and `more` are further ones of its options, as `enable_profiling`.
+    """Returns a session on a stamped network; `entries` and `more` are further options, such as `enable_profiling`.
 
     Raises: LoadError with the engine's own words.
     """
@@ -102,7 +102,7 @@ def build_session(
         # It makes uint8 of int8 in front of int8 weights.
         disabled += ["QDQS8ToU8Transformer"] if saturates else []
         if sum(folded.values()) > limit_folding(network):
-            # The engine has a limit for each result, 1 GiB, and none for all of them; what it does not fold it computes in each run.
+            # The engine limits each result to 1 GiB, and not their sum; unfolded nodes are computed in each run.
             options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
             disabled += ["ConstantFolding"] if _folds_without_limit(network, folded) else []
         model, arrays = _write_model(engine, network, options)
@@ -151,14 +151,14 @@ def _word_failure(engine: OrtEngine, network: Network, settings: Settings, error
 
 
 _MISJUDGED = "InferenceError]"
-"""The engine's message where it folds an If whose condition follows from fixed sizes, and takes the branch's result for another rank.
+"""The engine's message if it folds an If by fixed sizes, and mistakes the rank of the branch's result.
 
 ONNX Runtime 1.32, on networks with an If in the body of an If that it runs with open sizes.
 """
 
 
 def _open_sizes(network: Network) -> Network:
-    """Returns the network with open sizes at its inputs, its outputs and between its nodes; itself where there is no body, or no size."""
+    """Returns the network with open sizes at its inputs, its outputs and between its nodes; the network itself without bodies or sizes."""
     if not any(node.bodies for node in network.nodes):
         return network
     specs = [tuple(replace(spec, type=_open_type(spec.type)) for spec in side) for side in (network.inputs, network.outputs)]
@@ -179,9 +179,9 @@ def _open_type(value_type: ValueType) -> ValueType:
 def _list_wrong_moves(network: Network) -> list[str]:
     """Returns the optimizers that are wrong about a network that dequantizes.
 
-    ONNX Runtime 1.32 repeats a dequantization behind what moves its values (Transpose, Reshape, Slice), with a QuantizeLinear before it.
-    Without a zero point that one makes uint8 of all, in silence; from opset 21 it does so where a zero point says int8, too; and there is
-    none for int32.
+    ONNX Runtime 1.32 repeats a dequantization behind a node that moves its values (Transpose, Reshape, Slice), with a QuantizeLinear before
+    it. That QuantizeLinear silently makes uint8 without a zero point, from opset 21 also with a zero point of int8, and does not take
+    int32.
     """
     dequantizing = [
         node for node in network.nodes if node.op_type == "DequantizeLinear" and node.inputs[0] not in network.initializers
@@ -194,14 +194,14 @@ def _list_wrong_moves(network: Network) -> list[str]:
 
 
 def _may_turn_halves(network: Network) -> bool:
-    """Says whether the engine may end the process: ONNX Runtime 1.32 does where it reads a batch that is not first in a float16 product."""
+    """Says whether ONNX Runtime 1.32 may end the process: at a float16 product with a batch that a Transpose moved from the front."""
     products = (node for node in network.nodes if node.op_type == "MatMul" and not node.domain)
     has_halves = any(getattr(network.type_of(node.outputs[0]), "dtype", None) == "float16" for node in products)
     return has_halves and any(node.op_type == "Transpose" for node in network.nodes)
 
 
 def _has_single_scale(network: Network) -> bool:
-    """Says whether a normalization has one scale for all elements: behind an Add, ONNX Runtime 1.32 fuses it and fails in a run."""
+    """Says whether a normalization has a single scale: behind an Add, ONNX Runtime 1.32 fuses it and fails in a run."""
     return any(
         node.op_type in ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
         and all(size == 1 for size in find_shape(node, graph, 1) or ())
@@ -211,7 +211,7 @@ def _has_single_scale(network: Network) -> bool:
 
 
 def _write_model(engine: OrtEngine, network: Network, options: Any) -> tuple[bytes, tuple[Any, ...]]:
-    """Returns the model for the engine, and the weights that it is given by reference; models above 2 GB have no other way."""
+    """Returns the model, and the weights that the engine gets by reference, the only way for models above 2 GB."""
     skeleton, left_out = network_to_skeleton(network)
     values = [refer(engine.module, constant) for constant in left_out.values()]
     if any(value is None for value in values):
@@ -232,7 +232,6 @@ def refer(module: Any, constant: Initializer) -> Any:
 
 
 def _require_provider(session: Any, network: Network, provider: str) -> None:
-    """A session that was to run elsewhere and says that it runs on the CPU has fallen back."""
     providers = session.get_providers()
     if provider not in providers or (provider != CPU_PROVIDER and providers[0] != provider):
         raise LoadError(f"ONNX Runtime put network '{network.name}' on {', '.join(providers)}; expected {provider} alone")

@@ -1,4 +1,4 @@
-"""Custom operators of libraries, those of onnxruntime-extensions: run, divided, exported, and refused where the library is none."""
+"""Custom operators of libraries, those of onnxruntime-extensions: run, divided, exported, and refused without their library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = np.array(["ab", "cde", ""], object)
 
 
 def make_model(operator: str = "StringUpper") -> onnx.ModelProto:
-    """Returns a model whose custom operators have no declared types: words in capital letters, and twice their lengths."""
+    """Returns a model of custom operators without declared types: words in capital letters, and twice their lengths."""
     graph = helper.make_graph(
         [
             helper.make_node(operator, ["words"], ["capitals"], domain=DOMAIN),

@@ -21,14 +21,14 @@ LIST = (
 
 
 def list_devices(folder: Path) -> str:
-    """Returns what a program prints that sees this folder first, or, where it holds the site's packages, nothing but it."""
+    """Returns the output of a program that imports from this folder first, or only from it if it holds the site's packages."""
     code = f"import site, sys\nsys.path.insert(0, {str(folder)!r})\nsite.addsitedir({str(folder)!r})\n" + LIST
     arguments = [sys.executable, "-S", "-c", code] if (folder / "numpy").exists() else [sys.executable, "-c", code]
     return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=900).stdout
 
 
 def find_row(printed: str, device: str) -> str:
-    """Returns what the table of `hetero devices` says of a device."""
+    """Returns a device's row of `hetero devices`."""
     assert "exit status 0\n" in printed
     (row,) = [line for line in printed.splitlines() if line.startswith(f"{device} ") and " | " not in line]
     return row

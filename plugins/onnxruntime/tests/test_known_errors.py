@@ -34,6 +34,10 @@ EXAMPLES: dict[str, Example] = {
         "15 g (float[2,3] x, float[3] s) => (y) { y, m, v = BatchNormalization<training_mode = 1>(x, s, s, s, s) }",
         "15 g (float[2,3] x, float[3] s) => (y, m, v) { y, m, v = BatchNormalization<training_mode = 1>(x, s, s, s, s) }",
     ),
+    "saturate": (
+        "21 g (float[2] x) => (float8e4m3fn[2] y) { y = Cast<to = 17, saturate = 2>(x) }",
+        "21 g (float[2] x) => (float8e4m3fn[2] y) { y = Cast<to = 17, saturate = 0>(x) }",
+    ),
     "zero points of channels": (
         "13 g (uint8[1,2,5,5] x, uint8[3,2,3,3] w, uint8 a, uint8[3] z) => (y) { y = ConvInteger(x, w, a, z) }",
         "13 g (uint8[1,2,5,5] x, uint8[3,2,3,3] w, uint8 a, uint8 z) => (y) { y = ConvInteger(x, w, a, z) }",
@@ -75,6 +79,14 @@ EXAMPLES: dict[str, Example] = {
     "product of integers": (
         "13 g (int64[3] x) => (y) { y = ReduceProd(x) }",
         "13 g (float[n,m,3] x) => (y) { s = Shape(x) y = ReduceProd(s) }",
+    ),
+    "drawn numbers": (
+        "13 g (float[2] x) => (y) { y = RandomNormalLike<scale = 0.0>(x) }",
+        "13 g (float[2] x) => (y) { y = RandomNormalLike(x) }",
+    ),
+    "position in a sequence": (
+        "13 g (float[2] x, int64[0] p) => (y) { s = SequenceConstruct(x, x) y = SequenceAt(s, p) }",
+        "13 g (float[2] x, int64 p) => (y) { s = SequenceConstruct(x, x) y = SequenceAt(s, p) }",
     ),
     "aligned corners": (
         '13 g (float[1,1,5,4] x) => (y) <float[4] s = {1, 1, 1.5, 1}> { y = Resize<mode = "linear", '
@@ -169,7 +181,7 @@ def test_large_8_bit_products_do_not_saturate(core: Core, title: str, is_constan
 
 @pytest.mark.parametrize("saturates", [True, False])
 def test_corrected_products_hold_on_every_processor(core: Core, monkeypatch: pytest.MonkeyPatch, saturates: bool) -> None:
-    # Small numbers saturate nowhere, so both ways are right here whatever the processor.
+    # Small numbers saturate nowhere, so both ways are right here on every processor.
     monkeypatch.setattr(session, "saturates_products", lambda: saturates)
     rng = np.random.default_rng(3)
     a, b = rng.integers(0, 128, (3, 16)).astype(np.uint8), rng.integers(-60, 60, (16, 4)).astype(np.int8)

@@ -1,4 +1,4 @@
-"""ORT: what it takes and refuses, arrays of every kind, blobs, profiles, and one graph with devices in Python."""
+"""ORT: queries, arrays of every kind, blobs, profiles, and a graph split between ORT and devices in Python."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def test_log_sum_exp_of_floats_and_places_of_vectors_are_taken(core: Core, read:
 
 @pytest.mark.parametrize("operator", ["Cast <to = 12, saturate = 2> (x)", "CastLike <saturate = 2147483648> (x, z)"])
 def test_cast_whose_saturate_the_standard_does_not_have_is_refused(core: Core, read: Read, operator: str) -> None:
-    """The engine leaves the result unwritten, so that nothing can be said of what it would be."""
+    """The engine leaves the result unwritten, so that it may hold anything."""
     network = read(f"g (float[1] x, uint32[1] z) => (uint32[1] y, uint32[1] n) {{ n = Identity (z) y = {operator} }}", 21)
     (reason,) = core.query_network(network, "ORT").refused.values()
     assert "returns memory that it has not written from a Cast" in reason
 
 
-def test_element_type_without_kernel_is_refused_with_the_versions_that_there_are(core: Core, read: Read) -> None:
+def test_element_type_without_kernel_is_refused_with_its_versions(core: Core, read: Read) -> None:
     network = read("g (int16[2] x) => (int16[2] y) { y = Min(x, x) }")
     assert (
         "has no CPUExecutionProvider kernel for Min-13 on (int16[2], int16[2]); it has kernels for versions"
@@ -102,22 +102,22 @@ def test_element_type_without_kernel_is_refused_with_the_versions_that_there_are
     )
 
 
-def test_attribute_of_another_operator_is_refused_with_the_words_of_the_engine(core: Core) -> None:
+def test_attribute_of_another_operator_is_refused(core: Core) -> None:
     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
     model.graph.node[0].attribute.append(onnx.helper.make_attribute("consumed_inputs", [1]))
     assert "consumed_inputs" in core.query_network(core.read_network(model), "ORT").refused["Relu_0"]
 
 
 @pytest.mark.parametrize("opset", [1, 13, 18, 26, 28])
-def test_versions_that_mean_the_same_are_stamped_into_an_opset_of_the_engine(core: Core, read: Read, opset: int) -> None:
+def test_equal_versions_are_stamped_into_an_opset_of_the_engine(core: Core, read: Read, opset: int) -> None:
     network = read("g (float[3] x) => (float[3] y) { a = Softplus(x) y = Identity(a) }", opset)
     with core.load_network(network, "ORT") as loaded:
         x = np.array([-1, 0, 2], np.float32)
         np.testing.assert_allclose(loaded.infer({"x": x})["y"], np.log1p(np.exp(x.astype(np.float64))), rtol=1e-6)
 
 
-def test_operator_that_changed_its_meaning_after_the_newest_opset_is_refused(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Which opset is the newest depends on the engine's version; this is a lower one, as older versions have.
+def test_operator_changed_after_the_newest_opset_is_refused(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Which opset is the newest depends on the engine's version; this opset is lower, as that of older versions.
     monkeypatch.setattr(OrtEngine, "newest_opset", lambda _, domain: 26 if domain == "" else 0)
     model = onnx.parser.parse_model(
         '<ir_version: 11, opset_import: ["": 28]> g (uint8[2] x, uint8[2] s) => (uint8[2] y, uint8[2] z) '
@@ -157,9 +157,9 @@ def test_values_of_a_type_come_back_as_they_went_in(core: Core, dtype: Any, valu
     text = f'<ir_version: 9, opset_import: ["": 19]> g ({name}[{size}] x) => ({name}[{size}] y) {{ y = Identity(x) }}'
     x = np.array(values, dtype)
     with core.load_network(onnx.parser.parse_model(text), "ORT") as loaded:
-        found = loaded.infer({"x": x})["y"]
-    assert found.dtype == x.dtype
-    assert found.tolist() == x.tolist()
+        answer = loaded.infer({"x": x})["y"]
+    assert answer.dtype == x.dtype
+    assert answer.tolist() == x.tolist()
 
 
 @pytest.mark.parametrize("size", ["2", "4097", "N"])
@@ -172,8 +172,8 @@ def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: 
     assert mine.tolist() == (-x).tolist()
 
 
-def test_arrays_that_change_places_between_runs_of_a_request_are_read_and_written_where_they_are(core: Core, read: Read) -> None:
-    """A request keeps what it has bound: arrays of more than 16 KiB, in and out, the same, new, and of another request."""
+def test_arrays_that_move_between_runs_are_read_and_written(core: Core, read: Read) -> None:
+    """A request keeps its bindings: arrays of more than 16 KiB, in and out, the same, new, and of another request."""
     loaded = core.load_network(
         read("g (float[5000] x, float[5000] z) => (float[5000] y, float[5000] w) { y = Sub(x, z) w = Neg(x) }"), "ORT"
     )
@@ -188,14 +188,14 @@ def test_arrays_that_change_places_between_runs_of_a_request_are_read_and_writte
         request.set_tensor("w", places[second])
         x, z = (arrays[index] for index in drawn.integers(6, size=2))
         x[...] = drawn.integers(100)
-        found = request.infer({"x": x, "z": z})
-        assert found["y"] is places[first]
-        assert found["w"] is places[second]
-        assert found["y"].tolist() == (x - z).tolist()
-        assert found["w"].tolist() == (-x).tolist()
+        answer = request.infer({"x": x, "z": z})
+        assert answer["y"] is places[first]
+        assert answer["w"] is places[second]
+        assert answer["y"].tolist() == (x - z).tolist()
+        assert answer["w"].tolist() == (-x).tolist()
 
 
-def test_array_for_an_output_that_was_made_smaller_after_a_run_is_not_written_beyond_its_end(core: Core, read: Read) -> None:
+def test_shrunk_preset_is_not_written_beyond_its_end(core: Core, read: Read) -> None:
     request = core.load_network(read("g (float[5000] x) => (float[5000] y) { y = Neg(x) }"), "ORT").create_infer_request()
     mine, x = np.zeros(5000, np.float32), np.ones(5000, np.float32)
     request.set_tensor("y", mine)
@@ -216,11 +216,11 @@ def test_sequences_go_in_and_come_out_as_lists(core: Core) -> None:
         '<ir_version: 8, opset_import: ["": 17]> g (seq(float[N]) x, float[N] y) => (seq(float[N]) z) { z = SequenceInsert(x, y) }'
     )
     with core.load_network(model, "ORT") as loaded:
-        found = loaded.infer({"x": [np.ones(1, np.float32)], "y": np.zeros(2, np.float32)})["z"]
-    assert [each.tolist() for each in found] == [[1], [0, 0]]
+        answer = loaded.infer({"x": [np.ones(1, np.float32)], "y": np.zeros(2, np.float32)})["z"]
+    assert [each.tolist() for each in answer] == [[1], [0, 0]]
 
 
-def test_weights_are_used_where_they_lie_and_live_as_long_as_the_network(core: Core) -> None:
+def test_weights_are_not_copied_and_live_with_the_network(core: Core) -> None:
     weights = np.arange(4096, dtype=np.float32)
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[4096] x) => (float[4096] y) <float[4096] w = {0}> { y = Add(x, w) }'
     model = onnx.parser.parse_model(text.replace("<float[4096] w = {0}> ", ""))
@@ -272,7 +272,7 @@ def test_blob_gives_the_same_numbers_and_another_engine_is_named(core: Core, tmp
             )
 
 
-def test_configuration_key_of_the_engine_that_is_not_declared_is_refused(core: Core, read: Read) -> None:
+def test_undeclared_key_of_the_engine_is_refused(core: Core, read: Read) -> None:
     with pytest.raises(ConfigKeyError, match=r"did you mean 'ORT_ALLOW_SPINNING'"):
         core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "ORT", {"ORT_ALLOW_SPINING": True})
 
@@ -289,7 +289,7 @@ def test_error_of_the_engine_at_run_time_names_the_node(core: Core, read: Read) 
     assert loaded.infer({"x": np.ones(4, np.float32), "s": np.array([4])})["y"].tolist() == [1, 1, 1, 1]
 
 
-def test_custom_operator_of_another_device_works_inside_a_graph_of_the_engine(core: Core) -> None:
+def test_custom_operator_works_inside_a_graph_of_the_engine(core: Core) -> None:
     def infer_types(types: tuple[Any, ...], attributes: Any) -> tuple[TensorType, ...]:
         return (types[0],)
 
@@ -311,8 +311,8 @@ def test_one_session_serves_many_threads(core: Core) -> None:
     inputs = [light_inputs(lstm_model(), seed=seed) for seed in range(8)]
     expected = [loaded.infer(each) for each in inputs]
     with ThreadPoolExecutor(8) as pool:
-        for index, found in enumerate(pool.map(loaded.infer, inputs * 20)):
-            for name, value in found.items():
+        for index, answer in enumerate(pool.map(loaded.infer, inputs * 20)):
+            for name, value in answer.items():
                 np.testing.assert_array_equal(value, expected[index % 8][name])
 
 
@@ -342,7 +342,7 @@ for round in range(30):
     request.start_async(X)
     request.wait()
     if sys.argv[1] == "closed":
-        # Who still holds what is closed keeps no thread of the engine.
+        # A reference to a closed network keeps no thread of the engine.
         held.append((loaded, request))
         loaded.close()
     del loaded, request
@@ -356,7 +356,7 @@ print(counts[4], counts[-1])
 def test_threads_go_with_the_network_whoever_holds_it(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", THREADS, end], capture_output=True, text=True, timeout=900, check=True)
     few, many = map(int, ended.stdout.split())
-    # A thread that was told to end may not have ended yet; one for each network would be 25 more.
+    # A thread that was told to end may not have ended yet; a thread for each network would be 25 more.
     assert many - few < 5
 
 

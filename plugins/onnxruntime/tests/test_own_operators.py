@@ -1,4 +1,4 @@
-"""ORT and the operators that ONNX Runtime adds to ONNX: opsets that onnx does not know, and what cannot run here."""
+"""ORT and the operators that ONNX Runtime adds to ONNX: opsets that onnx does not know, and operators without a kernel."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _without_import() -> onnx.ModelProto:
     return proto
 
 
-def test_operator_in_the_domain_of_onnx_runs_in_an_opset_that_the_engine_does_not_know(core: Core) -> None:
+def test_operator_of_onnx_runs_in_an_opset_unknown_to_the_engine(core: Core) -> None:
     proto = model("g (float[2,4] x, float[4] w) => (float[2,4] y) { y = SimplifiedLayerNormalization(x, w) }", opset=28)
     x, w = np.arange(8, dtype=np.float32).reshape(2, 4), np.ones(4, np.float32)
     wide = x.astype(np.float64)

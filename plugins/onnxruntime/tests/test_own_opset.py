@@ -1,4 +1,4 @@
-"""ORT: a network keeps its opset where that suits its nodes, since the engine may have no kernel of a newer version that means the same."""
+"""ORT: a network keeps its opset if that suits its nodes, since the engine may have no kernel of a newer version that means the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("operator", TEXTS)
-def test_operator_without_a_kernel_in_newer_opsets_is_taken_in_the_models_own(operator: str) -> None:
+def test_operator_is_taken_in_the_models_own_opset(operator: str) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {TEXTS[operator]}')
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     inputs = {

@@ -1,4 +1,4 @@
-"""ORT with a second execution provider: what it refuses that the engine's own takes.
+"""ORT with a second execution provider, which refuses nodes that the CPU provider takes.
 
 The provider here stands in for one of hardware, and takes what the engine's own does: what is refused, the plugin refuses by itself.
 """
@@ -28,7 +28,7 @@ SECOND = "OpenVINOExecutionProvider"
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> OrtDevice:
-    """A device whose engine says that it has a second provider; what is asked of that one, the CPU provider answers."""
+    """A device of an engine with a pretended second provider; the CPU provider answers for it."""
     engine = OrtEngine(onnxruntime, {"onnxruntime": onnxruntime.__version__})
     monkeypatch.setitem(vars(engine), "_fault_of_provider", {SECOND: None})
     monkeypatch.setattr(probing, "make_options", lambda module, provider, **more: make_options(module, CPU_PROVIDER, **more))
@@ -52,9 +52,7 @@ def read(text: str) -> Network:
     ],
     ids=["input", "constant"],
 )
-def test_network_that_returns_what_no_node_makes_is_refused_on_a_second_provider_alone(
-    device: OrtDevice, text: str, passed: str
-) -> None:
+def test_network_that_returns_its_input_needs_the_cpu_provider(device: OrtDevice, text: str, passed: str) -> None:
     network = read(text)
     result = device.query_network(DeviceName("ORT", id="OPENVINO"), network, {})
     reason = f"{SECOND} does not load a network that returns its input or constant '{passed}' as it is"
@@ -63,10 +61,10 @@ def test_network_that_returns_what_no_node_makes_is_refused_on_a_second_provider
         assert dict(device.query_network(name, network, {}).refused) == {}
 
 
-def test_network_whose_nodes_make_all_outputs_is_taken_by_a_second_provider(device: OrtDevice) -> None:
+def test_network_that_computes_its_outputs_is_taken(device: OrtDevice) -> None:
     network = read("(float[2] x) => (float[2] y, float[2] z) { y = Neg(x) z = Abs(y) }")
-    found = device.query_network(DeviceName("ORT", id="OPENVINO"), network, {})
-    assert dict(found.supported) == {"Neg_0": "ORT.OPENVINO", "Abs_1": "ORT.OPENVINO"}
+    answer = device.query_network(DeviceName("ORT", id="OPENVINO"), network, {})
+    assert dict(answer.supported) == {"Neg_0": "ORT.OPENVINO", "Abs_1": "ORT.OPENVINO"}
 
 
 HALVES = "OpenVINO's provider multiplies by the reciprocal, so that a quotient may be on the other side of a half"
@@ -99,15 +97,13 @@ LONG = "OpenVINO's provider computes integers of 64 bits in 32; "
         ),
     ],
 )
-def test_node_that_the_provider_of_openvino_computes_wrongly_is_refused_there_and_taken_by_the_engines_own(
-    device: OrtDevice, text: str, reason: str
-) -> None:
+def test_row_of_openvinos_provider_refuses_there_alone(device: OrtDevice, text: str, reason: str) -> None:
     network = read(text)
     assert list(device.query_network(DeviceName("ORT", id="OPENVINO"), network, {}).refused.values()) == [reason]
     assert dict(device.query_network(DeviceName("ORT"), network, {}).refused) == {}
 
 
-def test_softmax_that_flattens_is_refused_by_the_provider_of_openvino_unless_nothing_is_flattened(device: OrtDevice) -> None:
+def test_flattening_softmax_is_refused_by_openvinos_provider(device: OrtDevice) -> None:
     text = '<ir_version: 7, opset_import: ["": 11]> g (float[2,3,4] x) => (float[2,3,4] y) {{ y = Softmax <axis = {axis}> (x) }}'
     reason = "OpenVINO's provider computes Softmax before opset 13 along one axis; the standard flattens all from that axis on"
     for axis, reasons in ((1, [reason]), (2, []), (-1, [])):
@@ -115,7 +111,7 @@ def test_softmax_that_flattens_is_refused_by_the_provider_of_openvino_unless_not
         assert list(device.query_network(DeviceName("ORT", id="OPENVINO"), network, {}).refused.values()) == reasons
 
 
-def test_body_that_computes_integers_of_64_bits_is_refused_by_the_provider_of_openvino(device: OrtDevice) -> None:
+def test_body_of_int64_is_refused_by_openvinos_provider(device: OrtDevice) -> None:
     network = read(
         """(bool b, int32[2] x) => (int32[2] y) { y = If(b) <
         then_branch = yes () => (int32[2] p) <int64[2] c = {5000000000, 1}> { [sum] a = Add(c, c) p = Cast <to = 6> (a) },
@@ -141,13 +137,11 @@ def test_body_that_computes_integers_of_64_bits_is_refused_by_the_provider_of_op
         "(int32[4] x) => (int32[4] y) { y = Add(x, x) }",
     ],
 )
-def test_sizes_and_positions_of_64_bits_and_sums_of_32_are_taken_by_the_provider_of_openvino(device: OrtDevice, body: str) -> None:
+def test_sizes_and_positions_are_taken_by_openvinos_provider(device: OrtDevice, body: str) -> None:
     assert dict(device.query_network(DeviceName("ORT", id="OPENVINO"), read(body), {}).refused) == {}
 
 
-def test_engine_with_more_providers_words_a_missing_kernel_without_its_list_of_kernels(
-    device: OrtDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_kernel_beside_more_providers_is_worded(device: OrtDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime 1.24 with OpenVINO ends the process when it is asked for that list."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [SECOND, CPU_PROVIDER])
     monkeypatch.setattr(probing, "_kernel_versions", lambda: pytest.fail("asked for the list"))

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from hetero_core import Core
 
 DOMAIN = "com.microsoft.nchwc"
-# Filters: three and many inputs, one for each channel, groups, channels that do not fill a block; sums and activations of convolutions.
+# Filters: three and many inputs, depthwise, groups, channels that do not fill a block; sums and activations of convolutions.
 TEXT = """<ir_version: 8, opset_import: ["": %d]> g (float[N,3,H,W] x) => (float[N,A,B,32] y, float[N,C,1,1] p, float[N,20,D,E] r) {
     a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w0, b0)
     b = Relu (a)
@@ -67,7 +67,7 @@ def build(text: str) -> onnx.ModelProto:
 
 
 def save(model: onnx.ModelProto, path: Path) -> set[str]:
-    """Saves what ONNX Runtime makes of a model; returns its operators of blocked channels."""
+    """Saves ONNX Runtime's optimized model; returns its operators of blocked channels."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath, options.log_severity_level = str(path), 4
     onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -85,8 +85,8 @@ def check(core: Core, model: onnx.ModelProto, path: Path, shapes: list[tuple[int
         loaded = core.load_network(core.read_network(path), device)
         for shape in shapes:
             x = np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
-            for found, expected in zip(loaded.infer({"x": x}).values(), run_unoptimized(model, x), strict=True):
-                np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+            for answer, expected in zip(loaded.infer({"x": x}).values(), run_unoptimized(model, x), strict=True):
+                np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("opset", [9, 10, 17])
@@ -118,7 +118,7 @@ def test_saved_network_with_channels_last_runs_as_before(core: Core, tmp_path: P
     check(core, model, tmp_path / "saved.onnx", [(1, 6, 5, 20), (2, 4, 4, 20)])
 
 
-def test_blocks_of_eight_are_told_by_a_filter_of_an_odd_number_of_them(core: Core) -> None:
+def test_blocks_of_eight_are_told_by_an_odd_filter(core: Core) -> None:
     rng = np.random.default_rng(2)
     x, w = rng.standard_normal((1, 8, 5, 5)), rng.standard_normal((24, 8, 3, 3))
     blocked = w.reshape(3, 8, 1, 8, 3, 3).transpose(0, 2, 4, 5, 3, 1).reshape(w.shape)
@@ -132,7 +132,7 @@ def test_blocks_of_eight_are_told_by_a_filter_of_an_odd_number_of_them(core: Cor
     np.testing.assert_allclose(y, np.maximum(np.einsum("nchwij,ocij->nohw", windows, w), 0)[:, :20], rtol=1e-4, atol=1e-4)
 
 
-def test_saved_network_with_a_hard_swish_in_its_convolution_runs_as_before(core: Core, tmp_path: Path) -> None:
+def test_saved_convolution_with_hard_swish_runs_as_before(core: Core, tmp_path: Path) -> None:
     model = build("""<ir_version: 8, opset_import: ["": 17]> g (float[N,3,H,W] x) => (float[N,20,A,B] y) {
         a = Conv <kernel_shape = [3,3]> (x, w0, b0) b = HardSwish (a) y = Conv <kernel_shape = [2,2]> (b, w5) }""")
     save(model, tmp_path / "saved.onnx")

@@ -1,9 +1,8 @@
-"""Integer operators that the engine computes wrongly, where NumPy and ONNX's reference are exact.
+"""Integer operators that the engine computes wrongly, and bounds of the integers of a network.
 
-OpenVINO 2026.4 on processors computes integers of 64 bits and uint32 in int32, saturates those of 8 bits where the standard's reference
-wraps around, and gives some operators of the wider ones to kernels of float32, which is exact up to 2^24. A node is refused where a value
-that it reads or makes may be larger: because of a constant, or because inputs of `_LEAST` and more would make it so. Inputs themselves are
-looked at in each run: `settle_limits` says how large they may be, so that nothing that is made of them is too large.
+OpenVINO 2026.4 on processors computes int64, uint64 and uint32 in int32, saturates 8-bit integers instead of wrapping them around, and
+runs some operators of wide integers in float32, which is exact up to 2^24. A node is refused if a value that it reads or makes may be
+larger, because of a constant or of inputs of `_LEAST` and more. Each run checks its inputs against the limits of `settle_limits`.
 """
 
 from __future__ import annotations
@@ -84,7 +83,12 @@ def settle_limits(network: Network) -> tuple[dict[str, int], dict[str, Magnitude
     Inputs that are not named may be anything. Under these limits no value is too large for the engine, as long as they can be `_LEAST` or
     more; `find_excess` says of which nodes that is not so.
     """
-    limits = {spec.name: LARGEST for spec in network.inputs if spec.dtype in _LONG}
+    # The lowest number of 32 bits is False as bool.
+    has_bools = any(
+        node.op_type in ("Cast", "CastLike") and dtype_of_value(node.outputs[0], network) == "bool" for node in network.nodes
+    )
+    limited = _WIDE if has_bools else _LONG
+    limits = {spec.name: LARGEST for spec in network.inputs if spec.dtype in limited}
     for value in _list_values_in_float(network):
         for name in _list_origins(value, network):
             if network.inputs[network.index_of_input[name]].dtype in _WIDE:
@@ -126,11 +130,11 @@ def _describe(value: str, magnitude: Magnitude) -> str:
 
 
 def _list_excesses(node: Node, network: Network, magnitudes: Mapping[str, Magnitude]) -> Iterable[tuple[str, int]]:
-    """Yields the values of a node that may be too large for the engine, and what the engine is exact up to."""
+    """Yields the values of a node that may be too large for the engine, each with the largest exact integer."""
     is_in_float = not node.domain and _is_inexact(node, network)
     for value in (*node.inputs, *node.outputs):
         dtype = dtype_of_value(value, network) if value else None
-        # Constants have a reason of their own, and those that say where a Slice ends are saturated.
+        # Constants have their own reason, and the ends of a Slice are saturated.
         if dtype not in _WIDE or value in network.initializers or (dtype == "int32" and not is_in_float):
             continue
         limit = EXACT_FLOAT if is_in_float else LARGEST
@@ -160,7 +164,7 @@ def _list_values_in_float(network: Network) -> Iterable[str]:
 
 
 def _list_origins(value: str, network: Network) -> set[str]:
-    """Returns the inputs that a value is made of; a size is below the limit whatever it is the size of."""
+    """Returns the inputs that a value is computed from. Inputs of Shape and Size do not count: every size is below the limit."""
     producers = walk_producers(value, network, lambda node: node.op_type not in ("Shape", "Size"))
     reads = {name for node in producers if node.op_type not in ("Shape", "Size") for name in node.reads}
     return {value, *reads} & network.index_of_input.keys()
@@ -216,7 +220,6 @@ def find_magnitudes(network: Network, limits: Mapping[str, int]) -> dict[str, Ma
 
 
 def _fit(dtype: str) -> Magnitude | None:
-    """Returns the magnitude of an integer type, at most that of 32 bits."""
     if dtype == "bool":
         return Magnitude(1)
     if "int" not in dtype:
@@ -226,7 +229,6 @@ def _fit(dtype: str) -> Magnitude | None:
 
 
 def _changes_sign(node: Node, graph: Graph) -> bool:
-    """Says whether a result may be negative though its type is unsigned."""
     is_cast = node.op_type in ("Cast", "CastLike")
     return node.op_type in ("BitwiseNot", "Neg", "Sub") or (is_cast and str(dtype_of_input(node, graph)).startswith("int"))
 
@@ -252,7 +254,7 @@ _COPIED: Mapping[str, tuple[int, ...]] = {
     "Range": (0, 1),
     "Where": (1, 2),
 }
-"""Operator -> the inputs whose magnitudes the result does not exceed; empty for all."""
+"""Operator -> inputs with the magnitude of the result, or an empty tuple for all inputs."""
 _SIZING = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"})
 _ADDING = frozenset({"Add", "Sub", "Sum"})
 _MASKING = frozenset({"BitwiseAnd", "BitwiseOr", "BitwiseXor"})
@@ -264,7 +266,7 @@ _COARSE: Mapping[str | None, float] = {"float16": 2**-10, "bfloat16": 2**-7, "fl
 
 
 def _bound_exactly(node: Node, value: str, network: Network, magnitudes: Mapping[str, Magnitude]) -> Magnitude | None:
-    """Returns the magnitude of an output as if its type held every number; None if no rule gives one."""
+    """Returns the magnitude of an output as if its type held every number; None without a rule."""
     if node.domain or node.op_type not in _RULES:
         return None
     if node.op_type in _SIZING or (value != node.outputs[0] and node.op_type in ("MaxPool", "TopK", "Unique")):
@@ -286,7 +288,6 @@ def _bound_exactly(node: Node, value: str, network: Network, magnitudes: Mapping
 
 
 def _grow(node: Node, graph: Graph, operands: list[float], dtype: str | None) -> float:
-    """Returns the largest absolute value that an operator makes of operands with these."""
     if node.op_type in _ADDING:
         return sum(operands)
     if node.op_type == "Mul":

@@ -25,14 +25,14 @@ TYPE_NAMES: Mapping[str, str] = MappingProxyType(
         **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     }
 )
-"""Element types whose arrays go in and out, and the engine's names of them. float64 is missing: it is computed in float32 there."""
+"""Element types of inputs and outputs, and the engine's names for them. float64 is missing: it is computed in float32 there."""
 
 _STORED = frozenset({"float4e2m1", "float8e4m3fn", "float8e5m2", "float8e8m0", "int4", "uint4"})
 """Element types of constants alone: the engine packs them, or NumPy lacks them."""
 
 
 def read_model(core: Any, network: Network) -> Any:
-    """Returns the engine's model of a network, corrected. Raises: what the engine raises."""
+    """Returns the engine's model of a network, corrected. Raises: any error of the engine."""
     model = _read(core, network)
     correct_model(model)
     return model
@@ -48,8 +48,8 @@ def _read(core: Any, network: Network) -> Any:
 
 
 def join_networks(networks: Sequence[Network]) -> bytes:
-    """Returns one model in which each network stands by itself; names of the network at index i begin with "i/"."""
-    import onnx  # heavy, and loaded already where there is a network
+    """Returns a model of all networks, side by side and unconnected; names of the network at index i begin with "i/"."""
+    import onnx  # heavy, and loaded already with the network
 
     joined = onnx.ModelProto()
     for index, network in enumerate(networks):
@@ -83,7 +83,7 @@ def find_type_fault(name: str, network: Network) -> str | None:
 def find_border_fault(network: Network) -> str | None:
     """Returns why an input that no node reads, or an output that no node makes, cannot be handed over, or None.
 
-    Nodes are refused by themselves where they read or make such a value. float64 is copied as it is.
+    Nodes that read or make such a value are refused for it. float64 is copied as it is.
     """
     unread = [spec.name for spec in network.inputs if spec.name not in network.index_of_consumers]
     unmade = [spec.name for spec in network.outputs if spec.name not in network.index_of_producer]

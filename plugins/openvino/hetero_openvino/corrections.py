@@ -1,4 +1,4 @@
-"""Corrections of what the engine computes wrongly: operations of its model, and of the bodies in it, are replaced before it is compiled.
+"""Corrections: operations that the engine computes wrongly are replaced in its model, bodies included, before it is compiled.
 
 Found with OpenVINO 2026.4; an entry can go when a newer engine is right without it.
 """
@@ -79,10 +79,7 @@ def _bound_count(opset: Any, operation: Any, axis: int) -> Any:
 
 
 def _keep_overlaps_at_threshold(opset: Any, operation: Any) -> None:
-    """The standard drops boxes that overlap by more than the threshold; the engine those that overlap by as much, too.
-
-    So its threshold becomes the next float or the one after it, and never 0.
-    """
+    """Raises the threshold by one or two floats, never to 0: the engine also drops boxes that overlap by exactly the threshold."""
     threshold = operation.input_value(3)
     dtype = threshold.get_element_type()
     above = opset.multiply(threshold, opset.constant(1 + 2**-23, dtype))
@@ -96,7 +93,7 @@ def _end_where_it_begins(opset: Any, operation: Any) -> None:
     """A Range whose step leads away from its end has no elements; the engine counts as if it led there, and divides by a step of 0."""
     start, stop, step = (operation.input_value(index) for index in range(3))
     sources = (start, stop, step)
-    # The frontend counts axes by a Range of its own, of several types; the standard's has one.
+    # The frontend also counts axes by a Range, whose inputs have several types; ONNX allows a single type.
     is_own = len({source.get_element_type().get_type_name() for source in sources}) > 1
     if is_own or all(source.get_node().get_type_name() == "Constant" for source in sources):
         return
@@ -114,11 +111,10 @@ def _end_where_it_begins(opset: Any, operation: Any) -> None:
 
 
 def _keep_reduced_axes(opset: Any, operation: Any) -> None:
-    """A Reduce that drops its axes keeps them, and a Squeeze drops them; it reads what a Reshape before it reads.
+    """Lets a Reduce keep its axes, drops them by a Squeeze, and passes a Reshape before the Reduce over.
 
-    The engine takes a Reshape behind a Reduce without its axes for one that restores them where a size is 1 in the right place, and
-    drops it; a Transpose becomes such a Reshape where a size is 1. A Reshape before a Reduce that only inserts sizes of 1 it moves
-    behind it, and then counts negative axes from another end, and kept axes twice.
+    If a size is 1, the engine drops a Reshape or Transpose behind a Reduce without kept axes, as if it restored these axes. It moves a
+    Reshape that only inserts sizes of 1 behind the Reduce, and then miscounts negative axes and repeats kept axes.
     """
     keeps = operation.get_attributes()["keep_dims"]
     axes = _find_axes(operation)
@@ -162,7 +158,6 @@ def _read_axes(operation: Any) -> list[int]:
 
 
 def _find_axes(operation: Any) -> list[int] | None:
-    """Returns the axes of a reduction counted from the first, sorted; None if they or the rank come with the run."""
     rank = operation.input_value(0).get_partial_shape().rank
     if operation.input_value(1).get_node().get_type_name() != "Constant" or rank.is_dynamic:
         return None
@@ -170,7 +165,7 @@ def _find_axes(operation: Any) -> list[int] | None:
 
 
 def _pass_reshapes(source: Any, axes: list[int]) -> tuple[Any, list[int]]:
-    """Returns what stands before the operations that only insert or remove sizes of 1, and the axes that are reduced there."""
+    """Returns the value before all operations that only insert or remove sizes of 1, and the reduced axes of that value."""
     node = source.get_node()
     while node.get_type_name() in ("Reshape", "Unsqueeze", "Squeeze"):
         if node.input_value(0).get_partial_shape().is_dynamic or source.get_partial_shape().is_dynamic:
@@ -192,9 +187,9 @@ def _truncate_quotients(opset: Any, operation: Any) -> None:
 
 
 def _pad_empty(opset: Any, operation: Any) -> None:
-    """A recurrent layer with a dynamic length or batch reads at least one step and one row; its results are cut to the real sizes.
+    """Pads the input of a recurrent layer of open length or batch to at least a step and a row, and cuts its results.
 
-    Of length or batch 0 the engine returns what it has not written, or divides by 0. The frontend turns X, (length, batch, width), to
+    For a length or batch of 0 the engine returns unwritten memory, or divides by 0. The frontend turns X, (length, batch, width), to
     (batch, length, width), and takes the lengths and the default states from the sizes of that.
     """
     turned = operation.input_value(0)
@@ -214,8 +209,8 @@ def _pad_empty(opset: Any, operation: Any) -> None:
         state = operation.input_value(index)
         if state.get_node().get_type_name() != "Broadcast":
             operation.input(index).replace_source_output(opset.pad(state, nothing, rows, "constant", 0.0).output(0))
-    zero, one, first = (opset.constant(value, np.int64) for value in ([0], [1], [0]))
-    is_still = opset.equal(length, zero)
+    zeros, ones, rows_axis = (opset.constant(value, np.int64) for value in ([0], [1], [0]))
+    is_still = opset.equal(length, zeros)
     for index in (0, *states):
         output = operation.output(index)
         readers = list(output.get_target_inputs())
@@ -226,14 +221,14 @@ def _pad_empty(opset: Any, operation: Any) -> None:
             )
         else:
             last = opset.select(is_still, operation.input_value(index), output)
-            cut = opset.slice(last, zero, batch, one, first)
+            cut = opset.slice(last, zeros, batch, ones, rows_axis)
         cut.set_friendly_name(f"{operation.get_friendly_name()}/{index}")
         for reader in readers:
             reader.replace_source_output(cut.output(0))
 
 
 def _fold_scales(opset: Any, operation: Any) -> None:
-    """Dequantizes weights ahead whose scales differ along the summed axis: the engine takes them for those of the columns."""
+    """Dequantizes weights ahead if their scales differ along the summed axis: the engine applies such scales to the columns."""
     transposed = operation.get_attributes()
     for index, is_transposed in enumerate((transposed["transpose_a"], transposed["transpose_b"])):
         weight = operation.input_value(index)
@@ -247,7 +242,7 @@ def _fold_scales(opset: Any, operation: Any) -> None:
 
 
 def _fold_gathered_scales(opset: Any, operation: Any) -> None:
-    """Dequantizes a table ahead whose scales differ within a row: the engine takes them for those of the rows, and reads beyond them."""
+    """Dequantizes a table ahead if scales differ within a row: the engine applies them to the rows, and reads beyond them."""
     table = operation.input_value(0)
     shape = table.get_partial_shape()
     if shape.is_static and len(shape) >= 1 and _is_dequantized(table) and not _suits_columns(table, len(shape) - 1, 1, len(shape)):
@@ -277,7 +272,7 @@ def _is_dequantized(weight: Any) -> bool:
 
 
 def _suits_columns(weight: Any, summed: int, index: int, rank: int) -> bool:
-    """Says whether all scales of a weight are one, or differ along the columns alone: then the engine keeps the weight packed."""
+    """Says whether a weight has a single scale, or scales of columns: then the engine is right, and keeps the weight packed."""
     node, axis = weight.get_node(), summed
     while node.get_type_name() in ("Convert", "Transpose"):
         if node.get_type_name() == "Transpose":
@@ -285,7 +280,7 @@ def _suits_columns(weight: Any, summed: int, index: int, rank: int) -> bool:
         node = node.input_value(0).get_node()
     is_grouped = node.get_type_name() == "Reshape"
     if is_grouped:
-        # Blocks along the summed axis: (blocks, elements of a block) beside the columns; one scale for all elements of a block.
+        # Blocks along the summed axis: (blocks, elements of a block) beside the columns; all elements of a block share a scale.
         before, after = list(node.get_input_shape(0)), list(node.get_output_shape(0))
         if len(before) != 3 or len(after) != 2 or before[axis] * before[axis + 1] != after[axis]:
             return False
@@ -297,11 +292,11 @@ def _suits_columns(weight: Any, summed: int, index: int, rank: int) -> bool:
         if node.get_type_name() == "Divide":
             return False
         constants = [side for side in sides if _is_scale(side)]
-        others = [side for side in sides if not _is_scale(side)]
-        if len(others) != 1 or len(constants) != 1:
+        factors = [side for side in sides if not _is_scale(side)]
+        if len(factors) != 1 or len(constants) != 1:
             return False
         scales.append(list(constants[0].get_output_shape(0)))
-        node = others[0]
+        node = factors[0]
     if node.get_type_name() != "Convert":
         return False
     inner = len(node.get_output_shape(0))
@@ -325,7 +320,7 @@ def _is_scale(node: Any) -> bool:
 
 
 def _fold(opset: Any, value: Any) -> Any:
-    """Returns a constant of what a value made of constants is; the engine computes it, where nothing is multiplied behind it."""
+    """Returns a constant of the value of a constant expression; the engine computes it, right without a product behind it."""
     from openvino import Core, Model  # the engine; loaded already
 
     dtype = value.get_element_type()
@@ -334,10 +329,7 @@ def _fold(opset: Any, value: Any) -> Any:
 
 
 def _gather_channel(opset: Any, operation: Any) -> None:
-    """One channel that Concat, Expand or Tile repeats is repeated by a Gather, whose channels are first.
-
-    The engine makes a Broadcast or a Tile of all three; if channels are last, the results for a single channel are wrong.
-    """
+    """Repeats a single channel by a Gather, in place of Concat, Expand or Tile, which are wrong there if channels are last."""
     source = operation.input_value(0)
     shape = source.get_partial_shape()
     if shape.rank.is_dynamic or shape.rank.get_length() < 4 or shape[1].is_dynamic or shape[1].get_length() != 1:
@@ -357,9 +349,9 @@ def _gather_channel(opset: Any, operation: Any) -> None:
         repeats = operation.input_value(1)
         length = repeats.get_partial_shape()[0].get_length()
         is_channel = np.arange(length) == length + 1 - rank
-        others = opset.select(opset.constant(is_channel), opset.constant(1, repeats.get_element_type()), repeats)
-        others.set_friendly_name(f"{operation.get_friendly_name()}/2")
-        operation.input(1).replace_source_output(others.output(0))
+        kept_repeats = opset.select(opset.constant(is_channel), opset.constant(1, repeats.get_element_type()), repeats)
+        kept_repeats.set_friendly_name(f"{operation.get_friendly_name()}/2")
+        operation.input(1).replace_source_output(kept_repeats.output(0))
 
 
 def _place_copies(opset: Any, operation: Any, rank: int) -> Any:
@@ -384,7 +376,7 @@ def _place_copies(opset: Any, operation: Any, rank: int) -> Any:
 
 
 def _replace(operation: Any, last: Any, before: list[Any]) -> None:
-    """Puts new operations into the place of one; their names begin with its own, by which profiles find its node."""
+    """Replaces an operation by several, whose names begin with its name, so that profiles find its node."""
     from openvino.utils import replace_node  # the engine; loaded already
 
     name = operation.get_friendly_name()

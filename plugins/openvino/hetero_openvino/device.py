@@ -26,10 +26,7 @@ from hetero_openvino.probing import OpenvinoProber, shorten_message
 
 PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 NEWEST_OPSETS = MappingProxyType({"": 28})
-"""The newest opset whose operators were compared with OpenVINO 2026.4, which silently runs newer operators by their older definition.
-
-What it gets wrong of an opset is in `known_errors`.
-"""
+"""The newest compared opset: OpenVINO 2026.4 silently runs newer operators by their older definition."""
 
 
 class OpenvinoDevice(EngineDevice):
@@ -85,15 +82,15 @@ class OpenvinoDevice(EngineDevice):
 
     def _list_capabilities(self, own: str) -> tuple[str, ...]:
         named = self._engine.core.get_property(own, "OPTIMIZATION_CAPABILITIES")
-        # The engine names BF16 only if the processor computes in it; other processors take the same networks.
+        # The engine names BF16 only if the processor computes in it; every processor takes the same networks.
         return tuple(dict.fromkeys((*named, "BF16"))) if own == "CPU" else tuple(named)
 
     def newest_opsets(self, network: Network) -> Mapping[str, int]:
-        """Returns the newest opset whose operators were compared."""
+        """Returns the newest compared opset."""
         return NEWEST_OPSETS
 
     def find_known_errors(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Mapping[str, str]:
-        """Returns what the engine gets wrong, by the name of the node."""
+        """Returns the known error of each wrong node, by name."""
         errors = {
             name: f"OpenVINO computes constants ahead, here of {nbytes} bytes or more, and knows no limit"
             for name, nbytes in find_excess_folding(network).items()
@@ -166,7 +163,7 @@ class OpenvinoDevice(EngineDevice):
     def restore(
         self, device: DeviceName, network: Network, stored: Mapping[str, memoryview], config: Mapping[str, Any]
     ) -> Executable:
-        """Imports what the engine has exported."""
+        """Imports the engine's own export."""
         own = device.id or "CPU"
         properties = _translate(config, own)
         compiled = self._engine.core.import_model(open_tensor(self._engine.module, stored["model"]), own, dict(properties))
@@ -178,28 +175,23 @@ class OpenvinoDevice(EngineDevice):
         )
 
 
-def _choose_precision(config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the engine's properties that say what float32 is computed in."""
-    if config[PRECISION_KEY] is not None:
-        return {PRECISION_KEY: config[PRECISION_KEY]}
-    return {PRECISION_KEY: "f32"} if config[MODE_KEY] == "ACCURACY" else {MODE_KEY: "PERFORMANCE"}
-
-
 def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """Returns the engine's properties of a complete configuration."""
     streams = config[STREAMS_KEY]
+    precision = {PRECISION_KEY: "f32"} if config[MODE_KEY] == "ACCURACY" else {MODE_KEY: "PERFORMANCE"}
+    if config[PRECISION_KEY] is not None:
+        precision = {PRECISION_KEY: config[PRECISION_KEY]}
     # OpenVINO 2026.4: a group of fused elementwise operations that has outputs of several shapes is wrong in some loads of ten.
     unfused = {"SNIPPETS_MODE": "DISABLE"} if device == "CPU" else {}
-    # By default it quantizes what is multiplied with dequantized weights, to 8 bits for each 32 elements.
+    # By default it quantizes the other operand of dequantized weights to 8 bits, in groups of 32 elements.
     exact = {} if config[QUANTIZED_KEY] else {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
     return {
         **unfused,
         **(exact if device.startswith(("CPU", "GPU")) else {}),
-        **_choose_precision(config),
+        **precision,
         "PERF_COUNT": "YES" if config["PERF_COUNT"] else "NO",
-        # Ours are the threads of one run; the engine's are those of all streams together.
+        # Our key counts the threads of a run, the engine's key the threads of all streams.
         THREADS_KEY: config[THREADS_KEY] * streams,
         STREAMS_KEY: streams,
-        # Other engines of the process would be pinned to the same processors.
+        # Pinning would put all engines of the process on the same processors.
         "ENABLE_CPU_PINNING": "NO",
     }

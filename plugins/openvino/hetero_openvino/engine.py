@@ -27,14 +27,14 @@ class OpenvinoEngine:
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """The engine's devices that ran the probe: "CPU" first, then by name."""
-        others = sorted(set(self.core.available_devices) - {"CPU"})
-        return ("CPU", *(name for name in others if find_fault(self.module, self.core, name) is None))
+        devices = sorted(set(self.core.available_devices) - {"CPU"})
+        return ("CPU", *(name for name in devices if find_fault(self.module, self.core, name) is None))
 
 
 def open_engine() -> OpenvinoEngine:
     """Returns the engine after it ran one node on the processor.
 
-    Raises: DeviceUnavailableError that says what is missing, broken or too old, and the cure.
+    Raises: DeviceUnavailableError, with the cure, if the engine is missing, broken or too old.
     """
     version = find_version("openvino")
     if version is None:

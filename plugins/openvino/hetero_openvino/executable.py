@@ -38,14 +38,14 @@ _SECOND_NAMES = "qQ"
 _CARRIED = "bfloat16"
 """The element type that NumPy lacks; uint16 carries its bytes to the engine and back."""
 _SET_BEFORE: dict[int, Any] = {}
-"""The argument of `infer` where all inputs stand in the engine's memory, or were set."""
+"""The argument of `infer`: all inputs stand in the engine's memory, or were set before."""
 
 
 @dataclass(slots=True)
 class EngineRequest:
     """One of the engine's requests, with views of its own memory for small arrays: index of the input or output, and its view.
 
-    `places` says of each larger array, by index and whether it is an output, where the one lay that the engine was told of last.
+    `places` has the last place of each larger array that the engine was told, by index and whether it is an output.
     """
 
     request: Any
@@ -61,7 +61,7 @@ class EngineRequest:
         """Returns a lane for a new request; `inputs` and `outputs` are pairs of an index of the network and a port."""
         return cls(
             request,
-            # The binding's own `infer`: the one above it, in Python, converts inputs, and wraps what comes back, for 1 us.
+            # The binding's own `infer`: its wrapper in Python converts inputs and results, for 1 us.
             MethodType(module.InferRequest.__base__.infer, request),
             tuple((index, request.get_input_tensor(port).data) for index, port in inputs),
             tuple((index, request.get_output_tensor(port).data) for index, port in outputs),
@@ -85,7 +85,7 @@ class OpenvinoExecutable(Executable):
     ) -> None:
         """`blob` is the memory that the compiled model was imported from: the engine reads its weights there in every run.
 
-        `compile_measured` compiles the network anew so that the engine measures its layers, where this compiled model does not.
+        `compile_measured` compiles the network so that the engine measures its layers; None if it does already.
         """
         self.inputs = network.inputs
         self.outputs = network.outputs
@@ -97,7 +97,7 @@ class OpenvinoExecutable(Executable):
         self.ports = ports
         self._lanes: deque[EngineRequest] = deque()
         self._dtypes = [numpy_dtype(str(spec.dtype)) for spec in self.outputs]
-        # Where all outputs are inputs nothing was compiled.
+        # Nothing was compiled if all outputs are inputs.
         read = () if compiled is None else zip(ports.inputs, self.inputs, strict=True)
         inner = [(index, port, spec) for index, (port, spec) in enumerate(read) if port is not None]
         self._small_inputs = tuple((index, port) for index, port, spec in inner if _is_small(compiled.inputs[port], spec))
@@ -116,7 +116,7 @@ class OpenvinoExecutable(Executable):
         small = [self.inputs[index] for index, _ in self._small_inputs] + [self.outputs[index] for index, _ in self._small_outputs]
         self._copied_bytes = sum(count_bytes(spec) or 0 for spec in small)
         self._taken_outputs = tuple((index, port) for index, port, _, shape in lanes if shape is None)
-        # The engine gives a thread that asks one stream for good: of several, two threads may be given the same.
+        # A calling thread gets the same stream forever: of several streams, two threads may meet in the same.
         self._has_one_stream = streams == 1
         is_all_copied = compiled is not None and not self._bound_inputs and not self._bound_outputs and not ports.passed
         is_plain = not any(spec.dtype == _CARRIED for spec in self.outputs)
@@ -137,8 +137,7 @@ class OpenvinoExecutable(Executable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs, in arrays of their own or in the caller's; the engine runs without the interpreter's lock.
 
-        Raises: InferenceError for integers that are larger than what the engine computes them in, and for sizes that
-        a `SizeLimit` excludes.
+        Raises: InferenceError for integers beyond the engine's limits, and for sizes that a `SizeLimit` excludes.
         """
         for index, name, limit in self._limited:
             _require_within(inputs[index], name, limit)
@@ -170,7 +169,7 @@ class OpenvinoExecutable(Executable):
             raise InferenceError(f"{axes} has length {lengths}; {limit.reason}. Run the nodes that read it on another device")
 
     def _run_engine(self, inputs: tuple[Any, ...], results: list[Any], profile: Profile | None) -> None:
-        """Runs one request, and puts its outputs in the place of the arrays in `results` that it cannot fill."""
+        """Runs a request; outputs replace the arrays in `results` that the engine cannot fill."""
         lane = self._take_lane(inputs)
         request = lane.request
         # A tensor does not keep the memory that it stands on: the arrays here do, until the run is over.
@@ -215,7 +214,6 @@ class OpenvinoExecutable(Executable):
             return self._measured
 
     def _take_lane(self, inputs: tuple[Any, ...]) -> EngineRequest:
-        """Returns a request that nobody uses, its small inputs written. Raises: ClosedError."""
         try:
             lane = self._lanes.pop()
         except IndexError:
@@ -232,7 +230,7 @@ class OpenvinoExecutable(Executable):
             self._lanes.clear()
 
     def _is_new_place(self, lane: EngineRequest, key: tuple[int, bool], array: np.ndarray[Any, Any], spec: ValueSpec) -> bool:
-        """Says whether the engine has to be told where an array lies, and keeps that for the next run."""
+        """Says whether the engine must be told the place of an array, and remembers the place for the next run."""
         place = None if spec.dtype == _CARRIED else find_place(array)
         if place is not None and lane.places.get(key) == place:
             return False
@@ -248,7 +246,7 @@ class OpenvinoExecutable(Executable):
         return array.view("uint16") if spec.dtype == _CARRIED else array
 
     def _share(self, array: np.ndarray[Any, Any], spec: ValueSpec, shape: tuple[int, ...]) -> Any:
-        """Returns the engine's tensor over an array's own memory; one that is read-only, too, since the engine writes no input."""
+        """Returns the engine's tensor over an array's memory, read-only arrays included: the engine writes no input."""
         if spec.dtype == _CARRIED:
             return self._module.Tensor(array, shape, self._module.Type.bf16)
         return self._module.Tensor(array, shared_memory=True)
@@ -274,7 +272,7 @@ class OpenvinoExecutable(Executable):
         return () if compiled is None else list_layers(compiled.get_runtime_model(), self.network)
 
     def close(self) -> None:
-        """Lets the compiled model and its requests go, and the engine's threads with them, whoever still holds this object."""
+        """Frees the compiled model, its requests and their threads, even if this object is still referenced."""
         self._is_closed = True
         self.compiled = None
         self._lanes.clear()
@@ -283,19 +281,18 @@ class OpenvinoExecutable(Executable):
 
 
 def _find_static_shape(port: Any) -> tuple[int, ...] | None:
-    """Returns the output shape, which is the same in every run; None if it depends on the run."""
     return None if port.get_partial_shape().is_dynamic else tuple(port.get_shape())
 
 
 def _is_small(port: Any, spec: ValueSpec) -> bool:
-    """Says whether a port's arrays are of one small size, and of a type that the engine shows as NumPy has it."""
+    """Says whether a port's arrays have a small fixed size and a type that NumPy has."""
     if _find_static_shape(port) is None or spec.dtype == _CARRIED:
         return False
     return 0 < (count_bytes(spec) or 0) <= SMALL
 
 
 def _open_for_engine(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns an array over the same memory that the binding accepts, which refuses what is read-only."""
+    """Returns a writable array over the same memory: the binding refuses read-only arrays."""
     if not array.size:
         return np.empty(array.shape, array.dtype)
     raw = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)

@@ -16,7 +16,7 @@ Port = tuple[str, int]
 def list_layers(model: Any, network: Network) -> tuple[ExecutedNode, ...]:
     """Returns the layers in order, named as in profiles.
 
-    Outputs of the network have their names, and so have values of a layer that stands for nodes; others are named after their layer.
+    Outputs of the network, and values of a layer that stands for nodes, have their own names; the rest is named after the layer.
     """
     ordered = model.get_ordered_ops()
     value_of_port = _name_outputs(ordered, network)
@@ -50,10 +50,10 @@ def list_layers(model: Any, network: Network) -> tuple[ExecutedNode, ...]:
 
 
 def record_layers(request: Any, compiled: Any, network: Network, profile: Profile, began: float, ended: float) -> None:
-    """Adds the times of what ran; what the engine has fused stands under the names of all its nodes. `compiled` may be None, if closed.
+    """Adds the times of the layers; a fused layer stands under the names of all its nodes. `compiled` is None after a close.
 
-    The engine tells the mean of each layer over all its runs so far, in whole microseconds: means that add up to more than this run
-    took are shortened, all alike, to what it took.
+    The engine tells the mean of each layer over all runs so far, in whole microseconds. If the means add up to more than the time of this
+    run, all are shortened by the same factor.
     """
     layers = () if compiled is None else compiled.get_runtime_model().get_ordered_ops()
     nodes_of_layer = {layer.get_friendly_name(): _find_nodes(_read_information(layer), network) for layer in layers}
@@ -62,7 +62,7 @@ def record_layers(request: Any, compiled: Any, network: Network, profile: Profil
         for entry in request.profiling_info
         if str(entry.status).endswith("EXECUTED") and entry.node_type not in ("Parameter", "Result", "Constant")
     ]
-    # The engine tells how long each layer took, in order, and not when: one after the other, up to the end of the run.
+    # The engine tells no points in time: layers are placed in their order, up to the end of the run.
     total = sum(entry.real_time.total_seconds() for entry in entries)
     share = min(1.0, (ended - began) / total) if total else 1.0
     begin = ended - share * total
@@ -87,7 +87,7 @@ def _read_information(layer: Any) -> dict[str, str]:
 def _find_nodes(information: Mapping[str, str], network: Network) -> list[Node]:
     """Returns the network's nodes in a layer; the engine's own, as changes of layout, have none.
 
-    An operation has its node's name, or, where it makes an output, the output's; a node that becomes several has its name at their heads.
+    An operation has the name of its node or of the output that it makes. Several operations of a node have names that begin with its name.
     """
     indices = set()
     for name in information.get("originalLayersNames", "").split(","):
@@ -98,7 +98,6 @@ def _find_nodes(information: Mapping[str, str], network: Network) -> list[Node]:
 
 
 def _name_outputs(layers: Iterable[Any], network: Network) -> dict[Port, str]:
-    """Returns the ports that the outputs of the network are read from."""
     names: dict[Port, str] = {}
     for layer in layers:
         value = layer.get_friendly_name().partition("/sink_port_")[0]

@@ -1,4 +1,4 @@
-"""The table of what OpenVINO computes wrongly, fails at in a run or ends the process at; such nodes are refused with the reason.
+"""The known errors of OpenVINO: nodes that it computes wrongly, fails at in a run or ends the process at. The query refuses them.
 
 Each row was found on OpenVINO 2026.4 by a case of ONNX's own backend suite, which it names, by a report, or by a drawn comparison with
 NumPy. It goes when a newer engine is right. `arithmetic`: errors by the magnitude of integers; `corrections`: rewrites.
@@ -6,7 +6,7 @@ NumPy. It goes when a newer engine is right. `arithmetic`: errors by the magnitu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, partial
@@ -23,6 +23,7 @@ from hetero_core.engines.inspection import (
     find_reduced_axes,
     find_shape,
     has_input,
+    list_nearest_factors,
     walk_producers,
 )
 from hetero_core.engines.known_errors import (
@@ -54,13 +55,13 @@ from hetero_openvino.arithmetic import find_arithmetic_error
 
 QUANTIZED_KEY = "OPENVINO_QUANTIZED"
 QUANTIZING = ("DynamicQuantizeLinear", "QuantizeLinear")
-"""Operators that the engine computes up to one step of the quantization, and that are taken if the user says so."""
+"""Operators that are right up to a step of the quantization, which OPENVINO_QUANTIZED takes."""
 
 
 def find_known_error(node: Node, graph: Graph, *, takes_quantized: bool = False) -> str | None:
-    """Returns what the engine gets wrong about a node of a network, or about a node in its bodies, in words, or None.
+    """Returns the known error of a node, or of a node in its bodies; None if it has none.
 
-    With `takes_quantized` a result that is one step of a quantization away from the right one is not wrong.
+    With `takes_quantized` a result may be off by a step of the quantization.
     """
 
     def check(node: Node, graph: Graph) -> str | None:
@@ -78,7 +79,7 @@ def find_known_error(node: Node, graph: Graph, *, takes_quantized: bool = False)
 LONGEST_SUM = 2**20
 """Elements that a sum in float32 may have: the engine adds eight numbers side by side, and is off by 0.1 % if all are equal."""
 LONGEST_CHAIN = 2**17
-"""The same for sums that it adds one by one: those that leave the last axis, and those of one dimension."""
+"""The same for sums in sequence, which keep the last axis or have a single dimension."""
 DEEPEST_PRODUCT = 2**22
 """The same for products of matrices."""
 MOST_ITERATIONS = 10_000
@@ -104,7 +105,6 @@ def _is_long_when_compiled(node: Node, graph: Graph) -> bool:
 
 
 def _may_not_run(node: Node, graph: Graph) -> bool:
-    """Says whether a Loop may end before its first iteration."""
     for position, least in ((0, 1), (1, True)):
         if has_input(node, position):
             value = find_constant(node.inputs[position], graph)
@@ -122,13 +122,12 @@ def _may_scan_nothing(node: Node, graph: Graph) -> bool:
 
 
 def _forgets_sizes(node: Node, graph: Graph) -> bool:
-    """Says whether a value of a node has an axis of length 0 and an open one, which the engine makes a 0, too."""
+    """Says whether a value of a node has an axis of length 0 and an open axis, which the engine makes 0, too."""
     shapes = [value.shape for name in (*node.reads, *node.writes) if isinstance(value := graph.type_of(name), TensorType)]
     return any(0 in shape and not all(isinstance(size, int) for size in shape) for shape in shapes if shape is not None)
 
 
 def _find_depth(node: Node, graph: Graph) -> int | str | None:
-    """Returns the size that a product of matrices sums over."""
     shape = find_shape(node, graph)
     if not shape:
         return None
@@ -209,7 +208,7 @@ def _is_long_sum(node: Node, graph: Graph) -> bool:
 @cache
 def saturates_bytes(operator: str) -> bool:
     """Says whether the engine saturates sums of 8-bit products on this processor: 64 times 255 x 127 is 2,072,640."""
-    import onnx.parser  # heavy, and loaded already where there is a network
+    import onnx.parser  # heavy, and loaded already with the network
     from openvino import Core  # the engine; loaded already
 
     sizes = {"QLinearMatMul": ("2,64", "64,16"), "QLinearConv": ("1,64,3,3", "16,64,1,1")}[operator]
@@ -236,7 +235,7 @@ class SizeLimit:
 
 
 def list_size_limits(network: Network) -> list[SizeLimit]:
-    """Returns what the open sizes of inputs must be in a run, so that the engine is right about products and sums over them."""
+    """Returns the limits of open sizes of inputs within which products and sums over them are right."""
     place_of_size: dict[str, tuple[int, int]] = {}
     for index, spec in enumerate(network.inputs):
         for axis, size in enumerate(spec.shape if spec.shape is not None else ()):
@@ -264,10 +263,10 @@ _PASSING = ("Cast", "CastLike", "Dropout", "Identity", "Transpose")
 
 
 def _shares_turned_input(node: Node, graph: Graph) -> bool:
-    """Says whether something else reads the input of a recurrent node of one direction, and may turn it to (batch, length, width).
+    """Says whether the input of a recurrent node of one direction has another reader that may turn it to (batch, length, width).
 
-    The engine turns that input, merges this Transpose with any equal one, and makes a Reshape of it, which reads by other strides: other
-    readers get the numbers in the wrong order. Right if length or batch is 1.
+    The engine merges its own Transpose of the input with an equal Transpose, and makes a Reshape of both, so that the second reader gets
+    the numbers in the wrong order. Right if length or batch is 1.
     """
     shape = find_shape(node, graph)
     if node.attributes.get("direction", "forward") == "bidirectional" or (shape is not None and 1 in shape[:2]):
@@ -302,22 +301,22 @@ _ELEMENTWISE = _FUSED_PAIRS | frozenset(
 _SEVERAL_OUTPUTS = frozenset({"Split", "SplitToSequence", "TopK", "Unique"})
 """Operators that have several outputs in the engine, whether or not the node names them all."""
 _LEAST_RANK = 4
-"""The least number of dimensions of values whose channels the engine may put elsewhere than last."""
+"""The least rank of values that the engine may store with channels last."""
 _CASTS = ("Cast", "CastLike")
 _EXACT = frozenset({"bool", "float16", "int8", "uint8"})
-"""Types of which every number is one of float16."""
+"""Types that float16 holds exactly."""
 _SELECTING = MOVING | {"Max", "MaxPool", "Min", "ReduceMax", "ReduceMin", "Relu", "TopK", *_CASTS}
-"""Operators whose elements are elements of their inputs, as they were rounded, or cast."""
+"""Operators that pass elements of their inputs on, rounded or cast."""
 
 
 def _groups_parts(node: Node, graph: Graph) -> bool:
-    """Says whether a Concat joins convolutions of parts of a value: the engine makes one convolution with groups, whatever the order.
+    """Says whether a Concat joins convolutions of parts of a value, which the engine makes a convolution with groups in any order.
 
-    That is right if a Split along the channels has one convolution for each output, concatenated along the channels in the same order.
+    Right if all outputs of a Split along the channels are convolved and concatenated along the channels in the same order.
     """
     producers = [_pass_over(value, graph) for value in node.inputs]
     convolutions = [producer for producer in producers if producer is not None and producer.op_type == "Conv"]
-    # An input or a constant beside a convolution does not keep the engine from it, another node does.
+    # The engine ignores inputs and constants beside the convolutions; any node beside them stops it.
     has_leaf = None in producers
     if not convolutions or (not has_leaf and len(convolutions) < len(producers)):
         return False
@@ -333,7 +332,7 @@ def _groups_parts(node: Node, graph: Graph) -> bool:
 
 
 def _comes_from_product(value: str, graph: Graph) -> bool:
-    """Says whether a value is a product of matrices, or made of one element by element."""
+    """Says whether a value is a product of matrices, or computed from a product element by element."""
     producers = walk_producers(value, graph, lambda node: node.op_type in _ELEMENTWISE and not node.domain)
     return any(node.op_type in ("Gemm", "MatMul") for node in producers)
 
@@ -349,7 +348,7 @@ def _pass_over(value: str, graph: Graph) -> Node | None:
 
 
 def _raises_rank(node: Node, graph: Graph) -> bool:
-    """Says whether a constant operand has more dimensions than the computed one, and no size that would need them."""
+    """Says whether a constant operand has more dimensions than the computed operand, all of size 1."""
     for index, value in enumerate(node.inputs[:2]):
         constant, other = graph.initializers.get(value), find_shape(node, graph, 1 - index)
         if constant is not None and other is not None and node.inputs[1 - index] not in graph.initializers:
@@ -374,31 +373,8 @@ def _sums_lone_label(node: Node, graph: Graph) -> bool:
     )
 
 
-def _list_nearest_factors(node: Node, graph: Graph) -> list[Fraction | None]:
-    """Returns how often the old size of each axis goes into the new one, of a Resize to the nearest pixel; none for another node."""
-    if node.attributes.get("mode", "nearest") not in ("nearest", b"nearest"):
-        return []
-    before, result = find_shape(node, graph), graph.type_of(node.outputs[0])
-    if before is None:
-        return [None]
-    position = 2 if node.op_type == "Resize" and node.since_version != 10 else 1
-    scales = find_constant(node.inputs[position], graph) if has_input(node, position) else None
-    if "scales" in node.attributes:
-        scales = np.array(node.attributes["scales"])
-    if scales is not None and scales.size:
-        factors: list[Fraction | None] = [Fraction(1)] * len(before)
-        for axis, scale in zip(node.attributes.get("axes") or range(len(before)), scales.tolist(), strict=False):
-            factors[axis] = Fraction(float(np.float32(scale))) if np.isfinite(scale) and scale > 0 else None
-        return factors
-    after = result.shape if isinstance(result, TensorType) and has_input(node, 3) else None
-    return [
-        Fraction(new, old) if isinstance(old, int) and isinstance(new, int) and old > 0 else None
-        for old, new in zip(before, after or (None,) * len(before), strict=True)
-    ]
-
-
 def _may_miss_pixels(node: Node, graph: Graph) -> bool:
-    factors = _list_nearest_factors(node, graph)
+    factors = list_nearest_factors(node, graph)
     is_old = node.op_type == "Upsample" or node.since_version == 10
     coordinates = node.attributes.get("coordinate_transformation_mode", "asymmetric" if is_old else "half_pixel")
     is_aligned = coordinates not in ("asymmetric", "half_pixel", "pytorch_half_pixel")
@@ -406,7 +382,6 @@ def _may_miss_pixels(node: Node, graph: Graph) -> bool:
 
 
 def _is_plain(factor: Fraction) -> bool:
-    """Says whether a factor is a whole number, or one divided by a power of two."""
     return factor.denominator == 1 or (factor.numerator == 1 and not factor.denominator & (factor.denominator - 1))
 
 
@@ -421,7 +396,7 @@ def _strides_last_axis_alone(node: Node, graph: Graph) -> bool:
 
 
 def _loses_stride(node: Node, graph: Graph) -> bool:
-    """Says whether the engine moves the strides of a Conv of one element up to an operation with several outputs, which has none."""
+    """Says whether the engine moves the strides of a Conv with filters of a single element up to an operation with several outputs."""
     filters = getattr(graph.type_of(node.inputs[1]), "shape", None)
     has_one_element = filters is None or all(size == 1 for size in filters[2:])
     if not has_one_element or all(stride == 1 for stride in node.attributes.get("strides", ())):
@@ -437,7 +412,7 @@ def _misplaces_transposed(node: Node, graph: Graph) -> bool:
 
 
 def _is_fused_by_channels(node: Node, graph: Graph) -> bool:
-    """Says whether a node has one number for each channel, and stands behind a product of matrices: the engine fuses both.
+    """Says whether a node with a number for each channel stands behind a product of matrices: the engine fuses both.
 
     It takes the last axis of the product for that of the channels: if sizes differ it does not compile, else values are wrong.
     """
@@ -467,7 +442,7 @@ def _is_per_channel(value_type: object) -> bool:
 
 
 def _loses_rounding(node: Node, graph: Graph) -> bool:
-    """Says whether a cast from float16 reads what was cast to float16: the engine holds float16 in float32 and does not round it."""
+    """Says whether a cast from float16 reads the result of a cast to float16, which the engine holds in float32, unrounded."""
     if dtype_of_input(node, graph) != "float16" or dtype_of_value(node.outputs[0], graph) == "float16":
         return False
     for producer in walk_producers(node.inputs[0], graph, lambda producer: producer.op_type in _SELECTING):
@@ -512,7 +487,7 @@ def _differs_beside_axis(node: Node, graph: Graph) -> bool:
 
 
 def _divides_by_zero(node: Node, graph: Graph) -> bool:
-    """Says whether the engine folds a division of integers by 0, or of the least one by -1; of values of the run it makes some number."""
+    """Says whether the engine folds a division of integers by 0, or of the least one by -1."""
     if len(node.inputs) != 2 or node.attributes.get("fmod", 0):
         return False
     dividend, divisor = (find_constant(name, graph) for name in node.inputs)
@@ -521,6 +496,25 @@ def _divides_by_zero(node: Node, graph: Graph) -> bool:
     least = np.iinfo(dividend.dtype).min
     overflows = divisor.dtype.kind == "i" and bool((dividend == least).any()) and bool((divisor == -1).any())
     return overflows or bool((divisor == 0).any())
+
+
+def _has_unfit_slopes(node: Node, graph: Graph) -> bool:
+    shape, slopes = find_shape(node, graph), find_shape(node, graph, 1)
+    if shape is None or slopes is None:
+        return False
+    pairs = zip(reversed(slopes), reversed(shape), strict=False)
+    return len(slopes) > len(shape) or not all(slope in (1, size) for slope, size in pairs)
+
+
+def _selects_too_many(node: Node, graph: Graph) -> bool:
+    constant = find_constant(node.inputs[1], graph) if has_input(node, 1) else None
+    count = node.attributes.get("k", 0) if constant is None else int(constant.reshape(-1)[0])
+    size = (find_shape(node, graph) or (None,) * 8)[node.attributes.get("axis", -1)]
+    return isinstance(size, int) and bool(count > size)
+
+
+def _has_axis(shape: Sequence[object] | None, axis: int) -> bool:
+    return shape is not None and -len(shape) <= axis < len(shape)
 
 
 def _expands_nothing(node: Node, graph: Graph) -> bool:
@@ -554,7 +548,7 @@ def _begins_behind_end(node: Node, graph: Graph) -> bool:
 
 
 def _spreads_pixel(node: Node, graph: Graph) -> bool:
-    """Says whether an image of one pixel is repeated, comes from a pooling and has another reader: the engine puts its channels last."""
+    """Says whether a pooled image of a single pixel is repeated and has a second reader: the engine puts its channels last."""
     if node.op_type == "Concat" and len(set(node.inputs)) != 1:
         return False
     shape, result = find_shape(node, graph), graph.type_of(node.outputs[0])
@@ -601,11 +595,7 @@ RIGHT_CONTRIB = frozenset(
         *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "DynamicQuantizeLinear", "QuantizeLinear"),
     }
 )
-"""Of the operators of com.microsoft that the engine knows those with no wrong case among 40 of each that the conformance kit draws.
-
-Wrong were all QLinear ones, which cut off where they should round, Attention, DynamicQuantizeLSTM, DynamicQuantizeMatMul, FusedGemm,
-GroupQueryAttention, RotaryEmbedding and others. The last two of the set are in HALF_ROWS.
-"""
+"""Operators of com.microsoft without a wrong case among 40 that the conformance kit draws; the last two have rows in HALF_ROWS."""
 
 # fmt: off
 ROWS = (
@@ -627,8 +617,9 @@ ROWS = (
     _row("cast_twice", "Cast CastLike", _loses_rounding,
          "OpenVINO does not round what is cast to float16, as it computes float16 in float32 within a network"),
     _row("dft_onesided", "DFT", differs("onesided", 0), "OpenVINO shapes one-sided transforms wrongly", "dft_rfft"),
-    _row("dft_axis", "DFT", both(reads(2), lambda node, graph: node.since_version >= 20), "OpenVINO ignores the axis of DFT",
-         "dft_axis"),
+    _row("dft_axis", "DFT",
+         lambda node, graph: node.since_version >= 20 and (has_input(node, 2) or len(find_shape(node, graph) or ()) != 3),
+         "OpenVINO ignores the axis of DFT", "dft_axis"),
     _row("recurrent_layout", " ".join(RECURRENT), differs("layout", 0), "OpenVINO ignores the layout of {node.op_type}",
          "gru_batchwise"),
     _row("lstm_peepholes", "LSTM", reads(7), "OpenVINO ignores the peepholes of LSTM", "lstm_with_peepholes"),
@@ -667,6 +658,8 @@ ROWS = (
          "resize_downsample_scales_cubic_align_corners"),
     _row("roialign_max", "RoiAlign", differs("mode", "avg"),
          "OpenVINO's RoiAlign of mode max interpolates after it takes the maximum", "roialign_mode_max"),
+    _row("roialign_coordinates", "RoiAlign", is_open(1, slice(1, 2)),
+         "OpenVINO fails to load RoiAlign with boxes of an open number of coordinates", kind="fails"),
     _row("softmax_11", "Softmax", both(flattens_axes, lambda node, graph: node.since_version == 11),
          "OpenVINO computes Softmax-11 along one axis; the standard flattens all from that axis on"),
     _row("spacetodepth_crd", "SpaceToDepth", differs("mode", "DCR"), "OpenVINO ignores the mode of SpaceToDepth",
@@ -696,6 +689,13 @@ ROWS = (
     _row("max_pool_behind_end", "MaxPool", _begins_behind_end,
          "OpenVINO counts a window that begins behind the end of the input, under ceil_mode",
          "maxpool_2d_ceil_output_size_reduce_by_one"),
+    _row("prelu_slopes", "PRelu", _has_unfit_slopes,
+         "OpenVINO may end the process on PRelu whose slopes do not broadcast to its input", kind="ends the process"),
+    _row("top_k_of_fewer", "TopK", _selects_too_many, "OpenVINO may end the process on TopK of more elements than there are",
+         kind="ends the process"),
+    _row("unique_axis", "Unique",
+         both(differs("axis", None), lambda node, graph: not _has_axis(find_shape(node, graph), node.attributes["axis"])),
+         "OpenVINO may end the process on Unique of an axis that its input may not have", kind="ends the process"),
     _row("spread_pixel", "Concat Expand Tile", _spreads_pixel,
          "OpenVINO's {node.op_type} of images of one pixel that another node reads is wrong if channels are last"),
     _row("group_of_parts", "Concat", _groups_parts,
@@ -779,7 +779,7 @@ HALF_ROWS = (
          "quantizelinear_uint16"),
 )
 # fmt: on
-"""Rows of results that are one step of a quantization away from the right one."""
+"""Rows of results that are off by a step of the quantization."""
 
 # fmt: off
 QUANTIZED_ROWS = (
@@ -791,6 +791,6 @@ QUANTIZED_ROWS = (
          "OpenVINO does not saturate what it quantizes to 16 bits"),
 )
 # fmt: on
-"""Rows of what is refused although the user takes a step of the quantization."""
+"""Rows that OPENVINO_QUANTIZED does not lift."""
 
 _check_rows, _check_halves, _check_quantized = tabulate(ROWS), tabulate(HALF_ROWS), tabulate(QUANTIZED_ROWS)

@@ -1,4 +1,4 @@
-"""From the values of a network to the ports of the engine's model: what it renames, drops, and passes from an input to an output."""
+"""From the values of a network to the ports of the engine's model, which renames and drops values, and passes inputs to outputs."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Ports:
 def assign_ports(model: Any, network: Network) -> Ports:
     """Returns the ports of the engine's model, and takes out of it the outputs that are inputs.
 
-    OpenVINO 2026.4 does not write an output that is an input (a Dropout that infers, a Max of one value), nor then other outputs that are
-    copies of that input.
+    OpenVINO 2026.4 does not write an output that is an input (Dropout in inference, Max of a single value), nor further copies of that
+    input.
 
     Raises: LoadError when a parameter of the model is no input of the network.
     """
@@ -69,7 +69,7 @@ def take_out_copies(model: Any, ports: Ports, compiled: Any) -> Ports:
     """Returns the ports without the outputs that became inputs when a model was compiled, and takes those out of the model.
 
     The compiler removes nodes that change nothing, as a Cast to the type that is there. OpenVINO 2026.4 then copies the input to the
-    output; where sizes are open and the output has memory of its own, it reads an input of an earlier run, which may be freed.
+    output; if sizes are open and the output has its own memory, it reads an input of an earlier run, which may be freed.
     """
     sources = {
         result.get_friendly_name(): _name_input(result.input_value(0).get_node())
@@ -99,14 +99,14 @@ def _take_out(model: Any, ports: Ports, parameters: list[str | None]) -> Ports:
 
 
 def _name_input(operation: Any) -> str | None:
-    """Returns the name of a compiled operation that is an input of the model; None for another one."""
+    """Returns the name of a compiled operation that is an input of the model; None for any other operation."""
     information = operation.get_rt_info()
     is_input = "layerType" in information and information["layerType"].value == "Input"
     return operation.get_friendly_name() if is_input else None
 
 
 def _find_input(names: list[str], network: Network) -> str | None:
-    """Returns the input whose names a parameter has: its own, or, as the engine renames it then, those of nodes that pass it on."""
+    """Returns the input of a parameter, which has the input's name or, renamed by the engine, the name of a value that copies the input."""
     for name in names:
         seen: set[str] = set()
         while name not in network.index_of_input:
@@ -114,7 +114,7 @@ def _find_input(names: list[str], network: Network) -> str | None:
             if node is None or name in seen or not node.inputs:
                 break
             seen.add(name)
-            # What passes a value on does so with its first input.
+            # A node that copies a value copies its first input.
             name = node.inputs[0]
         else:
             return name

@@ -1,8 +1,8 @@
-"""The nodes that the engine takes: all distinct nodes of a network side by side in one model, and one query about it.
+"""The nodes that the engine takes: a single query about a model of all distinct nodes, side by side.
 
-A query takes more than 10 ms however small the model is. Nodes that do not touch each other are answered as if each were alone; what
-the frontend cannot convert at all is found by halves. A node that the engine refuses alone it may take in its network, where it knows
-more about shapes and constants; so a network of which it would refuse some nodes is compiled as a whole before they are refused.
+A query takes more than 10 ms even for a small model. Unconnected nodes are answered as if each were alone; nodes that the frontend cannot
+convert are found by bisection. Within its network, with known shapes and constants, the engine may take a node that it refuses alone; so
+a network is compiled as a whole before some of its nodes are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hetero_openvino.engine import OpenvinoEngine, exact_precision
 
 
 class EngineRefusal(str):
-    """A refusal of one node alone, in the words of the engine, which may take the node in its network."""
+    """The engine's refusal of a node alone; the engine may take the node in its network."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class OpenvinoProber:
 
     def _ask(self, networks: Sequence[Network]) -> list[str]:
         answers: dict[int, str] = {}
-        # What a body reads from around it keeps its name when networks are joined, and is not found then.
+        # Captures of a body keep their names when networks are joined, and are not found then.
         together = [index for index, network in enumerate(networks) if not any(node.bodies for node in network.nodes)]
         answers.update(zip(together, self._ask_together([networks[index] for index in together]), strict=True))
         return [answers[index] if index in answers else self._try_whole(network) for index, network in enumerate(networks)]
@@ -52,7 +52,7 @@ class OpenvinoProber:
         try:
             model = self._engine.core.read_model(join_networks(networks))
             supported = set(self._engine.core.query_model(model, self._device))
-        except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
+        except Exception as error:  # noqa: BLE001  # any error of the engine is its answer
             if len(networks) == 1:
                 return [EngineRefusal(f"OpenVINO {self._engine.version}: {shorten_message(str(error))}")]
             half = len(networks) // 2
@@ -64,22 +64,22 @@ class OpenvinoProber:
         fault = self._find_result_fault(network, [results.get(spec.name) for spec in network.outputs])
         if fault:
             return fault
-        # A query lists what has no rank, which does not compile. It leaves out what its own passes take away, as it leaves out what it
-        # cannot run. Only compiling tells them apart.
+        # A query lists nodes without a rank, which do not compile. It leaves out nodes that its passes remove and nodes that it cannot run;
+        # only compiling tells them apart.
         has_ranks = all(isinstance(spec.type, TensorType) and spec.type.shape is not None for spec in network.inputs)
         if has_ranks and all(op.get_friendly_name() in supported for op in _walk_up(results.values())):
             return ""
         return self._try_whole(network)
 
     def _try_whole(self, network: Network) -> str:
-        """Returns why the engine cannot compile a network, an empty text where it can."""
+        """Returns the engine's reason for not compiling a network, or an empty text."""
         try:
             model = read_model(self._engine.core, network)
             fault = self._find_result_fault(network, list(model.outputs))
             if fault:
                 return fault
             self._engine.core.compile_model(model, self._device, dict(exact_precision()))
-        except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
+        except Exception as error:  # noqa: BLE001  # any error of the engine is its answer
             return EngineRefusal(f"OpenVINO {self._engine.version} on {self._device}: {shorten_message(str(error))}")
         return ""
 
@@ -96,7 +96,6 @@ class OpenvinoProber:
 
 
 def _group_results(model: Any) -> dict[int, dict[str, Any]]:
-    """Returns the results of each network by the names of its outputs."""
     grouped: dict[int, dict[str, Any]] = {}
     for output in model.outputs:
         for name in output.get_names():

@@ -1,4 +1,4 @@
-"""OPENVINO: what the engine loses or misreads and the plugin puts right, or refuses where it cannot, each with its smallest graph."""
+"""OPENVINO: operations that the engine loses or misreads are put right or refused, each with its smallest graph."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_one_channel_is_repeated_where_channels_are_last(core: Core, read: Read,
 def test_reduction_behind_an_inserted_size_reduces_its_own_axis(
     core: Core, read: Read, operator: str, place: int, axis: int, keeps: int, before: str
 ) -> None:
-    # Both sizes are 4: an axis that is taken for another one shows in the values alone.
+    # Both sizes are 4, so that a wrong axis shows in the values alone.
     x = draw(4, 4)
     inserted = np.expand_dims(x, place)
     constants = (
@@ -159,7 +159,7 @@ def test_windows_that_end_within_the_padding_are_taken(core: Core, read: Read) -
     np.testing.assert_allclose(run(core, network, x=x), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_product_over_no_elements_of_an_open_length_is_an_error_of_the_run(core: Core, read: Read) -> None:
+def test_product_over_an_empty_axis_is_an_error_of_the_run(core: Core, read: Read) -> None:
     network = read("g (float[N,K] x, float[K,3] w, float[3] b) => (float[N,3] y) { y = Gemm (x, w, b) }")
     loaded = core.load_network(network, "OPENVINO")
     x, w, b = draw(2, 4), draw(4, 3), draw(3)

@@ -1,4 +1,4 @@
-"""What drawn graphs found wrong in the engine: put right, or refused with the reason, each with its smallest graph."""
+"""Dequantized weights, unknown types, and texts beside the nodes of a network."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ picture (float[1, 3, 16, 16] x, float[8, 3, 3, 3] w) => (float[1, 8, 16, 16] y) 
 """)
 
 
-def test_steps_stand_for_the_nodes_that_the_engine_fused_with_their_layouts_and_times(core: Core) -> None:
+def test_steps_stand_for_fused_nodes_with_layouts_and_times(core: Core) -> None:
     request = core.load_network(MODEL, "OPENVINO", {"PERF_COUNT": True}).create_infer_request()
     request.infer({"x": np.zeros((1, 3, 16, 16), np.float32), "w": np.zeros((8, 3, 3, 3), np.float32)})
     executed = request._network.get_runtime_model(request.profile)

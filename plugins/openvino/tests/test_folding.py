@@ -12,8 +12,8 @@ from hetero_core import Core, Network
 pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-openvino[test]'")
 
 
-def test_nodes_with_which_constants_pass_the_limit_are_refused_and_those_before_are_not(core: Core) -> None:
-    """Without it 600 of these take 70 s and 770 MB, more where they are larger."""
+def test_nodes_beyond_the_limit_of_constants_are_refused(core: Core) -> None:
+    """Without it 600 of these take 70 s and 770 MB, more if they are larger."""
     content, _ = build_many_constants(130)
     refused = core.query_network(core.read_network(content), "OPENVINO").refused
     excess = {

@@ -64,9 +64,7 @@ SMALLEST = -(2**63)
         ),
     ],
 )
-def test_value_that_the_engine_may_get_wrong_is_refused_with_the_reason_and_the_engines_version(
-    core: Core, read: Read, text: str, node: str, words: str
-) -> None:
+def test_large_value_is_refused_with_reason_and_version(core: Core, read: Read, text: str, node: str, words: str) -> None:
     refused = core.query_network(read(text), "OPENVINO").refused
     assert node in refused, refused
     assert words in refused[node]
@@ -93,7 +91,7 @@ def test_input_is_limited_so_that_what_is_made_of_it_fits(core: Core, read: Read
         loaded.infer({"x": np.array([0, limit + 1])})
 
 
-def test_mask_with_the_smallest_integer_goes_to_another_device_and_its_answer_is_right(core: Core, read: Read) -> None:
+def test_mask_with_the_smallest_integer_goes_to_another_device(core: Core, read: Read) -> None:
     network = read(
         f"g (int64[2,3] m, float[2,3] x) => (float[2,3] y) <int64 one = {{1}}, int64 low = {{{SMALLEST}}}> "
         "{ a = Sub (one, m) b = Mul (a, low) c = Cast <to = 1> (b) d = Add (c, x) y = Softmax (d) }"
@@ -160,16 +158,14 @@ def test_casts_in_a_row_are_right_or_refused(core: Core, middle: str) -> None:
             model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
             if not core.query_network(model, "OPENVINO").refused:
                 compared += 1
-                found = core.load_network(model, "OPENVINO").infer({"x": x})["y"]
-                np.testing.assert_array_equal(found, expected, err_msg=f"{source} -> {middle} -> {target}")
+                answer = core.load_network(model, "OPENVINO").infer({"x": x})["y"]
+                np.testing.assert_array_equal(answer, expected, err_msg=f"{source} -> {middle} -> {target}")
     assert compared > 0
 
 
 @pytest.mark.parametrize("operator", ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
 @pytest.mark.parametrize("constant", [0, 2**24 - 2, -(2**24) + 1])
-def test_comparison_with_a_constant_that_float32_holds_is_right_for_all_of_32_bits(
-    core: Core, read: Read, operator: str, constant: int
-) -> None:
+def test_comparison_with_a_constant_of_float32_is_right(core: Core, read: Read, operator: str, constant: int) -> None:
     network = read(
         f"g (int32[N] x) => (bool[N] y, bool[N] z) <int32 k = {{{constant}}}> {{ y = {operator} (x, k) z = {operator} (k, x) }}"
     )
@@ -188,7 +184,7 @@ def test_comparison_with_a_constant_that_float32_holds_is_right_for_all_of_32_bi
 
 
 @pytest.mark.parametrize("constant", [2**24, -(2**24)])
-def test_comparison_with_a_constant_that_others_round_to_looks_at_its_input(core: Core, read: Read, constant: int) -> None:
+def test_comparison_with_a_rounded_constant_limits_its_input(core: Core, read: Read, constant: int) -> None:
     network = read(f"g (int32[N] x) => (bool[N] y) <int32 k = {{{constant}}}> {{ y = Equal (x, k) }}")
     loaded = core.load_network(network, "OPENVINO")
     assert loaded.infer({"x": np.array([constant], np.int32)})["y"].tolist() == [True]

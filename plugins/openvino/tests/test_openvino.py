@@ -42,7 +42,7 @@ def test_plain_name_is_the_cpu_device_and_its_id_says_so(core: Core) -> None:
         core.get_metric("OPENVINO.NONE", "FULL_DEVICE_NAME")
 
 
-def test_operator_that_the_engine_lacks_is_refused_alike_by_query_and_load(core: Core, read: Read) -> None:
+def test_unknown_operator_is_refused_by_query_and_load(core: Core, read: Read) -> None:
     network = read("g (float[2] x) => (float[2] y) { a = Relu(x) y = com.acme.Twist(a) }")
     result = core.query_network(network, "OPENVINO")
     assert dict(result.supported) == {"Relu_0": "OPENVINO"}
@@ -65,7 +65,7 @@ def test_element_type_that_the_engine_narrows_or_lacks_is_refused(core: Core, re
 
 
 @pytest.mark.parametrize("opset", [1, 13, 18, 26, 28])
-def test_versions_that_mean_the_same_are_stamped_into_an_opset_of_the_engine(core: Core, read: Read, opset: int) -> None:
+def test_equal_versions_are_stamped_into_an_opset_of_the_engine(core: Core, read: Read, opset: int) -> None:
     network = read("g (float[3] x) => (float[3] y) { a = Softplus(x) y = Identity(a) }", opset)
     with core.load_network(network, "OPENVINO") as loaded:
         x = np.array([-1, 0, 2], np.float32)
@@ -102,17 +102,17 @@ def test_values_of_a_type_come_back_as_they_went_in(
     x = np.array(values, dtype)
     x.setflags(write=not is_read_only)
     with core.load_network(onnx.parser.parse_model(text), "OPENVINO") as loaded:
-        found = loaded.infer({"x": x})["y"]
-    assert found.dtype == x.dtype
-    assert found.tolist() == x.tolist()
-    assert not np.shares_memory(found, x)
+        answer = loaded.infer({"x": x})["y"]
+    assert answer.dtype == x.dtype
+    assert answer.tolist() == x.tolist()
+    assert not np.shares_memory(answer, x)
 
 
 def test_input_that_is_empty_and_read_only_is_taken(core: Core, read: Read) -> None:
     x = np.zeros((0, 3), np.float32)
     x.setflags(write=False)
-    found = core.load_network(read("g (float[N,3] x) => (float[N,3] y) { y = Neg(x) }"), "OPENVINO").infer({"x": x})["y"]
-    assert found.shape == (0, 3)
+    answer = core.load_network(read("g (float[N,3] x) => (float[N,3] y) { y = Neg(x) }"), "OPENVINO").infer({"x": x})["y"]
+    assert answer.shape == (0, 3)
 
 
 @pytest.mark.parametrize("dtype", [np.longlong, np.ulonglong])
@@ -129,19 +129,19 @@ PASSING = """g (float[4] x, float[4] z, float[4] unread) => (float[4] dropped, f
 def test_outputs_that_are_inputs_are_copies_of_them(core: Core, read: Read) -> None:
     loaded = core.load_network(read(PASSING), "OPENVINO")
     for x in (np.array([1, -2, 3, -4], np.float32), np.array([5, 6, 7, 8], np.float32)):
-        found = loaded.infer({"x": x, "z": -x, "unread": np.zeros(4, np.float32)})
+        answer = loaded.infer({"x": x, "z": -x, "unread": np.zeros(4, np.float32)})
         for name in ("dropped", "copied", "largest"):
-            assert found[name].tolist() == x.tolist()
-            assert not np.shares_memory(found[name], x)
-        assert found["relu"].tolist() == np.maximum(-x, 0).tolist()
+            assert answer[name].tolist() == x.tolist()
+            assert not np.shares_memory(answer[name], x)
+        assert answer["relu"].tolist() == np.maximum(-x, 0).tolist()
 
 
 def test_network_of_nothing_but_passed_inputs_needs_no_engine(core: Core, read: Read) -> None:
     loaded = core.load_network(
         read("g (float[N] x) => (float[N] y, float[N] z) { y = Dropout(x) a = Sum(x) z = Min(a) }"), "OPENVINO"
     )
-    found = loaded.infer({"x": np.arange(3, dtype=np.float32)})
-    assert found["y"].tolist() == found["z"].tolist() == [0, 1, 2]
+    answer = loaded.infer({"x": np.arange(3, dtype=np.float32)})
+    assert answer["y"].tolist() == answer["z"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("text", ["y = Neg(x)", "y = Dropout(x)"], ids=["computed", "passed"])
@@ -156,9 +156,7 @@ def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: 
 
 
 @pytest.mark.parametrize(("size", "copied"), [(4096, 2 * 16384), (4097, 0)], ids=["small", "large"])
-def test_small_arrays_are_copied_and_said_to_be_and_results_stay_the_callers_own(
-    core: Core, read: Read, size: int, copied: int
-) -> None:
+def test_small_arrays_are_copied_and_counted(core: Core, read: Read, size: int, copied: int) -> None:
     loaded = core.load_network(read(f"g (float[{size}] x) => (float[{size}] y) {{ y = Neg(x) }}"), "OPENVINO")
     assert loaded.get_metric("OPENVINO_COPIED_BYTES") == copied
     x = np.arange(size, dtype=np.float32)
@@ -180,9 +178,7 @@ def test_small_arrays_are_copied_and_said_to_be_and_results_stay_the_callers_own
         ("a = Abs(x) y = Trilu(a)", "int32", 2**24, "float32, exact up to 16777216"),
     ],
 )
-def test_integers_beyond_what_the_engine_computes_in_are_an_error_and_no_other_number(
-    core: Core, read: Read, text: str, dtype: str, limit: int, words: str
-) -> None:
+def test_integers_beyond_the_limit_are_an_error(core: Core, read: Read, text: str, dtype: str, limit: int, words: str) -> None:
     network = read(f"g ({dtype}[1,2] x) => ({dtype}[1,2] y) {{ {text} }}")
     loaded = core.load_network(network, "OPENVINO")
     with pytest.raises(InferenceError, match=rf"input 'x' has {dtype} values from -3 to {limit + 1}; .* in {words}"):
@@ -191,11 +187,11 @@ def test_integers_beyond_what_the_engine_computes_in_are_an_error_and_no_other_n
     assert loaded.infer({"x": x})["y"].tolist() == core.load_network(network, "CPU").infer({"x": x})["y"].tolist()
 
 
-def test_sizes_and_small_integers_that_are_compared_beside_large_ones_are_taken(core: Core, read: Read) -> None:
+def test_sizes_compared_beside_large_integers_are_taken(core: Core, read: Read) -> None:
     network = read("g (int64[2] x, int64[2] k) => (int64[2] y, bool[2] z) { s = Shape(x) y = Neg(x) z = Less(k, s) }")
-    found = core.load_network(network, "OPENVINO").infer({"x": np.array([2**30, 5]), "k": np.array([1, 3])})
-    assert found["y"].tolist() == [-(2**30), -5]
-    assert found["z"].tolist() == [True, False]
+    answer = core.load_network(network, "OPENVINO").infer({"x": np.array([2**30, 5]), "k": np.array([1, 3])})
+    assert answer["y"].tolist() == [-(2**30), -5]
+    assert answer["z"].tolist() == [True, False]
 
 
 def test_profile_names_the_nodes_of_the_model_and_of_what_is_fused(core: Core, read: Read) -> None:
@@ -210,7 +206,7 @@ def test_profile_names_the_nodes_of_the_model_and_of_what_is_fused(core: Core, r
 
 
 def test_times_of_a_short_run_behind_a_long_one_are_its_own(core: Core, read: Read) -> None:
-    # The engine tells means over all runs so far, in which the long one outweighs the short ones.
+    # The engine tells means over all runs so far, in which the long run outweighs the short runs.
     network = read("g (float[N,256] x, float[256,256] w) => (float[N,256] y) { y = MatMul(x, w) }")
     request = core.load_network(network, "OPENVINO", {"PERF_COUNT": True}).create_infer_request()
     w = np.ones((256, 256), np.float32)
@@ -230,8 +226,8 @@ def test_profile_of_a_part_names_its_nodes_when_the_whole_is_measured(core: Core
     for each in (loaded, core.import_network(tmp_path / "h.blob", "HETERO", {"PERF_COUNT": True})):
         request = each.create_infer_request()
         request.infer({"x": np.zeros((64, 64), np.float32)})
-        found = [(entry.node, entry.device) for entry in request.perf_counts if entry.operator != "transfer"]
-        assert [entry for entry in found if entry[0] in ("m", "s")] == [("m", "OPENVINO"), ("s", "CPU")]
+        answer = [(entry.node, entry.device) for entry in request.perf_counts if entry.operator != "transfer"]
+        assert [entry for entry in answer if entry[0] in ("m", "s")] == [("m", "OPENVINO"), ("s", "CPU")]
 
 
 @pytest.mark.parametrize(("config", "threads", "streams"), [({}, 1, 1), ({"NUM_STREAMS": 2, "INFERENCE_NUM_THREADS": 2}, 1, 2)])
@@ -278,12 +274,12 @@ def test_model_that_is_too_large_for_one_message_goes_through_a_file(core: Core,
     assert loaded.infer({"x": np.ones(4096, np.float32)})["y"].tolist() == (weights + 1).tolist()
 
 
-def test_configuration_key_of_the_engine_that_is_not_declared_is_refused(core: Core, read: Read) -> None:
+def test_undeclared_key_of_the_engine_is_refused(core: Core, read: Read) -> None:
     with pytest.raises(ConfigKeyError, match=r"did you mean 'INFERENCE_PRECISION_HINT'"):
         core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "OPENVINO", {"INFERENCE_PRECISION_HIN": "f32"})
 
 
-def test_error_of_the_engine_at_run_time_is_an_inference_error_and_the_next_run_works(core: Core, read: Read) -> None:
+def test_error_of_a_run_is_an_inference_error_and_the_next_works(core: Core, read: Read) -> None:
     loaded = core.load_network(read("g (float[N] x, float[M] z) => (float[K] y) { y = Add(x, z) }"), "OPENVINO")
     with pytest.raises(InferenceError, match="Eltwise shape infer input shapes dim index: 0 mismatch"):
         loaded.infer({"x": np.ones(4, np.float32), "z": np.ones(3, np.float32)})
@@ -298,7 +294,7 @@ def test_error_of_the_engine_at_load_has_its_words(core: Core, read: Read, monke
         core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "OPENVINO")
 
 
-def test_custom_operator_of_another_device_works_inside_a_graph_of_the_engine(core: Core) -> None:
+def test_custom_operator_works_inside_a_graph_of_the_engine(core: Core) -> None:
     def infer_types(types: tuple[Any, ...], attributes: Any) -> tuple[TensorType, ...]:
         return (types[0],)
 
@@ -322,8 +318,8 @@ def test_one_network_serves_many_threads(core: Core) -> None:
     inputs = [light_inputs(lstm_model(), seed=seed) for seed in range(8)]
     expected = [loaded.infer(each) for each in inputs]
     with ThreadPoolExecutor(8) as pool:
-        for index, found in enumerate(pool.map(loaded.infer, inputs * 20)):
-            for name, value in found.items():
+        for index, answer in enumerate(pool.map(loaded.infer, inputs * 20)):
+            for name, value in answer.items():
                 np.testing.assert_array_equal(value, expected[index % 8][name])
 
 
@@ -343,8 +339,8 @@ def test_logits_of_squeezenet_of_the_suite_are_right(core: Core) -> None:
     np.testing.assert_allclose(logits, expected, rtol=1e-5)
 
 
-def test_elementwise_operations_with_outputs_of_several_shapes_are_right_in_every_load(core: Core, read: Read) -> None:
-    """OpenVINO 2026.4 fuses them, and the group is wrong in some loads of ten, by where arrays happen to lie in memory."""
+def test_elementwise_outputs_of_several_shapes_are_right(core: Core, read: Read) -> None:
+    """OpenVINO 2026.4 fuses them, and the group is wrong in some loads of ten, depending on the addresses of the arrays."""
     network = read(
         "g (float[4,6] b, float[2,3,4,6] q) => (float[4,6] c, float[2,3,4,6] s, float[4,1] m) "
         "{ i = Identity(b) c = Cast <to = 1> (i) d = Cast <to = 1> (q) a = Add(d, c) s = Softmax(a) m = ReduceMax <axes = [1]> (c) }"

@@ -54,7 +54,7 @@ def test_blob_of_a_quantized_network_keeps_the_key(core: Core, read: Read) -> No
         core.import_network(blob.getvalue(), "OPENVINO", {"OPENVINO_QUANTIZED": False})
 
 
-def test_operators_of_onnx_runtime_that_cut_off_are_refused_all_the_same(core: Core, read: Read) -> None:
+def test_operators_of_onnx_runtime_that_cut_off_are_refused(core: Core, read: Read) -> None:
     text = """g (uint8[4] a, uint8[4] b) => (uint8[4] c) <float s = {0.1}, uint8 z = {3}>
     { c = com.microsoft.QLinearAdd (a, s, z, b, s, z, s, z) }"""
     refused = core.query_network(read(text), "OPENVINO", KEY).refused
@@ -71,9 +71,7 @@ def test_pair_behind_a_pair_which_would_end_the_process_is_refused(core: Core, r
 
 @pytest.mark.parametrize("domain", ["", "com.microsoft."])
 @pytest.mark.parametrize(("codes", "least", "largest"), [("int16", -32768, 32767), ("uint16", 0, 65535)])
-def test_codes_of_16_bits_are_refused_since_the_engine_does_not_saturate_them(
-    core: Core, domain: str, codes: str, least: int, largest: int
-) -> None:
+def test_codes_of_16_bits_are_refused(core: Core, domain: str, codes: str, least: int, largest: int) -> None:
     model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]> g (float[4] x) => (float[4] y)
         <float s = {{0.001}}, {codes} z = {{7}}>
         {{ q = {domain}QuantizeLinear (x, s, z) d = {domain}DequantizeLinear (q, s, z) y = Relu (d) }}""")

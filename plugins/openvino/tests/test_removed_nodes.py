@@ -85,7 +85,7 @@ def write_models(removable: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", REMOVABLE)
-def test_node_that_changes_nothing_is_right_with_open_sizes_and_nothing_is_read_that_was_freed(name: str) -> None:
+def test_removed_node_is_right_with_open_sizes(name: str) -> None:
     texts = write_models(REMOVABLE[name])
     ended = subprocess.run(
         [sys.executable, "-c", CHILD, repr(ROWS * 3)],

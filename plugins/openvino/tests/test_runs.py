@@ -1,4 +1,4 @@
-"""OPENVINO: on which thread a run is, and where arrays that come again are read and written."""
+"""OPENVINO: the thread of a run, and the memory of repeated arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ resource = pytest.importorskip("resource", reason="counts the waits of a thread 
 
 Read = Callable[..., Network]
 LARGE = 5000
-"""Elements of float32 that are beyond what is copied."""
+"""Elements of float32, too many to be copied."""
 
 
 def _load(core: Core, read: Read, size: int, **config: Any) -> Any:
@@ -51,7 +51,7 @@ def test_run_of_another_thread_than_the_main_one_is_the_engines(core: Core, read
             loaded.infer(x)
         return int(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
 
-    # One wait or two for each run on a quiet machine. On a busy one the engine's thread is often done before this one waits; a run on the
+    # One wait or two for each run on a quiet machine. On a busy machine the engine's thread is often done before this waits; a run on the
     # caller's own thread never waits, but for a lock now and then.
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(count_waits).result() > 25
@@ -63,8 +63,8 @@ def test_two_streams_serve_many_threads(core: Core, read: Read, size: int) -> No
         pytest.skip("one processor")
     loaded = _load(core, read, size, INFERENCE_NUM_THREADS=2, NUM_STREAMS=2)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda value: loaded.infer({"x": np.full(size, value, np.float32)})["y"], range(200)))
-    for value, result in enumerate(found):
+        answer = list(pool.map(lambda value: loaded.infer({"x": np.full(size, value, np.float32)})["y"], range(200)))
+    for value, result in enumerate(answer):
         np.testing.assert_array_equal(result, np.full(size, -value, np.float32))
 
 
@@ -82,18 +82,18 @@ def test_arrays_that_come_again_are_read_and_written_where_they_lie(core: Core, 
         np.testing.assert_array_equal(results[first], -arrays[second])
 
 
-def test_array_that_was_moved_or_closed_between_runs_is_read_where_it_lies_now(core: Core, read: Read) -> None:
+def test_array_that_moved_between_runs_is_read(core: Core, read: Read) -> None:
     loaded = _load(core, read, LARGE)
     x = np.arange(LARGE, dtype=np.float32)
     np.testing.assert_array_equal(loaded.infer({"x": x})["y"], -np.arange(LARGE))
     x.resize(1_000 * LARGE, refcheck=False)
     x.resize(LARGE, refcheck=False)
-    kept = np.full(LARGE, 7, np.float32)
+    preset = np.full(LARGE, 7, np.float32)
     np.testing.assert_array_equal(loaded.infer({"x": x})["y"], -np.arange(LARGE))
     x.flags.writeable = False
-    np.testing.assert_array_equal(loaded.infer({"x": kept})["y"], -kept)
+    np.testing.assert_array_equal(loaded.infer({"x": preset})["y"], -preset)
     np.testing.assert_array_equal(loaded.infer({"x": x})["y"], -np.arange(LARGE))
-    np.testing.assert_array_equal(loaded.infer({"x": kept})["y"], -kept)
+    np.testing.assert_array_equal(loaded.infer({"x": preset})["y"], -preset)
 
 
 @pytest.mark.parametrize("sizes", ["4", "5000", "N"], ids=["small", "large", "open"])
@@ -108,8 +108,8 @@ def test_outputs_of_one_value_and_of_many_types_come_in_order(core: Core, read: 
     x, i = np.arange(count, dtype=np.float32), np.array([-1, 2], np.int32)
     request = loaded.create_infer_request()
     request.set_tensor("n", np.zeros(2, np.int32))
-    for found in (loaded.infer({"x": x, "i": i}), request.infer({"x": x, "i": i})):
-        assert {name: value.tolist() for name, value in found.items()} == {
+    for answer in (loaded.infer({"x": x, "i": i}), request.infer({"x": x, "i": i})):
+        assert {name: value.tolist() for name, value in answer.items()} == {
             "y": (-x).tolist(),
             "n": [1, 2],
             "again": (-x).tolist(),
@@ -136,7 +136,7 @@ for round in range(30):
     request.start_async(X)
     request.wait()
     if sys.argv[1] == "closed":
-        # Who still holds what is closed keeps no thread of the engine.
+        # A reference to a closed network keeps no thread of the engine.
         held.append((loaded, request))
         loaded.close()
     del loaded, request
@@ -150,5 +150,5 @@ print(counts[4], counts[-1])
 def test_threads_go_with_the_network_whoever_holds_it(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", THREADS, end], capture_output=True, text=True, timeout=900, check=True)
     few, many = map(int, ended.stdout.split())
-    # A thread that was told to end may not have ended yet; one for each network would be 25 more.
+    # A thread that was told to end may not have ended yet; a thread for each network would be 25 more.
     assert many - few < 5

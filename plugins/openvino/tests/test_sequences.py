@@ -1,4 +1,4 @@
-"""Recurrent nodes whose turned input is read elsewhere: refused where the engine is wrong, and right where they are taken."""
+"""Recurrent nodes with a second reader of their turned input are refused; similar nodes are taken and right."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ RIGHT = {
 def find_mismatch(core: Core, network: Network) -> str | None:
     generator = np.random.default_rng(5)
     inputs = {spec.name: generator.standard_normal(spec.shape).astype(np.float32) for spec in network.inputs}  # type: ignore[arg-type]  # static
-    found, expected = (core.load_network(network, name).infer(inputs) for name in ("OPENVINO", "CPU"))
-    pairs = ((name, found[name], expected[name]) for name in expected)
+    answer, expected = (core.load_network(network, name).infer(inputs) for name in ("OPENVINO", "CPU"))
+    pairs = ((name, answer[name], expected[name]) for name in expected)
     return next(filter(None, (describe_mismatch(value, wanted, name=name) for name, value, wanted in pairs)), None)
 
 
 @pytest.mark.parametrize(("nodes", "outputs", "names"), WRONG.values(), ids=WRONG)
-def test_input_that_others_read_turned_is_refused_and_the_engine_is_still_wrong(
+def test_input_read_turned_is_refused_and_still_wrong(
     core: Core, read: Read, monkeypatch: pytest.MonkeyPatch, nodes: str, outputs: str, names: set[str]
 ) -> None:
     network = write(read, nodes, outputs)

@@ -1,4 +1,4 @@
-"""Sizes, iterations, pixels and 8-bit products: what is refused, what is taken, and what is put right, each with its smallest network."""
+"""The rows of known errors: each refuses its example and takes its neighbour; corrections are right."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ STRIDE = """g (float[1,6,7,7] x, float[4,2,1,1] w) => (y) <int64[3] sizes = {{1,
 TRANSPOSED = "g (float[{},2,4,4] x, float[2,3,3,3] w) => (y) {{ y = ConvTranspose <strides = [2, 2], {}> (x, w) }}"
 BRANCHES = """g (float[{0},2] x, bool c) => (y)
 {{ y = If (c) <then_branch = t () => (a) {{ a = Relu (x) }}, else_branch = e () => (b) {{ b = Abs (x) }}> }}"""
+ROI = "g (float[1,1,4,4] x) => (y) <int64[1] b = {{0}}, float[1,4] r = {{0,0,2,2}}> {{ y = RoiAlign {}(x, r, b) }}"
 MASKED = "g (float[1,3,4] q, int32[1,3] m) => (y) {{ y = com.microsoft.MultiHeadAttention <num_heads = 2{}> (q, q, q, , m) }}"
 EXAMPLES: dict[str, Example] = {
     "product_of_nothing": (
@@ -122,7 +123,7 @@ EXAMPLES: dict[str, Example] = {
     ),
     "dft_axis": (
         "20 g (float[1,4,3,1] x) => (y) <int64 a = {1}> { y = DFT (x, , a) }",
-        "20 g (float[1,4,3,1] x) => (y) { y = DFT (x) }",
+        "20 g (float[1,4,1] x) => (y) { y = DFT (x) }",
     ),
     "recurrent_layout": (
         LSTM.format("2,3").replace("hidden_size = 2", "hidden_size = 2, layout = 1"),
@@ -185,9 +186,10 @@ EXAMPLES: dict[str, Example] = {
         RESIZE.format('coordinate_transformation_mode = "align_corners", ').replace("{1,1,2,2}", "{1,1,1.3,1.3}"),
         RESIZE.format('coordinate_transformation_mode = "align_corners", '),
     ),
-    "roialign_max": (
-        'g (float[1,1,4,4] x, float[1,4] r) => (y) <int64[1] b = {0}> { y = RoiAlign <mode = "max"> (x, r, b) }',
-        "g (float[1,1,4,4] x, float[1,4] r) => (y) <int64[1] b = {0}> { y = RoiAlign (x, r, b) }",
+    "roialign_max": (ROI.format('<mode = "max"> '), ROI.format("")),
+    "roialign_coordinates": (
+        "g (float[1,1,4,4] x, float[1,n] r) => (y) <int64[1] b = {0}> { y = RoiAlign (x, r, b) }",
+        ROI.format(""),
     ),
     "softmax_11": (
         "11 g (float[2,3,4] x) => (y) { y = Softmax <axis = 1> (x) }",
@@ -230,6 +232,18 @@ EXAMPLES: dict[str, Example] = {
     "global_lp_pool_of_nothing": (
         "g (float16[2,0] x) => (y) { y = GlobalLpPool (x) }",
         "g (float[2,3,4] x) => (y) { y = GlobalLpPool (x) }",
+    ),
+    "prelu_slopes": (
+        "g (float[2,3] x, float[2] s) => (y) { y = PRelu (x, s) }",
+        "g (float[2,3] x, float[3] s) => (y) { y = PRelu (x, s) }",
+    ),
+    "top_k_of_fewer": (
+        "g (float[2,3] x) => (y, i) <int64[1] k = {4}> { y, i = TopK (x, k) }",
+        "g (float[2,3] x) => (y, i) <int64[1] k = {3}> { y, i = TopK (x, k) }",
+    ),
+    "unique_axis": (
+        "g (float[2,1] x) => (y) { y = Unique <axis = 2> (x) }",
+        "g (float[2,1] x) => (y) { y = Unique <axis = 1> (x) }",
     ),
     "pool_of_unfit_window": (
         "g (float[1,1,4,4] x) => (float[1,1,N,M] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2], ceil_mode = 1> (x) }",
