@@ -57,7 +57,7 @@ def draw_case(operator: str, index: int, seed: int) -> ContribCase:
 
     from hetero_core.testing.contrib.draws import DRAWS, Generator
 
-    return DRAWS[operator](Generator(np.random.PCG64([seed, index, crc32(operator.encode())])))
+    return DRAWS[operator](Generator(np.random.PCG64([seed, index, crc32(operator.encode())])), operator)
 
 
 def check_case(operator: str, index: int, context: CheckContext) -> ContribOutcome:
