@@ -512,188 +512,113 @@ def draw_recurrent(d: Draft) -> None:
     d.outputs = names if d.rng.random() < 0.6 else names[:1]
 
 
+REDUCTIONS = ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceLogSumExp")
+OF_EMPTY = (
+    *("Relu", "Softmax", "LogSoftmax", "Transpose", "Concat", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd"),
+    *("ArgMax", "Gather", "Pad", "Slice", "Split", "Flatten", "MatMul", "Gemm", "CumSum", "LayerNormalization", "Shape", "Size"),
+    *("Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "AveragePool", "BatchNormalization", "InstanceNormalization"),
+    *("Resize", "Einsum", "TopK", "Cast", "Where", "Expand", "Tile", "Squeeze", "OneHot", "ScatterND", "ReduceL2"),
+    *("ReduceLogSumExp", "Attention", "MultiHeadAttention", "DepthToSpace", "LRN", "GroupNormalization", "NonZero", "Hardmax"),
+    *("Trilu", "IsNaN", "Sum"),
+)
+
+
 def draw_empty(d: Draft) -> None:
     """Operators of a tensor that has an axis of length 0, in all runs or in a later one."""
     shape = d.pick((2, 3, 4), (1, 2, 4, 4), (3, 4))
     axis = int(d.rng.integers(len(shape)))
     emptied = tuple(0 if index == axis else size for index, size in enumerate(shape))
     later = d.rng.random() < 0.6
-    x = open_some(
-        d, feed_runs(d, "x", *[d.normal(*sizes) for sizes in ((shape, emptied, shape) if later else (emptied, emptied))]), 0.2
-    )
-    rank = len(shape)
-    other = int(d.rng.integers(rank))
-    d.opset = 18
-    op = d.pick(
-        *(
-            "Relu",
-            "Softmax",
-            "LogSoftmax",
-            "Transpose",
-            "Concat",
-            "ReduceSum",
-            "ReduceMax",
-            "ReduceMin",
-            "ReduceMean",
-            "ReduceProd",
-        ),
-        *(
-            "ArgMax",
-            "Gather",
-            "Pad",
-            "Slice",
-            "Split",
-            "Flatten",
-            "MatMul",
-            "Gemm",
-            "CumSum",
-            "LayerNormalization",
-            "Shape",
-            "Size",
-        ),
-        *("Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "AveragePool", "BatchNormalization", "InstanceNormalization"),
-        *(
-            "Resize",
-            "Einsum",
-            "TopK",
-            "Cast",
-            "Where",
-            "Expand",
-            "Tile",
-            "Squeeze",
-            "OneHot",
-            "ScatterND",
-            "ReduceL2",
-            "ReduceLogSumExp",
-        ),
-        *(
-            "Attention",
-            "MultiHeadAttention",
-            "DepthToSpace",
-            "LRN",
-            "GroupNormalization",
-            "NonZero",
-            "Hardmax",
-            "Trilu",
-            "IsNaN",
-            "Sum",
-        ),
-    )
-    if op in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceLogSumExp"):
-        # The standard leaves the mean of no elements open.
-        op = "ReduceSum" if op == "ReduceMean" and axis == other else op
-        y = d.node(op, x, d.constant(np.array([other])), keepdims=d.pick(0, 1))
-    elif op in ("Softmax", "LogSoftmax", "ArgMax", "Hardmax"):
-        y = d.node(op, x, axis=other)
-    elif op == "Concat":
-        y = d.node(op, x, d.constant(d.normal(*shape)) if axis == other else x, axis=other)
-    elif op == "Gather":
-        y = d.node(op, x, d.constant(np.zeros(2 if other != axis else 0, np.int64)), axis=other)
-    elif op == "Pad":
-        y = d.node(op, x, d.constant(np.array([1] * (2 * rank))))
-    elif op == "Slice":
-        y = d.node(op, x, d.constant(np.array([0])), d.constant(np.array([2])), d.constant(np.array([other])))
-    elif op == "Split":
-        y = d.node(op, x, outputs=2, axis=other, num_outputs=2)[0] if other != axis and shape[other] % 2 == 0 else d.node("Neg", x)
-    elif op == "MatMul":
-        y = d.node(op, x, d.constant(d.normal(shape[-1], 2))) if axis != rank - 1 else d.node("Abs", x)
-    elif op == "Gemm":
-        y = (
-            d.node(op, x, d.constant(d.normal(shape[-1], 2)), d.constant(d.normal(2)))
-            if rank == 2 and axis == 0
-            else d.node("Exp", x)
-        )
-    elif op == "CumSum":
-        y = d.node(op, x, d.constant(np.array(other)))
-    elif op == "LayerNormalization":
-        y = (
-            d.node(op, x, d.constant(d.normal(emptied[-1]) if axis == rank - 1 and not later else d.normal(shape[-1])))
-            if axis != rank - 1
-            else d.node("Neg", x)
-        )
-    elif op in (
-        "Conv",
-        "MaxPool",
-        "AveragePool",
-        "LRN",
-        "Resize",
-        "BatchNormalization",
-        "InstanceNormalization",
-        "GroupNormalization",
-        "DepthToSpace",
-    ):
-        channels = shape[1]
-        if axis == 1 or rank != 4:
-            y = d.node("Sigmoid", x)
-        elif op == "Conv":
-            y = d.node(op, x, d.constant(d.normal(3, channels, 1, 1)))
-        elif op in ("MaxPool", "AveragePool"):
-            y = d.node(op, x, kernel_shape=[1, 1])
-        elif op == "LRN":
-            y = d.node(op, x, size=3)
-        elif op == "Resize":
-            y = d.node(
-                op,
-                x,
-                "",
-                d.constant(np.array([1, 1, 2, 2], np.float32)),
-                mode=d.pick("nearest", "linear"),
-                coordinate_transformation_mode="asymmetric",
-            )
-        elif op == "DepthToSpace":
-            y = d.node(op, x, blocksize=1)
-        else:
-            count = 4 if op[0] == "B" else 2
-            attributes: dict[str, Any] = {"num_groups": 1} if op[0] == "G" else {}
-            y = d.node(
-                op, x, *(d.constant(np.abs(d.normal(channels if op[0] != "G" else 1)) + 1) for _ in range(count)), **attributes
-            )
-    elif op in ("GlobalAveragePool", "GlobalMaxPool"):
-        y = d.node(op if axis < 2 else "Abs", x)  # of no elements it is open
-    elif op == "Einsum":
-        letters = "abcd"[:rank]
-        y = d.node(op, x, equation=f"{letters}->{letters.replace(letters[other], '')}")
-    elif op == "TopK":
-        y = d.node(op, x, d.constant(np.array([1])), outputs=2, axis=other)[0] if other != axis else d.node("Tanh", x)
-    elif op == "Cast":
-        y = d.node(op, x, to=d.pick(TensorProto.INT32, TensorProto.FLOAT16, TensorProto.INT64))
-    elif op == "Where":
-        y = d.node(op, d.node("Greater", x, d.constant(np.float32(0))), x, d.constant(np.float32(1)))
-    elif op == "Expand":
-        y = d.node(op, x, d.node("Shape", x))
-    elif op == "Tile":
-        y = d.node(op, x, d.constant(np.array([1] * (rank - 1) + [2])))
-    elif op == "Squeeze":
-        y = d.node(op, d.node("Unsqueeze", x, d.constant(np.array([0]))), d.constant(np.array([0])))
-    elif op == "OneHot":
-        y = d.node(op, d.node("Cast", x, to=TensorProto.INT64), d.constant(np.array(3)), d.constant(np.array([0, 1], np.float32)))
-    elif op == "ScatterND":
-        y = d.node(
-            op,
-            d.constant(d.normal(4, 2)),
-            d.constant(np.zeros((0, 1), np.int64)),
-            d.node(
-                "Slice",
-                d.node("Reshape", x, d.constant(np.array([-1, 2]))),
-                d.constant(np.array([0])),
-                d.constant(np.array([0])),
-                d.constant(np.array([0])),
-            ),
-        )
-    elif op == "Attention":
-        d.opset = 23
-        y = d.node("Attention", x, x, x) if rank == 4 else d.node("Neg", x)
-    elif op == "MultiHeadAttention":
-        y = d.node(op, x, x, x, domain="com.microsoft", num_heads=2) if rank == 3 and axis != 2 else d.node("Neg", x)
-    elif op == "Sum":
-        y = d.node(op, x, d.constant(np.array([1], np.float32)), x)
-    elif op == "Trilu":
-        y = d.node(op, x)
-    else:
-        y = d.node(op, x)
+    runs = (shape, emptied, shape) if later else (emptied, emptied)
+    x = open_some(d, feed_runs(d, "x", *[d.normal(*sizes) for sizes in runs]), 0.2)
+    other = int(d.rng.integers(len(shape)))
+    op = d.pick(*OF_EMPTY)
+    d.opset = 23 if op == "Attention" else 18
+    y = _apply_to_empty(d, op, x, shape, axis, other)
     if d.rng.random() < 0.2 and op not in ("Shape", "Size", "NonZero", "IsNaN", "ArgMax", "Cast"):
         y = d.node(d.pick("Relu", "Neg"), y)
     d.outputs = [y]
+
+
+def _apply_to_empty(d: Draft, op: str, x: str, shape: tuple[int, ...], axis: int, other: int) -> Any:
+    """Adds the operator, or Neg in its place if it does not fit the shape or its result is open."""
+    rank, last = len(shape), shape[-1]
+    is_image = rank == 4 and axis != 1
+    ints: Callable[..., str] = lambda *numbers: d.constant(np.array(numbers, np.int64))  # noqa: E731  # shorter than a function
+    match op:
+        case _ if op in REDUCTIONS:
+            # The standard leaves the mean of no elements open.
+            kind = "ReduceSum" if op == "ReduceMean" and axis == other else op
+            return d.node(kind, x, ints(other), keepdims=d.pick(0, 1))
+        case "Softmax" | "LogSoftmax" | "ArgMax" | "Hardmax":
+            return d.node(op, x, axis=other)
+        case "Concat":
+            return d.node(op, x, d.constant(d.normal(*shape)) if axis == other else x, axis=other)
+        case "Gather":
+            return d.node(op, x, d.constant(np.zeros(2 if other != axis else 0, np.int64)), axis=other)
+        case "Pad":
+            return d.node(op, x, ints(*[1] * (2 * rank)))
+        case "Slice":
+            return d.node(op, x, ints(0), ints(2), ints(other))
+        case "Split" if other != axis and shape[other] % 2 == 0:
+            return d.node(op, x, outputs=2, axis=other, num_outputs=2)[0]
+        case "MatMul" if axis != rank - 1:
+            return d.node(op, x, d.constant(d.normal(last, 2)))
+        case "Gemm" if rank == 2 and axis == 0:
+            return d.node(op, x, d.constant(d.normal(last, 2)), d.constant(d.normal(2)))
+        case "CumSum":
+            return d.node(op, x, d.constant(np.array(other)))
+        case "LayerNormalization" if axis != rank - 1:
+            return d.node(op, x, d.constant(d.normal(last)))
+        case "Conv" if is_image:
+            return d.node(op, x, d.constant(d.normal(3, shape[1], 1, 1)))
+        case "MaxPool" | "AveragePool" if is_image:
+            return d.node(op, x, kernel_shape=[1, 1])
+        case "LRN" if is_image:
+            return d.node(op, x, size=3)
+        case "Resize" if is_image:
+            scales = d.constant(np.array([1, 1, 2, 2], np.float32))
+            return d.node(op, x, "", scales, mode=d.pick("nearest", "linear"), coordinate_transformation_mode="asymmetric")
+        case "DepthToSpace" if is_image:
+            return d.node(op, x, blocksize=1)
+        case "BatchNormalization" | "InstanceNormalization" if is_image:
+            count = 4 if op == "BatchNormalization" else 2
+            return d.node(op, x, *(d.constant(np.abs(d.normal(shape[1])) + 1) for _ in range(count)))
+        case "GroupNormalization" if is_image:
+            return d.node(op, x, *(d.constant(np.abs(d.normal(1)) + 1) for _ in range(2)), num_groups=1)
+        case "GlobalAveragePool" | "GlobalMaxPool" if axis < 2:
+            return d.node(op, x)
+        case "Einsum":
+            letters = "abcd"[:rank]
+            return d.node(op, x, equation=f"{letters}->{letters.replace(letters[other], '')}")
+        case "TopK" if other != axis:
+            return d.node(op, x, ints(1), outputs=2, axis=other)[0]
+        case "Cast":
+            return d.node(op, x, to=d.pick(TensorProto.INT32, TensorProto.FLOAT16, TensorProto.INT64))
+        case "Where":
+            return d.node(op, d.node("Greater", x, d.constant(np.float32(0))), x, d.constant(np.float32(1)))
+        case "Expand":
+            return d.node(op, x, d.node("Shape", x))
+        case "Tile":
+            return d.node(op, x, ints(*[1] * (rank - 1), 2))
+        case "Squeeze":
+            return d.node(op, d.node("Unsqueeze", x, ints(0)), ints(0))
+        case "OneHot":
+            return d.node(
+                op, d.node("Cast", x, to=TensorProto.INT64), d.constant(np.array(3)), d.constant(np.array([0, 1], np.float32))
+            )
+        case "ScatterND":
+            updates = d.node("Slice", d.node("Reshape", x, ints(-1, 2)), ints(0), ints(0), ints(0))
+            return d.node(op, d.constant(d.normal(4, 2)), d.constant(np.zeros((0, 1), np.int64)), updates)
+        case "Attention" if rank == 4:
+            return d.node(op, x, x, x)
+        case "MultiHeadAttention" if rank == 3 and axis != 2:
+            return d.node(op, x, x, x, domain="com.microsoft", num_heads=2)
+        case "Sum":
+            return d.node(op, x, d.constant(np.array([1], np.float32)), x)
+        case "Relu" | "Transpose" | "Flatten" | "Shape" | "Size" | "NonZero" | "Trilu" | "IsNaN":
+            return d.node(op, x)
+    return d.node("Neg", x)
 
 
 def draw_byte_products(d: Draft) -> None:
