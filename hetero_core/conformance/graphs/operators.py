@@ -28,20 +28,8 @@ def ints(*numbers: int) -> Any:
 
 _PLAIN = (
     *(
-        "Relu",
-        "Sigmoid",
-        "Tanh",
-        "Neg",
-        "Abs",
-        "Erf",
-        "HardSwish",
-        "Softplus",
-        "Softsign",
-        "Identity",
-        "Sin",
-        "Cos",
-        "Mish",
-        "Floor",
+        *("Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Erf", "HardSwish", "Softplus", "Softsign", "Identity", "Sin", "Cos"),
+        *("Mish", "Floor"),
     ),
     *("Ceil", "Round", "Sign", "Exp", "LeakyRelu", "Elu", "Celu", "HardSigmoid", "ThresholdedRelu"),
 )

@@ -364,13 +364,8 @@ def draw_emptied(d: Draft) -> None:
 
 
 NORMS = (
-    "LayerNormalization",
-    "InstanceNormalization",
-    "GroupNormalization",
-    "MeanVarianceNormalization",
-    "BatchNormalization",
-    "plain",
-    "var",
+    *("LayerNormalization", "InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization", "BatchNormalization"),
+    *("plain", "var"),
 )
 
 
@@ -722,16 +717,8 @@ def draw_long_sum(d: Draft) -> None:
     )
     rank = d.feeds[0]["x"].ndim
     op = d.pick(
-        "ReduceSum",
-        "ReduceMean",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceSumSquare",
-        "GlobalAveragePool",
-        "MatMul",
-        "CumSum",
-        "Einsum",
-        "ReduceLogSum",
+        *("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "GlobalAveragePool", "MatMul", "CumSum"),
+        *("Einsum", "ReduceLogSum"),
     )
     if op == "GlobalAveragePool" and rank != 4:
         op = "ReduceSum"
