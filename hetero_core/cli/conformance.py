@@ -83,8 +83,7 @@ def _list_checks(checks: Sequence[Check]) -> Answer:
 
 
 def _answer_outcomes(target: Target, outcomes: Sequence[Outcome], options: argparse.Namespace) -> Answer:
-    from hetero_core.conformance.report import report_to_json
-    from hetero_core.conformance.report_pages import describe_badge, format_matrix, report_to_html, report_to_markdown
+    from hetero_core.conformance.report import describe_badge, format_matrix, report_to_html, report_to_json, report_to_markdown
 
     with target.make_core() as core:
         report = report_to_json(target, outcomes, core.get_versions(target.device))
@@ -101,7 +100,7 @@ def _answer_outcomes(target: Target, outcomes: Sequence[Outcome], options: argpa
 
 
 def _describe(report: Mapping[str, Any], options: argparse.Namespace) -> str:
-    from hetero_core.conformance.report_pages import describe_operators
+    from hetero_core.conformance.report import describe_operators
 
     rows = [(level, *(str(count) for count in counts.values())) for level, counts in report["levels"].items()]
     parts = [f"{report['device']}, seed {report['seed']}", format_table(("LEVEL", "PASSED", "FAILED", "SKIPPED"), rows)]

@@ -10,8 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error, require_same
-from hetero_core.conformance.refusals import find_broken_refusal, load_claimed, load_each
+from hetero_core.conformance.check import (
+    CheckContext,
+    Skip,
+    check,
+    find_broken_refusal,
+    load_claimed,
+    load_each,
+    require,
+    require_equal,
+    require_error,
+    require_same,
+)
 from hetero_core.conformance.samples import (
     BINARY,
     FORMS,

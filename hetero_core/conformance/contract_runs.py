@@ -22,12 +22,12 @@ from hetero_core.conformance.check import (
     CheckFailed,
     Skip,
     check,
+    load_each,
     require,
     require_equal,
     require_error,
     run_in_threads,
 )
-from hetero_core.conformance.refusals import load_each
 from hetero_core.conformance.samples import (
     WAIT_SECONDS,
     Arrays,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error
-from hetero_core.conformance.refusals import load_each
+from hetero_core.conformance.check import CheckContext, Skip, check, load_each, require, require_equal, require_error
 from hetero_core.conformance.samples import load_sample, make_sample, make_samples, open_request, read_text
 from hetero_core.errors import HeteroError, InputNameError, InputShapeError, InputTypeError
 

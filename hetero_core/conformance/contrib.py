@@ -14,9 +14,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from hetero_core.conformance.check import Check, CheckContext, Skip
+from hetero_core.conformance.check import Check, CheckContext, Skip, find_broken_refusal
 from hetero_core.conformance.operators import PASSED, REFUSED, WRONG, require_passed
-from hetero_core.conformance.refusals import find_broken_refusal
 from hetero_core.runtime.inputs import fits_shape
 from hetero_core.testing.compare import describe_mismatch
 
@@ -57,7 +56,7 @@ def draw_case(operator: str, index: int, seed: int) -> ContribCase:
 
     from hetero_core.testing.contrib.draws import DRAWS, Generator
 
-    return DRAWS[operator](Generator(np.random.PCG64([seed, index, crc32(operator.encode())])))
+    return DRAWS[operator](Generator(np.random.PCG64([seed, index, crc32(operator.encode())])), operator)
 
 
 def check_case(operator: str, index: int, context: CheckContext) -> ContribOutcome:

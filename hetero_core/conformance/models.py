@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, load_claimed
 from hetero_core.conformance.oracles import make_model, require_expected
-from hetero_core.conformance.refusals import find_broken_refusal, load_claimed
 from hetero_core.devices.names import parse_device_name
 from hetero_core.testing.models import SMALL_MODELS
 

@@ -3,13 +3,15 @@
 The device must compute a case right if it claims all of its nodes; otherwise `load_network` must refuse the case, with the nodes and
 reasons that `query_network` gave. There is no third outcome.
 
-Expected values are ONNX's own. If the standard leaves them free because they are random, `free_values` checks facts about them.
+Expected values are ONNX's own. The suite has random outputs in Bernoulli, also written out as a function, and in Dropout for training.
+Properties of every right answer are checked in their place: shape, element type, the set of possible values, and shares within six
+standard deviations.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -17,17 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
-from hetero_core.conformance.free_values import describe_free_mismatch, draws_freely
-from hetero_core.conformance.refusals import find_broken_refusal, load_claimed
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, load_claimed
 from hetero_core.errors import HeteroError
-from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
+from hetero_core.testing.backend_cases import RANDOM_OPERATORS, BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_first_mismatch
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.network.graph import Network, Node
     from hetero_core.runtime.executable import ExecutableNetwork
+
 
 LEAST_TOLERANCE = 1e-4
 """The least tolerance; some of the suite's own are tighter than float32 sums in another order allow."""
@@ -208,3 +209,76 @@ def _list_owners(base: type) -> list[Any]:
     children: list[type] = base.__subclasses__()
     derived = [owner for child in children for owner in _list_owners(child)]
     return list(dict.fromkeys([*([base] if "run" in vars(base) else []), *derived]))
+
+
+DEVIATIONS = 6.0
+
+
+def draws_freely(network: Network, feeds: Mapping[str, Any]) -> bool:
+    """Says whether some output of a run with these inputs is random."""
+    return any(node.op_type in RANDOM_OPERATORS or _is_dropping(node, network, feeds) for node in network.nodes if not node.domain)
+
+
+def _is_dropping(node: Any, network: Network, feeds: Mapping[str, Any]) -> bool:
+    """Says whether a node is a Dropout in training mode with a ratio above 0."""
+    if node.op_type != "Dropout" or node.since_version < 12 or len(node.inputs) < 3:
+        return False
+    ratio = 0.5 if not node.inputs[1] else float(_find_value(node.inputs[1], network, feeds))
+    return bool(_find_value(node.inputs[2], network, feeds)) and ratio > 0
+
+
+def _find_value(name: str, network: Network, feeds: Mapping[str, Any]) -> Any:
+    return feeds[name] if name in feeds else network.initializers[name].array
+
+
+def describe_free_mismatch(
+    network: Network, loaded: ExecutableNetwork, feeds: Mapping[str, Any], expected: Sequence[Any]
+) -> str | None:
+    """Returns the property that the random outputs violate, or None; runs the network with these inputs and with extreme ones."""
+    outputs = loaded.infer(feeds)
+    for (name, value), reference in zip(outputs.items(), expected, strict=True):
+        if value.shape != reference.shape or value.dtype != reference.dtype:
+            return f"{name}: expected {reference.dtype}{list(reference.shape)}, got {value.dtype}{list(value.shape)}"
+    if any(node.op_type == "Dropout" for node in network.nodes):
+        return _judge_dropout(network, feeds, list(outputs.values()))
+    if len(outputs) == 1 and len(feeds) == 1:
+        return _judge_bernoulli(network, loaded, feeds, next(iter(outputs.values())))
+    return None
+
+
+def _judge_bernoulli(network: Network, loaded: ExecutableNetwork, feeds: Mapping[str, Any], drawn: Any) -> str | None:
+    """Each value is 1 with the probability that the input gives, else 0.
+
+    ONNX's function body inverts this: 1 if a uniform number is greater than the input.
+    """
+    (name, x), *_ = feeds.items()
+    is_inverted = any(node.op_type == "Greater" for node in network.nodes)
+    if not np.isin(drawn, (0, 1)).all():
+        return f"Bernoulli gave {sorted(set(drawn.tolist()))[:4]}; expected 0 and 1 alone"
+    for chance in (0, 1):
+        certain = next(iter(loaded.infer({name: np.full_like(x, chance)}).values()))
+        if not (certain == (1 - chance if is_inverted else chance)).all():
+            return f"Bernoulli of an input of {chance} gave {certain.tolist()}"
+    chances = x.astype(np.float64)
+    return _judge_share(int(drawn.astype(np.float64).sum()), 1 - chances if is_inverted else chances)
+
+
+def _judge_dropout(network: Network, feeds: Mapping[str, Any], outputs: list[Any]) -> str | None:
+    """Each element is dropped, or kept and scaled by 1 / (1 - ratio); the mask, if it is an output, is True for kept elements."""
+    (node,) = [candidate for candidate in network.nodes if candidate.op_type == "Dropout"]
+    x = feeds[node.inputs[0]].astype(np.float64)
+    ratio = float(_find_value(node.inputs[1], network, feeds)) if node.inputs[1] else 0.5
+    y = outputs[0].astype(np.float64)
+    is_kept = ~np.isclose(y, 0) if ratio >= 1 else np.isclose(y, x / (1 - ratio), rtol=1e-4) & (x != 0)
+    if not (is_kept | (y == 0)).all():
+        return f"Dropout gave elements that are neither 0 nor x / (1 - {ratio:g})"
+    if len(outputs) > 1 and not (outputs[1] == is_kept)[x != 0].all():
+        return "the mask of Dropout does not say what was kept"
+    return _judge_share(int(is_kept.sum()), np.full(x.shape, 1 - ratio))
+
+
+def _judge_share(count: int, chances: np.ndarray[Any, Any]) -> str | None:
+    mean, deviation = float(chances.sum()), float(np.sqrt((chances * (1 - chances)).sum()))
+    if abs(count - mean) <= DEVIATIONS * deviation + 1e-9:
+        return None
+    return f"{count} of {chances.size} elements were drawn; expected {mean:g}, give or take {DEVIATIONS * deviation:.3g}"

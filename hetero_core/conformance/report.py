@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from hetero_core.conformance.check import LEVELS
@@ -15,6 +17,7 @@ from hetero_core.conformance.contrib import count_operators
 from hetero_core.conformance.operators import PASSED as RIGHT
 from hetero_core.conformance.operators import REFUSED, WRONG, CaseOutcome
 from hetero_core.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, Target
+from hetero_core.reports.page import format_page
 
 STATUSES = (PASSED, FAILED, SKIPPED)
 _CASES = ("operators", "contrib")
@@ -53,15 +56,15 @@ def report_to_json(target: Target, outcomes: Sequence[Outcome], versions: Mappin
             for level in LEVELS
             if any(each.check.level == level for each in outcomes)
         },
-        "failures": _list_reasons(outcome for outcome in outcomes if outcome.status == FAILED),
-        "skips": _list_reasons(outcome for outcome in outcomes if outcome.status == SKIPPED and outcome.check.level not in _CASES),
+        "failures": _list_outcomes(outcome for outcome in outcomes if outcome.status == FAILED),
+        "skips": _list_outcomes(outcome for outcome in outcomes if outcome.status == SKIPPED and outcome.check.level not in _CASES),
         "operators": _describe_cases(cases, unjudged) if cases or unjudged else None,
         "contrib": count_operators(outcomes),
         "matrix": _count_cells(cases),
     }
 
 
-def _list_reasons(outcomes: Iterable[Outcome]) -> list[dict[str, str]]:
+def _list_outcomes(outcomes: Iterable[Outcome]) -> list[dict[str, str]]:
     return [{"name": outcome.check.name, "level": outcome.check.level, "reason": outcome.reason} for outcome in outcomes]
 
 
@@ -81,3 +84,151 @@ def _describe_cases(cases: Sequence[CaseOutcome], unjudged: Sequence[Outcome]) -
         ],
         "through_the_reference": [case.name for case in cases if case.status == RIGHT and not case.is_native],
     }
+
+
+_COUNTS = ("passed", "native", "refused", "wrong")
+
+_LEGEND = (
+    "A number counts the cases of ONNX's backend suite that were computed right; `refused` counts those that query and load refuse alike, "
+    "with the reason; `wrong` counts the others. An empty cell has no case."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of a page. Columns whose heads are counts or statuses hold numbers."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    note: str = ""
+
+
+def report_to_markdown(report: Mapping[str, Any]) -> str:
+    """Returns the report as a page: counts, failures, skipped checks, and the support matrix."""
+    rows = [(operator, *(_list_dtypes(cells, count) for count in _COUNTS)) for operator, cells in _group(report).items()]
+    matrix = _Table("Support matrix", ("operator", *_COUNTS), rows, "Cases for each element type.")
+    parts = [part if isinstance(part, str) else _write_markdown(part) for part in _list_parts(report, matrix)]
+    return "\n\n".join([f"# Conformance of {report['device']}", *parts]) + "\n"
+
+
+def report_to_html(report: Mapping[str, Any]) -> str:
+    """Returns the report as one HTML document without scripts."""
+    rows = [(cell["operator"], cell["dtype"], *(str(cell[count]) for count in _COUNTS)) for cell in report["matrix"]]
+    matrix = _Table("Support matrix", ("operator", "element type", *_COUNTS), rows)
+    parts = [f"<p>{escape(part)}</p>" if isinstance(part, str) else _write_html(part) for part in _list_parts(report, matrix)]
+    return format_page(f"Conformance of {report['device']}", "\n".join(parts))
+
+
+def _list_parts(report: Mapping[str, Any], matrix: _Table) -> list[str | _Table]:
+    """Returns the sentences and tables of a page in order; refused cases, usually hundreds of rows, come last."""
+    operators = report["operators"]
+    levels = [(level, *(str(counts[status]) for status in STATUSES)) for level, counts in report["levels"].items()]
+    parts: list[str | _Table] = [_introduce(report), _Table("", ("level", *STATUSES), levels)]
+    if operators is not None:
+        parts.append(describe_operators(operators))
+    tables = [
+        _list_reasons("Failures", report["failures"], "name"),
+        _list_reasons("Skipped", report["skips"], "name"),
+        matrix,
+        _list_reasons("Refused cases", [] if operators is None else operators["refusals"], "case"),
+    ]
+    return [*parts, *(table for table in tables if table.rows)]
+
+
+def _list_reasons(title: str, entries: list[dict[str, str]], key: str) -> _Table:
+    return _Table(title, (key, "reason"), [(entry[key], entry["reason"]) for entry in entries])
+
+
+def _write_markdown(table: _Table) -> str:
+    if not table.title:
+        return format_markdown(table.head, table.rows)
+    parts = [f"## {table.title}", *([table.note] if table.note else [])]
+    return "\n\n".join([*parts, format_markdown(table.head, [[f"`{first}`", *cells] for first, *cells in table.rows])])
+
+
+def _write_html(table: _Table) -> str:
+    heads = "".join(f"<th>{name}</th>" for name in table.head)
+    rows = "".join(f"<tr>{''.join(map(_write_cell, table.head, row))}</tr>" for row in table.rows)
+    title = f"<h2>{escape(table.title)}</h2>" if table.title else ""
+    return f"{title}<table><tr>{heads}</tr>{rows}</table>"
+
+
+def _write_cell(head: str, text: str) -> str:
+    if head in (*_COUNTS, *STATUSES):
+        return f'<td class="count{f" {head}" if text != "0" else ""}">{text}</td>'
+    return f"<td><code>{escape(text)}</code></td>" if head in ("name", "case", "operator") else f"<td>{escape(text)}</td>"
+
+
+def describe_operators(operators: Mapping[str, Any]) -> str:
+    """Returns a sentence with the counts of the cases of ONNX's backend suite."""
+    return (
+        f"Of {operators['cases']} cases of ONNX's backend suite {operators['passed']} passed, {operators['native']} of them on the "
+        f"device's own kernels and {operators['judged_by_facts']} judged by facts because their values are drawn; "
+        f"{operators['refused']} were refused, and {operators['wrong']} are wrong."
+    )
+
+
+def _introduce(report: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name}: {text}" for name, text in report["versions"].items())
+    reference = f", beside {report['reference']}" if report["reference"] else ""
+    return f"{versions}; seed {report['seed']}{reference}."
+
+
+def _group(report: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for cell in report["matrix"]:
+        groups.setdefault(cell["operator"], []).append(cell)
+    return groups
+
+
+def _list_dtypes(cells: list[dict[str, Any]], count: str) -> str:
+    return ", ".join(f"{cell['dtype']} {cell[count]}" for cell in cells if cell[count])
+
+
+def format_matrix(report: Mapping[str, Any]) -> str:
+    """Returns a page of Markdown: a row for each operator and version, a column for each element type; refused cases come last."""
+    dtypes = list(dict.fromkeys(sorted(cell["dtype"] for cell in report["matrix"])))
+    cells = {(cell["operator"], cell["dtype"]): cell for cell in report["matrix"]}
+    rows = [
+        [*_split_version(operator), *(_describe_cell(cells.get((operator, dtype))) for dtype in dtypes)]
+        for operator in dict.fromkeys(operator for operator, _ in cells)
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    parts = [
+        f"# Operators of {report['device']}",
+        f"{versions}. {_LEGEND}",
+        format_markdown(["operator", "version", *dtypes], rows),
+    ]
+    refusals = report["operators"]["refusals"] if report["operators"] is not None else []
+    if refusals:
+        reasons = [[f"`{refusal['case']}`", refusal["reason"]] for refusal in refusals]
+        parts += ["## Refused cases", format_markdown(["case", "reason"], reasons)]
+    return "\n\n".join(parts) + "\n"
+
+
+def describe_badge(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields that shields.io reads from an endpoint: green if no check failed, else red."""
+    counts = report["checks"]
+    failed, passed = counts["failed"], counts["passed"]
+    message, color = (f"{failed} failed, {passed} passed", "red") if failed else (f"{passed} passed", "brightgreen")
+    return {"schemaVersion": 1, "label": f"{report['device']} conformance", "message": message, "color": color}
+
+
+def _split_version(operator: str) -> tuple[str, str]:
+    name, _, version = operator.rpartition("-")
+    return f"`{name}`", version
+
+
+def _describe_cell(cell: Mapping[str, Any] | None) -> str:
+    if cell is None:
+        return ""
+    counts = [str(cell["passed"])] if cell["passed"] else []
+    counts += [f"{cell[name]} {name}" for name in ("refused", "wrong") if cell[name]]
+    return ", ".join(counts)
+
+
+def format_markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table in Markdown; line breaks in cells are removed."""
+    lines = [["---"] * len(head), *([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, *lines])

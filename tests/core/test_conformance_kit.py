@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Executable, Network, RunContext
-from hetero_core.conformance import catalogue, check, free_values, report, report_pages
+from hetero_core.conformance import catalogue, check, operators, report
 from hetero_core.conformance.operators import CaseOutcome, judge_case
 from hetero_core.conformance.oracles import run_evaluator
 from hetero_core.conformance.runner import Outcome, make_target, run_checks
@@ -97,7 +97,7 @@ def test_pages_of_a_report_hold_counts_failures_and_matrix() -> None:
         make_outcome("a", "passed", "passed", ("Abs-13", "float32", True), is_native=True),
         make_outcome("<d>", "failed", "wrong", ("Abs-13", "int8", True)),
     )
-    markdown, html = report_pages.report_to_markdown(found), report_pages.report_to_html(found)
+    markdown, html = report.report_to_markdown(found), report.report_to_html(found)
     assert "| operators | 1 | 1 | 0 |" in markdown
     assert "| `operators.<d>` | because \\| of it |" in markdown
     assert "| `Abs-13` | float32 1 | float32 1 |  | int8 1 |" in markdown
@@ -111,7 +111,7 @@ def test_report_without_cases_has_no_matrix() -> None:
     target = make_target("CPU")
     found = report.report_to_json(target, tuple(run_checks(catalogue.choose_checks(["contract"], ["cancel.*"]), target)), {})
     assert (found["operators"], found["matrix"]) == (None, [])
-    assert "Support matrix" not in report_pages.report_to_markdown(found)
+    assert "Support matrix" not in report.report_to_markdown(found)
 
 
 class EvaluatingExecutable(PlainExecutable):
@@ -145,7 +145,7 @@ def test_case_that_runs_through_the_reference_is_not_native(core: Core) -> None:
     [(50, [0.5] * 100, True), (90, [0.5] * 100, False), (0, [0.0] * 10, True), (1, [0.0] * 10, False), (10, [1.0] * 10, True)],
 )
 def test_share_of_drawn_elements_is_judged_by_its_deviation(count: int, chances: list[float], is_right: bool) -> None:
-    assert (free_values._judge_share(count, np.array(chances)) is None) == is_right
+    assert (operators._judge_share(count, np.array(chances)) is None) == is_right
 
 
 def test_only_cases_that_draw_are_judged_by_facts(core: Core) -> None:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal
 from hetero_core.conformance.graphs.drawing import DrawnGraph, draw_graph
 from hetero_core.conformance.graphs.judgement import Expectation
 from hetero_core.conformance.graphs.reference import Reference
-from hetero_core.conformance.refusals import find_broken_refusal
 from hetero_core.debugging.divergence import expose_values
 from hetero_core.debugging.reduction import reduce_network
 from hetero_core.devices.names import parse_device_name, split_device_list

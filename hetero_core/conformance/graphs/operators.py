@@ -28,20 +28,8 @@ def ints(*numbers: int) -> Any:
 
 _PLAIN = (
     *(
-        "Relu",
-        "Sigmoid",
-        "Tanh",
-        "Neg",
-        "Abs",
-        "Erf",
-        "HardSwish",
-        "Softplus",
-        "Softsign",
-        "Identity",
-        "Sin",
-        "Cos",
-        "Mish",
-        "Floor",
+        *("Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Erf", "HardSwish", "Softplus", "Softsign", "Identity", "Sin", "Cos"),
+        *("Mish", "Floor"),
     ),
     *("Ceil", "Round", "Sign", "Exp", "LeakyRelu", "Elu", "Celu", "HardSigmoid", "ThresholdedRelu"),
 )
@@ -389,7 +377,7 @@ def grow_resize(b: GraphBuilder) -> None:
     mode, factors = b.choose("nearest", "nearest", "linear"), [b.choose(1, 2, 2, 3), b.choose(1, 2, 2, 3)]
     form = b.choose("asymmetric", "half_pixel", "align_corners" if mode == "linear" else "asymmetric")
     if b.chance(0.7) or form == "half_pixel":
-        target = ("", np.array([1, 1, *factors], np.float32))
+        target: tuple[Any, ...] = ("", np.array([1, 1, *factors], np.float32))
     else:
         target = ("", "", ints(x.size(0), x.size(1), x.size(2) * factors[0], x.size(3) * factors[1]))
     nearest = b.choose("floor", "round_prefer_floor") if mode == "nearest" else None

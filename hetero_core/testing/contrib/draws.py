@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import ml_dtypes
@@ -88,18 +87,18 @@ class Generator(np.random.Generator):
         return self.choose((np.float32, np.float16))
 
 
-Draw = Callable[[Generator], ContribCase]
-"""Draws a case; equal states of the generator give equal cases."""
+Draw = Callable[[Generator, str], ContribCase]
+"""Draws a case of the operator of this name; equal states of the generator give equal cases."""
 DRAWS: dict[str, Draw] = {}
 """Operator -> its draw."""
 
 
-def draws(*op_types: str) -> Callable[[Callable[[Generator, str], ContribCase]], None]:
+def draws(*op_types: str) -> Callable[[Draw], Draw]:
     """Returns a decorator that enters a function into DRAWS as the draw of these operators."""
 
-    def enter(draw: Callable[[Generator, str], ContribCase]) -> None:
-        for op_type in op_types:
-            DRAWS[op_type] = partial(draw, op_type=op_type)
+    def enter(draw: Draw) -> Draw:
+        DRAWS.update(dict.fromkeys(op_types, draw))
+        return draw
 
     return enter
 

@@ -24,14 +24,7 @@ WITH_CONSTANTS = (
 """The operators whose further inputs are drawn as constants that fit."""
 UNDRAWN = (
     *(
-        "ConstantOfShape",
-        "DynamicQuantizeLinear",
-        "GRU",
-        "GroupNormalization",
-        "LRN",
-        "LSTM",
-        "OneHot",
-        "QLinearConv",
+        *("ConstantOfShape", "DynamicQuantizeLinear", "GRU", "GroupNormalization", "LRN", "LSTM", "OneHot", "QLinearConv"),
         "QLinearMatMul",
     ),
     *("RNN", "Range", "TopK", "Upsample"),
