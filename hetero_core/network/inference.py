@@ -15,11 +15,12 @@ from typing import Any
 
 from hetero_core.errors import ExtensionError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
+from hetero_core.network.contrib_types import find_operator
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, state_hints, without_hints, word_source
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_elements, computes_shapes
-from hetero_core.network.operators import KEPT_RANKS, OPERATORS, REFUSALS, OpenSize, Shape, SizedNode, open_size
+from hetero_core.network.operators import KEPT_RANKS, REFUSALS, OpenSize, Shape, SizedNode, open_size
 from hetero_core.network.soundness import INPUT_THAT_GIVES_RANK, check_ranks
 from hetero_core.network.types import (
     LARGEST_RANK,
@@ -159,12 +160,7 @@ class _Inference:
         """Returns the node, its bodies perhaps with more types, and the types of its outputs that could be learnt."""
         input_types = [state.find_type(value) if value else None for value in node.inputs]
         if node.since_version == 0:
-            inferred = self._ask_author(node, input_types)
-            if not inferred:
-                from hetero_core.network.contrib_types import infer_contrib  # many rules, of which most networks need none
-
-                inferred = infer_contrib(node, input_types)
-            return node, inferred
+            return node, self._ask_author(node, input_types) or infer_contrib(node, input_types, state.read)
         if node.op_type == "If" and not node.domain and node.since_version < 11:
             # As of opset 10 onnx takes the branches' types for two descriptions of one type.
             return node, _unite_branches(node)
@@ -304,8 +300,8 @@ def _is_complete(value_type: ValueType | None) -> bool:
 
 def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) -> dict[str, ValueType] | None:
     """Returns the types that the rule of an operator of ONNX gives; None without a rule, or if it cannot tell."""
-    operator = OPERATORS.get(node.op_type)
-    if operator is None or operator.dtypes is None or node.since_version < operator.since:
+    operator = find_operator(node)
+    if operator is None or operator.dtypes is None:
         return None
     shapes: list[Shape | None] = []
     dtypes: list[str | None] = []
@@ -338,8 +334,8 @@ def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) 
 
 def _apply_type_rule(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, str]:
     """Returns the element types that the rule of an operator tells of its outputs."""
-    operator = None if node.domain else OPERATORS.get(node.op_type)
-    if operator is None or operator.dtypes is None or node.since_version < operator.since:
+    operator = find_operator(node)
+    if operator is None or operator.dtypes is None:
         return {}
     known = [value_type.dtype if isinstance(value_type, TensorType) else None for value_type in input_types]
     try:
@@ -348,6 +344,12 @@ def _apply_type_rule(node: Node, input_types: Sequence[ValueType | None]) -> dic
         return {}
     each = dtypes if isinstance(dtypes, tuple) else (dtypes,) * len(node.outputs)
     return {value: dtype for value, dtype in zip(node.outputs, each, strict=False) if value and dtype is not None}
+
+
+def infer_contrib(node: Node, input_types: Sequence[ValueType | None], read: Read) -> dict[str, ValueType]:
+    """Returns the types that the rule of an operator of ONNX Runtime gives; element types alone if it cannot tell the sizes."""
+    types = apply_rule(node, input_types, read)
+    return types or {value: TensorType(dtype) for value, dtype in _apply_type_rule(node, input_types).items()}
 
 
 def _require_rank(node: Node, input_types: Sequence[ValueType | None]) -> None:

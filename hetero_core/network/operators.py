@@ -190,7 +190,7 @@ class SizedNode:
 
     def _place(self, axis: int, rank: int) -> int:
         # Squeeze and Unsqueeze of version 1 have no negative axes, which engines take all the same.
-        counts_back = self.node.since_version >= 11 or self.node.op_type in ("Squeeze", "Unsqueeze")
+        counts_back = not 1 <= self.node.since_version < 11 or self.node.op_type in ("Squeeze", "Unsqueeze")
         require((-rank if counts_back else 0) <= axis < rank)
         return axis % rank
 
@@ -364,7 +364,7 @@ def _convolve(first: int = 0, second: int = 1) -> Rule:
         require(len(shape) == len(weight) >= 3 and may_agree(shape[1], weight[1] * node.get("group", 1)))
         kernel = node.get("kernel_shape") or weight[2:]
         require(all(map(may_agree, kernel, weight[2:])))
-        return [(shape[0], weight[0], *_slide(node, shape[2:], kernel))]
+        return [(shape[0], weight[0], *slide_window(node, shape[2:], kernel))]
 
     return rule
 
@@ -374,11 +374,12 @@ def _pool(node: SizedNode) -> Sequence[Shape]:
     require(len(shape) >= 3 and (len(node.node.outputs) == 1 or node.node.since_version >= 8))
     # onnx has no dilations of AveragePool before version 19, and ignores them.
     require(node.node.op_type != "AveragePool" or "dilations" not in node.node.attributes or node.node.since_version >= 19)
-    pooled = (*shape[:2], *_slide(node, shape[2:], node.node.attributes["kernel_shape"]))
+    pooled = (*shape[:2], *slide_window(node, shape[2:], node.node.attributes["kernel_shape"]))
     return [pooled, pooled]
 
 
-def _slide(node: SizedNode, sizes: Shape, kernel: Sequence[Any]) -> Shape:
+def slide_window(node: SizedNode, sizes: Shape, kernel: Sequence[Any]) -> Shape:
+    """Returns the sizes that a window leaves, by the node's attributes. Raises: UnknownError, ValueError."""
     pads, strides, dilations = (node.get(name) for name in ("pads", "strides", "dilations"))
     auto_pad = node.get("auto_pad", "NOTSET")
     require(not any(_is_number_below(size, 1) for size in (*sizes, *kernel)) and not any(pad < 0 for pad in pads or ()))
