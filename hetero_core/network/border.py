@@ -172,7 +172,7 @@ def border_to_json(border: Border) -> str:
 
 
 def border_of_json(text: str, defaults: Mapping[str, Initializer]) -> Border:
-    """Returns the border that `border_to_json` wrote; `defaults` holds the values of the inputs that it names.
+    """Returns the border that `border_to_json` wrote; `defaults` holds the values of the inputs that it may name.
 
     Raises: InvalidNetworkError for anything else.
     """
@@ -193,17 +193,6 @@ def border_of_json(text: str, defaults: Mapping[str, Initializer]) -> Border:
         raise InvalidNetworkError(
             f"the '{BORDER_KEY}' of a model cannot be read: {type(error).__name__}: {error}. Remove it, or export the model again."
         ) from error
-
-
-def list_defaults(text: str) -> tuple[str, ...]:
-    """Returns the names of the inputs that have defaults; none where the text is not what `border_to_json` wrote."""
-    if text == NO_BORDER:
-        return ()
-    try:
-        names = json.loads(text)["defaults"]
-    except (ValueError, TypeError, KeyError):
-        return ()
-    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
 def pack_border(border: Border) -> bytes:

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from hetero_core.errors import ExtensionError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
 from hetero_core.network.contrib_types import find_operator
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, state_hints, without_hints, word_source
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.known_values import compute_elements, computes_shapes
+from hetero_core.network.known_values import COUNTING_DTYPES, LARGEST_VALUE, compute_elements, computes_shapes
 from hetero_core.network.operators import KEPT_RANKS, REFUSALS, OpenSize, Shape, SizedNode, open_size
 from hetero_core.network.soundness import INPUT_THAT_GIVES_RANK, check_ranks
 from hetero_core.network.types import (
@@ -248,18 +250,20 @@ class _Scope:
         """Returns the elements that a node reads of an input; of Shape and Size, the sizes. None if they are not known."""
         if node.op_type in ("Shape", "Size"):
             shape = shape_of(self.find_type(value))
-            return None if shape is None else _array_of_sizes(_name_sizes(shape))
+            sizes = None if shape is None else _name_sizes(shape)
+            return None if sizes is None else np.array(sizes, np.int64 if all(type(size) is int for size in sizes) else object)
         constant = self.constants.get(value)
         if constant is None:
             return self.elements.get(value)
-        is_small = constant.nbytes <= LARGEST_READ_CONSTANT and constant.dtype in ("int32", "int64", "bool")
+        is_small = constant.nbytes <= LARGEST_VALUE and constant.dtype in COUNTING_DTYPES
         return constant.array if is_small else None
 
 
-def _array_of_sizes(sizes: Shape) -> Any:
-    import numpy as np  # only networks that compute with shapes need it
-
-    return np.array(sizes, np.int64 if all(type(size) is int for size in sizes) else object)
+def compute_known_value(node: Node, types: Types, constants: Constants) -> dict[str, Initializer]:
+    """Returns the output of a node by name if it follows from constants and known shapes; nothing if it does not."""
+    scope = _Scope(types, constants, {})
+    scope.follow(node, {})
+    return {value: Initializer.of_array(array) for value, array in scope.elements.items() if array.dtype != object}
 
 
 def merge_into(graph: Graph, types: dict[str, ValueType], name: str, inferred: ValueType) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
-from hetero_core.network.border import BORDER_KEY, NO_BORDER, Border, border_of_json, list_defaults
+from hetero_core.network.border import BORDER_KEY, NO_BORDER, Border, border_of_json
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.graph import EMPTY, Graph, Network
 from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions
@@ -183,9 +183,8 @@ def assemble_network(
     check_text(*metadata, *metadata.values())
     text = metadata.pop(BORDER_KEY, NO_BORDER)
     listed = [spec.name for spec in model.graph.input if spec.name in graph.initializers]
-    optional = list_defaults(text)
-    border = border_of_json(text, {name: graph.initializers[name] for name in listed if name in optional})
-    if optional:
+    border = border_of_json(text, {name: graph.initializers[name] for name in listed})
+    if border.defaults:
         graph = _restore_inputs(graph, {spec.name: index for index, spec in enumerate(model.graph.input)}, border)
     elif listed and not border.replaceable:
         border = replace(border, replaceable=tuple(listed))
