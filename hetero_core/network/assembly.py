@@ -5,6 +5,7 @@ One `GraphReader` reads one model. Imports onnx only inside functions.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -18,10 +19,12 @@ from hetero_core.network.declarations import Contradiction, Contradictory, Ignor
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.hints import drop_shape
 from hetero_core.network.initializers import Initializer, initializer_of_attribute
-from hetero_core.network.notes import ORIGINAL_NAME_KEY, read_opset_note, read_origins_note
 from hetero_core.network.opsets import find_schema, read_opsets, since_version
 from hetero_core.network.scopes import (
     OPSET_DOMAIN,
+    OPSET_KEY,
+    ORIGINAL_NAME_KEY,
+    ORIGINS_KEY,
     FunctionKey,
     NodeScope,
     NodeText,
@@ -326,7 +329,7 @@ class GraphReader:
         owner = f"node '{name}' ({op_type})"
         entries = proto.metadata_props
         metadata = {entry.key: entry.value for entry in entries} if entries else EMPTY
-        opset = (read_opset_note(metadata, owner) if metadata else 0) or scope.opset(domain, owner)
+        opset = (_read_opset_note(metadata, owner) if metadata else 0) or scope.opset(domain, owner)
         pin = _read_pin(metadata, owner, scope) if metadata else scope.pin
         fields = proto.attribute
         attributes = self._read_attributes(proto, owner, scope.pinned(pin)) if fields else EMPTY
@@ -348,7 +351,7 @@ class GraphReader:
             since,
             MappingProxyType(dict(attributes)) if attributes else EMPTY,
             tuple(captures),
-            read_origins_note(metadata, owner) if metadata else (),
+            _read_origins_note(metadata, owner) if metadata else (),
             metadata.get(ORIGINAL_NAME_KEY, None if own_name == name else own_name),
         )
         check_arity(node)
@@ -463,6 +466,28 @@ class GraphReader:
                 "Remove them, or declare them in the function."
             )
         return {**bound, **attributes}
+
+
+def _read_origins_note(metadata: Mapping[str, str], owner: str) -> tuple[str, ...]:
+    """Returns the origins that a packed network notes for a node, none where it notes none."""
+    text = metadata.get(ORIGINS_KEY)
+    if text is None:
+        return ()
+    try:
+        origins = json.loads(text)
+    except ValueError:
+        origins = None
+    if not isinstance(origins, list) or not all(isinstance(origin, str) for origin in origins):
+        raise InvalidNetworkError(f"{owner} has '{ORIGINS_KEY}' = '{text[:40]}'; expected a list of names. Remove this metadata.")
+    return tuple(origins)
+
+
+def _read_opset_note(metadata: Mapping[str, str], owner: str) -> int:
+    """Returns the opset that a packed network notes for a node, 0 if it notes none."""
+    text = metadata.get(OPSET_KEY, "0")
+    if not text.isdecimal() or len(text) > 9:
+        raise InvalidNetworkError(f"{owner} has '{OPSET_KEY}' = '{text[:40]}'; expected an opset version. Remove this metadata.")
+    return int(text)
 
 
 def _read_pin(metadata: Mapping[str, str], owner: str, scope: NodeScope) -> str | None:

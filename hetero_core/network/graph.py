@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -213,6 +213,9 @@ class Network(Graph):
     def fingerprint(self) -> str:
         """SHA-256 in hex over everything that shapes the result: graph, attributes, types, weights. Names of nodes count, too."""
         return fingerprint_network(self)
+
+
+GraphLike = TypeVar("GraphLike", bound=Graph)
 
 
 def iterate_graphs(graph: Graph) -> Iterator[Graph]:

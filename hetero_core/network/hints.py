@@ -13,47 +13,37 @@ from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
 from hetero_core.network.declarations import NO_DECLARATIONS, Contradiction, Contradictory, Declarations, Hint
-from hetero_core.network.graph import Graph, Network, Node
-from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType, merge_types
+from hetero_core.network.graph import Graph, GraphLike, Network, Node
+from hetero_core.network.types import Dimension, MapType, TensorType, ValueType, merge_types
+
+
+def rebuild_graph(graph: GraphLike, nodes: tuple[Node, ...], types: Mapping[str, ValueType]) -> GraphLike:
+    """Returns the graph with these nodes and types, and with the types of its border brought up to date."""
+    if types is graph.types:
+        return graph if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)) else replace(graph, nodes=nodes)
+    return replace(
+        graph,
+        inputs=tuple(replace(spec, type=types.get(spec.name, spec.type)) for spec in graph.inputs),
+        outputs=tuple(replace(spec, type=types.get(spec.name, spec.type)) for spec in graph.outputs),
+        nodes=nodes,
+        types=MappingProxyType(dict(types)),
+    )
 
 
 def forget_shapes(network: Network) -> Network:
     """Returns the network with the element types alone of all values but its inputs and constants, bodies included."""
-    return _replace_network(
-        network,
-        tuple(map(_forget_in_bodies, network.nodes)),
-        _forget_types(network, {spec.name: spec.type for spec in network.inputs}),
-        network.declarations,
-    )
+    known = {spec.name: spec.type for spec in network.inputs}
+    return rebuild_graph(network, tuple(map(_forget_in_bodies, network.nodes)), _forget_types(network, known))
 
 
 def forget_body_shapes(network: Network) -> Network:
-    """Returns the network with the element types alone of the values in its bodies; itself where it has none."""
-    if not any(node.bodies for node in network.nodes):
-        return network
-    nodes = tuple(map(_forget_in_bodies, network.nodes))
-    return network if all(map(_is_same, nodes, network.nodes)) else replace(network, nodes=nodes)
+    """Returns the network with the element types alone of the values in its bodies; itself if it has none."""
+    return rebuild_graph(network, tuple(map(_forget_in_bodies, network.nodes)), network.types)
 
 
 def restore_body_shapes(network: Network, before: Network) -> Network:
-    """Returns the network with the types of `before` in its bodies, where nothing that is inferred contradicts them."""
-    if not any(node.bodies for node in network.nodes):
-        return network
-    nodes = _restore_in_nodes(network, before)
-    return network if all(map(_is_same, nodes, network.nodes)) else replace(network, nodes=nodes)
-
-
-def _restore_in_body(owner: Node, body: Graph, before: Graph) -> Graph:
-    names = _values_with_declarations(owner, before)
-    types = {name: merge_types(before.types[name], own) or own if name in names else own for name, own in body.types.items()}
-    return _replace_graph(body, _restore_in_nodes(body, before), types)
-
-
-def _restore_in_nodes(graph: Graph, before: Graph) -> tuple[Node, ...]:
-    return tuple(
-        node.with_bodies({key: _restore_in_body(node, body, old.bodies[key]) for key, body in node.bodies.items()})
-        for node, old in zip(graph.nodes, before.nodes, strict=True)
-    )
+    """Returns the network with the types of `before` in its bodies unless an inferred type contradicts them."""
+    return rebuild_graph(network, _Comparison(frozenset(), []).compare_bodies(before.nodes, network.nodes), network.types)
 
 
 def _values_with_declarations(owner: Node, body: Graph) -> frozenset[str]:
@@ -67,7 +57,7 @@ def _forget_in_bodies(node: Node) -> Node:
 
 
 def _forget_in_body(body: Graph) -> Graph:
-    return _replace_graph(body, tuple(map(_forget_in_bodies, body.nodes)), _forget_types(body, {}))
+    return rebuild_graph(body, tuple(map(_forget_in_bodies, body.nodes)), _forget_types(body, {}))
 
 
 def _forget_types(graph: Graph, known: Mapping[str, ValueType]) -> dict[str, ValueType]:
@@ -93,7 +83,7 @@ def without_hints(network: Network) -> Network:
     if not declarations.are_stated:
         return network
     types = {**network.types, **{name: hint.proved for name, hint in declarations.hints.items() if name in network.types}}
-    return _replace_network(network, network.nodes, types, replace(declarations, are_stated=False))
+    return replace(rebuild_graph(network, network.nodes, types), declarations=replace(declarations, are_stated=False))
 
 
 def drop_hints(network: Network) -> Network:
@@ -113,7 +103,7 @@ def state_hints(network: Network, declarations: Declarations) -> Network:
             types[name] = stated
             hints[name] = replace(hint, proved=proved)
     declarations = replace(declarations, hints=MappingProxyType(hints), are_stated=bool(hints))
-    return _replace_network(network, network.nodes, types, declarations)
+    return replace(rebuild_graph(network, network.nodes, types), declarations=declarations)
 
 
 def compare_declarations(declared: Network, inferred: Network) -> Network:
@@ -169,7 +159,7 @@ class _Comparison:
             if computed is not None and computed != value_type:
                 stated = self._compare(inferred, name, value_type, computed)
                 types[name] = stated if name in names else computed
-        return _replace_graph(inferred, self.compare_bodies(declared.nodes, inferred.nodes), types)
+        return rebuild_graph(inferred, self.compare_bodies(declared.nodes, inferred.nodes), types)
 
     def _compare(self, graph: Graph, name: str, declared: ValueType, computed: ValueType) -> ValueType:
         """Returns what both types say of a value; the computed one where they contradict each other."""
@@ -193,30 +183,3 @@ def word_source(graph: Graph, name: str) -> str:
     """Returns what messages call the source of a value: its node, or the network."""
     producer = graph.find_producer(name)
     return "the network" if producer is None else f"node {producer.label}"
-
-
-def _is_same(first: Node, second: Node) -> bool:
-    return first is second
-
-
-def _replace_graph(graph: Graph, nodes: tuple[Node, ...], types: Mapping[str, ValueType]) -> Graph:
-    """Returns the graph with these nodes and types, those of its border included."""
-
-    def restate(spec: ValueSpec) -> ValueSpec:
-        return replace(spec, type=types.get(spec.name, spec.type))
-
-    return replace(
-        graph,
-        nodes=nodes,
-        inputs=tuple(map(restate, graph.inputs)),
-        outputs=tuple(map(restate, graph.outputs)),
-        types=MappingProxyType(dict(types)),
-    )
-
-
-def _replace_network(
-    network: Network, nodes: tuple[Node, ...], types: Mapping[str, ValueType], declarations: Declarations
-) -> Network:
-    changed = _replace_graph(network, nodes, types)
-    assert isinstance(changed, Network)
-    return replace(changed, declarations=declarations)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,19 @@ import numpy as np
 from hetero_core.errors import ExtensionError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
 from hetero_core.network.contrib_types import find_operator
-from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
-from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, state_hints, without_hints, word_source
+from hetero_core.network.graph import Graph, GraphLike, Network, Node, iterate_graphs
+from hetero_core.network.hints import (
+    forget_body_shapes,
+    rebuild_graph,
+    restore_body_shapes,
+    state_hints,
+    without_hints,
+    word_source,
+)
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import COUNTING_DTYPES, LARGEST_VALUE, compute_elements, computes_shapes
 from hetero_core.network.operators import KEPT_RANKS, REFUSALS, OpenSize, Shape, SizedNode, open_size
-from hetero_core.network.soundness import INPUT_THAT_GIVES_RANK, check_ranks
+from hetero_core.network.soundness import check_axes
 from hetero_core.network.types import (
     LARGEST_RANK,
     Dimension,
@@ -43,6 +49,10 @@ LARGEST_READ_CONSTANT = 1024
 """Bytes up to which inference reads a constant's values: shapes, axes and the like are small."""
 _MOST_ROUNDS = 8
 _UNKNOWN = TensorType(None)
+
+# onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
+_INPUT_THAT_GIVES_RANK = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
+"""The inputs whose number of elements is the rank of the output."""
 
 CustomTypes = Callable[[Node, tuple[ValueType | None, ...]], Sequence[ValueType] | None]
 """Takes a node that onnx does not know and the types of its inputs (None: unknown or absent); returns those of its outputs."""
@@ -94,21 +104,6 @@ def _measure(value_type: ValueType) -> int:
     return 64 + sum(40 + (len(size) if isinstance(size, str) else 0) for size in value_type.shape or ())
 
 
-def rebuild_graph(graph: Graph, nodes: tuple[Node, ...], types: Types) -> Graph:
-    """Returns the graph with these nodes and types, and with the types of its border brought up to date."""
-    if types is graph.types and all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
-        return graph
-    if types is graph.types:
-        return replace(graph, nodes=nodes)
-    return replace(
-        graph,
-        inputs=tuple(replace(spec, type=types.get(spec.name, spec.type)) for spec in graph.inputs),
-        outputs=tuple(replace(spec, type=types.get(spec.name, spec.type)) for spec in graph.outputs),
-        nodes=nodes,
-        types=MappingProxyType(dict(types)),
-    )
-
-
 @dataclass(slots=True, eq=False)
 class _Inference:
     """One inference over one network; `objections` are what onnx says against nodes, by name."""
@@ -121,18 +116,17 @@ class _Inference:
     def infer(self, network: Network) -> Network:
         """Returns the network with its types. A body tells the node that has it of types, and the node tells the body: in rounds."""
         for graph in iterate_graphs(network):
-            check_ranks(graph)
+            for node in graph.nodes:
+                check_axes(node)
         has_bodies = any(node.bodies for node in network.nodes)
         for _ in range(_MOST_ROUNDS):
             self.learnt = False
-            swept = self._sweep(network, {}, {}, {})
-            assert isinstance(swept, Network)
-            network = swept
+            network = self._sweep(network, {}, {}, {})
             if not has_bodies or not self.learnt:
                 break
         return network
 
-    def _sweep(self, graph: Graph, outer: Types, constants: Constants, elements: Mapping[str, Any]) -> Graph:
+    def _sweep(self, graph: GraphLike, outer: Types, constants: Constants, elements: Mapping[str, Any]) -> GraphLike:
         """Returns the graph with the types of its values; the others are those around it."""
         types = dict(graph.types)
         state = _Scope(types, graph.initializers, {})
@@ -358,7 +352,7 @@ def infer_contrib(node: Node, input_types: Sequence[ValueType | None], read: Rea
 
 def _require_rank(node: Node, input_types: Sequence[ValueType | None]) -> None:
     """Refuses a node whose input that holds a shape is longer than any shape, before onnx makes the dimensions."""
-    index = INPUT_THAT_GIVES_RANK.get(node.op_type, len(input_types))
+    index = _INPUT_THAT_GIVES_RANK.get(node.op_type, len(input_types))
     shape = shape_of(input_types[index]) if index < len(input_types) else None
     if shape and isinstance(shape[0], int):
         _check_rank(node, shape[0])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.limits import ReadBudget, ReadLimits
@@ -24,7 +24,7 @@ from hetero_core.network.hints import compare_declarations, forget_shapes, warn_
 from hetero_core.network.inference import CustomTypes, infer_types
 from hetero_core.network.opsets import BLOCKED_DOMAIN, read_opsets
 from hetero_core.network.soundness import check_text, find_contradiction
-from hetero_core.network.splitting import NO_RAW_DATA, BytesInMemory, BytesOfFile, ByteSource, HeldFile, RawData, split_model
+from hetero_core.network.splitting import NO_RAW_DATA, HeldFile, RawData, split_model
 from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.network.weights import WeightFiles, WeightSource
 from hetero_core.plain_files import open_plain
@@ -65,7 +65,7 @@ def read_network(
         model, raw_data = _read_file(path, title, holds_weights=holds_weights)
     elif isinstance(source, (bytes, bytearray, memoryview)):
         title = f"{len(source)} bytes"
-        model, raw_data = _parse_split(BytesInMemory(bytes(source)), title)
+        model, raw_data = _parse_split(io.BytesIO(source), title)
     else:
         title = "the ModelProto"
         model = _check_proto(source)
@@ -104,9 +104,9 @@ def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.Mode
     if os.path.isdir(path):
         raise NetworkReadError(f"cannot read network from '{path}': it is a folder. Give the path of the .onnx file in it.")
     try:
-        with io.FileIO(open_plain(path)) as file:
+        with open(open_plain(path), "rb") as file:
             held = None if holds_weights or not hasattr(os, "pread") else HeldFile(file.fileno(), path)
-            return _parse_split(BytesOfFile(file, held), title)
+            return _parse_split(file, title, held)
     except FileNotFoundError as error:
         raise NetworkNotFoundError(f"cannot read network from '{path}': there is no such file. Check the path.") from error
     except OSError as error:
@@ -115,12 +115,12 @@ def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.Mode
         ) from error
 
 
-def _parse_split(source: ByteSource, title: str) -> tuple[onnx.ModelProto, Mapping[int, RawData]]:
-    """Returns the proto in a source, and the `raw_data` that it lacks by the position of the initializer.
+def _parse_split(file: IO[bytes], title: str, held: HeldFile | None = None) -> tuple[onnx.ModelProto, Mapping[int, RawData]]:
+    """Returns the proto in a file, and the `raw_data` that it lacks by the position of the initializer.
 
-    Raises: NetworkReadError when there is none; OSError of the source.
+    Raises: NetworkReadError when there is none; OSError of the file.
     """
-    split = split_model(source)
+    split = split_model(file, held)
     if split is not None:
         import onnx  # heavy
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
@@ -128,7 +128,8 @@ def _parse_split(source: ByteSource, title: str) -> tuple[onnx.ModelProto, Mappi
         # What protobuf refuses without its weights, it is shown with them, so that they change no word of the error.
         with suppress(DecodeError):
             return onnx.ModelProto.FromString(split.skeleton), split.raw_data
-    return parse_model(source.read_all(), title), NO_RAW_DATA
+    file.seek(0)
+    return parse_model(file.read(), title), NO_RAW_DATA
 
 
 def parse_model(content: bytes, title: str) -> onnx.ModelProto:

@@ -24,6 +24,10 @@ OPSET_DOMAIN = "hetero.opset"
 """The domain of functions that the writer wraps around one node of another opset; the reader takes the node out again."""
 
 
+ORIGINAL_NAME_KEY, ORIGINS_KEY, OPSET_KEY = "hetero.original_name", "hetero.origins", "hetero.opset"
+"""Keys of a node's metadata in packed networks, for which ONNX has no field. Files of a network have none of them."""
+
+
 def normal_domain(domain: str) -> str:
     """Returns the one spelling of a domain: ONNX's own has two, "" and "ai.onnx"."""
     return "" if domain == "ai.onnx" else domain

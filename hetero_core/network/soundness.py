@@ -8,7 +8,7 @@ from hetero_core.errors import InvalidNetworkError, NetworkReadError
 from hetero_core.network.border import Border
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.topology import find_free_values
-from hetero_core.network.types import LARGEST_RANK, TensorType, ValueSpec, merge_types
+from hetero_core.network.types import LARGEST_RANK, ValueSpec, merge_types
 
 
 def check_text(*texts: object) -> None:
@@ -28,37 +28,17 @@ def _refuse_bytes(texts: Sequence[object]) -> None:
             raise NetworkReadError(f"a name in the model is not UTF-8: {text!r}; the model is damaged. Export it again.")
 
 
-# onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
-INPUT_THAT_GIVES_RANK = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
-"""The inputs whose number of elements is the rank of the output."""
 _LEAST_AXIS = {"axis": -LARGEST_RANK, "batch_dims": 0}
 """The attributes that name an axis, or count axes from the first one on."""
 
 
-def check_ranks(graph: Graph) -> None:
-    """Refuses a node that names an axis which no tensor has, or whose output would have an absurd number of dimensions by the type of
-    the input that holds its shape: inference counts up to the one and makes the other.
+def check_axes(node: Node) -> None:
+    """Refuses a node that names an axis which no tensor has, or more inputs or outputs than it has: inference counts up to them.
 
     Raises: InvalidNetworkError.
     """
-    for node in graph.nodes:
-        if node.attributes and not node.domain:
-            _check_counts(node)
-        index = INPUT_THAT_GIVES_RANK.get(node.op_type, len(node.inputs))
-        input_type = None if node.domain or index >= len(node.inputs) else graph.types.get(node.inputs[index])
-        if (
-            isinstance(input_type, TensorType)
-            and input_type.shape
-            and isinstance(input_type.shape[0], int)
-            and input_type.shape[0] > LARGEST_RANK
-        ):
-            raise InvalidNetworkError(
-                f"node {node.label} reads a shape of {input_type.shape[0]} dimensions from '{node.inputs[index]}': {input_type}; expected "
-                f"{LARGEST_RANK} at most. Correct the shape, or export the model again."
-            )
-
-
-def _check_counts(node: Node) -> None:
+    if not node.attributes or node.domain:
+        return
     for name, least in _LEAST_AXIS.items():
         axis = node.attributes.get(name, 0)
         if isinstance(axis, int) and not least <= axis <= LARGEST_RANK:

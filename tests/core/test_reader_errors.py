@@ -212,14 +212,9 @@ def test_shape_that_no_array_can_have_is_refused(dims: list[int], shown: str) ->
         read_network(model)
 
 
-@pytest.mark.parametrize(
-    ("body", "refusal"),
-    [
-        ("y = Expand(x, s)", r"reads a shape of 2147483647 dimensions from 's': int64\[2147483647\]; expected 64"),
-        ("a = Abs(s) y = Reshape(x, a)", "'Reshape_1' .* makes an array of 2147483647 dimensions; an array has at most 64"),
-    ],
-)
-def test_shape_of_an_absurd_number_of_dimensions_is_refused_before_onnx_makes_them(body: str, refusal: str) -> None:
+@pytest.mark.parametrize("body", ["y = Expand(x, s)", "a = Abs(s) y = Reshape(x, a)"])
+def test_shape_of_an_absurd_number_of_dimensions_is_refused(body: str) -> None:
+    refusal = r"node '(Expand_0|Reshape_1)' .* makes an array of 2147483647 dimensions; an array has at most 64"
     model = parse(f"g (float[2] x, int64[2147483647] s) => (float[N] y) <int64[2147483647] a> {{ {body} }}")
     with pytest.raises(InvalidNetworkError, match=refusal):
         read_network(model)
