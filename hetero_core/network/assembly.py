@@ -6,7 +6,7 @@ One `GraphReader` reads one model. Imports onnx only inside functions.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -55,11 +55,8 @@ class FunctionLibrary:
 
     def find(self, domain: str, op_type: str, proto: onnx.NodeProto) -> onnx.FunctionProto | None:
         """Returns the function that a node calls; None if it is an operator."""
+        # A field of a message takes longer to be read than all else.
         return self._functions.get((domain, op_type, proto.overload)) if self._functions else None
-
-    def __bool__(self) -> bool:
-        """Says whether there is any function."""
-        return bool(self._functions)
 
     def take_room(self, function: onnx.FunctionProto, path: str, owner: str, scope: NodeScope) -> None:
         """Takes what a call is expanded to off the budget: nodes, and the bytes of names and attributes."""
@@ -80,15 +77,6 @@ class FunctionLibrary:
 def key_of_function(function: onnx.FunctionProto) -> FunctionKey:
     """Returns what a call names: domain, name and overload."""
     return normal_domain(function.domain), function.name, function.overload
-
-
-def check_recursion(key: FunctionKey, scope: NodeScope, owner: str) -> None:
-    """Raises InvalidNetworkError for a function that is called while it is expanded."""
-    if key in scope.calls:
-        walk = " -> ".join(f"{domain}:{op_type}" for domain, op_type, _ in (*scope.calls, key))
-        raise InvalidNetworkError(
-            f"{owner} is a call of a function by itself: {walk}. ONNX functions do not recurse. Use Loop, or write the calls out."
-        )
 
 
 def count_inner_nodes(proto: onnx.NodeProto) -> int:
@@ -125,43 +113,6 @@ def bind_call(
     return values, copies
 
 
-def compare_constants(name: str, earlier: Initializer, later: Initializer) -> tuple[RepeatedConstant, ...]:
-    """Returns what is to be said of two constants of one name, of which the later one counts: that their values differ, or nothing.
-
-    Raises: InvalidNetworkError if their types differ, as ONNX Runtime 1.32 does.
-    """
-    if earlier.type != later.type:
-        raise InvalidNetworkError(
-            f"the constant '{name}' is there twice, as {earlier.type} and as {later.type}; expected one type. Remove one of them."
-        )
-    return (RepeatedConstant(name),) if earlier.digest != later.digest else ()
-
-
-def name_repeated_outputs(
-    outputs: Sequence[ValueSpec], names: Collection[str]
-) -> tuple[tuple[ValueSpec, ...], tuple[tuple[str, str], ...]]:
-    """Returns the outputs with a name of its own for each place, and the pairs (value, new name) that a copy has to be made for.
-
-    `names` are those of all values. The first place of a value keeps its name; the output at position 2 that repeats `y` is `y_2`.
-    """
-    used = {*names, *(spec.name for spec in outputs)}
-    copies: list[tuple[str, str]] = []
-
-    def rename() -> Iterator[ValueSpec]:
-        seen: set[str] = set()
-        for position, spec in enumerate(outputs):
-            if spec.name not in seen:
-                seen.add(spec.name)
-                yield spec
-                continue
-            name = make_unique(f"{spec.name}_{position}", used)
-            used.add(name)
-            copies.append((spec.name, name))
-            yield ValueSpec(name, spec.type)
-
-    return tuple(rename()), tuple(copies)
-
-
 @dataclass(slots=True, eq=False)
 class Draft:
     """The parts of one graph. `contradictions` are those of the whole model; `root_opset` is its version of ONNX's own domain."""
@@ -179,8 +130,15 @@ class Draft:
         check_text(name)
         if not name:
             raise InvalidNetworkError("a constant has no name; name every initializer.")
-        if name in self.initializers:
-            self.contradictions += compare_constants(name, self.initializers[name], initializer)
+        earlier = self.initializers.get(name)
+        if earlier is not None and earlier.type != initializer.type:
+            # ONNX Runtime 1.32 refuses it, too.
+            raise InvalidNetworkError(
+                f"the constant '{name}' is there twice, as {earlier.type} and as {initializer.type}; expected one type. Remove one of "
+                "them."
+            )
+        if earlier is not None and earlier.digest != initializer.digest:
+            self.contradictions.append(RepeatedConstant(name))
         self.initializers[name] = initializer
 
     def add_types(self, protos: Iterable[onnx.ValueInfoProto], scope: NodeScope) -> None:
@@ -207,12 +165,21 @@ class Draft:
     def copy_repeated_outputs(
         self, outputs: tuple[ValueSpec, ...], scope: NodeScope, names: Iterable[str]
     ) -> tuple[ValueSpec, ...]:
-        """Returns the outputs of the graph with a value of its own for each place; `names` are those of all values of the file."""
-        renamed, copies = name_repeated_outputs(outputs, {*names, *(value for node in self.nodes for value in node.outputs)})
-        for source, target in copies:
-            self.add_copy(source, target, scope)
-        self.types.update({spec.name: spec.type for spec in renamed if spec.name not in self.types})
-        return renamed
+        """Returns the outputs of the graph with a value of its own for each place; `names` are those of all values of the file.
+
+        The first place of a value keeps its name; the output at position 2 that repeats `y` is `y_2`.
+        """
+        used = {*names, *(spec.name for spec in outputs), *(value for node in self.nodes for value in node.outputs)}
+        renamed: dict[str, ValueSpec] = {}
+        for position, spec in enumerate(outputs):
+            name = spec.name
+            if name in renamed:
+                name = make_unique(f"{name}_{position}", used)
+                used.add(name)
+                self.add_copy(spec.name, name, scope)
+                self.types.setdefault(name, spec.type)
+            renamed[name] = ValueSpec(name, spec.type)
+        return tuple(renamed.values())
 
     def finish(self, name: str, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...]) -> Graph:
         """Returns the graph. Raises: InvalidNetworkError for a graph with a circle, or a value that is produced twice."""
@@ -258,8 +225,7 @@ class GraphReader:
         self.contradictions: list[Contradictory] = []
         self._ignored_pins: dict[str, str] = {}
         self._root_opset = next((entry.version for entry in model.opset_import if not normal_domain(entry.domain)), 1)
-        self._since: dict[tuple[str, str, int], int] = {}
-        self._value_names: set[str] = set(names_of_values(model.graph)) if self._functions else set()
+        self._value_names: set[str] = set(names_of_values(model.graph)) if model.functions else set()
 
     def read_root(self, opsets: Mapping[str, int]) -> tuple[Graph, Mapping[str, str]]:
         """Returns the root graph, its declared types and the pins of its nodes."""
@@ -333,7 +299,7 @@ class GraphReader:
         pin = _read_pin(metadata, owner, scope) if metadata else scope.pin
         fields = proto.attribute
         attributes = self._read_attributes(proto, owner, scope.pinned(pin)) if fields else EMPTY
-        since = self._since_version(op_type, domain, opset)
+        since = since_version(op_type, domain, opset)
         if since == 1 and not domain and "consumed_inputs" in attributes and op_type != "BatchNormalization":
             # A hint of opset 1 about inputs that may be overwritten: no result depends on it. BatchNormalization-1 requires it.
             attributes = {key: value for key, value in attributes.items() if key != "consumed_inputs"}
@@ -356,13 +322,6 @@ class GraphReader:
         )
         check_arity(node)
         draft.add_node(_without_absent_ends(node), pin)
-
-    def _since_version(self, op_type: str, domain: str, opset: int) -> int:
-        key = (op_type, domain, opset)
-        version = self._since.get(key)
-        if version is None:
-            version = self._since[key] = since_version(op_type, domain, opset)
-        return version
 
     def _read_attributes(self, proto: onnx.NodeProto, owner: str, scope: NodeScope) -> dict[str, Any]:
         attributes: dict[str, Any] = {}
@@ -433,7 +392,11 @@ class GraphReader:
     def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, function: onnx.FunctionProto, scope: NodeScope) -> None:
         key = key_of_function(function)
         owner = f"node '{name}' (call of '{function.name}')"
-        check_recursion(key, scope, owner)
+        if key in scope.calls:
+            walk = " -> ".join(f"{domain}:{op_type}" for domain, op_type, _ in (*scope.calls, key))
+            raise InvalidNetworkError(
+                f"{owner} is a call of a function by itself: {walk}. ONNX functions do not recurse. Use Loop, or write the calls out."
+            )
         metadata = {entry.key: entry.value for entry in proto.metadata_props}
         is_wrapper = key[0] == OPSET_DOMAIN
         self._functions.take_room(function, "" if is_wrapper else name, owner, scope)
@@ -541,20 +504,14 @@ def check_arity(node: Node) -> None:
             raise InvalidNetworkError(f"node {node.label} lacks the attribute '{name}', which its operator needs. Give it a value.")
 
 
-def _check_count(node: Node, what: str, values: Sequence[str], limits: tuple[int, int]) -> None:
-    least, most = limits
-    if not least <= len(values) <= most:
-        raise InvalidNetworkError(
-            f"node {node.label} has {len(values)} {what}; its operator has {_word_range(least, most)}. "
-            "Correct the node, or export the model again."
-        )
-
-
-def _word_range(least: int, most: int) -> str:
-    if least == most:
-        return str(least)
-    return f"{least} or more" if most >= _UNBOUNDED else f"{least} to {most}"
-
-
 _UNBOUNDED = 2**31 - 1
 """The number that onnx states as the most inputs of a variadic operator."""
+
+
+def _check_count(node: Node, kind: str, values: Sequence[str], limits: tuple[int, int]) -> None:
+    least, most = limits
+    if not least <= len(values) <= most:
+        expected = str(least) if least == most else f"{least} or more" if most >= _UNBOUNDED else f"{least} to {most}"
+        raise InvalidNetworkError(
+            f"node {node.label} has {len(values)} {kind}; its operator has {expected}. Correct the node, or export the model again."
+        )

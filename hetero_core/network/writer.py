@@ -71,7 +71,6 @@ class GraphWriter:
         self.write_constant = write_constant
         self._states_type = states_type
         self._has_history = has_history
-        self._since: dict[tuple[str, str, int], int] = {}
         self.functions: list[onnx.FunctionProto] = []
 
     def write_graph(
@@ -108,10 +107,7 @@ class GraphWriter:
         version = opsets[node.domain]
         if version == node.opset:
             return True
-        key = (node.op_type, node.domain, version)
-        if key not in self._since:
-            self._since[key] = since_version(*key)
-        return node.since_version != 0 and self._since[key] == node.since_version
+        return node.since_version != 0 and since_version(node.op_type, node.domain, version) == node.since_version
 
     def _write_wrapper(self, node: Node, proto: onnx.NodeProto) -> None:
         """Writes a call of a function that holds just this node and imports its opset: a model has one opset per domain."""
