@@ -344,6 +344,20 @@ def _apply_type_rule(node: Node, input_types: Sequence[ValueType | None]) -> dic
     return {value: dtype for value, dtype in zip(node.outputs, each, strict=False) if value and dtype is not None}
 
 
+def refuses_inputs(node: Node, network: Network) -> bool:
+    """Says whether the rule of an operator refuses inputs whose ranks are all known; open sizes speak against nothing."""
+    operator = find_operator(node)
+    shapes = [shape_of(network.type_of(value)) if value else None for value in node.inputs]
+    if operator is None or any(value and shape is None for value, shape in zip(node.inputs, shapes, strict=True)):
+        return False
+    try:
+        named = [None if shape is None else _name_sizes(shape) for shape in shapes]
+        operator.sizes(SizedNode(node, named, lambda value: read_numbers(network.initializers, value)))
+    except REFUSALS:
+        return True
+    return False
+
+
 def infer_contrib(node: Node, input_types: Sequence[ValueType | None], read: Read) -> dict[str, ValueType]:
     """Returns the types that the rule of an operator of ONNX Runtime gives; element types alone if it cannot tell the sizes."""
     types = apply_rule(node, input_types, read)

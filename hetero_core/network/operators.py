@@ -762,12 +762,15 @@ def _recur(node: SizedNode) -> Sequence[Shape]:
     stacked, _, hidden = recurrence
     directions = 2 if node.get("direction") == "bidirectional" else 1
     require(may_agree(stacked, directions) and may_agree(node.get("hidden_size", hidden), hidden))
+    require(may_agree(shape[-1], node.shape(1)[-1]))
     if node.get("layout", 0):
         batch, steps, _ = shape
         whole, last = (batch, steps, directions, hidden), (batch, directions, hidden)
     else:
         steps, batch, _ = shape
         whole, last = (steps, directions, batch, hidden), (directions, batch, hidden)
+    states = [node.shape(index) for index in (5, 6) if node.has(index)]
+    require(all(len(state) == 3 and all(map(may_agree, state, last)) for state in states))
     return [whole, last, last]
 
 
