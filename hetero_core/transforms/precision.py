@@ -14,12 +14,11 @@ import numpy as np
 from hetero_core.dtypes import FLOAT_DTYPES, dtype_of_onnx, numpy_dtype, onnx_of_dtype, spell_dtype
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.border import dtype_of_precision, precision_of_dtype
-from hetero_core.network.graph import EMPTY, Graph, Network, Node
-from hetero_core.network.inference import infer_types
+from hetero_core.network.graph import EMPTY, Graph, GraphLike, Network, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.renaming import FreshNames, rename_values
+from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import MapType, TensorType, ValueSpec, ValueType
-from hetero_core.transforms.chains import Chain
+from hetero_core.transforms.chains import Chain, splice
 
 _NAMES_TYPE = frozenset(
     {"Cast", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
@@ -45,8 +44,7 @@ def convert_precision(network: Network, source: str, target: str) -> Network:
     inputs = [spec for spec in network.inputs if spec.dtype == old]
     outputs = [spec for spec in network.outputs if spec.dtype == old]
     renamed = {spec.name: names.value(f"{spec.name}/{new}") for spec in (*inputs, *outputs)}
-    changed = _convert_graph(rename_values(network, renamed), old, new)
-    assert isinstance(changed, Network)
+    changed = _convert_graph(network, old, new)
     chains = [_cast(network, names, spec.name, spec.name, spec.type, renamed[spec.name], new) for spec in inputs]
     passed = {spec.name for spec in inputs}
     after = [
@@ -54,18 +52,7 @@ def convert_precision(network: Network, source: str, target: str) -> Network:
         for spec in outputs
         if spec.name not in passed
     ]
-    types = dict(changed.types)
-    for chain in (*chains, *after):
-        types.update(chain.types)
-    return infer_types(
-        replace(
-            changed,
-            inputs=network.inputs,
-            outputs=network.outputs,
-            nodes=(*(chain.nodes[0] for chain in chains), *changed.nodes, *(chain.nodes[0] for chain in after)),
-            types=MappingProxyType(types),
-        )
-    )
+    return splice(changed, renamed, chains, after, inputs=network.inputs, outputs=network.outputs)
 
 
 def _cast(network: Network, names: FreshNames, base: str, value: str, value_type: ValueType, result: str, dtype: str) -> Chain:
@@ -76,7 +63,7 @@ def _cast(network: Network, names: FreshNames, base: str, value: str, value_type
     return chain
 
 
-def _convert_graph(graph: Graph, old: str, new: str) -> Graph:
+def _convert_graph(graph: GraphLike, old: str, new: str) -> GraphLike:
     return replace(
         graph,
         inputs=tuple(_convert_spec(spec, old, new) for spec in graph.inputs),
