@@ -298,7 +298,7 @@ def _feed_node(digest: _Hash, node: Node) -> None:
 
 
 def _feed_value(digest: _Hash, value: Any) -> None:
-    if hasattr(value, "initializers"):  # a Graph, whose file stands below this one
+    if isinstance(value, Graph):
         _feed(digest, "graph", b"")
         _feed_graph(digest, value)
     elif isinstance(value, tuple):
@@ -312,12 +312,7 @@ def _feed_value(digest: _Hash, value: Any) -> None:
         _feed(digest, "float", struct.pack("<f", value if not abs(value) >= _FLOAT32_END else math.copysign(math.inf, value)))
     elif isinstance(value, int):
         _feed(digest, "int", str(int(value)).encode())
-    else:
-        _feed_other(digest, value)
-
-
-def _feed_other(digest: _Hash, value: Any) -> None:
-    if isinstance(value, np.ndarray):
+    elif isinstance(value, np.ndarray):
         _feed(digest, "array", digest_array(value))
     elif isinstance(value, np.generic):
         _feed_value(digest, value.item())

@@ -17,7 +17,7 @@ from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.hints import rebuild_graph
 from hetero_core.network.inference import LARGEST_READ_CONSTANT, merge_into
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.tensors import read_type, write_spec, write_tensor, write_type
+from hetero_core.network.tensors import read_type, write_tensor, write_type
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_core.network.writer import GraphWriter, opsets_of_nodes, write_model
 
@@ -98,9 +98,6 @@ def _ask_about_model(
         opsets=opsets_of_nodes([node]),
     )
     model = write_model(single, GraphWriter(_write_small, lambda _: True))
-    for spec, info in zip(single.inputs, model.graph.input, strict=True):
-        if not info.HasField("type"):
-            write_spec(spec, info)
     model.ir_version = onnx.IR_VERSION
     inferred = onnx.shape_inference.infer_shapes(model).graph
     outputs = read_types(inferred)

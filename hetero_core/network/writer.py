@@ -131,24 +131,22 @@ class GraphWriter:
         proto.input.extend(node.inputs)
         proto.output.extend(node.outputs)
         for name, value in node.attributes.items():
-            self._write_attribute(node, name, value, proto.attribute.add(), opsets)
+            if isinstance(value, Graph):
+                self.write_graph(value, proto.attribute.add(name=name, type=kinds.GRAPH).g, opsets)
+            elif isinstance(value, tuple) and not value:
+                proto.attribute.add(name=name, type=self._type_of_empty_list(node, name))
+            else:
+                attribute = kinds.write_attribute(name, value)
+                if attribute is None:
+                    raise InvalidNetworkError(
+                        f"attribute '{name}' of node {node.label} holds {type(value).__name__}; expected int, float, str, bytes, an "
+                        "array, a type, a Graph, or a tuple of one of them. Convert it."
+                    )
+                proto.attribute.append(attribute)
         if self._has_history and node.original_name is not None:
             proto.metadata_props.add(key=ORIGINAL_NAME_KEY, value=node.original_name)
         if self._has_history and node.origins != (node.name,):
             proto.metadata_props.add(key=ORIGINS_KEY, value=json.dumps(node.origins))
-
-    def _write_attribute(self, node: Node, name: str, value: Any, proto: onnx.AttributeProto, opsets: Mapping[str, int]) -> None:
-        proto.name = name
-        if isinstance(value, Graph):
-            proto.type = kinds.GRAPH
-            self.write_graph(value, proto.g, opsets)
-        elif isinstance(value, tuple) and not value:
-            proto.type = self._type_of_empty_list(node, name)
-        elif not kinds.write_attribute(value, proto):
-            raise InvalidNetworkError(
-                f"attribute '{name}' of node {node.label} holds {type(value).__name__}; expected int, float, str, bytes, an array, a "
-                "type, a Graph, or a tuple of one of them. Convert it."
-            )
 
     def _type_of_empty_list(self, node: Node, name: str) -> int:
         """Returns the kind of list that the operator's schema gives an attribute; INTS where it gives none."""

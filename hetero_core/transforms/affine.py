@@ -51,7 +51,7 @@ def fold_affines(network: Network) -> Network:
             parameters = _scale_norm(first, read_affine(first, network.type_of, constants), affine, constants)
         if parameters is None:
             return None
-        inputs = []
+        inputs: list[str] = []
         for parameter in parameters:
             inputs.append(names.value(f"{second.outputs[0]}/{('scale', 'shift')[len(inputs)]}"))
             constants[inputs[-1]] = parameter

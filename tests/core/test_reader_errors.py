@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
-from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError, ReadLimitError
+from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.network.reader import read_network
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
@@ -186,17 +186,6 @@ def test_reference_to_a_function_attribute_outside_of_functions_is_refused() -> 
     model.graph.node[0].CopyFrom(node)
     with pytest.raises(
         InvalidNetworkError, match=r"attribute 'alpha' of node 'n' \(Elu\) refers to the function attribute 'slope'"
-    ):
-        read_network(model)
-
-
-def test_sparse_constant_of_a_few_bytes_that_stands_for_terabytes_is_refused() -> None:
-    model = parse("g (float[2] x) => (float[2] y) { y = Add(x, w) }")
-    values = helper.make_tensor("w", TensorProto.FLOAT, [1], [7.0])
-    indices = helper.make_tensor("i", TensorProto.INT64, [1], [0])
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2**40]))
-    with pytest.raises(
-        ReadLimitError, match="sparse initializer 'w', when it is made dense, may take 4398046511104 bytes .*; ReadLimits.memory is"
     ):
         read_network(model)
 
