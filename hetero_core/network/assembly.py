@@ -11,14 +11,30 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_core.errors import AffinityError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
 from hetero_core.network.affinity import AFFINITY_KEY, PLAIN_AFFINITY_KEY
-from hetero_core.network.attributes import GRAPH, KIND_NAMES, LISTS, SPARSE_TENSOR, TENSOR, kind_of_value, read_attribute
+from hetero_core.network.attributes import (
+    FLOAT,
+    FLOATS,
+    GRAPH,
+    INT,
+    INTS,
+    KIND_NAMES,
+    LISTS,
+    SPARSE_TENSOR,
+    STRING,
+    STRINGS,
+    TENSOR,
+    kind_of_value,
+    read_attribute,
+)
 from hetero_core.network.declarations import Contradiction, Contradictory, IgnoredPins, RepeatedConstant
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.hints import drop_shape
-from hetero_core.network.initializers import Initializer, initializer_of_attribute
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.opsets import find_schema, read_opsets, since_version
 from hetero_core.network.scopes import (
     OPSET_DOMAIN,
@@ -27,12 +43,10 @@ from hetero_core.network.scopes import (
     ORIGINS_KEY,
     FunctionKey,
     NodeScope,
-    NodeText,
     make_unique,
     name_nodes,
     names_of_values,
     normal_domain,
-    read_text,
 )
 from hetero_core.network.soundness import check_everything_is_produced, check_single_assignment, check_text
 from hetero_core.network.splitting import NO_RAW_DATA, RawData
@@ -43,35 +57,6 @@ from hetero_core.network.weights import WeightSource
 
 if TYPE_CHECKING:
     import onnx
-
-
-class FunctionLibrary:
-    """The functions of one model by what a call names: domain, name and overload."""
-
-    def __init__(self, model: onnx.ModelProto, budget: ReadBudget) -> None:
-        self._functions = {key_of_function(function): function for function in model.functions}
-        self._budget = budget
-        self._sizes: dict[FunctionKey, tuple[int, int]] = {}
-
-    def find(self, domain: str, op_type: str, proto: onnx.NodeProto) -> onnx.FunctionProto | None:
-        """Returns the function that a node calls; None if it is an operator."""
-        # A field of a message takes longer to be read than all else.
-        return self._functions.get((domain, op_type, proto.overload)) if self._functions else None
-
-    def take_room(self, function: onnx.FunctionProto, path: str, owner: str, scope: NodeScope) -> None:
-        """Takes what a call is expanded to off the budget: nodes, and the bytes of names and attributes."""
-        key = key_of_function(function)
-        is_repeated = key in self._sizes
-        if not is_repeated:
-            self._sizes[key] = function.ByteSize(), len(function.node) + sum(map(count_inner_nodes, function.node))
-        nbytes, nodes = self._sizes[key]
-        self._budget.check_depth(scope.depth + 1, owner)
-        if key[0] == OPSET_DOMAIN:
-            return
-        self._budget.take_nodes(nodes, owner)
-        # A node has a name of its own and one for each value that it makes, most often one. Of attributes the first call makes no more
-        # than there are in the file.
-        self._budget.take_memory((nbytes if is_repeated else 0) + 2 * nodes * len(path), owner)
 
 
 def key_of_function(function: onnx.FunctionProto) -> FunctionKey:
@@ -212,6 +197,19 @@ class Draft:
         self.types[name] = initializer.type
 
 
+_CONSTANTS: dict[str, tuple[int, Any]] = {
+    "value": (TENSOR, None),
+    "sparse_value": (SPARSE_TENSOR, None),
+    "value_float": (FLOAT, np.float32),
+    "value_floats": (FLOATS, np.float32),
+    "value_int": (INT, np.int64),
+    "value_ints": (INTS, np.int64),
+    "value_string": (STRING, object),
+    "value_strings": (STRINGS, object),
+}
+"""The attributes of Constant: their kinds, and the element types of lists and numbers. Source: ONNX Constant-13."""
+
+
 class GraphReader:
     """Reads the graphs of one model. `contradictions` are declarations that are proved wrong, and pins that have no effect."""
 
@@ -221,7 +219,8 @@ class GraphReader:
         self._budget = budget
         self._weights = weights
         self._raw_data = raw_data
-        self._functions = FunctionLibrary(model, budget)
+        self._functions = {key_of_function(function): function for function in model.functions}
+        self._sizes: dict[FunctionKey, tuple[int, int]] = {}
         self.contradictions: list[Contradictory] = []
         self._ignored_pins: dict[str, str] = {}
         self._root_opset = next((entry.version for entry in model.opset_import if not normal_domain(entry.domain)), 1)
@@ -272,26 +271,24 @@ class GraphReader:
         return tuple(specs)
 
     def _add_nodes(self, draft: Draft, protos: Sequence[onnx.NodeProto], scope: NodeScope) -> None:
-        # A field of a message takes longer to be read than all else that most nodes ask for.
-        texts = [read_text(proto) for proto in protos]
-        for name, op_type, domain, inputs, outputs in texts:
-            check_text(op_type, domain, name, *inputs, *outputs)
-        names = name_nodes([text[:2] for text in texts], scope.path, draft.node_names)
-        for index, (proto, text, name) in enumerate(zip(protos, texts, names, strict=True)):
+        for proto in protos:
+            check_text(proto.op_type, proto.domain, proto.name, *proto.input, *proto.output)
+        names = name_nodes([(proto.name, proto.op_type) for proto in protos], scope.path, draft.node_names)
+        for index, (proto, name) in enumerate(zip(protos, names, strict=True)):
             if index % 8 == 0:
                 self._budget.check_time(name, steps=8)
-            op_type, domain = text[1], normal_domain(text[2])
-            function = self._functions.find(domain, op_type, proto)
+            op_type, domain = proto.op_type, normal_domain(proto.domain)
+            # A field of a message takes longer to be read than all else.
+            function = self._functions.get((domain, op_type, proto.overload)) if self._functions else None
             if function is not None:
                 self._inline(draft, proto, name, function, scope)
             elif op_type == "Constant" and not domain:
                 self._add_constant(draft, proto, name, scope)
             else:
-                self._add_node(draft, proto, name, text, scope)
+                self._add_node(draft, proto, name, scope)
 
-    def _add_node(self, draft: Draft, proto: onnx.NodeProto, name: str, text: NodeText, scope: NodeScope) -> None:
-        own_name, op_type, domain, inputs, outputs = text
-        domain = normal_domain(domain)
+    def _add_node(self, draft: Draft, proto: onnx.NodeProto, name: str, scope: NodeScope) -> None:
+        own_name, op_type, domain = proto.name, proto.op_type, normal_domain(proto.domain)
         owner = f"node '{name}' ({op_type})"
         entries = proto.metadata_props
         metadata = {entry.key: entry.value for entry in entries} if entries else EMPTY
@@ -310,8 +307,8 @@ class GraphReader:
         node = Node(
             name,
             op_type,
-            scope.values_named(inputs),
-            scope.values_named(outputs),
+            scope.values_named(proto.input),
+            scope.values_named(proto.output),
             domain,
             opset,
             since,
@@ -366,22 +363,32 @@ class GraphReader:
         self._note_pin(proto, f"Constant node '{name}'")
         value = scope.value(proto.output[0])
         attribute = proto.attribute[0]
-        expected = {"value": TENSOR, "sparse_value": SPARSE_TENSOR}.get(attribute.name, attribute.type)
-        if attribute.type not in (expected, 0):  # files of 2017 state no kind
+        kind, dtype = _CONSTANTS.get(attribute.name, (0, None))
+        if not kind:
+            raise InvalidNetworkError(
+                f"{owner} has the attribute '{attribute.name}'; expected value, sparse_value or one of value_int(s), ... Rename it."
+            )
+        if attribute.type in (kind, 0) and kind == SPARSE_TENSOR:  # files of 2017 state no kind
+            draft.add_initializer(value, read_sparse_tensor(attribute.sparse_tensor, self._weights, owner, budget=self._budget))
+            return
+        if attribute.type in (kind, 0) and kind == TENSOR and not attribute.ref_attr_name:
+            draft.add_initializer(value, read_tensor(attribute.t, self._weights, owner))
+            return
+        decoded = self._read_attributes(proto, owner, scope) if attribute.type == kind or attribute.ref_attr_name else {"": None}
+        if not decoded:
+            raise InvalidNetworkError(
+                f"{owner} has no value: the call does not give '{attribute.ref_attr_name}'. Give it in the call."
+            )
+        (elements,) = decoded.values()
+        if kind_of_value(elements) not in (kind, 0):
             raise InvalidNetworkError(
                 f"{owner} has the attribute '{attribute.name}' of another kind than its name says; correct its type."
             )
-        if attribute.name == "sparse_value" and not attribute.ref_attr_name:
-            draft.add_initializer(value, read_sparse_tensor(attribute.sparse_tensor, self._weights, owner, budget=self._budget))
-        elif attribute.name == "value" and not attribute.ref_attr_name:
-            draft.add_initializer(value, read_tensor(attribute.t, self._weights, owner))
-        else:
-            decoded = self._read_attributes(proto, owner, scope)
-            if not decoded:
-                raise InvalidNetworkError(
-                    f"{owner} has no value: the call does not give '{attribute.ref_attr_name}'. Give it in the call."
-                )
-            draft.add_initializer(value, initializer_of_attribute(attribute.name, decoded[attribute.name], owner))
+        array = elements
+        if dtype is not None:
+            array = np.empty(len(elements) if isinstance(elements, tuple) else (), dtype)
+            array[...] = elements
+        draft.add_initializer(value, Initializer.of_array(array))
 
     def _note_pin(self, proto: onnx.NodeProto | onnx.TensorProto | onnx.ValueInfoProto, place: str) -> None:
         """Records a pin at a place that has no device of its own."""
@@ -399,7 +406,7 @@ class GraphReader:
             )
         metadata = {entry.key: entry.value for entry in proto.metadata_props}
         is_wrapper = key[0] == OPSET_DOMAIN
-        self._functions.take_room(function, "" if is_wrapper else name, owner, scope)
+        self._take_room(key, function, "" if is_wrapper else name, owner, scope)
         values, copies = bind_call(proto, function, scope, owner)
         inner = NodeScope(
             read_opsets(function.opset_import, f"function '{function.name}'"),
@@ -412,12 +419,25 @@ class GraphReader:
             scope.depth + 1,
         )
         if is_wrapper and len(function.node) == 1:
-            self._add_node(draft, function.node[0], name, read_text(function.node[0]), inner)
+            self._add_node(draft, function.node[0], name, inner)
             return
         draft.add_types(function.value_info, inner)
         self._add_nodes(draft, function.node, inner)
         for formal, actual in copies:
             draft.add_copy(values[formal], actual, inner)
+
+    def _take_room(self, key: FunctionKey, function: onnx.FunctionProto, path: str, owner: str, scope: NodeScope) -> None:
+        """Takes what a call is expanded to off the budget: nodes, and the bytes of names and attributes."""
+        is_repeated = key in self._sizes
+        if not is_repeated:
+            self._sizes[key] = function.ByteSize(), len(function.node) + sum(map(count_inner_nodes, function.node))
+        nbytes, nodes = self._sizes[key]
+        self._budget.check_depth(scope.depth + 1, owner)
+        if key[0] == OPSET_DOMAIN:
+            return
+        self._budget.take_nodes(nodes, owner)
+        # A node has a name of its own and, most often, one value. The attributes of the first call are those in the file.
+        self._budget.take_memory((nbytes if is_repeated else 0) + 2 * nodes * len(path), owner)
 
     def _bind_attributes(self, proto: onnx.NodeProto, function: onnx.FunctionProto, owner: str, scope: NodeScope) -> dict[str, Any]:
         bound = {default.name: read_attribute(default, self._weights, owner) for default in function.attribute_proto}

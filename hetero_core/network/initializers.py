@@ -118,24 +118,6 @@ class Initializer:
         return prod(self.shape) * (8 if bits is None else max(bits // 8, 1))
 
 
-def initializer_of_attribute(key: str, value: Any, owner: str) -> Initializer:
-    """Returns the constant that one of Constant's value_* attributes means. Source: ONNX Constant-13."""
-    if key == "value" and isinstance(value, np.ndarray):
-        return Initializer.of_array(value)
-    kinds = {"float": (np.float32, float), "int": (np.int64, int), "string": (object, str | bytes)}
-    dtype, kind = kinds.get(key.removeprefix("value_").removesuffix("s"), (None, None))
-    if not key.startswith("value_") or kind is None:
-        raise InvalidNetworkError(
-            f"{owner} has the attribute '{key}'; expected value, sparse_value or one of value_int(s), ... Rename it."
-        )
-    elements = value if isinstance(value, tuple) else (value,)
-    if isinstance(value, tuple) != key.endswith("s") or not all(isinstance(element, kind) for element in elements):
-        raise InvalidNetworkError(f"{owner} has the attribute '{key}' of another kind than its name says; correct its type.")
-    array = np.empty(len(value) if key.endswith("s") else (), dtype)
-    array[...] = value
-    return Initializer.of_array(array)
-
-
 def _protect(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     view = array.view() if array.flags.c_contiguous else array.copy(order="C")
     view.flags.writeable = False

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""
 
-NodeText = tuple[str, str, str, tuple[str, ...], tuple[str, ...]]
-"""The fields that tell a node of a file from others: name, operator, domain, inputs and outputs."""
-
 OPSET_DOMAIN = "hetero.opset"
 """The domain of functions that the writer wraps around one node of another opset; the reader takes the node out again."""
 
@@ -31,11 +28,6 @@ ORIGINAL_NAME_KEY, ORIGINS_KEY, OPSET_KEY = "hetero.original_name", "hetero.orig
 def normal_domain(domain: str) -> str:
     """Returns the one spelling of a domain: ONNX's own has two, "" and "ai.onnx"."""
     return "" if domain == "ai.onnx" else domain
-
-
-def read_text(proto: onnx.NodeProto) -> NodeText:
-    """Returns the texts of a node, each of which its message takes long to give."""
-    return proto.name, proto.op_type, proto.domain, (*proto.input,), (*proto.output,)
 
 
 _IMPLIED = {"com.microsoft": 1}

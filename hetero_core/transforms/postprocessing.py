@@ -13,6 +13,7 @@ from hetero_core.network.hints import drop_hints
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueSpec, has_known_element
 from hetero_core.transforms.chains import Chain, check_conversion, find_model_layout, order_axes, read_layout, splice
+from hetero_core.transforms.constants import drop_unread
 
 
 def change_outputs(
@@ -60,25 +61,17 @@ def _select_outputs(network: Network, names: Sequence[str]) -> Network:
         raise InvalidNetworkError(
             f"output '{tied[0].output}' of network '{network.name}' is the state of input '{tied[0].input}'; keep it"
         )
-    needed = set(names)
-    selected = []
-    for node in reversed(network.nodes):
-        if not needed.isdisjoint(node.writes):
-            selected.append(node)
-            needed.update(node.reads)
+    selected = drop_unread(replace(network, outputs=tuple(specs[name] for name in dict.fromkeys(names))))
+    needed = {*names, *(value for node in selected.nodes for value in node.reads)}
     was_read = {value for node in network.nodes for value in node.reads} | network.names_of_outputs
     # An input that nothing read before is part of the model's signature; an input whose readers are all gone is removed.
     inputs = tuple(spec for spec in network.inputs if spec.name in needed or spec.name not in was_read)
     names_of_inputs = {spec.name for spec in inputs}
-    present = {node.name for node in selected}
     border = network.border
     return replace(
-        network,
+        selected,
         inputs=inputs,
-        outputs=tuple(specs[name] for name in dict.fromkeys(names)),
-        nodes=tuple(reversed(selected)),
-        initializers=MappingProxyType({name: value for name, value in network.initializers.items() if name in needed}),
-        affinity=MappingProxyType({name: device for name, device in network.affinity.items() if name in present}),
+        affinity=MappingProxyType({name: device for name, device in network.affinity.items() if name in selected.index_of_node}),
         border=replace(
             border,
             defaults=MappingProxyType({name: value for name, value in border.defaults.items() if name in names_of_inputs}),
