@@ -31,7 +31,7 @@ from hetero_core.network.attributes import (
     kind_of_value,
     read_attribute,
 )
-from hetero_core.network.declarations import Contradiction, Contradictory, IgnoredPins, RepeatedConstant
+from hetero_core.network.declarations import word_contradiction
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.hints import drop_shape
 from hetero_core.network.initializers import Initializer
@@ -102,7 +102,7 @@ def bind_call(
 class Draft:
     """The parts of one graph. `contradictions` are those of the whole model; `root_opset` is its version of ONNX's own domain."""
 
-    contradictions: list[Contradictory]
+    contradictions: list[str]
     root_opset: int
     nodes: list[Node] = field(default_factory=list)
     initializers: dict[str, Initializer] = field(default_factory=dict)
@@ -123,7 +123,9 @@ class Draft:
                 "them."
             )
         if earlier is not None and earlier.digest != initializer.digest:
-            self.contradictions.append(RepeatedConstant(name))
+            self.contradictions.append(
+                f"the constant '{name}' is there twice with different values; the later one is used. Remove one of them."
+            )
         self.initializers[name] = initializer
 
     def add_types(self, protos: Iterable[onnx.ValueInfoProto], scope: NodeScope) -> None:
@@ -193,7 +195,7 @@ class Draft:
                 raise InvalidNetworkError(
                     f"constant '{name}' is declared as {declared}, but holds {initializer.type}; correct the declaration or remove it."
                 )
-            self.contradictions.append(Contradiction(name, graph, declared, initializer.type, "the constant itself"))
+            self.contradictions.append(word_contradiction(name, graph, declared, initializer.type, "the constant itself"))
         self.types[name] = initializer.type
 
 
@@ -221,7 +223,7 @@ class GraphReader:
         self._raw_data = raw_data
         self._functions = {key_of_function(function): function for function in model.functions}
         self._sizes: dict[FunctionKey, tuple[int, int]] = {}
-        self.contradictions: list[Contradictory] = []
+        self.contradictions: list[str] = []
         self._ignored_pins: dict[str, str] = {}
         self._root_opset = next((entry.version for entry in model.opset_import if not normal_domain(entry.domain)), 1)
         self._value_names: set[str] = set(names_of_values(model.graph)) if model.functions else set()
@@ -232,7 +234,12 @@ class GraphReader:
         graph = self._read_graph(self._model.graph, NodeScope(opsets), draft, self._raw_data)
         check_everything_is_produced(graph)
         if self._ignored_pins:
-            self.contradictions.append(IgnoredPins(tuple(self._ignored_pins.items())))
+            pins = [f"{place} -> {device}" for place, device in self._ignored_pins.items()]
+            rest = f" and {len(pins) - 3} more" if len(pins) > 3 else ""
+            self.contradictions.append(
+                f"the affinity of {', '.join(pins[:3])}{rest} has no effect: constants, inputs and outputs follow the nodes that read or "
+                "make them. Pin these nodes, or remove the affinity."
+            )
         return graph, {node.name: draft.pins[node.name] for node in graph.nodes if node.name in draft.pins}
 
     def _read_graph(

@@ -19,6 +19,7 @@ from hetero_core.network.operators import (
     Shape,
     SizedNode,
     broadcast_sizes,
+    define,
     multiply_shapes,
     open_size,
     slide_window,
@@ -43,29 +44,6 @@ def find_operator(node: Node) -> Operator | None:
         return _TABLES.get(node.domain, {}).get(node.op_type)
     operator = None if node.domain else OPERATORS.get(node.op_type)
     return None if operator is None or node.since_version < operator.since else operator
-
-
-Source = int | str | tuple[int | str, ...]
-"""Where an element type comes from: an input, a name, or the first of several that is there."""
-
-
-def _define(sizes: Rule, *sources: Source) -> Operator:
-    """Returns the operator with these rules; the last source holds for all further outputs."""
-
-    def infer_dtypes(node: Node, dtypes: DTypes) -> tuple[str | None, ...]:
-        padded = (*sources, *sources[-1:] * len(node.outputs))
-        return tuple(_read_source(source, node, dtypes) for source in padded)
-
-    return Operator(0, sizes, infer_dtypes)
-
-
-def _read_source(source: Source, node: Node, dtypes: DTypes) -> str | None:
-    for choice in source if isinstance(source, tuple) else (source,):
-        if isinstance(choice, str):
-            return choice
-        if choice < len(node.inputs) and node.inputs[choice]:
-            return dtypes[choice]
-    return None
 
 
 def _keep(*positions: int) -> Rule:
@@ -331,30 +309,30 @@ def _stated_dtype(node: Node, dtypes: DTypes) -> str | None:
 
 # The tables.
 
-_SAME = _define(_keep(0), 0)
+_SAME = define(0, _keep(0), 0)
 
 _COMMON: dict[str, Operator] = {
-    **dict.fromkeys(("QLinearAdd", "QLinearMul"), _define(_combine(0, 3), 0)),
-    "QLinearWhere": _define(_combine(0, 1, 4), 1),
-    "QLinearConcat": _define(_concatenate, 1),
-    "QuantizeLinear": _define(_keep(0), (2, "uint8")),
-    "DequantizeLinear": _define(_keep(0), 1),
-    "MatMulIntegerToFloat": _define(_multiply, 2),
-    "DynamicQuantizeMatMul": _define(_multiply, "float32"),
-    "MatMulInteger16": _define(_multiply, "int32"),
-    **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _define(_multiply_transposed, 1)),
-    "QGemm": _define(_gemm(0, 3), (8, "float32")),
-    "FusedGemm": _define(_gemm(0, 1), 0),
-    **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), _define(_multiply_blocks, 0)),
-    "MatMulFpQ4": _define(lambda node: [(*node.shape()[:-1], open_size())], "float32"),
-    "GatherBlockQuantized": _define(_gather_blocks, 2),
+    **dict.fromkeys(("QLinearAdd", "QLinearMul"), define(0, _combine(0, 3), 0)),
+    "QLinearWhere": define(0, _combine(0, 1, 4), 1),
+    "QLinearConcat": define(0, _concatenate, 1),
+    "QuantizeLinear": define(0, _keep(0), (2, "uint8")),
+    "DequantizeLinear": define(0, _keep(0), 1),
+    "MatMulIntegerToFloat": define(0, _multiply, 2),
+    "DynamicQuantizeMatMul": define(0, _multiply, "float32"),
+    "MatMulInteger16": define(0, _multiply, "int32"),
+    **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), define(0, _multiply_transposed, 1)),
+    "QGemm": define(0, _gemm(0, 3), (8, "float32")),
+    "FusedGemm": define(0, _gemm(0, 1), 0),
+    **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), define(0, _multiply_blocks, 0)),
+    "MatMulFpQ4": define(0, lambda node: [(*node.shape()[:-1], open_size())], "float32"),
+    "GatherBlockQuantized": define(0, _gather_blocks, 2),
     **dict.fromkeys(
-        ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _define(_normalize_skip, 0, "float32", "float32", 0)
+        ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), define(0, _normalize_skip, 0, "float32", "float32", 0)
     ),
-    "EmbedLayerNormalization": _define(_embed, 2, "int32", 2),
-    "QEmbedLayerNormalization": _define(_embed, "float32", "int32", "float32"),
-    "CDist": _define(lambda node: [(_size(node, 0, 0), _size(node, 1, 0))], 0),
-    "Tokenizer": _define(lambda node: [(*node.shape(), open_size())], "string"),
+    "EmbedLayerNormalization": define(0, _embed, 2, "int32", 2),
+    "QEmbedLayerNormalization": define(0, _embed, "float32", "int32", "float32"),
+    "CDist": define(0, lambda node: [(_size(node, 0, 0), _size(node, 1, 0))], 0),
+    "Tokenizer": define(0, lambda node: [(*node.shape(), open_size())], "string"),
     **dict.fromkeys(
         (
             *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "ScaledSiLU", "GatedRMSNorm", "BranchwiseRMSNorm", "GatedAdd"),
@@ -363,45 +341,45 @@ _COMMON: dict[str, Operator] = {
         ),
         _SAME,
     ),
-    "Attention": _define(_attend(1, 4), 0),
-    "QAttention": _define(_attend(1, 8), 3),
-    "MultiHeadAttention": _define(_attend_heads(6), 0, 0, 0, "float32"),
-    "DecoderMaskedMultiHeadAttention": _define(_attend_decoding, 0, (5, 0), (6, 0), "float32"),
-    "GroupQueryAttention": _define(_attend_groups, 0, (3, 0), (3, 0), 0),
-    "SparseAttention": _define(_attend_blocks, 0, 3, 4),
-    "DynamicQuantizeLSTM": _define(_recur(1), 0),
-    "AttnLSTM": _define(_recur(2), 0),
-    "LinearAttention": _define(_attend_linearly, 0, (3, 0)),
-    "GatedDeltaNet": _define(_attend_packed, 0, "float32"),
-    "CausalConvWithState": _define(_convolve_with_state, 0),
-    "VarlenCausalConvWithState": _define(_convolve_packed, 0, 4, 0),
-    "LinearAttentionGate": _define(lambda node: [node.shape(index) for index in (0, 3) if node.has(index)], 0, 3),
-    "EngramGate": _define(_keep(0, 0), 0),
-    "NGramHashMapping": _define(_hash_grams, 0),
-    "VarlenNGramHashMapping": _define(_hash_packed, 0, 0, "int32", 0),
-    "MoEGroupRouter": _define(_route, 0, "float32"),
+    "Attention": define(0, _attend(1, 4), 0),
+    "QAttention": define(0, _attend(1, 8), 3),
+    "MultiHeadAttention": define(0, _attend_heads(6), 0, 0, 0, "float32"),
+    "DecoderMaskedMultiHeadAttention": define(0, _attend_decoding, 0, (5, 0), (6, 0), "float32"),
+    "GroupQueryAttention": define(0, _attend_groups, 0, (3, 0), (3, 0), 0),
+    "SparseAttention": define(0, _attend_blocks, 0, 3, 4),
+    "DynamicQuantizeLSTM": define(0, _recur(1), 0),
+    "AttnLSTM": define(0, _recur(2), 0),
+    "LinearAttention": define(0, _attend_linearly, 0, (3, 0)),
+    "GatedDeltaNet": define(0, _attend_packed, 0, "float32"),
+    "CausalConvWithState": define(0, _convolve_with_state, 0),
+    "VarlenCausalConvWithState": define(0, _convolve_packed, 0, 4, 0),
+    "LinearAttentionGate": define(0, lambda node: [node.shape(index) for index in (0, 3) if node.has(index)], 0, 3),
+    "EngramGate": define(0, _keep(0, 0), 0),
+    "NGramHashMapping": define(0, _hash_grams, 0),
+    "VarlenNGramHashMapping": define(0, _hash_packed, 0, 0, "int32", 0),
+    "MoEGroupRouter": define(0, _route, 0, "float32"),
     "GatherPacked": Operator(0, lambda node: [(*node.shape(1), _integer(node, "K"))], _stated_dtype),
-    "HyperConnectionPreMix": _define(_mix, 0),
-    **dict.fromkeys(("QLinearAveragePool", "MaxpoolWithMask"), _define(_slide(None), 0)),
-    "NhwcMaxPool": _define(_slide(None, always_last=True), 0),
-    "QLinearGlobalAveragePool": _define(_slide(None, is_global=True), 0),
-    "QLinearConv": _define(_slide(3), 7),
-    "FusedConv": _define(_slide(1), 0),
-    "ConvTransposeWithDynamicPads": _define(_convolve_transposed, 0),
-    "CropAndResize": _define(lambda node: [(_size(node, 1, 0), _size(node, 0, 1), *_open(2))], 0),
-    "GridSample": _define(_sample_grid, 0),
-    "Pad": _define(lambda node: [_open(len(node.shape()))], 0),
-    "ExpandDims": _define(lambda node: [_open(len(node.shape()) + 1)], 0),
-    "GatherND": _define(_gather_slices, 0),
-    "UnfoldTensor": _define(_unfold, 0),
-    "Range": _define(lambda node: [_open(1)], 0),
-    "Unique": _define(lambda node: [_open(1), node.shape(), _open(1)], 0, "int64"),
-    "DynamicTimeWarping": _define(lambda node: [(2, open_size())], "int32"),
-    "WordConvEmbedding": _define(lambda node: [(*node.shape()[:-1], _size(node, 1, 0))], "float32"),
+    "HyperConnectionPreMix": define(0, _mix, 0),
+    **dict.fromkeys(("QLinearAveragePool", "MaxpoolWithMask"), define(0, _slide(None), 0)),
+    "NhwcMaxPool": define(0, _slide(None, always_last=True), 0),
+    "QLinearGlobalAveragePool": define(0, _slide(None, is_global=True), 0),
+    "QLinearConv": define(0, _slide(3), 7),
+    "FusedConv": define(0, _slide(1), 0),
+    "ConvTransposeWithDynamicPads": define(0, _convolve_transposed, 0),
+    "CropAndResize": define(0, lambda node: [(_size(node, 1, 0), _size(node, 0, 1), *_open(2))], 0),
+    "GridSample": define(0, _sample_grid, 0),
+    "Pad": define(0, lambda node: [_open(len(node.shape()))], 0),
+    "ExpandDims": define(0, lambda node: [_open(len(node.shape()) + 1)], 0),
+    "GatherND": define(0, _gather_slices, 0),
+    "UnfoldTensor": define(0, _unfold, 0),
+    "Range": define(0, lambda node: [_open(1)], 0),
+    "Unique": define(0, lambda node: [_open(1), node.shape(), _open(1)], 0, "int64"),
+    "DynamicTimeWarping": define(0, lambda node: [(2, open_size())], "int32"),
+    "WordConvEmbedding": define(0, lambda node: [(*node.shape()[:-1], _size(node, 1, 0))], "float32"),
     "MurmurHash3": Operator(0, _keep(0), _hash_dtype),
     # How many tokens are appended is known at run time.
-    "BifurcationDetector": _define(lambda node: [_open(1), ()], "int64"),
-    "NGramRepeatBlock": _define(_keep(1), 1),
+    "BifurcationDetector": define(0, lambda node: [_open(1), ()], "int64"),
+    "NGramRepeatBlock": define(0, _keep(1), 1),
 }
 
 _WITHDRAWN = ("Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh")
@@ -410,8 +388,8 @@ _WITHDRAWN = ("Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftpl
 _LAST_OPSETS = {**dict.fromkeys(_WITHDRAWN, 9), "MeanVarianceNormalization": 8}
 
 _STANDARD: dict[str, Operator] = {
-    "SimplifiedLayerNormalization": _define(_normalize_layer, 1, "float32"),
-    "LayerNormalization": _define(_normalize_layer, 0, "float32"),
+    "SimplifiedLayerNormalization": define(0, _normalize_layer, 1, "float32"),
+    "LayerNormalization": define(0, _normalize_layer, 0, "float32"),
     **dict.fromkeys(
         (
             *("Affine", "ImageScaler", "MeanVarianceNormalization", "MemcpyFromHost", "MemcpyToHost", "ParametricSoftplus"),
@@ -419,8 +397,8 @@ _STANDARD: dict[str, Operator] = {
         ),
         _SAME,
     ),
-    "Crop": _define(lambda node: [(*node.shape()[:2], *_open(2))], 0),
-    "DynamicSlice": _define(lambda node: [_open(len(node.shape()))], 0),
+    "Crop": define(0, lambda node: [(*node.shape()[:2], *_open(2))], 0),
+    "DynamicSlice": define(0, lambda node: [_open(len(node.shape()))], 0),
 }
 
 _TABLES: Mapping[str, Mapping[str, Operator]] = {MICROSOFT: _COMMON, "": _STANDARD}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
-from hetero_core.network.declarations import NO_DECLARATIONS, Contradiction, Contradictory, Declarations, Hint
+from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, Hint, word_contradiction
 from hetero_core.network.graph import Graph, GraphLike, Network, Node
 from hetero_core.network.types import Dimension, MapType, TensorType, ValueType, merge_types
 
@@ -125,7 +125,7 @@ def compare_declarations(declared: Network, inferred: Network) -> Network:
 def warn_of_contradictions(network: Network) -> None:
     """Warns of each declaration that inference has proved wrong, and of each constant with two values: NetworkDeclarationWarning."""
     for contradiction in network.declarations.contradictions:
-        warnings.warn(str(contradiction), NetworkDeclarationWarning, stacklevel=2)
+        warnings.warn(contradiction, NetworkDeclarationWarning, stacklevel=2)
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +133,7 @@ class _Comparison:
     """The result of comparing two networks graph by graph; `names_of_inputs` are those of sizes of the inputs."""
 
     names_of_inputs: frozenset[str]
-    contradictions: list[Contradictory]
+    contradictions: list[str]
     hints: dict[str, Hint] = field(default_factory=dict)
 
     def find_hints(self, declared: Network, inferred: Network) -> None:
@@ -165,7 +165,7 @@ class _Comparison:
         """Returns what both types say of a value; the computed one where they contradict each other."""
         stated = merge_types(declared, computed)
         if stated is None:
-            contradiction = Contradiction(name, graph.name, declared, computed, word_source(graph, name))
+            contradiction = word_contradiction(name, graph.name, declared, computed, word_source(graph, name))
             if merge_types(drop_shape(declared), drop_shape(computed)) is None:
                 raise InvalidNetworkError(f"{contradiction}; correct the declaration or remove it.")
             self.contradictions.append(contradiction)

@@ -213,6 +213,29 @@ class Operator:
     dtypes: TypeRule | None = None
 
 
+Source = int | str | tuple[int | str, ...]
+"""Where an element type comes from: an input, a name, or the first of several that is there."""
+
+
+def define(since: int, sizes: Rule, *sources: Source) -> Operator:
+    """Returns the operator with these rules; the last source holds for all further outputs."""
+
+    def infer_dtypes(node: Node, dtypes: DTypes) -> tuple[str | None, ...]:
+        padded = (*sources, *sources[-1:] * len(node.outputs))
+        return tuple(_read_source(source, node, dtypes) for source in padded)
+
+    return Operator(since, sizes, infer_dtypes)
+
+
+def _read_source(source: Source, node: Node, dtypes: DTypes) -> str | None:
+    for choice in source if isinstance(source, tuple) else (source,):
+        if isinstance(choice, str):
+            return choice
+        if choice < len(node.inputs) and node.inputs[choice]:
+            return dtypes[choice]
+    return None
+
+
 def infer_sizes(node: SizedNode) -> Sequence[Shape]:
     """Returns the shapes of the outputs of a node. Raises: those of `REFUSALS`."""
     operator = None if node.node.domain else OPERATORS.get(node.node.op_type)
@@ -325,10 +348,6 @@ def _drop_out(node: SizedNode) -> Sequence[Shape]:
 
 def _broadcast(node: SizedNode) -> Sequence[Shape]:
     return [broadcast_sizes(*(node.shape(index) for index in range(len(node.shapes))))]
-
-
-def _quantize(node: SizedNode) -> Sequence[Shape]:
-    return [node.shape(), (), ()]
 
 
 # Products and windows.
@@ -532,10 +551,6 @@ def _scale(size: Any, scale: float) -> Any:
     raise UnknownError("Resize")
 
 
-def _sample_grid(node: SizedNode) -> Sequence[Shape]:
-    return [(*node.shape(0)[:2], *node.shape(1)[1:-1])]
-
-
 # Moving elements.
 
 
@@ -707,10 +722,6 @@ def _pad(node: SizedNode) -> Sequence[Shape]:
     return [tuple(pads[axis] + size + pads[axis + len(shape)] for axis, size in enumerate(shape))]
 
 
-def _take_indices(node: SizedNode) -> Sequence[Shape]:
-    return [node.shape(1)]
-
-
 def _search(node: SizedNode) -> Sequence[Shape]:
     shape = node.shape()
     axis = node.axis(len(shape), -1)
@@ -727,17 +738,9 @@ def _mark_ones(node: SizedNode) -> Sequence[Shape]:
 # Shapes, and what is made from them.
 
 
-def _describe_shape(node: SizedNode) -> Sequence[Shape]:
-    return [(len(node.shape()[read_part(node.node)]),)]
-
-
 def read_part(node: Node) -> slice:
     """Returns which sizes `Shape` gives."""
     return slice(int(node.attributes.get("start", 0)), node.attributes.get("end"))
-
-
-def _count_elements(node: SizedNode) -> Sequence[Shape]:
-    return [()]
 
 
 def _range(node: SizedNode) -> Sequence[Shape]:
@@ -748,10 +751,6 @@ def _range(node: SizedNode) -> Sequence[Shape]:
     step = int(step)
     count = -((begin - end) // step) if step > 0 else -((end - begin) // -step)
     return [(count if count > 0 else 0,)]
-
-
-def _fill(node: SizedNode) -> Sequence[Shape]:
-    return [tuple(node.numbers(0) or ())]
 
 
 # Sequences of steps.
@@ -794,10 +793,6 @@ def _single(dtypes: DTypes) -> str | None:
     return next(iter(known), None)
 
 
-def _first(node: Node, dtypes: DTypes) -> str | None:
-    return dtypes[0]
-
-
 def _alike(node: Node, dtypes: DTypes) -> str | None:
     """All inputs have the type of the output."""
     return _single(dtypes)
@@ -822,11 +817,6 @@ def _cast(node: Node, dtypes: DTypes) -> str | None:
     return dtype_of_onnx(number) if isinstance(number, int) else None
 
 
-def _like(*positions: int) -> TypeRule:
-    """Each output has the element type of one of these inputs."""
-    return lambda node, dtypes: tuple(dtypes[position] for position in positions)
-
-
 def _read_stated(node: Node, attribute: str, default: str | None) -> str | None:
     """Returns the element type that an attribute states."""
     number = node.attributes.get(attribute)
@@ -844,14 +834,6 @@ def _dequantized(node: Node, dtypes: DTypes) -> str | None:
 def _filled(node: Node, dtypes: DTypes) -> str | None:
     value = node.attributes.get("value")
     return "float32" if value is None else dtype_of_numpy(value.dtype)
-
-
-def _with_second(dtype: str) -> TypeRule:
-    return lambda node, dtypes: (dtypes[0], dtype)
-
-
-def _always(dtype: str) -> TypeRule:
-    return lambda node, dtypes: dtype
 
 
 # The table.
@@ -879,10 +861,10 @@ KEPT_RANKS = frozenset({"Pad", "Slice", "Split", "Tile"})
 """The operators whose output has the rank of their first input whatever the others are."""
 
 OPERATORS: Mapping[str, Operator] = {
-    **{name: Operator(since, _keep, _first) for since, names in _KEPT_SINCE.items() for name in names.split()},
-    **dict.fromkeys(_KEPT_TYPES.split(), Operator(1, _keep, _first)),
-    **dict.fromkeys(("IsInf", "IsNaN", "Not"), Operator(1, _keep, _always("bool"))),
-    "CastLike": Operator(15, _keep, _like(1)),
+    **{name: define(since, _keep, 0) for since, names in _KEPT_SINCE.items() for name in names.split()},
+    **dict.fromkeys(_KEPT_TYPES.split(), define(1, _keep, 0)),
+    **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, _keep, "bool")),
+    "CastLike": define(15, _keep, 1),
     "DequantizeLinear": Operator(10, _keep, _dequantized),
     "EyeLike": Operator(9, _keep, lambda node, dtypes: _read_stated(node, "dtype", dtypes[0])),
     "QuantizeLinear": Operator(10, _keep, _quantized),
@@ -891,58 +873,58 @@ OPERATORS: Mapping[str, Operator] = {
     **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), Operator(7, _broadcast, _compared)),
     **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), Operator(12, _broadcast, _compared)),
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), Operator(10, _broadcast, _alike)),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), Operator(1, _keep_along(-1), _first)),
-    **{f"Reduce{name}": Operator(1, _reduce, _first) for name in _REDUCTIONS},
-    **dict.fromkeys(("ArgMax", "ArgMin"), Operator(1, _find_extreme, _always("int64"))),
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), Operator(7, _recur, _first)),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), Operator(1, _pool_all, _first)),
-    "Attention": Operator(23, _attend, _like(0, 1, 2)),
-    "AveragePool": Operator(1, _pool, _first),
-    "BatchNormalization": Operator(9, _normalize_channels, _first),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), define(1, _keep_along(-1), 0)),
+    **{f"Reduce{name}": define(1, _reduce, 0) for name in _REDUCTIONS},
+    **dict.fromkeys(("ArgMax", "ArgMin"), define(1, _find_extreme, "int64")),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), define(7, _recur, 0)),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), define(1, _pool_all, 0)),
+    "Attention": define(23, _attend, 0, 1, 2),
+    "AveragePool": define(1, _pool, 0),
+    "BatchNormalization": define(9, _normalize_channels, 0),
     "Cast": Operator(6, _keep, _cast),
     "Concat": Operator(4, _concatenate, _alike),
-    "ConstantOfShape": Operator(9, _fill, _filled),
-    "Conv": Operator(1, _convolve(), _first),
-    "ConvInteger": Operator(10, _convolve(), _always("int32")),
-    "ConvTranspose": Operator(1, _convolve_transposed, _first),
-    "DepthToSpace": Operator(1, _move_depth, _first),
-    "Dropout": Operator(7, _drop_out, _with_second("bool")),
-    "DynamicQuantizeLinear": Operator(11, _quantize, lambda node, dtypes: ("uint8", "float32", "uint8")),
-    "Expand": Operator(8, _expand, _first),
-    "Flatten": Operator(1, _flatten, _first),
-    "Gather": Operator(1, _gather, _first),
-    "GatherElements": Operator(11, _take_indices, _first),
-    "GatherND": Operator(11, _gather_slices, _first),
+    "ConstantOfShape": Operator(9, lambda node: [tuple(node.numbers(0) or ())], _filled),
+    "Conv": define(1, _convolve(), 0),
+    "ConvInteger": define(10, _convolve(), "int32"),
+    "ConvTranspose": define(1, _convolve_transposed, 0),
+    "DepthToSpace": define(1, _move_depth, 0),
+    "Dropout": define(7, _drop_out, 0, "bool"),
+    "DynamicQuantizeLinear": define(11, lambda node: [node.shape(), (), ()], "uint8", "float32", "uint8"),
+    "Expand": define(8, _expand, 0),
+    "Flatten": define(1, _flatten, 0),
+    "Gather": define(1, _gather, 0),
+    "GatherElements": define(11, lambda node: [node.shape(1)], 0),
+    "GatherND": define(11, _gather_slices, 0),
     "Gemm": Operator(7, _gemm, _paired),
-    "GridSample": Operator(16, _sample_grid, _first),
-    "InstanceNormalization": Operator(6, _normalize_channels, _first),
-    "LpPool": Operator(2, _pool, _first),
-    "LayerNormalization": Operator(17, _normalize_layer, _first),
+    "GridSample": define(16, lambda node: [(*node.shape(0)[:2], *node.shape(1)[1:-1])], 0),
+    "InstanceNormalization": define(6, _normalize_channels, 0),
+    "LpPool": define(2, _pool, 0),
+    "LayerNormalization": define(17, _normalize_layer, 0),
     "MatMul": Operator(1, _multiply(), _paired),
-    "MatMulInteger": Operator(10, _multiply(), _always("int32")),
-    "MaxPool": Operator(1, _pool, _with_second("int64")),
-    "OneHot": Operator(9, _mark_ones, _like(2)),
-    "PRelu": Operator(7, _keep, _first),
-    "Pad": Operator(2, _pad, _first),
-    "Pow": Operator(7, _broadcast, _first),
-    "QLinearConv": Operator(10, _convolve(0, 3), _like(7)),
-    "QLinearMatMul": Operator(10, _multiply(0, 3), _like(7)),
-    "RMSNormalization": Operator(23, _normalize_root, _first),
-    "Range": Operator(11, _range, _first),
-    "Reshape": Operator(5, _reshape, _first),
-    "Resize": Operator(11, _resize, _first),
+    "MatMulInteger": define(10, _multiply(), "int32"),
+    "MaxPool": define(1, _pool, 0, "int64"),
+    "OneHot": define(9, _mark_ones, 2),
+    "PRelu": define(7, _keep, 0),
+    "Pad": define(2, _pad, 0),
+    "Pow": define(7, _broadcast, 0),
+    "QLinearConv": define(10, _convolve(0, 3), 7),
+    "QLinearMatMul": define(10, _multiply(0, 3), 7),
+    "RMSNormalization": define(23, _normalize_root, 0),
+    "Range": define(11, _range, 0),
+    "Reshape": define(5, _reshape, 0),
+    "Resize": define(11, _resize, 0),
     "SimplifiedLayerNormalization": Operator(0, _keep),
-    "Shape": Operator(1, _describe_shape, _always("int64")),
-    "Size": Operator(1, _count_elements, _always("int64")),
-    "Slice": Operator(10, _slice, _first),
-    "SpaceToDepth": Operator(1, _move_depth, _first),
-    "Split": Operator(2, _split, _first),
-    "Squeeze": Operator(1, _squeeze, _first),
-    "Tile": Operator(6, _tile, _first),
-    "TopK": Operator(10, _search, _with_second("int64")),
-    "Transpose": Operator(1, _transpose, _first),
-    "Unsqueeze": Operator(1, _unsqueeze, _first),
-    "Upsample": Operator(9, _resize, _first),
+    "Shape": define(1, lambda node: [(len(node.shape()[read_part(node.node)]),)], "int64"),
+    "Size": define(1, lambda node: [()], "int64"),
+    "Slice": define(10, _slice, 0),
+    "SpaceToDepth": define(1, _move_depth, 0),
+    "Split": define(2, _split, 0),
+    "Squeeze": define(1, _squeeze, 0),
+    "Tile": define(6, _tile, 0),
+    "TopK": define(10, _search, 0, "int64"),
+    "Transpose": define(1, _transpose, 0),
+    "Unsqueeze": define(1, _unsqueeze, 0),
+    "Upsample": define(9, _resize, 0),
     "Where": Operator(9, _broadcast, _selected),
 }
 """The operators of ONNX's own domain that have a rule."""

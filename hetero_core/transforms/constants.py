@@ -42,12 +42,12 @@ def limit_folding(network: Network) -> int:
     return FOLDED_FLOOR + FOLDED_TIMES * sum(constant.nbytes for constant in network.initializers.values())
 
 
-def _is_never_kept(node: Node, network: Network) -> bool:
-    return False
-
-
 def fold_constants(
-    network: Network, evaluate: Evaluate, *, is_kept: Callable[[Node, Network], bool] = _is_never_kept, room: int | None = None
+    network: Network,
+    evaluate: Evaluate,
+    *,
+    is_kept: Callable[[Node, Network], bool] = lambda node, network: False,
+    room: int | None = None,
 ) -> Network:
     """Returns the network with nodes that read nothing but constants replaced by their results, but those that `is_kept`; one sweep.
 
@@ -96,55 +96,39 @@ def fold_node(
 
     None if the node stays (see `fold_constants`), or if its results would take more than `room` bytes.
     """
-    if _is_kept(node, network) or _reads_too_much(node, type_of, constants, room):
+    is_random = node.op_type in RANDOM_OPERATORS and not node.domain
+    if is_random or node.bodies or not network.names_of_outputs.isdisjoint(node.writes):
         return None
-    results = _evaluate_node(node, type_of, constants, evaluate)
-    if results is None or sum(array.nbytes for array in results.values()) > room:
+    if node.op_type in ("Shape", "Size") and not node.domain and len(node.inputs) == 1 and node.inputs[0] not in constants:
+        sizes = sizes_of(type_of(node.inputs[0]))
+        if sizes is None or prod(sizes) > _MOST_ELEMENTS:
+            return None
+        part = sizes[node.attributes.get("start", 0) : node.attributes.get("end")]
+        return {node.outputs[0]: Initializer.of_array(np.array(prod(sizes) if node.op_type == "Size" else part, np.int64))}
+    if any(name and name not in constants for name in node.inputs):
         return None
-    return {value: _keep_result(node, value, array, constants, evaluate) for value, array in results.items()}
-
-
-def _reads_too_much(node: Node, type_of: Callable[[str], Any], constants: Mapping[str, Initializer], room: int) -> bool:
-    """Says whether a node would take too long, as a window of 2**40 elements does."""
-    if not all(not name or name in constants for name in node.inputs):
-        return False
     shapes = [constants[name].shape if name else None for name in node.inputs]
     output_type = type_of(node.outputs[0]) if node.outputs and node.outputs[0] else None
-    element_count = prod(size for size in shape_of(output_type) or () if isinstance(size, int))
-    return bound_reads(node, shapes, element_count) // READS_OF_A_BYTE > room
-
-
-def _is_kept(node: Node, network: Network) -> bool:
-    if (node.op_type in RANDOM_OPERATORS and not node.domain) or node.bodies:
-        return True
-    return not network.names_of_outputs.isdisjoint(node.writes)
-
-
-def _evaluate_node(
-    node: Node, type_of: Callable[[str], Any], constants: Mapping[str, Initializer], evaluate: Evaluate
-) -> dict[str, Any] | None:
-    if node.op_type in ("Shape", "Size") and not node.domain and len(node.inputs) == 1 and node.inputs[0] not in constants:
-        sizes = _read_sizes(node, type_of(node.inputs[0]))
-        return None if sizes is None else {node.outputs[0]: sizes}
-    for name in node.inputs:
-        if name and name not in constants:
-            return None
+    count = prod(size for size in shape_of(output_type) or () if isinstance(size, int))
+    # A window of 2**40 elements takes too long.
+    if bound_reads(node, shapes, count) // READS_OF_A_BYTE > room:
+        return None
     inputs = tuple(constants[name].array if name else None for name in node.inputs)
     results = evaluate(node, inputs)
-    if results is None:
-        return None
-    array_of_name = {name: array for name, array in zip(node.outputs, results, strict=False) if name}
+    arrays = {} if results is None else {name: array for name, array in zip(node.outputs, results, strict=False) if name}
     # Sequences and absent optionals are no constants; a kernel that returned less than it was asked for is for the device to report.
-    if set(array_of_name) != set(node.writes) or any(not hasattr(array, "dtype") for array in array_of_name.values()):
+    if set(arrays) != set(node.writes) or any(not hasattr(array, "dtype") for array in arrays.values()):
         return None
-    read = sum(array.nbytes for array in inputs if array is not None)
-    return array_of_name if sum(array.nbytes for array in array_of_name.values()) <= max(read, LARGEST_GROWTH) else None
+    nbytes = sum(array.nbytes for array in arrays.values())
+    if nbytes > room or nbytes > max(sum(array.nbytes for array in inputs if array is not None), LARGEST_GROWTH):
+        return None
+    return {value: _keep_result(node, value, array, constants, evaluate) for value, array in arrays.items()}
 
 
 def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Initializer], evaluate: Evaluate) -> Initializer:
     """Returns the constant that a node made; a large constant is recomputed on demand instead of being stored."""
     initializer = Initializer.of_array(array)
-    if initializer.nbytes < LARGEST_KEPT or any(name and name not in constants for name in node.inputs):
+    if initializer.nbytes < LARGEST_KEPT:
         return initializer
     sources = {name: constants[name] for name in node.reads}
 
@@ -158,16 +142,6 @@ def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Ini
     for source in sources.values():
         source.release()
     return Initializer(initializer.dtype, initializer.shape, load, is_renewable=True, array=array)
-
-
-def _read_sizes(node: Node, value_type: Any) -> Any:
-    """Returns the result of a Shape or Size node from the type of its input, None if the shape is not known."""
-    sizes = sizes_of(value_type)
-    if sizes is None or prod(sizes) > _MOST_ELEMENTS:
-        return None
-    if node.op_type == "Size":
-        return np.array(prod(sizes), np.int64)
-    return np.array(sizes[node.attributes.get("start", 0) : node.attributes.get("end")], np.int64)
 
 
 def drop_unread(network: Network) -> Network:
