@@ -391,7 +391,7 @@ class GraphReader:
             raise InvalidNetworkError(
                 f"{owner} has the attribute '{attribute.name}' of another kind than its name says; correct its type."
             )
-        array = elements
+        array: np.ndarray[Any, Any] = np.asarray(elements)
         if dtype is not None:
             array = np.empty(len(elements) if isinstance(elements, tuple) else (), dtype)
             array[...] = elements

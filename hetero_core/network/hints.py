@@ -46,18 +46,13 @@ def restore_body_shapes(network: Network, before: Network) -> Network:
     return rebuild_graph(network, _Comparison(frozenset(), []).compare_bodies(before.nodes, network.nodes), network.types)
 
 
-def _values_with_declarations(owner: Node, body: Graph) -> frozenset[str]:
-    """Returns the values of a body whose declared shapes stay: the outputs of a branch are wanted by nobody before it has run."""
-    specs = body.inputs if owner.op_type == "If" else (*body.inputs, *body.outputs)
-    return frozenset(spec.name for spec in specs if spec.name in body.types)
-
-
 def _forget_in_bodies(node: Node) -> Node:
-    return node.with_bodies({key: _forget_in_body(body) for key, body in node.bodies.items()})
-
-
-def _forget_in_body(body: Graph) -> Graph:
-    return rebuild_graph(body, tuple(map(_forget_in_bodies, body.nodes)), _forget_types(body, {}))
+    return node.with_bodies(
+        {
+            key: rebuild_graph(body, tuple(map(_forget_in_bodies, body.nodes)), _forget_types(body, {}))
+            for key, body in node.bodies.items()
+        }
+    )
 
 
 def _forget_types(graph: Graph, known: Mapping[str, ValueType]) -> dict[str, ValueType]:
@@ -153,7 +148,9 @@ class _Comparison:
 
     def _compare_body(self, owner: Node, declared: Graph, inferred: Graph) -> Graph:
         types = dict(inferred.types)
-        names = _values_with_declarations(owner, declared)
+        # Nobody needs the outputs of a branch before it has run.
+        specs = declared.inputs if owner.op_type == "If" else (*declared.inputs, *declared.outputs)
+        names = {spec.name for spec in specs}
         for name, value_type in declared.types.items():
             computed = types.get(name)
             if computed is not None and computed != value_type:

@@ -808,10 +808,6 @@ def _compared(node: Node, dtypes: DTypes) -> str | None:
     return "bool"
 
 
-def _selected(node: Node, dtypes: DTypes) -> str | None:
-    return _single(dtypes[1:])
-
-
 def _cast(node: Node, dtypes: DTypes) -> str | None:
     number = node.attributes.get("to")
     return dtype_of_onnx(number) if isinstance(number, int) else None
@@ -925,6 +921,6 @@ OPERATORS: Mapping[str, Operator] = {
     "Transpose": define(1, _transpose, 0),
     "Unsqueeze": define(1, _unsqueeze, 0),
     "Upsample": define(9, _resize, 0),
-    "Where": Operator(9, _broadcast, _selected),
+    "Where": Operator(9, _broadcast, lambda node, dtypes: _single(dtypes[1:])),
 }
 """The operators of ONNX's own domain that have a rule."""

@@ -17,9 +17,9 @@ from typing import IO, TYPE_CHECKING
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
-from hetero_core.network.border import BORDER_KEY, NO_BORDER, Border, border_of_json
+from hetero_core.network.border import BORDER_KEY, NO_BORDER, border_of_json
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
-from hetero_core.network.graph import EMPTY, Graph, Network
+from hetero_core.network.graph import EMPTY, Network
 from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions
 from hetero_core.network.inference import CustomTypes, infer_types
 from hetero_core.network.opsets import BLOCKED_DOMAIN, read_opsets
@@ -186,10 +186,19 @@ def assemble_network(
     listed = [spec.name for spec in model.graph.input if spec.name in graph.initializers]
     border = border_of_json(text, {name: graph.initializers[name] for name in listed})
     if border.defaults:
-        graph = _restore_inputs(graph, {spec.name: index for index, spec in enumerate(model.graph.input)}, border)
+        # Constants that are defaults go back among the inputs, in the order of the file.
+        places = {spec.name: index for index, spec in enumerate(model.graph.input)}
+        freed = [ValueSpec(name, constant.type) for name, constant in border.defaults.items()]
+        graph = replace(
+            graph,
+            inputs=tuple(sorted((*graph.inputs, *freed), key=lambda spec: places[spec.name])),
+            initializers=MappingProxyType({k: v for k, v in graph.initializers.items() if k not in border.defaults}),
+        )
     elif listed and not border.replaceable:
         border = replace(border, replaceable=tuple(listed))
-    _check_border(graph)
+    untyped = ", ".join(f"'{spec.name}'" for spec in graph.inputs if not has_known_element(spec.type))
+    if untyped:
+        raise InvalidNetworkError(f"inputs {untyped} of network '{graph.name}' are untyped; state the element type of every input.")
     contradiction = find_contradiction(border, graph.inputs, graph.outputs)
     if contradiction is not None:
         raise InvalidNetworkError(f"the '{BORDER_KEY}' of the model contradicts it: {contradiction}. Remove it from the metadata.")
@@ -206,16 +215,6 @@ def assemble_network(
         affinity=MappingProxyType(dict(pins)) if pins else EMPTY,
         border=border,
         declarations=Declarations(tuple(reader.contradictions)) if reader.contradictions else NO_DECLARATIONS,
-    )
-
-
-def _restore_inputs(graph: Graph, place_of_input: Mapping[str, int], border: Border) -> Graph:
-    """Returns the graph with the constants that are defaults of inputs back among its inputs, in the order of the file."""
-    freed = [ValueSpec(name, constant.type) for name, constant in border.defaults.items()]
-    return replace(
-        graph,
-        inputs=tuple(sorted((*graph.inputs, *freed), key=lambda spec: place_of_input[spec.name])),
-        initializers=MappingProxyType({k: v for k, v in graph.initializers.items() if k not in border.defaults}),
     )
 
 
@@ -239,10 +238,3 @@ def _check_header(model: onnx.ModelProto, title: str) -> None:
             f"cannot read network from {title}: its IR version is {model.ir_version}; expected 3 or more (ONNX 1.0, 2017). "
             "Export the model again."
         )
-
-
-def _check_border(graph: Graph) -> None:
-    untyped = [spec.name for spec in graph.inputs if not has_known_element(spec.type)]
-    if untyped:
-        names = ", ".join(f"'{name}'" for name in untyped)
-        raise InvalidNetworkError(f"inputs {names} of network '{graph.name}' are untyped; state the element type of every input.")

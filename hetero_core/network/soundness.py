@@ -19,13 +19,8 @@ def check_text(*texts: object) -> None:
     try:
         "".join(texts)  # type: ignore[arg-type]  # which is what is asked
     except TypeError:
-        _refuse_bytes(texts)
-
-
-def _refuse_bytes(texts: Sequence[object]) -> None:
-    for text in texts:
-        if not isinstance(text, str):
-            raise NetworkReadError(f"a name in the model is not UTF-8: {text!r}; the model is damaged. Export it again.")
+        name = next(text for text in texts if not isinstance(text, str))
+        raise NetworkReadError(f"a name in the model is not UTF-8: {name!r}; the model is damaged. Export it again.") from None
 
 
 _LEAST_AXIS = {"axis": -LARGEST_RANK, "batch_dims": 0}
@@ -61,27 +56,16 @@ def check_axes(node: Node) -> None:
 
 def check_single_assignment(graph: Graph) -> None:
     """Refuses a value with two sources in one scope."""
-    values = (
-        [spec.name for spec in graph.inputs] + list(graph.initializers) + [value for node in graph.nodes for value in node.writes]
-    )
-    if len(set(values)) == len(values):
-        return
+    sources = [(spec.name, f"input '{spec.name}'") for spec in graph.inputs]
+    sources += [(name, f"constant '{name}'") for name in graph.initializers]
+    sources += [(value, f"node {node.label}") for node in graph.nodes for value in node.writes]
     source_of_value: dict[str, str] = {}
-    for spec in graph.inputs:
-        _claim(source_of_value, spec.name, f"input '{spec.name}'")
-    for name in graph.initializers:
-        _claim(source_of_value, name, f"constant '{name}'")
-    for node in graph.nodes:
-        for value in node.writes:
-            _claim(source_of_value, value, f"node {node.label}")
-
-
-def _claim(source_of_value: dict[str, str], value: str, source: str) -> None:
-    if value in source_of_value:
-        raise InvalidNetworkError(
-            f"value '{value}' has two sources, {source_of_value[value]} and {source}; a value has one. Rename one of them."
-        )
-    source_of_value[value] = source
+    for value, source in sources:
+        if value in source_of_value:
+            raise InvalidNetworkError(
+                f"value '{value}' has two sources, {source_of_value[value]} and {source}; a value has one. Rename one of them."
+            )
+        source_of_value[value] = source
 
 
 def check_everything_is_produced(graph: Graph) -> None:

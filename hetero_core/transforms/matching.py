@@ -50,7 +50,7 @@ class Op:
 
     op_type: str
     inputs: tuple[Pattern, ...]
-    accepts: Callable[[Network, Node], bool] | None = None
+    accepts: Accepts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class OneOf:
     patterns: tuple[Pattern, ...]
 
 
+Accepts = Callable[[Network, Node], bool]
 Pattern = AnyValue | Constant | ConstantNumber | Op | OneOf
 
 
@@ -97,6 +98,11 @@ def op(op_type: str, *inputs: Pattern) -> Op:
 def multiply_three(a: Pattern, b: Pattern, c: Pattern) -> OneOf:
     """Returns the pattern of a product of three factors, whichever two are multiplied first."""
     return one_of(*(op("Mul", op("Mul", first, second), third) for first, second, third in ((a, b, c), (a, c, b), (b, c, a))))
+
+
+def has_perm(*perms: tuple[int, ...]) -> Accepts:
+    """Returns what accepts a Transpose by one of these orders of axes."""
+    return lambda network, node: tuple(node.attributes.get("perm", ())) in perms
 
 
 def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:

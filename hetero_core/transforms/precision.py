@@ -17,7 +17,7 @@ from hetero_core.network.border import dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import EMPTY, Graph, GraphLike, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import MapType, TensorType, ValueSpec, ValueType
+from hetero_core.network.types import MapType, TensorType, ValueType
 from hetero_core.transforms.chains import Chain, splice
 
 _NAMES_TYPE = frozenset(
@@ -66,16 +66,12 @@ def _cast(network: Network, names: FreshNames, base: str, value: str, value_type
 def _convert_graph(graph: GraphLike, old: str, new: str) -> GraphLike:
     return replace(
         graph,
-        inputs=tuple(_convert_spec(spec, old, new) for spec in graph.inputs),
-        outputs=tuple(_convert_spec(spec, old, new) for spec in graph.outputs),
+        inputs=tuple(replace(spec, type=_convert_type(spec.type, old, new)) for spec in graph.inputs),
+        outputs=tuple(replace(spec, type=_convert_type(spec.type, old, new)) for spec in graph.outputs),
         nodes=tuple(_convert_node(node, graph, old, new) for node in graph.nodes),
         initializers=MappingProxyType({name: _convert_constant(entry, old, new) for name, entry in graph.initializers.items()}),
         types=MappingProxyType({name: _convert_type(entry, old, new) for name, entry in graph.types.items()}),
     )
-
-
-def _convert_spec(spec: ValueSpec, old: str, new: str) -> ValueSpec:
-    return replace(spec, type=_convert_type(spec.type, old, new))
 
 
 def _convert_type(value_type: ValueType, old: str, new: str) -> ValueType:
@@ -93,7 +89,8 @@ def _convert_constant(constant: Initializer, old: str, new: str) -> Initializer:
 
 
 def _convert_node(node: Node, graph: Graph, old: str, new: str) -> Node:
-    if node.since_version == 0 and _touches(node, graph, old):
+    value_types = [graph.type_of(value) for value in (*node.reads, *node.writes)]
+    if node.since_version == 0 and any(isinstance(each, TensorType) and each.dtype == old for each in value_types):
         raise InvalidNetworkError(
             f"node {node.label} reads or makes {precision_of_dtype(old)}, and what it does with another precision is not known; "
             "convert the model where it was made"
@@ -102,13 +99,6 @@ def _convert_node(node: Node, graph: Graph, old: str, new: str) -> Node:
     if all(attributes[key] is value for key, value in node.attributes.items()):
         return node
     return replace(node, attributes=MappingProxyType(attributes) if attributes else EMPTY)
-
-
-def _touches(node: Node, graph: Graph, dtype: str) -> bool:
-    return any(
-        isinstance(value_type := graph.type_of(value), TensorType) and value_type.dtype == dtype
-        for value in (*node.reads, *node.writes)
-    )
 
 
 def _convert_attribute(node: Node, key: str, value: Any, old: str, new: str) -> Any:

@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_core import Core, Network
 from hetero_core.kernels.program import compile_program
+from hetero_core.network.types import fixed_sizes
 
 
 def draw_array(seed: int, *shape: int) -> Any:
@@ -32,7 +33,7 @@ def parse(text: str, constants: Mapping[str, Any], *, opset: int = 17, ir_versio
 def check(core: Core, model: onnx.ModelProto, transform: Callable[[Network], Network], *, scale: float = 1) -> Network:
     """Returns the transformed network; its outputs are those of the reference evaluator on the model."""
     network = transform(core.read_network(model))
-    drawn = [scale * draw_array(index, *(spec.shape or ())) for index, spec in enumerate(network.inputs)]
+    drawn = [scale * draw_array(index, *(fixed_sizes(spec.shape) or ())) for index, spec in enumerate(network.inputs)]
     inputs = [
         x if spec.dtype == "float32" else (x > -0.3).astype(spec.dtype) for x, spec in zip(drawn, network.inputs, strict=True)
     ]
