@@ -1,6 +1,6 @@
 """GraphProto to Graph: nodes with decoded attributes, constants lifted, calls inlined, captures found, order and names checked.
 
-One `GraphReader` reads one model. Imports onnx only inside functions.
+A `GraphReader` reads a single model. Imports onnx only inside functions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 def key_of_function(function: onnx.FunctionProto) -> FunctionKey:
-    """Returns what a call names: domain, name and overload."""
+    """Returns the key of a function: domain, name and overload."""
     return normal_domain(function.domain), function.name, function.overload
 
 
@@ -78,7 +78,7 @@ def bind_call(
 ) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Returns the values of a call, formal name -> actual name, and the outputs (formal, actual) that need a copy.
 
-    A copy is needed where a function returns one of its inputs, or one value twice.
+    An output needs a copy if the function returns an input, or the same value twice.
 
     Raises: InvalidNetworkError when the call passes more than the function takes.
     """
@@ -100,7 +100,7 @@ def bind_call(
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """The parts of one graph. `contradictions` are those of the whole model; `root_opset` is its version of ONNX's own domain."""
+    """The parts of a graph. `contradictions` are shared by the whole model; `root_opset` is its version of ONNX's own domain."""
 
     contradictions: list[str]
     root_opset: int
@@ -111,7 +111,8 @@ class Draft:
     node_names: set[str] = field(default_factory=set)
 
     def add_initializer(self, name: str, initializer: Initializer) -> None:
-        """Adds a constant, in place of an earlier one of its name. Raises: InvalidNetworkError for one of no name or another type."""
+        """Adds a constant, in place of an earlier one of its name. Raises: InvalidNetworkError if it has no name, or another
+        type."""
         check_text(name)
         if not name:
             raise InvalidNetworkError("a constant has no name; name every initializer.")
@@ -172,7 +173,7 @@ class Draft:
         """Returns the graph. Raises: InvalidNetworkError for a graph with a circle, or a value that is produced twice."""
         for constant, initializer in self.initializers.items():
             self._add_constant_type(constant, initializer, graph=name)
-        # An output that is a constant has its type, whatever the file leaves open.
+        # An output that is a constant has the type of the constant, even if the file leaves sizes open.
         outputs = tuple(ValueSpec(spec.name, self.types[spec.name]) if spec.name in self.initializers else spec for spec in outputs)
         present = {spec.name for spec in (*inputs, *outputs)}.union(self.initializers, *(node.outputs for node in self.nodes))
         check_text(name)
@@ -213,10 +214,10 @@ _CONSTANTS: dict[str, tuple[int, Any]] = {
 
 
 class GraphReader:
-    """Reads the graphs of one model. `contradictions` are declarations that are proved wrong, and pins that have no effect."""
+    """Reads the graphs of a model. `contradictions` are declarations that are proved wrong, and pins that have no effect."""
 
     def __init__(self, model: onnx.ModelProto, weights: WeightSource, raw_data: Mapping[int, RawData], budget: ReadBudget) -> None:
-        """`raw_data` is that of initializers of the root graph, by position, where it was taken out of the proto."""
+        """`raw_data` maps positions of initializers of the root graph to the bytes that were split off the proto."""
         self._model = model
         self._budget = budget
         self._weights = weights
@@ -340,7 +341,7 @@ class GraphReader:
                         f"attribute '{name}' of {owner} refers to the function attribute '{attribute.ref_attr_name}', but the node "
                         "is in no function. Give it a value."
                     )
-                # A reference to what the call leaves out leaves out the attribute, too. Source: ONNX IR, Functions.
+                # If the call leaves out the attribute, each reference to it is left out, too. Source: ONNX IR, Functions.
                 if attribute.ref_attr_name in scope.attributes:
                     attributes[name] = scope.attributes[attribute.ref_attr_name]
             elif attribute.type == GRAPH:
@@ -434,7 +435,7 @@ class GraphReader:
             draft.add_copy(values[formal], actual, inner)
 
     def _take_room(self, key: FunctionKey, function: onnx.FunctionProto, path: str, owner: str, scope: NodeScope) -> None:
-        """Takes what a call is expanded to off the budget: nodes, and the bytes of names and attributes."""
+        """Takes the expanded call off the budget: nodes, and the bytes of names and attributes."""
         is_repeated = key in self._sizes
         if not is_repeated:
             self._sizes[key] = function.ByteSize(), len(function.node) + sum(map(count_inner_nodes, function.node))
@@ -443,7 +444,7 @@ class GraphReader:
         if key[0] == OPSET_DOMAIN:
             return
         self._budget.take_nodes(nodes, owner)
-        # A node has a name of its own and, most often, one value. The attributes of the first call are those in the file.
+        # A node has a name of its own and, most often, a single value. The attributes of the first call are those in the file.
         self._budget.take_memory((nbytes if is_repeated else 0) + 2 * nodes * len(path), owner)
 
     def _bind_attributes(self, proto: onnx.NodeProto, function: onnx.FunctionProto, owner: str, scope: NodeScope) -> dict[str, Any]:
@@ -459,7 +460,7 @@ class GraphReader:
 
 
 def _read_origins_note(metadata: Mapping[str, str], owner: str) -> tuple[str, ...]:
-    """Returns the origins that a packed network notes for a node, none where it notes none."""
+    """Returns the origins that a packed network notes for a node; empty without a note."""
     text = metadata.get(ORIGINS_KEY)
     if text is None:
         return ()
@@ -506,7 +507,7 @@ def _without_absent_ends(node: Node) -> Node:
 def check_arity(node: Node) -> None:
     """Refuses a node that its operator's schema does not allow.
 
-    Raises: InvalidNetworkError that says what is there and what is expected.
+    Raises: InvalidNetworkError with the actual and the expected numbers.
     """
     if not node.since_version:
         return
@@ -515,12 +516,12 @@ def check_arity(node: Node) -> None:
     _check_count(node, "outputs", node.outputs, demands.outputs)
     if "" in node.inputs:
         for position, value in enumerate(node.inputs):
-            # What comes after the formal inputs belongs to the last one, which is variadic.
+            # Inputs after the formal inputs belong to the last of these, which is variadic.
             if not value and demands.needed[min(position, len(demands.needed) - 1)]:
                 raise InvalidNetworkError(f"node {node.label} lacks its input {position}, which its operator needs. Connect it.")
     for name, value in node.attributes.items():
         kind, expected = kind_of_value(value), demands.kinds.get(name)
-        # An empty list does not say of what.
+        # An empty list has no kind.
         if expected is not None and kind != expected and (kind or expected not in LISTS):
             raise InvalidNetworkError(
                 f"attribute '{name}' of node {node.label} is {KIND_NAMES.get(kind, 'an empty list')}; its operator takes "

@@ -1,6 +1,6 @@
 """Attributes of nodes as Python values: AttributeProto to int, float, text, arrays, types and tuples, and back.
 
-Graphs are left to the caller, who knows the scope. Imports no onnx at run time.
+Graphs are left to the caller. Imports no onnx at run time.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def kind_of_value(value: Any) -> int:
     if kind is not None:
         return kind
     if isinstance(value, tuple):
-        # A list's number is that of its elements' kind and 5 more; that of types is one more.
+        # A list's number is that of its elements' kind and 5 more; the number of TYPE_PROTOS is TYPE_PROTO and 1.
         element = kind_of_value(value[0]) if value else 0
         return 0 if not element else TYPE_PROTOS if element == TYPE_PROTO else element + 5
     return TENSOR if hasattr(value, "dtype") else GRAPH

@@ -29,7 +29,8 @@ MICROSOFT = "com.microsoft"
 
 
 def knows_contrib(node: Node) -> bool:
-    """Says whether the node's operator is one of ONNX Runtime's own; in ONNX's domain, one that the opset does not have."""
+    """Says whether the node's operator is one of ONNX Runtime's own; in ONNX's domain, only an operator that the opset does not
+    have."""
     return node.op_type in _TABLES.get(node.domain, {}) and (node.domain != "" or node.since_version == 0)
 
 
@@ -122,7 +123,7 @@ def _embed(node: SizedNode) -> Sequence[Shape]:
 def _gather_blocks(node: SizedNode) -> Sequence[Shape]:
     table, dtype_bits = node.shape(0), _integer(node, "bits", 4)
     axis = _integer(node, "gather_axis") % len(table)
-    # Codes of less than a byte are packed; how many stand in one element only the type of the table says.
+    # Codes of less than a byte are packed; their number in an element follows from the type of the table, which is not known here.
     last = table[-1] if dtype_bits >= 8 else open_size()
     sizes = (*table[:-1], last)
     return [(*sizes[:axis], *node.shape(1), *sizes[axis + 1 :])]
@@ -146,7 +147,7 @@ def _attend(weight: int, past: int) -> Rule:
 
 
 def _attend_heads(past: int) -> Rule:
-    """Returns the rule of an attention whose query, key and value are projected already."""
+    """Returns the rule of an attention over a projected query, key and value."""
 
     def rule(node: SizedNode) -> Sequence[Shape]:
         query, heads = node.shape(), _integer(node, "num_heads", 1)
@@ -194,7 +195,7 @@ def _attend_blocks(node: SizedNode) -> Sequence[Shape]:
 
 
 def _recur(hidden_of: int) -> Rule:
-    """Returns the rule of an LSTM; its recurrent weights have the hidden size as one of their last axes."""
+    """Returns the rule of an LSTM; `hidden_of` is the axis of the hidden size in its recurrent weights."""
 
     def rule(node: SizedNode) -> Sequence[Shape]:
         steps, batch = node.shape()[:2]
@@ -214,7 +215,7 @@ def _attend_linearly(node: SizedNode) -> Sequence[Shape]:
 
 
 def _window(node: SizedNode) -> Shape:
-    """Returns the first axis of a state that keeps several steps; no axis for one that keeps the last."""
+    """Returns the first axis of a state that keeps several steps; no axis for a state of the last step alone."""
     return tuple(filter(None, [_integer(node, "state_window")]))
 
 

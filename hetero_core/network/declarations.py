@@ -1,4 +1,5 @@
-"""Shapes that a model declares and inference does not confirm: hints, which are compared with what is computed and which no device gets.
+"""Shapes that a model declares and inference does not confirm: hints, which are compared with the computed shapes and which no
+device gets.
 
 Imports nothing heavy.
 """
@@ -56,7 +57,7 @@ class Declarations:
     are_stated: bool = False
 
     def of_part(self, values: Collection[str]) -> Declarations:
-        """Returns the hints about these values; what is reported of the part is reported of the whole."""
+        """Returns the hints about these values; the network and the part share the reported values."""
         hints = {value: hint for value, hint in self.hints.items() if value in values}
         return Declarations((), MappingProxyType(hints), self.reported, self.are_stated) if hints else NO_DECLARATIONS
 

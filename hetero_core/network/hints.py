@@ -1,6 +1,8 @@
-"""Declared shapes beside inferred ones: forgotten before inference, compared after it, so that no wrong declaration reaches a device.
+"""Declared shapes beside inferred shapes: forgotten before inference, compared after it, so that no wrong declaration reaches a
+device.
 
-Element types and the inputs of the root graph are no hints. The bodies of a Loop or Scan keep what they declare of their inputs and
+Element types and the inputs of the root graph are no hints. The bodies of a Loop or Scan keep the declared shapes of their inputs
+and
 outputs, since without iterations a scan output has its declared size; inference starts without it. Imports nothing heavy.
 """
 
@@ -102,7 +104,7 @@ def state_hints(network: Network, declarations: Declarations) -> Network:
 
 
 def compare_declarations(declared: Network, inferred: Network) -> Network:
-    """Returns the inferred network with what `declared` says beyond it as stated hints; `inferred` has the nodes of `declared`.
+    """Returns the inferred network with the further claims of `declared` as stated hints; `inferred` has the nodes of `declared`.
 
     Raises: InvalidNetworkError for a value of another kind or element type than it is declared with.
     """
@@ -159,7 +161,7 @@ class _Comparison:
         return rebuild_graph(inferred, self.compare_bodies(declared.nodes, inferred.nodes), types)
 
     def _compare(self, graph: Graph, name: str, declared: ValueType, computed: ValueType) -> ValueType:
-        """Returns what both types say of a value; the computed one where they contradict each other."""
+        """Returns the type that joins both claims; the computed type if they contradict each other."""
         stated = merge_types(declared, computed)
         if stated is None:
             contradiction = word_contradiction(name, graph.name, declared, computed, word_source(graph, name))
@@ -172,11 +174,11 @@ class _Comparison:
         return TensorType(stated.dtype, tuple(map(self._name_size, stated.shape, computed.shape)))
 
     def _name_size(self, stated: Dimension, computed: Dimension) -> Dimension:
-        """Returns the stated size; where both are names of sizes of inputs, which are two sizes, the computed one."""
+        """Returns the stated size; the computed size if both are names of sizes of inputs, which differ."""
         return computed if stated in self.names_of_inputs and computed in self.names_of_inputs else stated
 
 
 def word_source(graph: Graph, name: str) -> str:
-    """Returns what messages call the source of a value: its node, or the network."""
+    """Returns the source of a value for messages: its node, or the network."""
     producer = graph.find_producer(name)
     return "the network" if producer is None else f"node {producer.label}"

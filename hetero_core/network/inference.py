@@ -1,8 +1,9 @@
-"""Types of all values: what the model declares and what follows from it, merged.
+"""Types of all values: the declared types, merged with the inferred types.
 
-Each node is asked in order: by the rule of its operator (`operators`, `contrib_types`), by the author of a custom one, or, without a
+Each node is asked in order: by the rule of its operator (`operators`, `contrib_types`), by the author of a custom operator, or,
+without a
 rule or if the rule cannot tell, by onnx, which sees this node alone (`onnx_types`). So onnx is not imported for a network whose operators
-have rules. What is known of the elements of shapes is followed, with sizes that have only a name. Nothing that is known is ever lost.
+have rules. Known elements of shapes are followed, also sizes that have only a name. A known type never becomes less known.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from hetero_core.network.types import (
 )
 
 LARGEST_SIZE = 1 << 40
-"""A size above it is left to onnx, whose sizes have 64 bits."""
+"""A larger size is left to onnx, which has sizes of 64 bits."""
 LARGEST_READ_CONSTANT = 1024
 """Bytes up to which inference reads a constant's values: shapes, axes and the like are small."""
 _MOST_ROUNDS = 8
@@ -52,7 +53,7 @@ _UNKNOWN = TensorType(None)
 
 # onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
 _INPUT_THAT_GIVES_RANK = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
-"""The inputs whose number of elements is the rank of the output."""
+"""The inputs with as many elements as the output has axes."""
 
 CustomTypes = Callable[[Node, tuple[ValueType | None, ...]], Sequence[ValueType] | None]
 """Takes a node that onnx does not know and the types of its inputs (None: unknown or absent); returns those of its outputs."""
@@ -64,15 +65,15 @@ Constants = Mapping[str, Initializer]
 def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = None, budget: ReadBudget | None = None) -> Network:
     """Returns the network with all types completed as far as they can be inferred, bodies included.
 
-    Nodes are shared with `network`, except those whose bodies learnt a type. Cost: linear, some 8 us per node, 100 if onnx is asked.
-    `budget` is what the reading of the network has left; None for a network that was read before.
+    Nodes are shared with `network` unless a body of theirs learnt a type. Cost: linear, some 8 us per node, 100 if onnx is asked.
+    `budget` is the rest of the budget for reading; None for a network that was read before.
 
-    Raises: InvalidNetworkError when a type in `network.types` contradicts what its producer gives; ExtensionError when
+    Raises: InvalidNetworkError when a type in `network.types` contradicts the type that its producer gives; ExtensionError when
     `infer_custom_types` returns more types than the node has outputs; ReadLimitError.
     """
     if budget is not None:
         budget.require_memory(_bound_type_bytes(network), "its types, each at most as large as the largest that is declared,")
-    # What bodies declare, and hints, are no proof of anything outside: they are put back afterwards.
+    # Declarations of bodies, and hints, prove nothing outside: they are put back afterwards.
     start = forget_body_shapes(without_hints(network))
     inferred = _Inference(infer_custom_types, budget).infer(start)
     restored = restore_body_shapes(inferred, network)
@@ -80,14 +81,14 @@ def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = No
 
 
 def find_contradictions(network: Network) -> Mapping[str, str]:
-    """Returns what onnx objects to, by the names of nodes; only nodes are asked about whose rule cannot tell."""
+    """Returns the objections of onnx by node name; onnx is only asked about a node if its rule cannot tell."""
     inference = _Inference(None, None)
     inference.infer(forget_body_shapes(without_hints(network)))
     return inference.objections
 
 
 def _bound_type_bytes(graph: Graph) -> int:
-    """Returns about how many bytes the types of all values may take, where each is as large as the largest that is known."""
+    """Returns about how many bytes the types of all values may take, if each is as large as the largest known type."""
     largest = values = 0
     for each in iterate_graphs(graph):
         values += sum(len(node.outputs) for node in each.nodes)
@@ -100,13 +101,13 @@ def _measure(value_type: ValueType) -> int:
         return _measure(value_type.value)
     if not isinstance(value_type, TensorType):
         return _measure(value_type.element)
-    # 40 bytes: what a dimension takes in a message, in its bytes and in a tuple.
+    # A dimension takes 40 bytes: in a message, in its bytes and in a tuple.
     return 64 + sum(40 + (len(size) if isinstance(size, str) else 0) for size in value_type.shape or ())
 
 
 @dataclass(slots=True, eq=False)
 class _Inference:
-    """One inference over one network; `objections` are what onnx says against nodes, by name."""
+    """A single inference over a network; `objections` are errors of onnx by node name."""
 
     custom_types: CustomTypes | None
     budget: ReadBudget | None
@@ -127,7 +128,7 @@ class _Inference:
         return network
 
     def _sweep(self, graph: GraphLike, outer: Types, constants: Constants, elements: Mapping[str, Any]) -> GraphLike:
-        """Returns the graph with the types of its values; the others are those around it."""
+        """Returns the graph with the types of its values; `outer`, `constants` and `elements` are known around it."""
         types = dict(graph.types)
         state = _Scope(types, graph.initializers, {})
         if outer:
@@ -158,7 +159,7 @@ class _Inference:
         if node.since_version == 0:
             return node, self._ask_author(node, input_types) or infer_contrib(node, input_types, state.read)
         if node.op_type == "If" and not node.domain and node.since_version < 11:
-            # As of opset 10 onnx takes the branches' types for two descriptions of one type.
+            # As of opset 10 onnx takes the branches' types for two descriptions of a single type.
             return node, _unite_branches(node)
         types = None if node.domain else apply_rule(node, input_types, state.read)
         if node.bodies or (types is None and not all(_is_complete(state.types.get(value)) for value in node.writes)):
@@ -210,7 +211,7 @@ class _Scope:
         return self.types.get(value) if constant is None else constant.type
 
     def read(self, value: str) -> Sequence[Any] | None:
-        """Returns the elements of a small value of numbers, open ones if only their number is known."""
+        """Returns the elements of a small value of numbers; open sizes if only their number is known."""
         array = self.elements.get(value)
         if array is None:
             constant = self.constants.get(value)
@@ -225,7 +226,7 @@ class _Scope:
         return numbers
 
     def follow(self, node: Node, inferred: Types) -> dict[str, ValueType]:
-        """Notes the elements of what a node computes from shapes; returns the type of its output if it tells more than `inferred`."""
+        """Notes the elements that a node computes from shapes; returns the type of its output if it tells more than `inferred`."""
         if not computes_shapes(node):
             return {}
         arrays = tuple(self._find_elements(value, node) if value else None for value in node.inputs)
@@ -261,7 +262,7 @@ def compute_known_value(node: Node, types: Types, constants: Constants) -> dict[
 
 
 def merge_into(graph: Graph, types: dict[str, ValueType], name: str, inferred: ValueType) -> bool:
-    """Merges one type into `types`; says whether something new came with it."""
+    """Merges a type into `types`; says whether it added knowledge."""
     known = types.get(name)
     if known is inferred:
         return False
@@ -345,7 +346,7 @@ def _apply_type_rule(node: Node, input_types: Sequence[ValueType | None]) -> dic
 
 
 def refuses_inputs(node: Node, network: Network) -> bool:
-    """Says whether the rule of an operator refuses inputs whose ranks are all known; open sizes speak against nothing."""
+    """Says whether the rule of an operator refuses inputs of known ranks; open sizes are never refused."""
     operator = find_operator(node)
     shapes = [shape_of(network.type_of(value)) if value else None for value in node.inputs]
     if operator is None or any(value and shape is None for value, shape in zip(node.inputs, shapes, strict=True)):
@@ -365,7 +366,7 @@ def infer_contrib(node: Node, input_types: Sequence[ValueType | None], read: Rea
 
 
 def _require_rank(node: Node, input_types: Sequence[ValueType | None]) -> None:
-    """Refuses a node whose input that holds a shape is longer than any shape, before onnx makes the dimensions."""
+    """Refuses a node before onnx makes the dimensions if its input for a shape is longer than any shape."""
     index = _INPUT_THAT_GIVES_RANK.get(node.op_type, len(input_types))
     shape = shape_of(input_types[index]) if index < len(input_types) else None
     if shape and isinstance(shape[0], int):
@@ -381,7 +382,7 @@ def _check_rank(node: Node, rank: int) -> None:
 
 
 def infer_fixed_node(node: Node, types: Types, constants: Constants) -> dict[str, ValueType] | None:
-    """Returns what `apply_rule` does for a node between values of known types; None also if a size of an output is open."""
+    """Returns the output types by `apply_rule` for inputs of known types; None also if a size of an output is open."""
     inputs = [constants[value].type if value in constants else types.get(value) for value in node.inputs]
     outputs = None if node.domain else apply_rule(node, inputs, lambda value: read_numbers(constants, value))
     return None if outputs is None or not all(map(_is_complete, outputs.values())) else outputs
@@ -395,7 +396,7 @@ def _name_sizes(shape: tuple[Dimension, ...]) -> Shape:
 
 
 def _plain_shape(sizes: Sequence[Any]) -> tuple[Dimension, ...] | None:
-    """Returns inferred sizes as a shape; None if some size is none that an array has."""
+    """Returns inferred sizes as a shape; None for a size that no array has."""
     shape: list[Dimension] = []
     for size in sizes:
         if type(size) is OpenSize:

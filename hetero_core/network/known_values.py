@@ -1,4 +1,4 @@
-"""Values that are known before any run: shape arithmetic on sizes that are known, where onnx's own inference gives up.
+"""Values that are known before any run: arithmetic on known sizes, which onnx's own inference does not follow.
 
 Integers and bools of at most a kilobyte; a table of the operators that compute shapes, each by NumPy. `infer_types` uses the values to
 learn types and keeps none of them: a network is not folded here. NumPy is imported when a value is first computed.
@@ -23,7 +23,7 @@ Arrays = tuple[Any, ...]
 
 
 def computes_shapes(node: Node) -> bool:
-    """Says whether a node is of an operator whose elements are followed."""
+    """Says whether elements are followed through the operator of a node."""
     return node.op_type in _OPERATORS and not node.domain and len(node.outputs) == 1
 
 
@@ -35,7 +35,7 @@ def compute_elements(node: Node, inputs: Arrays) -> Any:
     try:
         array = np.array(_OPERATORS[node.op_type](node, inputs), order="C")
     except (UnknownError, ArithmeticError, AttributeError, IndexError, MemoryError, TypeError, ValueError):
-        # The node cannot be computed at all; who runs it says so, and in which run.
+        # The node cannot be computed at all; the device reports it in the run.
         return None
     if array.nbytes > LARGEST_VALUE or (array.ndim == 0 and array.item() is None):
         return None

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def _write_small(name: str, initializer: Initializer, proto: onnx.TensorProto) -> None:
-    """Fills `proto` with the values of a small constant; a large one becomes an external one without a file."""
+    """Fills `proto` with the values of a small constant; a large constant becomes an external constant without a file."""
     if initializer.nbytes <= LARGEST_READ_CONSTANT and initializer.dtype != "string":
         write_tensor(initializer.array, proto, name=name)
         return
@@ -52,14 +52,14 @@ def ask_onnx(
             return _ask_about_model(node, types, known)
         input_types = {value: types[value] for value in node.inputs if value in types}
         return node, infer_alone(node, input_types | {name: each.type for name, each in known.items()}, known)
-    except Exception as error:  # noqa: BLE001  # compiled code of onnx, whose exceptions are of any type
+    except Exception as error:  # noqa: BLE001  # compiled code of onnx raises exceptions of any type
         logger.info("onnx cannot infer the types of node %s: %s", node.label, error)
         objections[node.name] = str(error)
         return node, {}
 
 
 def infer_alone(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> dict[str, ValueType]:
-    """Returns what onnx infers for a node without bodies. Raises: exceptions of onnx."""
+    """Returns the types that onnx infers for a node without bodies. Raises: exceptions of onnx."""
     if node.op_type == "STFT" and "onesided" not in node.attributes:
         # onnx's inference takes it for 0 if the node does not state it; ONNX says 1.
         node = replace(node, attributes={**node.attributes, "onesided": 1})
@@ -87,7 +87,7 @@ def infer_alone(node: Node, types: Mapping[str, ValueType], constants: Mapping[s
 def _ask_about_model(
     node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]
 ) -> tuple[Node, dict[str, ValueType]]:
-    """Returns what onnx infers for a model of a node alone, and its bodies; of an operator that is a function, for its nodes."""
+    """Returns the node, and the types that onnx infers for a model of this node alone, inside of bodies and functions, too."""
     reads = [value for value in node.reads if value not in constants]
     single = Network(
         node.name,
@@ -136,7 +136,7 @@ _SPELLINGS = {"float": "float32", "double": "float64"}
 
 
 def infer_by_signature(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, ValueType]:
-    """Returns output -> tensor type, with the element type alone, for the outputs whose signature decides it."""
+    """Returns output -> tensor type, with the element type alone, for the outputs that have it by the signature."""
     output_types: dict[str, ValueType] = {}
     sources = _read_signature(node.op_type, node.since_version, node.domain)
     if (node.op_type, node.domain, node.since_version) == ("Cast", "", 1):
@@ -159,7 +159,7 @@ def infer_by_signature(node: Node, input_types: Sequence[ValueType | None]) -> d
 
 @cache
 def _read_signature(op_type: str, since_version: int, domain: str) -> tuple[str | tuple[int, ...] | None, ...]:
-    """Returns for each output its element type, or the inputs that have the same one, or None; nothing for a mixed variadic one."""
+    """Returns for each output its element type, or the inputs of the same type, or None; nothing for a mixed variadic output."""
     schema = onnx.defs.get_schema(op_type, since_version, domain)
     allowed = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
@@ -177,7 +177,7 @@ def _read_signature(op_type: str, since_version: int, domain: str) -> tuple[str 
 
 
 def _dtype_of(text: str) -> str | None:
-    """Returns the element type of "tensor(float)", None for what is no tensor."""
+    """Returns the element type of "tensor(float)", None for other types."""
     if not text.startswith("tensor("):
         return None
     name = text.removeprefix("tensor(").removesuffix(")")

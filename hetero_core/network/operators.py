@@ -1,8 +1,9 @@
-"""The table of ONNX's operators: for each one, the sizes of its outputs and their element types, by ONNX's text.
+"""The table of ONNX's operators: the sizes and the element types of their outputs, by ONNX's text.
 
 A rule of sizes is a function of the sizes of the inputs. A size is an integer, an `OpenSize`, or a symbol of a device: any object with
-integer arithmetic and comparisons. So one rule serves the types of a network at read, a network for one set of sizes, and a plan for a
-class of sizes. A rule checks what is known as a plain number, and raises `UnknownError` if it cannot tell a shape, or if onnx may see an
+integer arithmetic and comparisons. So the same rule serves the types of a network at read, a network of fixed sizes, and a plan
+for a
+class of sizes. A rule checks plain numbers, and raises `UnknownError` if it cannot tell a shape, or if onnx may see an
 error in the node; then onnx is asked, or the sizes of an example hold. Imports nothing heavy.
 """
 
@@ -36,7 +37,7 @@ REFUSALS = (UnknownError, ArithmeticError, IndexError, KeyError, TypeError, Valu
 class OpenSize:
     """A size that no number is known of: a product of names and a number, exact as long as it is only copied, multiplied and divided.
 
-    What any other arithmetic makes of it is a size with a new name of its own; an order raises UnknownError.
+    Any other arithmetic makes a size with a new name of its own; an order raises UnknownError.
     """
 
     __slots__ = ("factor", "names")
@@ -46,7 +47,7 @@ class OpenSize:
 
     @property
     def name(self) -> str | None:
-        """The name of a size that is one name of the model's; None for any other."""
+        """The name of a size that the model names; None for any other size."""
         is_name = self.factor == 1 and len(self.names) == 1 and not self.names[0].startswith(_NAMELESS)
         return self.names[0] if is_name else None
 
@@ -112,7 +113,7 @@ def is_unknown(size: Any) -> bool:
 
 
 def _is_same(size: Any, other: Any) -> bool:
-    """Says whether two open sizes are one."""
+    """Says whether two open sizes are the same."""
     return is_unknown(size) and is_unknown(other) and (size.names, size.factor) == (other.names, other.factor)
 
 
@@ -147,7 +148,7 @@ class SizedNode:
         return self.node.attributes.get(name, default)
 
     def numbers(self, index: int, attribute: str = "") -> list[Any] | None:
-        """Returns the integers of an attribute or of an input of one axis; None if both are absent. Raises: UnknownError."""
+        """Returns the integers of an attribute or of an input with a single axis; None if both are absent. Raises: UnknownError."""
         if attribute and attribute in self.node.attributes:
             return list(self.node.attributes[attribute])
         if not self.has(index):
@@ -158,7 +159,7 @@ class SizedNode:
         return list(elements)
 
     def require_numbers(self, index: int, attribute: str = "") -> list[Any]:
-        """Returns what `numbers` does. Raises: UnknownError, also if they are absent."""
+        """Returns the result of `numbers`. Raises: UnknownError, also if it is None."""
         numbers = self.numbers(index, attribute)
         if numbers is None:
             raise UnknownError(self.node.op_type)
@@ -198,7 +199,7 @@ class SizedNode:
 Rule = Callable[[SizedNode], Sequence[Shape]]
 """Returns the shapes of the outputs."""
 TypeRule = Callable[[Node, DTypes], str | tuple[str | None, ...] | None]
-"""Returns the element type of all outputs, or one for each."""
+"""Returns the element type of all outputs, or of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ class Operator:
 
 
 Source = int | str | tuple[int | str, ...]
-"""Where an element type comes from: an input, a name, or the first of several that is there."""
+"""The source of an element type: an input, a name, or the first present of several."""
 
 
 def define(since: int, sizes: Rule, *sources: Source) -> Operator:
@@ -253,7 +254,7 @@ def require(condition: bool) -> None:
 
 
 def may_agree(size: Any, other: Any) -> bool:
-    """Says whether two sizes may be equal: two numbers if they are, any others always."""
+    """Says whether two sizes may be equal: two numbers if they are, open sizes always."""
     return type(size) is not int or type(other) is not int or size == other
 
 
@@ -290,12 +291,12 @@ def broadcast_sizes(*shapes: Shape) -> Shape:
 
 
 def _prefer_known(size: Any, other: Any) -> Any:
-    """Returns that one of two equal sizes of which more is known."""
+    """Returns the better known of two equal sizes."""
     return other if is_unknown(size) and (not is_unknown(other) or size.name is None) else size
 
 
 def _meet(size: Any, other: Any) -> Any:
-    """Returns what is known of two sizes that are the same in each run."""
+    """Returns the size that joins two descriptions of the same size."""
     if type(size) is not OpenSize or type(other) is not OpenSize:
         return other if type(size) is OpenSize else size
     return size if _is_same(size, other) else open_size()
@@ -331,7 +332,7 @@ def _normalize_root(node: SizedNode) -> Sequence[Shape]:
 
 
 def _normalize_channels(node: SizedNode) -> Sequence[Shape]:
-    """BatchNormalization, InstanceNormalization: all further inputs have one number for each channel."""
+    """BatchNormalization, InstanceNormalization: all further inputs have a number for each channel."""
     shape, least = node.shape(), 2 if node.node.op_type == "BatchNormalization" else 3
     others = [node.shape(index) for index in range(1, len(node.shapes))]
     require(len(shape) >= least and not node.get("training_mode", 0))
@@ -362,7 +363,7 @@ def multiply_shapes(left: Shape, right: Shape) -> Shape:
 
 
 def _multiply(first: int = 0, second: int = 1) -> Rule:
-    """Returns the rule of products whose matrices are these inputs."""
+    """Returns the rule of products of these inputs."""
     return lambda node: [multiply_shapes(node.shape(first), node.shape(second))]
 
 
@@ -376,7 +377,7 @@ def _gemm(node: SizedNode) -> Sequence[Shape]:
 
 
 def _convolve(first: int = 0, second: int = 1) -> Rule:
-    """Returns the rule of convolutions whose image and filters are these inputs."""
+    """Returns the rule of convolutions of these inputs, image and filters."""
 
     def rule(node: SizedNode) -> Sequence[Shape]:
         shape, weight = node.shape(first), node.shape(second)
@@ -421,7 +422,7 @@ def slide_window(node: SizedNode, sizes: Shape, kernel: Sequence[Any]) -> Shape:
 
 
 _LONG = 1 << 30
-"""The size that stands for one that is open."""
+"""The size that stands for an open size."""
 
 
 def count_windows(
@@ -437,7 +438,7 @@ def count_windows(
     """Returns the pads (begin, end) of each axis, and how many windows of a convolution or a pooling there are along it.
 
     SAME pads make ceil(size / stride) outputs, the odd element goes to the end (UPPER) or the begin (LOWER). With `ceil_mode` a
-    last window may hang over the padded end, but none starts there; it may be the only one.
+    last window may hang over the padded end, but no window starts there; it may be the only window.
 
     Raises: ValueError when no window fits. Source: ONNX Conv-22, MaxPool-22.
     """
@@ -695,7 +696,7 @@ def read_slices(node: SizedNode, rank: int) -> list[tuple[int, Any, Any, int]]:
 
 
 def clip_slice(start: Any, end: Any, size: Any, step: int) -> tuple[Any, Any]:
-    """Returns where a slice begins and ends, as Python reads it."""
+    """Returns the begin and the end of a slice, as Python reads them."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
     places = []
     for place in (start, end):
@@ -735,7 +736,7 @@ def _mark_ones(node: SizedNode) -> Sequence[Shape]:
     return [(*shape[:axis], node.number(1), *shape[axis:])]
 
 
-# Shapes, and what is made from them.
+# Shapes, and values made from shapes.
 
 
 def read_part(node: Node) -> slice:
@@ -787,7 +788,7 @@ def _attend(node: SizedNode) -> Sequence[Shape]:
 
 
 def _single(dtypes: DTypes) -> str | None:
-    """Returns the element type that all have whose type is known."""
+    """Returns the element type that all known types agree on."""
     known = {dtype for dtype in dtypes if dtype is not None}
     require(len(known) <= 1)
     return next(iter(known), None)
@@ -847,14 +848,14 @@ _KEPT_SINCE = {
     20: "Gelu",
     24: "Swish",
 }
-"""The operators whose output has the type of their first input, by the version from which they do."""
+"""The operators with an output of the type of their first input, from these versions on."""
 _KEPT_TYPES = """BitwiseNot CumSum GroupNormalization Hardmax LRN LpNormalization MeanVarianceNormalization ReverseSequence
 ScatterElements ScatterND Shrink Trilu"""
 """Those of all versions."""
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 KEPT_RANKS = frozenset({"Pad", "Slice", "Split", "Tile"})
-"""The operators whose output has the rank of their first input whatever the others are."""
+"""The operators with an output of the rank of their first input."""
 
 OPERATORS: Mapping[str, Operator] = {
     **{name: define(since, _keep, 0) for since, names in _KEPT_SINCE.items() for name in names.split()},

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The demands of an operator on its nodes, from one version on.
+    """The demands of an operator on its nodes, from a version on.
 
     `inputs` and `outputs` are the least and the most of them; `needed` says of each formal input whether it may not be absent; `kinds`
     are those of the attributes (`attributes.KIND_NAMES`), `required` the attributes without a default.
@@ -34,7 +34,7 @@ class Schema:
 
 @cache
 def find_schema(op_type: str, since_version: int, domain: str) -> Schema:
-    """Returns the schema of an operator that has one of this version."""
+    """Returns the schema of this version of an operator, which must exist."""
     import onnx.defs  # heavy
 
     schema = onnx.defs.get_schema(op_type, since_version, domain)

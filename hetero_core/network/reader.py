@@ -1,4 +1,4 @@
-"""ONNX to Network: the one door for files, bytes and protos; what is accepted and refused stands in docs/reference/network.md.
+"""ONNX to Network: files, bytes and protos; docs/reference/network.md lists accepted and refused models.
 
 Ignored: documentation strings, training information, quantization annotations, device configurations. Imports onnx only inside
 functions.
@@ -43,15 +43,15 @@ def read_network(
 ) -> Network:
     """Returns the network of an ONNX file, of its bytes, or of a ModelProto, with the types of all values as far as they are known.
 
-    `base` is the folder of external weights; that of the file where `source` is one. `infer_custom_types` gives the output types of
-    a node that onnx does not know (`inference.CustomTypes`). A ModelProto is not kept: what is done to it later changes nothing.
+    `base` is the folder of external weights; by default the folder of the file. `infer_custom_types` gives the output types of
+    a node that onnx does not know (`inference.CustomTypes`). A ModelProto is not kept: later changes of it change nothing.
     External weights are mapped when they are first used; all else is in memory when this returns. Without `holds_weights` large
-    weights of a file are read when they are used, and are renewable: the file stays open, and must not be changed. `limits` are those
-    of `ReadLimits()` where none are given.
+    weights of a file are read when they are used, and are renewable: the file stays open, and must not be changed. `limits` are
+    `ReadLimits()` by default.
 
-    Raises: NetworkNotFoundError, NetworkReadError for what is no ONNX model; ReadLimitError for one that takes too much to read;
-    InvalidNetworkError for a model that is no valid
-    network; AffinityError for a pin without a device.
+    Raises: NetworkNotFoundError, NetworkReadError for a source that is no ONNX model; ReadLimitError for a model that takes too
+    much to read;
+    InvalidNetworkError for a model that is no valid network; AffinityError for a pin without a device.
     """
     folder = None if base is None else os.fspath(base)
     raw_data = NO_RAW_DATA
@@ -125,7 +125,7 @@ def _parse_split(file: IO[bytes], title: str, held: HeldFile | None = None) -> t
         import onnx  # heavy
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
 
-        # What protobuf refuses without its weights, it is shown with them, so that they change no word of the error.
+        # A refused skeleton is parsed again with its weights, so that the error has the same words.
         with suppress(DecodeError):
             return onnx.ModelProto.FromString(split.skeleton), split.raw_data
     file.seek(0)
@@ -167,7 +167,7 @@ def assemble_network(
 ) -> Network:
     """Returns the network of a proto with the types that it declares, none inferred.
 
-    `raw_data` is that of initializers of the graph, by position, where the proto has an empty one instead.
+    `raw_data` maps positions of initializers of the graph to the bytes that were split off the proto.
 
     Raises: as `read_network`.
     """

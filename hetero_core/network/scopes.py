@@ -1,4 +1,4 @@
-"""The meaning of the names in a NodeProto where it stands: opsets, and within a function its attributes and values.
+"""The meaning of the names in a NodeProto at its place: opsets, and within a function its attributes and values.
 
 Imports no onnx at run time.
 """
@@ -18,7 +18,7 @@ FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""
 
 OPSET_DOMAIN = "hetero.opset"
-"""The domain of functions that the writer wraps around one node of another opset; the reader takes the node out again."""
+"""The domain of functions that the writer wraps around a node of another opset; the reader takes the node out again."""
 
 
 ORIGINAL_NAME_KEY, ORIGINS_KEY, OPSET_KEY = "hetero.original_name", "hetero.origins", "hetero.opset"
@@ -26,12 +26,12 @@ ORIGINAL_NAME_KEY, ORIGINS_KEY, OPSET_KEY = "hetero.original_name", "hetero.orig
 
 
 def normal_domain(domain: str) -> str:
-    """Returns the one spelling of a domain: ONNX's own has two, "" and "ai.onnx"."""
+    """Returns the normal spelling of a domain: ONNX's own has two, "" and "ai.onnx"."""
     return "" if domain == "ai.onnx" else domain
 
 
 _IMPLIED = {"com.microsoft": 1}
-"""Domains that a model need not import, with what is meant: ONNX Runtime takes its own for imported."""
+"""Domains that a model need not import, with the implied version: ONNX Runtime takes its own for imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class NodeScope:
 
 
 def make_unique(name: str, used_names: set[str]) -> str:
-    """Returns `name`, or a `name_1`, `name_2`, ... that is not taken: the first one where they are taken in order.
+    """Returns `name`, or a `name_1`, `name_2`, ... that is not used yet: the first free number if they are used in order.
 
-    Cost: logarithmic in how many are taken, since a call in two branches of each of ten functions makes thousands of one name.
+    Cost: logarithmic in the number of used names, since nested calls in branches make the same name thousands of times.
     """
     if name not in used_names:
         return name

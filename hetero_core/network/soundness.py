@@ -1,4 +1,4 @@
-"""Soundness of a graph: names that are text, for every value a source, and one only, ranks that can be. Imports nothing heavy."""
+"""Soundness of a graph: names that are text, exactly one source for each value, axes that exist. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def check_text(*texts: object) -> None:
     Raises: NetworkReadError.
     """
     try:
-        "".join(texts)  # type: ignore[arg-type]  # which is what is asked
+        "".join(texts)  # type: ignore[arg-type]  # the error is the check
     except TypeError:
         name = next(text for text in texts if not isinstance(text, str))
         raise NetworkReadError(f"a name in the model is not UTF-8: {name!r}; the model is damaged. Export it again.") from None
 
 
 _LEAST_AXIS = {"axis": -LARGEST_RANK, "batch_dims": 0}
-"""The attributes that name an axis, or count axes from the first one on."""
+"""The attributes that name an axis, or count axes from the front."""
 
 
 def check_axes(node: Node) -> None:
@@ -55,7 +55,7 @@ def check_axes(node: Node) -> None:
 
 
 def check_single_assignment(graph: Graph) -> None:
-    """Refuses a value with two sources in one scope."""
+    """Refuses a value with two sources in a scope."""
     sources = [(spec.name, f"input '{spec.name}'") for spec in graph.inputs]
     sources += [(name, f"constant '{name}'") for name in graph.initializers]
     sources += [(value, f"node {node.label}") for node in graph.nodes for value in node.writes]
@@ -86,7 +86,7 @@ def check_everything_is_produced(graph: Graph) -> None:
 
 
 def _find_reader(node: Node, value: str) -> str:
-    """Returns the node that reads a value, looking into bodies for the innermost one."""
+    """Returns the node that reads a value, looking into bodies for the innermost reader."""
     for key, body in node.bodies.items():
         for inner in body.nodes:
             if value in inner.reads and value in find_free_values(body):
@@ -95,7 +95,7 @@ def _find_reader(node: Node, value: str) -> str:
 
 
 def find_contradiction(border: Border, inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpec]) -> str | None:
-    """Returns what a border says that inputs and outputs deny, or None: a file may have been changed by others since it was written."""
+    """Returns the contradiction between a border and inputs and outputs, or None: other tools may have changed a file."""
     spec_of_input, spec_of_output = {spec.name: spec for spec in inputs}, {spec.name: spec for spec in outputs}
     tied = [name for state in border.states for name in (f"output {state.output}", f"input {state.input}")]
     if len(set(tied)) < len(tied):

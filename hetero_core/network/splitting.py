@@ -1,8 +1,8 @@
 """The bytes of a model without its large weights: the proto that is left, and each weight in memory of its own.
 
-protobuf copies every weight out of what it parses, and a constant copies it once more. Here a weight is read once, to where it stays.
-Rules: only the frame of the message is looked at, and protobuf parses all the rest of it; what is not framed as exporters do it is
-not split, so that protobuf sees all of it and says what is wrong. Source: protobuf's encoding, and onnx.proto for the numbers.
+protobuf copies every weight out of the bytes that it parses, and a constant copies it once more. Here a weight is read once.
+Rules: only the frame of the message is looked at, and protobuf parses all the rest of it; a message with an unusual frame is
+not split, so that protobuf sees all of it and words the error. Source: protobuf's encoding, and onnx.proto for the numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WINDOW = 4096
 _LARGEST_MODEL = 2**31 - 1
 
 Field = tuple[int, int, int, int, int]
-"""Number, wire type, and where the field, its content and the next field begin."""
+"""Number, wire type, and the positions of the field, of its content and of the next field."""
 
 
 class HeldFile:
@@ -83,12 +83,12 @@ class FileSpan:
 
 
 RawData = bytes | FileSpan
-"""The source of a weight: its bytes, or the place where they stand."""
+"""The source of a weight: its bytes, or their place in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitModel:
-    """A ModelProto whose large initializers have an empty `raw_data`, and what was in it, by their position in the graph."""
+    """A ModelProto whose large initializers have an empty `raw_data`, and the removed bytes by their position in the graph."""
 
     skeleton: bytes
     raw_data: Mapping[int, RawData]
@@ -103,7 +103,7 @@ class _UnusualFrameError(Exception):
 
 
 def split_model(file: IO[bytes], held: HeldFile | None = None) -> SplitModel | None:
-    """Returns the two halves of a model; None for a model that had better be parsed as a whole, a damaged one above all.
+    """Returns the two halves of a model; None for a model that is to be parsed as a whole, in particular a damaged model.
 
     A skeleton that protobuf parses stands for a model that it parses, with the same fields except for the weights. With `held`, the same
     file, weights are not read but later, each time when they are needed.
@@ -132,7 +132,7 @@ class _Splitter:
             if number != _GRAPH:
                 pieces.append(self._read(begin, stop))
                 continue
-            # protobuf would merge two graphs into one.
+            # protobuf would merge two graphs.
             if wire != _LENGTH or has_graph:
                 raise _UnusualFrameError
             has_graph = True
@@ -168,7 +168,7 @@ class _Splitter:
         return b"".join(pieces)
 
     def _find_raw(self, begin: int, end: int) -> tuple[int, int, int] | None:
-        """Returns where the `raw_data` of a tensor, its content and what follows it begin; None for a tensor that has none."""
+        """Returns the positions of the `raw_data` of a tensor, of its content and of the next field; None without `raw_data`."""
         raw_range = None
         for number, wire, start, content, stop in self._walk(begin, end):
             if number == _RAW:
@@ -216,7 +216,7 @@ class _Splitter:
 
 
 def _decode_varint(window: bytes, offset: int, longest: int) -> tuple[int, int]:
-    """Returns a number of at most `longest` bytes, and where the next one begins."""
+    """Returns a number of at most `longest` bytes, and the position after it."""
     number = shift = 0
     for byte in window[offset : offset + longest]:
         offset += 1

@@ -16,9 +16,11 @@ _Kept = TypeVar("_Kept")
 def cut_subnetwork(network: Network, node_names: Iterable[str], *, name: str | None = None) -> Network:
     """Returns the part of a network that holds exactly the nodes named, in the order of the network. Any set of nodes will do.
 
-    Inputs: what the part reads (in bodies, too) and neither produces nor holds as a constant; network inputs come first, in the
-    order of the network, then values by the position of their producer. Outputs: what is made inside and read outside or returned
-    by the network, by the position of the producer, whatever order the network returns them in. A network output that is an input
+    Inputs: values that the part reads (in bodies, too) and neither produces nor holds as a constant; network inputs come first,
+    in the
+    order of the network, then values by the position of their producer. Outputs: values that are made inside and read outside or
+    returned
+    by the network, by the position of the producer. A network output that is an input
     or a constant is no output of any part. Nodes, constants and types are shared. Cost: proportional to the part, after the first.
 
     Raises: InvalidNetworkError for a name that is no node, and for boundary values without a known element type, all of them.

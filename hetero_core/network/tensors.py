@@ -1,7 +1,7 @@
 """Constants as ONNX stores them: TensorProto and SparseTensorProto to Initializer, and arrays back to TensorProto.
 
-Rules: everything is checked when the model is read, arrays are made on first use; small types are stored packed and held one
-element a byte. Imports onnx inside functions, and NumPy when it is first used.
+Rules: everything is checked when the model is read, arrays are made on first use; small types are stored packed and held with a
+byte per element. Imports onnx inside functions, and NumPy when it is first used.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _read_header(proto: onnx.TensorProto, owner: str) -> tuple[str, tuple[int, .
 
 
 def _check_shape(dtype: str, shape: tuple[int, ...], owner: str) -> None:
-    """Refuses a shape that no array can have, not even an empty one."""
+    """Refuses a shape that no array can have, even if it is empty."""
     if any(size < 0 for size in shape):
         raise NetworkReadError(f"{owner} has the shape {list(shape)}; expected sizes of 0 or more. Export the model again.")
     bits = bits_of_dtype(dtype)
@@ -117,7 +117,7 @@ def stored_size(dtype: str, count: int) -> int:
 
 
 def decode_text(text: bytes) -> str | bytes:
-    """Returns a text of a model, or its bytes where they are not UTF-8."""
+    """Returns a text of a model, or its bytes if they are not UTF-8."""
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError:
@@ -168,7 +168,7 @@ def read_sparse_tensor(proto: onnx.SparseTensorProto, weights: WeightSource, own
     positions = _read_positions(proto, weights, shape, values.shape[0], owner)
 
     def densify() -> Array:
-        # An absent string is an empty one, as an absent number is 0.
+        # An absent string is empty, as an absent number is 0.
         dense = np.full(prod(shape), "", object) if values.dtype == "string" else np.zeros(prod(shape), numpy_dtype(values.dtype))
         dense[positions] = values.array
         return dense.reshape(shape)
@@ -200,7 +200,7 @@ def _read_positions(proto: onnx.SparseTensorProto, weights: WeightSource, shape:
 
 
 def read_type(proto: onnx.TypeProto, owner: str) -> ValueType | None:
-    """Returns the type that a proto states, None if it states none. `owner` begins the message of an error.
+    """Returns the type that a proto states, None for an empty proto. `owner` begins the message of an error.
 
     Raises: InvalidNetworkError for sparse tensors, opaque types and element types that are not known.
     """
@@ -269,7 +269,7 @@ def _is_placeholder(name: str) -> bool:
 
 
 def write_type(value_type: ValueType, proto: onnx.TypeProto) -> None:
-    """Fills `proto`; an unknown element type becomes 0, an unknown rank no shape, an unknown dimension an empty one."""
+    """Fills `proto`; an unknown element type becomes 0, an unknown rank no shape, an unknown dimension an empty dimension."""
     if isinstance(value_type, TensorType):
         tensor = proto.tensor_type
         tensor.elem_type = 0 if value_type.dtype is None else onnx_of_dtype(value_type.dtype)

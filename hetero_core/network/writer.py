@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import onnx
 
 _ALIGNMENT = 64
-"""Bytes; a cache line, and what vector loads ask for."""
+"""Bytes; a cache line, as vector loads need it."""
 _SMALLEST_EXTERNAL = 1024
 """Bytes; smaller constants stay in the model, so that shape inference of any tool sees them."""
 _LARGEST_MODEL = 2**31 - 1
@@ -55,7 +55,7 @@ def write_inline(name: str, initializer: Initializer, proto: onnx.TensorProto) -
 
 
 class GraphWriter:
-    """Writes the graphs of one model. `functions` are the wrappers that the nodes written so far need."""
+    """Writes the graphs of a model. `functions` are the wrappers that the nodes written so far need."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class GraphWriter:
         *,
         has_history: bool = False,
     ) -> None:
-        """`has_history` adds what ONNX has no field for, for a network that is packed: a file of ONNX need not say more than ONNX does."""
+        """`has_history` adds opsets, origins and original names, for which ONNX has no field, to a packed network."""
         import onnx  # heavy
 
         self._onnx = onnx
@@ -110,7 +110,7 @@ class GraphWriter:
         return node.since_version != 0 and since_version(node.op_type, node.domain, version) == node.since_version
 
     def _write_wrapper(self, node: Node, proto: onnx.NodeProto) -> None:
-        """Writes a call of a function that holds just this node and imports its opset: a model has one opset per domain."""
+        """Writes a call of a function that holds just this node and imports its opset: a model has a single opset per domain."""
         opsets = {OPSET_DOMAIN: 1, **opsets_of_nodes([node])}
         function = self._onnx.FunctionProto(
             domain=OPSET_DOMAIN, name=f"{node.op_type}_{len(self.functions)}", input=node.reads, output=node.writes
@@ -149,17 +149,17 @@ class GraphWriter:
             proto.metadata_props.add(key=ORIGINS_KEY, value=json.dumps(node.origins))
 
     def _type_of_empty_list(self, node: Node, name: str) -> int:
-        """Returns the kind of list that the operator's schema gives an attribute; INTS where it gives none."""
+        """Returns the kind of list that the operator's schema gives an attribute; INTS without a schema."""
         if node.since_version:
             declared = self._onnx.defs.get_schema(node.op_type, node.opset, node.domain).attributes.get(name)
-            # Of a kind that is no list an empty one would come back as a number.
+            # An empty list of a kind that is no list would come back as a number.
             if declared is not None and declared.type.value in kinds.LISTS:
                 return int(declared.type.value)
         return kinds.INTS
 
 
 def opsets_of_nodes(nodes: Iterable[Node]) -> dict[str, int]:
-    """Returns domain -> opset of the nodes and of those in their bodies; the first one counts where they differ."""
+    """Returns domain -> opset of the nodes and of the nodes in their bodies; if they differ, the first counts."""
     opsets: dict[str, int] = {}
     for node in nodes:
         opsets.setdefault(node.domain, node.opset)
@@ -172,7 +172,7 @@ def opsets_of_nodes(nodes: Iterable[Node]) -> dict[str, int]:
 def write_model(network: Network, writer: GraphWriter) -> onnx.ModelProto:
     """Returns the model of a network as `writer` writes it.
 
-    The IR version is that of the network, raised to what its opsets, its wrappers and its metadata need.
+    The IR version is that of the network, raised if its opsets, its wrappers or its metadata need it.
     """
     import onnx  # heavy
 
@@ -209,7 +209,7 @@ def network_to_proto(network: Network) -> onnx.ModelProto:
 def network_to_bytes(network: Network) -> bytes:
     """Returns the network as the bytes of an ONNX file.
 
-    Raises: InvalidNetworkError above 2 GiB, where `write_network` with a weights file is the way.
+    Raises: InvalidNetworkError above 2 GiB; use `write_network` with a weights file.
     """
     _check_size(network, _weights_size(network))
     return _serialize(network_to_proto(network), network)
@@ -331,7 +331,7 @@ class OutsideWeights:
             file.write(bytes_of_array(initializer.array).data)
 
     def copy_to_memory(self) -> memoryview:
-        """Returns one buffer with all constants at their offsets."""
+        """Returns a buffer with all constants at their offsets."""
         buffer = np.zeros(self.size, np.uint8)
         for offset, initializer in self.initializers:
             raw = bytes_of_array(initializer.array)
@@ -349,7 +349,7 @@ def pack_network(network: Network) -> dict[str, bytes | memoryview]:
 
 
 def pack_model(network: Network) -> tuple[bytes, OutsideWeights]:
-    """Returns the section "model", and the constants that the section "weights" holds, for whoever stores these in another way.
+    """Returns the section "model", and the constants of the section "weights", for a caller that stores these in another way.
 
     Raises: InvalidNetworkError as `pack_network`.
     """
@@ -381,7 +381,7 @@ _PACKED = "a packed network"
 
 
 def unpack_model(model: Any, weights: WeightSource) -> Network:
-    """Returns the network of a section "model", its large constants from `weights`, for whoever stored these in another way.
+    """Returns the network of a section "model", its large constants from `weights`, for a caller that stored these in another way.
 
     Raises: NetworkReadError as `unpack_network`.
     """
