@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hetero_core.network.graph import Graph, Node
+from hetero_core.network.inference import compute_known_value
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.known_values import compute_known_value
 from hetero_core.network.types import TensorType
 
 MOVING = frozenset(

@@ -1,6 +1,7 @@
-"""Pins: which node a pattern means, which device wins where several patterns match, and files of pins.
+"""Pins of nodes to devices: patterns of names, precedence between patterns, and files of pins.
 
-Knows names only. Rank of patterns: exact name, then glob and "re:", then "op:"; a lower rank fills what a higher one left.
+Knows names only. Rank of patterns: exact name, then glob and "re:", then "op:"; a pattern of lower rank fills in the nodes
+without a pin of higher rank.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ AFFINITY_KEY = "hetero.affinity"
 """The key of a node's pin in `metadata_props` of an ONNX file."""
 
 PLAIN_AFFINITY_KEY = "affinity"
-"""The key by which the Inference Engine and OpenVINO know a node's device; read as a pin where the other one is not there."""
+"""The key by which the Inference Engine and OpenVINO know a node's device; read as a pin of a node without AFFINITY_KEY."""
 TABLE = "affinity"
 """The table of a TOML file that holds pins."""
 
@@ -60,8 +61,9 @@ def read_pins(path: str | os.PathLike[str]) -> dict[str, str]:
 def resolve_pins(nodes: Sequence[tuple[str, str]], pins: Mapping[str, str]) -> dict[str, str]:
     """Returns node name -> device for `nodes` given as (name, operator type), in the order of the nodes.
 
-    Raises: AffinityError for a pattern that matches no node, a device that is no text, an expression that cannot be compiled, and
-    two patterns of one rank that give one node two devices, and for a pattern that is no text.
+    Raises: AffinityError for a pattern that matches no node, a device or a pattern that is no text, an expression that cannot be
+    compiled, and
+    two patterns of the same rank that give a node two devices.
     """
     names = {name for name, _ in nodes}
     chosen: dict[str, tuple[int, str, str]] = {}

@@ -1,4 +1,5 @@
-"""Arrays as the bytes that ONNX stores, and back; and their digests. Small types are stored packed and held one element a byte.
+"""Arrays as the bytes that ONNX stores, and back; and their digests. Small types are stored packed and held with one byte per
+element.
 
 Imports NumPy when it is first used.
 """
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def array_of_bytes(raw: bytes | Array, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Returns the stored little-endian bytes as an array: a view where the bytes are aligned and the type is not packed."""
+    """Returns the stored little-endian bytes as an array: a view if the bytes are aligned and the type is not packed."""
     bits = bits_of_dtype(dtype)
     assert bits is not None
     if bits < 8:

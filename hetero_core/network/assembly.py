@@ -1,35 +1,52 @@
 """GraphProto to Graph: nodes with decoded attributes, constants lifted, calls inlined, captures found, order and names checked.
 
-One `GraphReader` reads one model. Imports onnx only inside functions.
+A `GraphReader` reads a single model. Imports onnx only inside functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_core.errors import AffinityError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
 from hetero_core.network.affinity import AFFINITY_KEY, PLAIN_AFFINITY_KEY
-from hetero_core.network.attributes import GRAPH, KIND_NAMES, LISTS, SPARSE_TENSOR, TENSOR, kind_of_value, read_attribute
-from hetero_core.network.declarations import Contradiction, Contradictory, IgnoredPins, RepeatedConstant
+from hetero_core.network.attributes import (
+    FLOAT,
+    FLOATS,
+    GRAPH,
+    INT,
+    INTS,
+    KIND_NAMES,
+    LISTS,
+    SPARSE_TENSOR,
+    STRING,
+    STRINGS,
+    TENSOR,
+    kind_of_value,
+    read_attribute,
+)
+from hetero_core.network.declarations import word_contradiction
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.hints import drop_shape
-from hetero_core.network.initializers import Initializer, initializer_of_attribute
-from hetero_core.network.notes import ORIGINAL_NAME_KEY, read_opset_note, read_origins_note
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.opsets import find_schema, read_opsets, since_version
 from hetero_core.network.scopes import (
     OPSET_DOMAIN,
+    OPSET_KEY,
+    ORIGINAL_NAME_KEY,
+    ORIGINS_KEY,
     FunctionKey,
     NodeScope,
-    NodeText,
     make_unique,
     name_nodes,
     names_of_values,
     normal_domain,
-    read_text,
 )
 from hetero_core.network.soundness import check_everything_is_produced, check_single_assignment, check_text
 from hetero_core.network.splitting import NO_RAW_DATA, RawData
@@ -42,50 +59,9 @@ if TYPE_CHECKING:
     import onnx
 
 
-class FunctionLibrary:
-    """The functions of one model by what a call names: domain, name and overload."""
-
-    def __init__(self, model: onnx.ModelProto, budget: ReadBudget) -> None:
-        self._functions = {key_of_function(function): function for function in model.functions}
-        self._budget = budget
-        self._sizes: dict[FunctionKey, tuple[int, int]] = {}
-
-    def find(self, domain: str, op_type: str, proto: onnx.NodeProto) -> onnx.FunctionProto | None:
-        """Returns the function that a node calls; None if it is an operator."""
-        return self._functions.get((domain, op_type, proto.overload)) if self._functions else None
-
-    def __bool__(self) -> bool:
-        """Says whether there is any function."""
-        return bool(self._functions)
-
-    def take_room(self, function: onnx.FunctionProto, path: str, owner: str, scope: NodeScope) -> None:
-        """Takes what a call is expanded to off the budget: nodes, and the bytes of names and attributes."""
-        key = key_of_function(function)
-        is_repeated = key in self._sizes
-        if not is_repeated:
-            self._sizes[key] = function.ByteSize(), len(function.node) + sum(map(count_inner_nodes, function.node))
-        nbytes, nodes = self._sizes[key]
-        self._budget.check_depth(scope.depth + 1, owner)
-        if key[0] == OPSET_DOMAIN:
-            return
-        self._budget.take_nodes(nodes, owner)
-        # A node has a name of its own and one for each value that it makes, most often one. Of attributes the first call makes no more
-        # than there are in the file.
-        self._budget.take_memory((nbytes if is_repeated else 0) + 2 * nodes * len(path), owner)
-
-
 def key_of_function(function: onnx.FunctionProto) -> FunctionKey:
-    """Returns what a call names: domain, name and overload."""
+    """Returns the key of a function: domain, name and overload."""
     return normal_domain(function.domain), function.name, function.overload
-
-
-def check_recursion(key: FunctionKey, scope: NodeScope, owner: str) -> None:
-    """Raises InvalidNetworkError for a function that is called while it is expanded."""
-    if key in scope.calls:
-        walk = " -> ".join(f"{domain}:{op_type}" for domain, op_type, _ in (*scope.calls, key))
-        raise InvalidNetworkError(
-            f"{owner} is a call of a function by itself: {walk}. ONNX functions do not recurse. Use Loop, or write the calls out."
-        )
 
 
 def count_inner_nodes(proto: onnx.NodeProto) -> int:
@@ -102,7 +78,7 @@ def bind_call(
 ) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Returns the values of a call, formal name -> actual name, and the outputs (formal, actual) that need a copy.
 
-    A copy is needed where a function returns one of its inputs, or one value twice.
+    An output needs a copy if the function returns an input, or the same value twice.
 
     Raises: InvalidNetworkError when the call passes more than the function takes.
     """
@@ -122,48 +98,11 @@ def bind_call(
     return values, copies
 
 
-def compare_constants(name: str, earlier: Initializer, later: Initializer) -> tuple[RepeatedConstant, ...]:
-    """Returns what is to be said of two constants of one name, of which the later one counts: that their values differ, or nothing.
-
-    Raises: InvalidNetworkError if their types differ, as ONNX Runtime 1.32 does.
-    """
-    if earlier.type != later.type:
-        raise InvalidNetworkError(
-            f"the constant '{name}' is there twice, as {earlier.type} and as {later.type}; expected one type. Remove one of them."
-        )
-    return (RepeatedConstant(name),) if earlier.digest != later.digest else ()
-
-
-def name_repeated_outputs(
-    outputs: Sequence[ValueSpec], names: Collection[str]
-) -> tuple[tuple[ValueSpec, ...], tuple[tuple[str, str], ...]]:
-    """Returns the outputs with a name of its own for each place, and the pairs (value, new name) that a copy has to be made for.
-
-    `names` are those of all values. The first place of a value keeps its name; the output at position 2 that repeats `y` is `y_2`.
-    """
-    used = {*names, *(spec.name for spec in outputs)}
-    copies: list[tuple[str, str]] = []
-
-    def rename() -> Iterator[ValueSpec]:
-        seen: set[str] = set()
-        for position, spec in enumerate(outputs):
-            if spec.name not in seen:
-                seen.add(spec.name)
-                yield spec
-                continue
-            name = make_unique(f"{spec.name}_{position}", used)
-            used.add(name)
-            copies.append((spec.name, name))
-            yield ValueSpec(name, spec.type)
-
-    return tuple(rename()), tuple(copies)
-
-
 @dataclass(slots=True, eq=False)
 class Draft:
-    """The parts of one graph. `contradictions` are those of the whole model; `root_opset` is its version of ONNX's own domain."""
+    """The parts of a graph. `contradictions` are shared by the whole model; `root_opset` is its version of ONNX's own domain."""
 
-    contradictions: list[Contradictory]
+    contradictions: list[str]
     root_opset: int
     nodes: list[Node] = field(default_factory=list)
     initializers: dict[str, Initializer] = field(default_factory=dict)
@@ -172,12 +111,22 @@ class Draft:
     node_names: set[str] = field(default_factory=set)
 
     def add_initializer(self, name: str, initializer: Initializer) -> None:
-        """Adds a constant, in place of an earlier one of its name. Raises: InvalidNetworkError for one of no name or another type."""
+        """Adds a constant, in place of an earlier one of its name. Raises: InvalidNetworkError if it has no name, or another
+        type."""
         check_text(name)
         if not name:
             raise InvalidNetworkError("a constant has no name; name every initializer.")
-        if name in self.initializers:
-            self.contradictions += compare_constants(name, self.initializers[name], initializer)
+        earlier = self.initializers.get(name)
+        if earlier is not None and earlier.type != initializer.type:
+            # ONNX Runtime 1.32 refuses it, too.
+            raise InvalidNetworkError(
+                f"the constant '{name}' is there twice, as {earlier.type} and as {initializer.type}; expected one type. Remove one of "
+                "them."
+            )
+        if earlier is not None and earlier.digest != initializer.digest:
+            self.contradictions.append(
+                f"the constant '{name}' is there twice with different values; the later one is used. Remove one of them."
+            )
         self.initializers[name] = initializer
 
     def add_types(self, protos: Iterable[onnx.ValueInfoProto], scope: NodeScope) -> None:
@@ -204,18 +153,27 @@ class Draft:
     def copy_repeated_outputs(
         self, outputs: tuple[ValueSpec, ...], scope: NodeScope, names: Iterable[str]
     ) -> tuple[ValueSpec, ...]:
-        """Returns the outputs of the graph with a value of its own for each place; `names` are those of all values of the file."""
-        renamed, copies = name_repeated_outputs(outputs, {*names, *(value for node in self.nodes for value in node.outputs)})
-        for source, target in copies:
-            self.add_copy(source, target, scope)
-        self.types.update({spec.name: spec.type for spec in renamed if spec.name not in self.types})
-        return renamed
+        """Returns the outputs of the graph with a value of its own for each place; `names` are those of all values of the file.
+
+        The first place of a value keeps its name; the output at position 2 that repeats `y` is `y_2`.
+        """
+        used = {*names, *(spec.name for spec in outputs), *(value for node in self.nodes for value in node.outputs)}
+        renamed: dict[str, ValueSpec] = {}
+        for position, spec in enumerate(outputs):
+            name = spec.name
+            if name in renamed:
+                name = make_unique(f"{name}_{position}", used)
+                used.add(name)
+                self.add_copy(spec.name, name, scope)
+                self.types.setdefault(name, spec.type)
+            renamed[name] = ValueSpec(name, spec.type)
+        return tuple(renamed.values())
 
     def finish(self, name: str, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...]) -> Graph:
         """Returns the graph. Raises: InvalidNetworkError for a graph with a circle, or a value that is produced twice."""
         for constant, initializer in self.initializers.items():
             self._add_constant_type(constant, initializer, graph=name)
-        # An output that is a constant has its type, whatever the file leaves open.
+        # An output that is a constant has the type of the constant, even if the file leaves sizes open.
         outputs = tuple(ValueSpec(spec.name, self.types[spec.name]) if spec.name in self.initializers else spec for spec in outputs)
         present = {spec.name for spec in (*inputs, *outputs)}.union(self.initializers, *(node.outputs for node in self.nodes))
         check_text(name)
@@ -238,25 +196,38 @@ class Draft:
                 raise InvalidNetworkError(
                     f"constant '{name}' is declared as {declared}, but holds {initializer.type}; correct the declaration or remove it."
                 )
-            self.contradictions.append(Contradiction(name, graph, declared, initializer.type, "the constant itself"))
+            self.contradictions.append(word_contradiction(name, graph, declared, initializer.type, "the constant itself"))
         self.types[name] = initializer.type
 
 
+_CONSTANTS: dict[str, tuple[int, Any]] = {
+    "value": (TENSOR, None),
+    "sparse_value": (SPARSE_TENSOR, None),
+    "value_float": (FLOAT, np.float32),
+    "value_floats": (FLOATS, np.float32),
+    "value_int": (INT, np.int64),
+    "value_ints": (INTS, np.int64),
+    "value_string": (STRING, object),
+    "value_strings": (STRINGS, object),
+}
+"""The attributes of Constant: their kinds, and the element types of lists and numbers. Source: ONNX Constant-13."""
+
+
 class GraphReader:
-    """Reads the graphs of one model. `contradictions` are declarations that are proved wrong, and pins that have no effect."""
+    """Reads the graphs of a model. `contradictions` are declarations that are proved wrong, and pins that have no effect."""
 
     def __init__(self, model: onnx.ModelProto, weights: WeightSource, raw_data: Mapping[int, RawData], budget: ReadBudget) -> None:
-        """`raw_data` is that of initializers of the root graph, by position, where it was taken out of the proto."""
+        """`raw_data` maps positions of initializers of the root graph to the bytes that were split off the proto."""
         self._model = model
         self._budget = budget
         self._weights = weights
         self._raw_data = raw_data
-        self._functions = FunctionLibrary(model, budget)
-        self.contradictions: list[Contradictory] = []
+        self._functions = {key_of_function(function): function for function in model.functions}
+        self._sizes: dict[FunctionKey, tuple[int, int]] = {}
+        self.contradictions: list[str] = []
         self._ignored_pins: dict[str, str] = {}
         self._root_opset = next((entry.version for entry in model.opset_import if not normal_domain(entry.domain)), 1)
-        self._since: dict[tuple[str, str, int], int] = {}
-        self._value_names: set[str] = set(names_of_values(model.graph)) if self._functions else set()
+        self._value_names: set[str] = set(names_of_values(model.graph)) if model.functions else set()
 
     def read_root(self, opsets: Mapping[str, int]) -> tuple[Graph, Mapping[str, str]]:
         """Returns the root graph, its declared types and the pins of its nodes."""
@@ -264,7 +235,12 @@ class GraphReader:
         graph = self._read_graph(self._model.graph, NodeScope(opsets), draft, self._raw_data)
         check_everything_is_produced(graph)
         if self._ignored_pins:
-            self.contradictions.append(IgnoredPins(tuple(self._ignored_pins.items())))
+            pins = [f"{place} -> {device}" for place, device in self._ignored_pins.items()]
+            rest = f" and {len(pins) - 3} more" if len(pins) > 3 else ""
+            self.contradictions.append(
+                f"the affinity of {', '.join(pins[:3])}{rest} has no effect: constants, inputs and outputs follow the nodes that read or "
+                "make them. Pin these nodes, or remove the affinity."
+            )
         return graph, {node.name: draft.pins[node.name] for node in graph.nodes if node.name in draft.pins}
 
     def _read_graph(
@@ -303,34 +279,32 @@ class GraphReader:
         return tuple(specs)
 
     def _add_nodes(self, draft: Draft, protos: Sequence[onnx.NodeProto], scope: NodeScope) -> None:
-        # A field of a message takes longer to be read than all else that most nodes ask for.
-        texts = [read_text(proto) for proto in protos]
-        for name, op_type, domain, inputs, outputs in texts:
-            check_text(op_type, domain, name, *inputs, *outputs)
-        names = name_nodes([text[:2] for text in texts], scope.path, draft.node_names)
-        for index, (proto, text, name) in enumerate(zip(protos, texts, names, strict=True)):
+        for proto in protos:
+            check_text(proto.op_type, proto.domain, proto.name, *proto.input, *proto.output)
+        names = name_nodes([(proto.name, proto.op_type) for proto in protos], scope.path, draft.node_names)
+        for index, (proto, name) in enumerate(zip(protos, names, strict=True)):
             if index % 8 == 0:
                 self._budget.check_time(name, steps=8)
-            op_type, domain = text[1], normal_domain(text[2])
-            function = self._functions.find(domain, op_type, proto)
+            op_type, domain = proto.op_type, normal_domain(proto.domain)
+            # A field of a message takes longer to be read than all else.
+            function = self._functions.get((domain, op_type, proto.overload)) if self._functions else None
             if function is not None:
                 self._inline(draft, proto, name, function, scope)
             elif op_type == "Constant" and not domain:
                 self._add_constant(draft, proto, name, scope)
             else:
-                self._add_node(draft, proto, name, text, scope)
+                self._add_node(draft, proto, name, scope)
 
-    def _add_node(self, draft: Draft, proto: onnx.NodeProto, name: str, text: NodeText, scope: NodeScope) -> None:
-        own_name, op_type, domain, inputs, outputs = text
-        domain = normal_domain(domain)
+    def _add_node(self, draft: Draft, proto: onnx.NodeProto, name: str, scope: NodeScope) -> None:
+        own_name, op_type, domain = proto.name, proto.op_type, normal_domain(proto.domain)
         owner = f"node '{name}' ({op_type})"
         entries = proto.metadata_props
         metadata = {entry.key: entry.value for entry in entries} if entries else EMPTY
-        opset = (read_opset_note(metadata, owner) if metadata else 0) or scope.opset(domain, owner)
+        opset = (_read_opset_note(metadata, owner) if metadata else 0) or scope.opset(domain, owner)
         pin = _read_pin(metadata, owner, scope) if metadata else scope.pin
         fields = proto.attribute
         attributes = self._read_attributes(proto, owner, scope.pinned(pin)) if fields else EMPTY
-        since = self._since_version(op_type, domain, opset)
+        since = since_version(op_type, domain, opset)
         if since == 1 and not domain and "consumed_inputs" in attributes and op_type != "BatchNormalization":
             # A hint of opset 1 about inputs that may be overwritten: no result depends on it. BatchNormalization-1 requires it.
             attributes = {key: value for key, value in attributes.items() if key != "consumed_inputs"}
@@ -341,25 +315,18 @@ class GraphReader:
         node = Node(
             name,
             op_type,
-            scope.values_named(inputs),
-            scope.values_named(outputs),
+            scope.values_named(proto.input),
+            scope.values_named(proto.output),
             domain,
             opset,
             since,
             MappingProxyType(dict(attributes)) if attributes else EMPTY,
             tuple(captures),
-            read_origins_note(metadata, owner) if metadata else (),
+            _read_origins_note(metadata, owner) if metadata else (),
             metadata.get(ORIGINAL_NAME_KEY, None if own_name == name else own_name),
         )
         check_arity(node)
         draft.add_node(_without_absent_ends(node), pin)
-
-    def _since_version(self, op_type: str, domain: str, opset: int) -> int:
-        key = (op_type, domain, opset)
-        version = self._since.get(key)
-        if version is None:
-            version = self._since[key] = since_version(op_type, domain, opset)
-        return version
 
     def _read_attributes(self, proto: onnx.NodeProto, owner: str, scope: NodeScope) -> dict[str, Any]:
         attributes: dict[str, Any] = {}
@@ -374,7 +341,7 @@ class GraphReader:
                         f"attribute '{name}' of {owner} refers to the function attribute '{attribute.ref_attr_name}', but the node "
                         "is in no function. Give it a value."
                     )
-                # A reference to what the call leaves out leaves out the attribute, too. Source: ONNX IR, Functions.
+                # If the call leaves out the attribute, each reference to it is left out, too. Source: ONNX IR, Functions.
                 if attribute.ref_attr_name in scope.attributes:
                     attributes[name] = scope.attributes[attribute.ref_attr_name]
             elif attribute.type == GRAPH:
@@ -404,22 +371,32 @@ class GraphReader:
         self._note_pin(proto, f"Constant node '{name}'")
         value = scope.value(proto.output[0])
         attribute = proto.attribute[0]
-        expected = {"value": TENSOR, "sparse_value": SPARSE_TENSOR}.get(attribute.name, attribute.type)
-        if attribute.type not in (expected, 0):  # files of 2017 state no kind
+        kind, dtype = _CONSTANTS.get(attribute.name, (0, None))
+        if not kind:
+            raise InvalidNetworkError(
+                f"{owner} has the attribute '{attribute.name}'; expected value, sparse_value or one of value_int(s), ... Rename it."
+            )
+        if attribute.type in (kind, 0) and kind == SPARSE_TENSOR:  # files of 2017 state no kind
+            draft.add_initializer(value, read_sparse_tensor(attribute.sparse_tensor, self._weights, owner, budget=self._budget))
+            return
+        if attribute.type in (kind, 0) and kind == TENSOR and not attribute.ref_attr_name:
+            draft.add_initializer(value, read_tensor(attribute.t, self._weights, owner))
+            return
+        decoded = self._read_attributes(proto, owner, scope) if attribute.type == kind or attribute.ref_attr_name else {"": None}
+        if not decoded:
+            raise InvalidNetworkError(
+                f"{owner} has no value: the call does not give '{attribute.ref_attr_name}'. Give it in the call."
+            )
+        (elements,) = decoded.values()
+        if kind_of_value(elements) not in (kind, 0):
             raise InvalidNetworkError(
                 f"{owner} has the attribute '{attribute.name}' of another kind than its name says; correct its type."
             )
-        if attribute.name == "sparse_value" and not attribute.ref_attr_name:
-            draft.add_initializer(value, read_sparse_tensor(attribute.sparse_tensor, self._weights, owner, budget=self._budget))
-        elif attribute.name == "value" and not attribute.ref_attr_name:
-            draft.add_initializer(value, read_tensor(attribute.t, self._weights, owner))
-        else:
-            decoded = self._read_attributes(proto, owner, scope)
-            if not decoded:
-                raise InvalidNetworkError(
-                    f"{owner} has no value: the call does not give '{attribute.ref_attr_name}'. Give it in the call."
-                )
-            draft.add_initializer(value, initializer_of_attribute(attribute.name, decoded[attribute.name], owner))
+        array: np.ndarray[Any, Any] = np.asarray(elements)
+        if dtype is not None:
+            array = np.empty(len(elements) if isinstance(elements, tuple) else (), dtype)
+            array[...] = elements
+        draft.add_initializer(value, Initializer.of_array(array))
 
     def _note_pin(self, proto: onnx.NodeProto | onnx.TensorProto | onnx.ValueInfoProto, place: str) -> None:
         """Records a pin at a place that has no device of its own."""
@@ -430,10 +407,14 @@ class GraphReader:
     def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, function: onnx.FunctionProto, scope: NodeScope) -> None:
         key = key_of_function(function)
         owner = f"node '{name}' (call of '{function.name}')"
-        check_recursion(key, scope, owner)
+        if key in scope.calls:
+            walk = " -> ".join(f"{domain}:{op_type}" for domain, op_type, _ in (*scope.calls, key))
+            raise InvalidNetworkError(
+                f"{owner} is a call of a function by itself: {walk}. ONNX functions do not recurse. Use Loop, or write the calls out."
+            )
         metadata = {entry.key: entry.value for entry in proto.metadata_props}
         is_wrapper = key[0] == OPSET_DOMAIN
-        self._functions.take_room(function, "" if is_wrapper else name, owner, scope)
+        self._take_room(key, function, "" if is_wrapper else name, owner, scope)
         values, copies = bind_call(proto, function, scope, owner)
         inner = NodeScope(
             read_opsets(function.opset_import, f"function '{function.name}'"),
@@ -446,12 +427,25 @@ class GraphReader:
             scope.depth + 1,
         )
         if is_wrapper and len(function.node) == 1:
-            self._add_node(draft, function.node[0], name, read_text(function.node[0]), inner)
+            self._add_node(draft, function.node[0], name, inner)
             return
         draft.add_types(function.value_info, inner)
         self._add_nodes(draft, function.node, inner)
         for formal, actual in copies:
             draft.add_copy(values[formal], actual, inner)
+
+    def _take_room(self, key: FunctionKey, function: onnx.FunctionProto, path: str, owner: str, scope: NodeScope) -> None:
+        """Takes the expanded call off the budget: nodes, and the bytes of names and attributes."""
+        is_repeated = key in self._sizes
+        if not is_repeated:
+            self._sizes[key] = function.ByteSize(), len(function.node) + sum(map(count_inner_nodes, function.node))
+        nbytes, nodes = self._sizes[key]
+        self._budget.check_depth(scope.depth + 1, owner)
+        if key[0] == OPSET_DOMAIN:
+            return
+        self._budget.take_nodes(nodes, owner)
+        # A node has a name of its own and, most often, a single value. The attributes of the first call are those in the file.
+        self._budget.take_memory((nbytes if is_repeated else 0) + 2 * nodes * len(path), owner)
 
     def _bind_attributes(self, proto: onnx.NodeProto, function: onnx.FunctionProto, owner: str, scope: NodeScope) -> dict[str, Any]:
         bound = {default.name: read_attribute(default, self._weights, owner) for default in function.attribute_proto}
@@ -463,6 +457,28 @@ class GraphReader:
                 "Remove them, or declare them in the function."
             )
         return {**bound, **attributes}
+
+
+def _read_origins_note(metadata: Mapping[str, str], owner: str) -> tuple[str, ...]:
+    """Returns the origins that a packed network notes for a node; empty without a note."""
+    text = metadata.get(ORIGINS_KEY)
+    if text is None:
+        return ()
+    try:
+        origins = json.loads(text)
+    except ValueError:
+        origins = None
+    if not isinstance(origins, list) or not all(isinstance(origin, str) for origin in origins):
+        raise InvalidNetworkError(f"{owner} has '{ORIGINS_KEY}' = '{text[:40]}'; expected a list of names. Remove this metadata.")
+    return tuple(origins)
+
+
+def _read_opset_note(metadata: Mapping[str, str], owner: str) -> int:
+    """Returns the opset that a packed network notes for a node, 0 if it notes none."""
+    text = metadata.get(OPSET_KEY, "0")
+    if not text.isdecimal() or len(text) > 9:
+        raise InvalidNetworkError(f"{owner} has '{OPSET_KEY}' = '{text[:40]}'; expected an opset version. Remove this metadata.")
+    return int(text)
 
 
 def _read_pin(metadata: Mapping[str, str], owner: str, scope: NodeScope) -> str | None:
@@ -491,7 +507,7 @@ def _without_absent_ends(node: Node) -> Node:
 def check_arity(node: Node) -> None:
     """Refuses a node that its operator's schema does not allow.
 
-    Raises: InvalidNetworkError that says what is there and what is expected.
+    Raises: InvalidNetworkError with the actual and the expected numbers.
     """
     if not node.since_version:
         return
@@ -500,12 +516,12 @@ def check_arity(node: Node) -> None:
     _check_count(node, "outputs", node.outputs, demands.outputs)
     if "" in node.inputs:
         for position, value in enumerate(node.inputs):
-            # What comes after the formal inputs belongs to the last one, which is variadic.
+            # Inputs after the formal inputs belong to the last of these, which is variadic.
             if not value and demands.needed[min(position, len(demands.needed) - 1)]:
                 raise InvalidNetworkError(f"node {node.label} lacks its input {position}, which its operator needs. Connect it.")
     for name, value in node.attributes.items():
         kind, expected = kind_of_value(value), demands.kinds.get(name)
-        # An empty list does not say of what.
+        # An empty list has no kind.
         if expected is not None and kind != expected and (kind or expected not in LISTS):
             raise InvalidNetworkError(
                 f"attribute '{name}' of node {node.label} is {KIND_NAMES.get(kind, 'an empty list')}; its operator takes "
@@ -516,20 +532,14 @@ def check_arity(node: Node) -> None:
             raise InvalidNetworkError(f"node {node.label} lacks the attribute '{name}', which its operator needs. Give it a value.")
 
 
-def _check_count(node: Node, what: str, values: Sequence[str], limits: tuple[int, int]) -> None:
-    least, most = limits
-    if not least <= len(values) <= most:
-        raise InvalidNetworkError(
-            f"node {node.label} has {len(values)} {what}; its operator has {_word_range(least, most)}. "
-            "Correct the node, or export the model again."
-        )
-
-
-def _word_range(least: int, most: int) -> str:
-    if least == most:
-        return str(least)
-    return f"{least} or more" if most >= _UNBOUNDED else f"{least} to {most}"
-
-
 _UNBOUNDED = 2**31 - 1
 """The number that onnx states as the most inputs of a variadic operator."""
+
+
+def _check_count(node: Node, kind: str, values: Sequence[str], limits: tuple[int, int]) -> None:
+    least, most = limits
+    if not least <= len(values) <= most:
+        expected = str(least) if least == most else f"{least} or more" if most >= _UNBOUNDED else f"{least} to {most}"
+        raise InvalidNetworkError(
+            f"node {node.label} has {len(values)} {kind}; its operator has {expected}. Correct the node, or export the model again."
+        )

@@ -1,6 +1,6 @@
 """Attributes of nodes as Python values: AttributeProto to int, float, text, arrays, types and tuples, and back.
 
-Graphs are left to the caller, who knows the scope. Imports no onnx at run time.
+Graphs are left to the caller. Imports no onnx at run time.
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ def read_attribute(proto: onnx.AttributeProto, weights: WeightSource, owner: str
         return _read_type_attribute(proto.tp, where)
     if proto.type == TYPE_PROTOS:
         return tuple(_read_type_attribute(each, where) for each in proto.type_protos)
-    kinds = {SPARSE_TENSOR: "a sparse tensor", SPARSE_TENSORS: "a list of sparse tensors", GRAPHS: "a list of graphs"}
     raise InvalidNetworkError(
-        f"{where} is {kinds.get(proto.type, f'of kind {proto.type}')}; supported are numbers, strings, dense tensors, types, one "
+        f"{where} is {KIND_NAMES.get(proto.type, f'of kind {proto.type}')}; supported are numbers, strings, dense tensors, types, one "
         "graph, and lists of the first four. Store it as one of these."
     )
 
@@ -86,7 +85,7 @@ def kind_of_value(value: Any) -> int:
     if kind is not None:
         return kind
     if isinstance(value, tuple):
-        # A list's number is that of its elements' kind and 5 more; that of types is one more.
+        # A list's number is that of its elements' kind and 5 more; the number of TYPE_PROTOS is TYPE_PROTO and 1.
         element = kind_of_value(value[0]) if value else 0
         return 0 if not element else TYPE_PROTOS if element == TYPE_PROTO else element + 5
     return TENSOR if hasattr(value, "dtype") else GRAPH
@@ -101,49 +100,26 @@ def _read_type_attribute(proto: onnx.TypeProto, where: str) -> Any:
     return value_type
 
 
-def write_attribute(value: Any, proto: onnx.AttributeProto) -> bool:
-    """Fills `proto` with a value that is no graph; says whether its kind could be told, which an empty list does not."""
-    if isinstance(value, tuple):
-        return bool(value) and _write_list(value, proto)
-    if isinstance(value, (int, np.integer)):
-        proto.type, proto.i = INT, int(value)
-    elif isinstance(value, (float, np.floating)):
-        proto.type, proto.f = FLOAT, float(value)
-    elif isinstance(value, (str, bytes)):
-        proto.type, proto.s = STRING, _encode_text(value)
-    elif isinstance(value, np.ndarray):
-        proto.type = TENSOR
-        write_tensor(value, proto.t)
-    elif isinstance(value, _TYPES):
-        proto.type = TYPE_PROTO
-        write_type(value, proto.tp)
-    else:
-        return False
-    return True
+def write_attribute(name: str, value: Any) -> onnx.AttributeProto | None:
+    """Returns the attribute of a value that is no graph; None for a value of a kind that ONNX does not have."""
+    from onnx import helper  # heavy
+
+    elements = [_write_element(element) for element in (value if isinstance(value, tuple) else (value,))]
+    try:
+        return helper.make_attribute(name, elements if isinstance(value, tuple) else elements[0])
+    except (TypeError, ValueError):
+        return None
 
 
-def _write_list(values: tuple[Any, ...], proto: onnx.AttributeProto) -> bool:
-    if all(isinstance(value, (int, np.integer)) for value in values):
-        proto.type = INTS
-        proto.ints.extend(int(value) for value in values)
-    elif all(isinstance(value, (int, float, np.integer, np.floating)) for value in values):
-        proto.type = FLOATS
-        proto.floats.extend(float(value) for value in values)
-    elif all(isinstance(value, (str, bytes)) for value in values):
-        proto.type = STRINGS
-        proto.strings.extend(_encode_text(value) for value in values)
-    elif all(isinstance(value, np.ndarray) for value in values):
-        proto.type = TENSORS
-        for value in values:
-            write_tensor(value, proto.tensors.add())
-    elif all(isinstance(value, _TYPES) for value in values):
-        proto.type = TYPE_PROTOS
-        for value in values:
-            write_type(value, proto.type_protos.add())
-    else:
-        return False
-    return True
+def _write_element(value: Any) -> Any:
+    import onnx  # heavy
 
-
-def _encode_text(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode("utf-8")
+    if isinstance(value, np.ndarray):
+        tensor = onnx.TensorProto()
+        write_tensor(value, tensor)
+        return tensor
+    if isinstance(value, _TYPES):
+        proto = onnx.TypeProto()
+        write_type(value, proto)
+        return proto
+    return value

@@ -2,7 +2,8 @@
 
 Between its ReorderInput and ReorderOutput, channels lie in blocks of 8 or 16, padded with zeros to whole blocks. Every operator there
 computes the same on plain channels with the same padding: filters are put back in order, a ReorderInput pads, and a ReorderOutput
-cuts off. The file does not say how large a block is: where no filter tells, it is that of this processor, as ONNX Runtime takes it.
+cuts off. The file does not state the size of a block: it follows from the filters, or is the size that ONNX Runtime takes on this
+processor.
 
 A node that cannot be restored stays as it is, and devices refuse it by its name.
 """
@@ -53,7 +54,7 @@ def _restore(graph: Graph, opset: int, block: int) -> Graph:
 
 
 class _Restoration:
-    """The nodes and constants of one graph as they are rewritten, in order."""
+    """The rewritten nodes and constants of a graph, in order."""
 
     def __init__(self, graph: Graph, opset: int, block: int) -> None:
         self.nodes: list[Node] = []
@@ -62,7 +63,7 @@ class _Restoration:
         self._names = {*graph.types, *graph.initializers, *(name for node in graph.nodes for name in (node.name, *node.writes))}
 
     def add(self, node: Node) -> None:
-        """Adds what a node becomes."""
+        """Adds a node, or the operators of ONNX in its place."""
         node = node.with_bodies({key: _restore(body, self._opset, self._block) for key, body in node.bodies.items()})
         rule = self._rules().get(node.op_type) if node.domain == BLOCKED_DOMAIN else None
         if rule is None or not rule(node):
@@ -120,7 +121,7 @@ class _Restoration:
         return True
 
     def _count_missing(self, node: Node, inputs: tuple[str, ...]) -> str:
-        """Adds what computes the pads of a value whose channels are not known here; returns their name."""
+        """Adds the nodes that compute the pads of a value with an open number of channels; returns the name of the pads."""
         block, axis = self._add_constant("block", np.array([self._block])), self._add_constant("axis", np.array([1]))
         before, after = self._add_constant("before", np.zeros(5, np.int64)), self._add_constant("after", np.zeros(2, np.int64))
         channels = self._insert(node, "Gather", (self._insert(node, "Shape", inputs, {}), axis), {"axis": 0})
@@ -198,7 +199,7 @@ class _Restoration:
 
 
 def _order_filter(weights: Initializer, node: Node, block: int) -> Callable[[np.ndarray[Any, Any], int], np.ndarray[Any, Any]]:
-    """Returns how a filter is put back in order: blocks of outputs alone where inputs are not blocked, else of both."""
+    """Returns the function that puts a filter back in order: with blocks of outputs alone, or of inputs and outputs."""
     group = int(node.attributes.get("group", 1))
     are_inputs_blocked = weights.shape[1] != 1 if group > 1 else weights.shape[1] >= block
     return _unblock_both if are_inputs_blocked else _unblock_outputs
@@ -219,7 +220,7 @@ def _unblock_both(array: np.ndarray[Any, Any], block: int) -> np.ndarray[Any, An
 
 
 def _find_block(graph: Graph) -> int:
-    """Returns the number of channels in a block: 8 where a filter has an odd number of eights, else this processor's."""
+    """Returns the number of channels in a block: 8 if a filter has an odd number of eights, else the size of this processor."""
     outputs = [shape[0] for shape in _iterate_filters(graph)]
     return 8 if any(count % 16 for count in outputs) else _block_of_processor()
 

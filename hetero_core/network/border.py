@@ -20,7 +20,8 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import Dimension, ValueSpec
 
 FIRST_WITH_OPTIONAL_INPUTS = 4
-"""The first IR version in which a constant that is listed as an input is meant to be replaced; before, every one had to be."""
+"""The first IR version in which a constant that is listed as an input is meant to be replaced; before, each constant had to be
+listed."""
 BORDER_KEY = "hetero.border"
 """The key of the border in `metadata_props` of an ONNX file."""
 
@@ -48,7 +49,7 @@ LAYOUT_OF_RANK: Mapping[int, str] = {1: "C", 2: "NC", 3: "CHW", 4: "NCHW", 5: "N
 
 
 def precision_of_dtype(dtype: str | None) -> str | None:
-    """Returns the Inference Engine's name of an element type ("FP32", "U8"); the ONNX name in capitals where it has none."""
+    """Returns the Inference Engine's name of an element type ("FP32", "U8"); the ONNX name in capitals for other types."""
     return None if dtype is None else _PRECISION_OF_DTYPE.get(dtype, dtype.upper())
 
 
@@ -71,11 +72,13 @@ def dtype_of_precision(precision: str, where: str) -> str:
 class InputInfo:
     """The description of an input as the user has it, so that the network can convert it; fields that are None change nothing.
 
-    `precision` ("U8", "FP32", or an ONNX name), `layout` ("NHWC": the order of the axes, one letter each) and `shape` (in that layout)
+    `precision` ("U8", "FP32", or an ONNX name), `layout` ("NHWC": the order of the axes, a letter each) and `shape` (in that
+    layout)
     describe the user's arrays. `color` converts colors ("BGR->RGB"). `crop` maps axes ("H", "W") to begin and end of the part that is
     used. `resize` ("nearest", "bilinear", "cubic", "area") scales this part to the height and width of the model. `pad` maps axes to the
     numbers of pixels of value `pad_value` before and after, which are part of the model's size. `mean` and `scale` compute
-    (x - mean) / scale with one number, or one for each channel; `mean` may be an image in the model's layout. `model_layout` is the
+    (x - mean) / scale with a single number, or a number for each channel; `mean` may be an image in the model's layout.
+    `model_layout` is the
     model's own order of axes.
     """
 
@@ -106,7 +109,7 @@ class OutputInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """A tie: the value of `output` is what `input` reads in the next run of the same request; the first run reads `initial`."""
+    """A tie: `input` reads the value of `output` in the next run of the same request; the first run reads `initial`."""
 
     output: str
     input: str
@@ -172,7 +175,7 @@ def border_to_json(border: Border) -> str:
 
 
 def border_of_json(text: str, defaults: Mapping[str, Initializer]) -> Border:
-    """Returns the border that `border_to_json` wrote; `defaults` holds the values of the inputs that it names.
+    """Returns the border that `border_to_json` wrote; `defaults` holds the values of the inputs that it may name.
 
     Raises: InvalidNetworkError for anything else.
     """
@@ -181,7 +184,7 @@ def border_of_json(text: str, defaults: Mapping[str, Initializer]) -> Border:
     try:
         fields = json.loads(text)
         if not isinstance(fields, dict) or set(fields) - {"states", "defaults", "replaceable", "bounds", "layouts"}:
-            raise ValueError("it is no object of the known fields")  # one kind for all that a stranger may get wrong
+            raise ValueError("it is no object of the known fields")  # the same kind of error for every mistake in a foreign file
         return Border(
             tuple(State(_text(output), _text(name), _constant_of_json(row)) for output, name, row in fields.get("states", [])),
             MappingProxyType({_text(name): defaults[name] for name in fields.get("defaults", [])}),
@@ -193,17 +196,6 @@ def border_of_json(text: str, defaults: Mapping[str, Initializer]) -> Border:
         raise InvalidNetworkError(
             f"the '{BORDER_KEY}' of a model cannot be read: {type(error).__name__}: {error}. Remove it, or export the model again."
         ) from error
-
-
-def list_defaults(text: str) -> tuple[str, ...]:
-    """Returns the names of the inputs that have defaults; none where the text is not what `border_to_json` wrote."""
-    if text == NO_BORDER:
-        return ()
-    try:
-        names = json.loads(text)["defaults"]
-    except (ValueError, TypeError, KeyError):
-        return ()
-    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
 def pack_border(border: Border) -> bytes:
@@ -246,7 +238,7 @@ def _constant_of_json(row: Any) -> Initializer:
     sizes = tuple(_size(size) for size in shape)
     raw = base64.b64decode(_text(encoded), validate=True)
     if not raw:
-        # Made when it is used: what a stranger's few bytes ask for need not fit into memory.
+        # Made on first use: a few bytes of a foreign file may ask for more than fits into memory.
         return Initializer(dtype, sizes, lambda: np.zeros(sizes, numpy_dtype(dtype)))
     array = array_of_bytes(raw, dtype, sizes)
     return Initializer(dtype, sizes, lambda: array)

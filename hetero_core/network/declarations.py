@@ -1,4 +1,5 @@
-"""Shapes that a model declares and inference does not confirm: hints, which are compared with what is computed and which no device gets.
+"""Shapes that a model declares and inference does not confirm: hints, which are compared with the computed shapes and which no
+device gets.
 
 Imports nothing heavy.
 """
@@ -9,56 +10,18 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeAlias
 
 from hetero_core.dtypes import DTYPES
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.types import TensorType, ValueType
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatedConstant:
-    """A constant that a file holds twice under one name, with different values."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"the constant '{self.name}' is there twice with different values; the later one is used. Remove one of them."
-
-
-@dataclass(frozen=True, slots=True)
-class IgnoredPins:
-    """Pins of a file at places that have no device of their own, each with its place: "Constant node 'c'"."""
-
-    pins: tuple[tuple[str, str], ...]
-
-    def __str__(self) -> str:
-        listed = ", ".join(f"{place} -> {device}" for place, device in self.pins[:3])
-        rest = f" and {len(self.pins) - 3} more" if len(self.pins) > 3 else ""
-        return (
-            f"the affinity of {listed}{rest} has no effect: constants, inputs and outputs follow the nodes that read or make them. Pin "
-            "these nodes, or remove the affinity."
-        )
-
-
-Contradictory: TypeAlias = "Contradiction | RepeatedConstant | IgnoredPins"
-
-
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """A declaration that inference has proved wrong: the value, its graph, both types, and what gives the computed one."""
-
-    value: str
-    graph: str
-    declared: ValueType
-    computed: ValueType
-    source: str
-
-    def __str__(self) -> str:
-        return (
-            f"value '{self.value}' of '{self.graph}' is declared as {self.declared}, but {self.source} gives {self.computed}; "
-            "the computed shape is used. Correct the declaration or remove it."
-        )
+def word_contradiction(value: str, graph: str, declared: ValueType, computed: ValueType, source: str) -> str:
+    """Returns the text of a declaration that inference has proved wrong; `source` gives the computed type."""
+    return (
+        f"value '{value}' of '{graph}' is declared as {declared}, but {source} gives {computed}; "
+        "the computed shape is used. Correct the declaration or remove it."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +51,13 @@ class Declarations:
     `reported` are the values that a warning has named; a network and its parts share it, so that each value is named once.
     """
 
-    contradictions: tuple[Contradictory, ...] = ()
+    contradictions: tuple[str, ...] = ()
     hints: Mapping[str, Hint] = field(default_factory=lambda: MappingProxyType({}))
     reported: set[str] = field(default_factory=set)
     are_stated: bool = False
 
     def of_part(self, values: Collection[str]) -> Declarations:
-        """Returns the hints about these values; what is reported of the part is reported of the whole."""
+        """Returns the hints about these values; the network and the part share the reported values."""
         hints = {value: hint for value, hint in self.hints.items() if value in values}
         return Declarations((), MappingProxyType(hints), self.reported, self.are_stated) if hints else NO_DECLARATIONS
 

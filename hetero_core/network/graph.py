@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -36,14 +36,14 @@ def _empty() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """A node of the graph: one operation with its inputs, outputs and attributes.
+    """A node of the graph: an operation with its inputs, outputs and attributes.
 
     `opset` is the version of its domain that its graph or function imports, `since_version` the operator's own version in it (0
-    where onnx has no schema for it). `attributes` holds int, float, str (bytes where it is not UTF-8), arrays, ValueTypes, Graphs
+    if onnx has no schema for it). `attributes` holds int, float, str (bytes if it is not UTF-8), arrays, ValueTypes, Graphs
     and tuples of these. `captures` are the outer values that its bodies read. `origins` are the names of the model's nodes that it
     replaces; unless a pass created it, this is its own name. Nodes are compared by identity.
 
-    Three fields are computed once from the others. `reads`: all values that the node needs, present inputs first, then captures, each
+    Three fields are computed from the rest. `reads`: all values that the node needs, present inputs first, then captures, each
     once, in order. `writes`: the outputs that have a name. `bodies`: the graph attributes (of If, Loop, Scan, ...) by attribute name.
     """
 
@@ -77,7 +77,7 @@ class Node:
         return f"Node({self.label})"
 
     def with_bodies(self, bodies: Mapping[str, Graph]) -> Node:
-        """Returns the node with these bodies, by attribute; the node itself where they are those that it has."""
+        """Returns the node with these bodies, by attribute; the node itself if it has the same bodies."""
         if all(self.attributes[key] is body for key, body in bodies.items()):
             return self
         return replace(self, attributes=MappingProxyType({**self.attributes, **bodies}))
@@ -98,7 +98,7 @@ class Node:
 class Graph:
     """A scope of nodes: the body of a control-flow node, or the root of a network.
 
-    `types` maps values of this scope (inputs, outputs, constants and inner ones) to what is known of their type.
+    `types` maps values of this scope (inputs, outputs, constants and inner values) to their types as far as they are known.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Graph:
         return {value: index for index, node in enumerate(self.nodes) for value in node.writes}
 
     def find_producer(self, value: str) -> Node | None:
-        """Returns the node that makes a value; None for inputs, constants and what is not in the graph."""
+        """Returns the node that makes a value; None for inputs, constants and values of other graphs."""
         index = self.index_of_producer.get(value)
         return None if index is None else self.nodes[index]
 
@@ -146,7 +146,7 @@ class Graph:
         return frozenset(spec.name for spec in self.outputs)
 
     def type_of(self, value: str) -> ValueType | None:
-        """Returns what is known of a value's type, None if nothing is."""
+        """Returns the type of a value as far as it is known; None if nothing is known."""
         return self.types.get(value)
 
 
@@ -192,9 +192,9 @@ class Network(Graph):
         """Returns this network with more nodes pinned to devices.
 
         A key is a node's name, a glob, "re:" and a regular expression, or "op:" and an operator type; in this order of precedence.
-        A pin given here replaces what an earlier call gave the same node.
+        A new pin of a node replaces its earlier pin.
 
-        Raises: AffinityError for a pattern that matches nothing and for two patterns of one rank that disagree on a node.
+        Raises: AffinityError for a pattern that matches nothing and for two patterns of the same rank that disagree on a node.
         """
         resolved = resolve_pins([(node.name, node.op_type) for node in self.nodes], pins)
         return replace(self, affinity=MappingProxyType({**self.affinity, **resolved}))
@@ -215,8 +215,11 @@ class Network(Graph):
         return fingerprint_network(self)
 
 
+GraphLike = TypeVar("GraphLike", bound=Graph)
+
+
 def iterate_graphs(graph: Graph) -> Iterator[Graph]:
-    """Yields the graph and every body nested in it, outer ones first."""
+    """Yields the graph and every body nested in it, from the outside in."""
     yield graph
     for node in graph.nodes:
         for body in node.bodies.values():
@@ -224,7 +227,7 @@ def iterate_graphs(graph: Graph) -> Iterator[Graph]:
 
 
 def iterate_nodes(graph: Graph) -> Iterator[Node]:
-    """Yields the nodes of the graph and of every body nested in it, outer ones first."""
+    """Yields the nodes of the graph and of every body nested in it, from the outside in."""
     for inner in iterate_graphs(graph):
         yield from inner.nodes
 
@@ -237,7 +240,7 @@ _FORMAT = b"hetero network 1\n"
 def fingerprint_network(network: Network) -> str:
     """Returns the SHA-256, in hex, over nodes in order, values, types, opsets, attributes and the contents of all constants.
 
-    Cost: reads every constant once; each one's digest is kept, so that parts of the network are cheap after the whole.
+    Cost: reads every constant once and keeps its digest, so that parts of the network are cheap after the whole.
     """
     from hashlib import sha256  # OpenSSL, which most loads do without
 
@@ -259,7 +262,7 @@ def _feed_border(digest: _Hash, border: Border) -> None:
 
 
 def _feed(digest: _Hash, kind: str, content: bytes) -> None:
-    """Feeds one item; its kind and length go first, so that no two sequences of items give the same bytes."""
+    """Feeds an item; its kind and length go first, so that no two sequences of items give the same bytes."""
     digest.update(f"{kind}{len(content)}:".encode())
     digest.update(content)
 
@@ -295,7 +298,7 @@ def _feed_node(digest: _Hash, node: Node) -> None:
 
 
 def _feed_value(digest: _Hash, value: Any) -> None:
-    if hasattr(value, "initializers"):  # a Graph, whose file stands below this one
+    if isinstance(value, Graph):
         _feed(digest, "graph", b"")
         _feed_graph(digest, value)
     elif isinstance(value, tuple):
@@ -305,16 +308,11 @@ def _feed_value(digest: _Hash, value: Any) -> None:
     elif isinstance(value, (str, bytes)):
         _feed(digest, "text", value if isinstance(value, bytes) else value.encode("utf-8"))
     elif isinstance(value, float):
-        # ONNX stores 32 bits; what they cannot hold becomes an infinity.
+        # ONNX stores 32 bits; a larger number becomes an infinity.
         _feed(digest, "float", struct.pack("<f", value if not abs(value) >= _FLOAT32_END else math.copysign(math.inf, value)))
     elif isinstance(value, int):
         _feed(digest, "int", str(int(value)).encode())
-    else:
-        _feed_other(digest, value)
-
-
-def _feed_other(digest: _Hash, value: Any) -> None:
-    if isinstance(value, np.ndarray):
+    elif isinstance(value, np.ndarray):
         _feed(digest, "array", digest_array(value))
     elif isinstance(value, np.generic):
         _feed_value(digest, value.item())

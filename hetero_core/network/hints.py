@@ -1,6 +1,8 @@
-"""Declared shapes beside inferred ones: forgotten before inference, compared after it, so that no wrong declaration reaches a device.
+"""Declared shapes beside inferred shapes: forgotten before inference, compared after it, so that no wrong declaration reaches a
+device.
 
-Element types and the inputs of the root graph are no hints. The bodies of a Loop or Scan keep what they declare of their inputs and
+Element types and the inputs of the root graph are no hints. The bodies of a Loop or Scan keep the declared shapes of their inputs
+and
 outputs, since without iterations a scan output has its declared size; inference starts without it. Imports nothing heavy.
 """
 
@@ -12,62 +14,47 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
-from hetero_core.network.declarations import NO_DECLARATIONS, Contradiction, Contradictory, Declarations, Hint
-from hetero_core.network.graph import Graph, Network, Node
-from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType, merge_types
+from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, Hint, word_contradiction
+from hetero_core.network.graph import Graph, GraphLike, Network, Node
+from hetero_core.network.types import Dimension, MapType, TensorType, ValueType, merge_types
+
+
+def rebuild_graph(graph: GraphLike, nodes: tuple[Node, ...], types: Mapping[str, ValueType]) -> GraphLike:
+    """Returns the graph with these nodes and types, and with the types of its border brought up to date."""
+    if types is graph.types:
+        return graph if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)) else replace(graph, nodes=nodes)
+    return replace(
+        graph,
+        inputs=tuple(replace(spec, type=types.get(spec.name, spec.type)) for spec in graph.inputs),
+        outputs=tuple(replace(spec, type=types.get(spec.name, spec.type)) for spec in graph.outputs),
+        nodes=nodes,
+        types=MappingProxyType(dict(types)),
+    )
 
 
 def forget_shapes(network: Network) -> Network:
     """Returns the network with the element types alone of all values but its inputs and constants, bodies included."""
-    return _replace_network(
-        network,
-        tuple(map(_forget_in_bodies, network.nodes)),
-        _forget_types(network, {spec.name: spec.type for spec in network.inputs}),
-        network.declarations,
-    )
+    known = {spec.name: spec.type for spec in network.inputs}
+    return rebuild_graph(network, tuple(map(_forget_in_bodies, network.nodes)), _forget_types(network, known))
 
 
 def forget_body_shapes(network: Network) -> Network:
-    """Returns the network with the element types alone of the values in its bodies; itself where it has none."""
-    if not any(node.bodies for node in network.nodes):
-        return network
-    nodes = tuple(map(_forget_in_bodies, network.nodes))
-    return network if all(map(_is_same, nodes, network.nodes)) else replace(network, nodes=nodes)
+    """Returns the network with the element types alone of the values in its bodies; itself if it has none."""
+    return rebuild_graph(network, tuple(map(_forget_in_bodies, network.nodes)), network.types)
 
 
 def restore_body_shapes(network: Network, before: Network) -> Network:
-    """Returns the network with the types of `before` in its bodies, where nothing that is inferred contradicts them."""
-    if not any(node.bodies for node in network.nodes):
-        return network
-    nodes = _restore_in_nodes(network, before)
-    return network if all(map(_is_same, nodes, network.nodes)) else replace(network, nodes=nodes)
-
-
-def _restore_in_body(owner: Node, body: Graph, before: Graph) -> Graph:
-    names = _values_with_declarations(owner, before)
-    types = {name: merge_types(before.types[name], own) or own if name in names else own for name, own in body.types.items()}
-    return _replace_graph(body, _restore_in_nodes(body, before), types)
-
-
-def _restore_in_nodes(graph: Graph, before: Graph) -> tuple[Node, ...]:
-    return tuple(
-        node.with_bodies({key: _restore_in_body(node, body, old.bodies[key]) for key, body in node.bodies.items()})
-        for node, old in zip(graph.nodes, before.nodes, strict=True)
-    )
-
-
-def _values_with_declarations(owner: Node, body: Graph) -> frozenset[str]:
-    """Returns the values of a body whose declared shapes stay: the outputs of a branch are wanted by nobody before it has run."""
-    specs = body.inputs if owner.op_type == "If" else (*body.inputs, *body.outputs)
-    return frozenset(spec.name for spec in specs if spec.name in body.types)
+    """Returns the network with the types of `before` in its bodies unless an inferred type contradicts them."""
+    return rebuild_graph(network, _Comparison(frozenset(), []).compare_bodies(before.nodes, network.nodes), network.types)
 
 
 def _forget_in_bodies(node: Node) -> Node:
-    return node.with_bodies({key: _forget_in_body(body) for key, body in node.bodies.items()})
-
-
-def _forget_in_body(body: Graph) -> Graph:
-    return _replace_graph(body, tuple(map(_forget_in_bodies, body.nodes)), _forget_types(body, {}))
+    return node.with_bodies(
+        {
+            key: rebuild_graph(body, tuple(map(_forget_in_bodies, body.nodes)), _forget_types(body, {}))
+            for key, body in node.bodies.items()
+        }
+    )
 
 
 def _forget_types(graph: Graph, known: Mapping[str, ValueType]) -> dict[str, ValueType]:
@@ -93,7 +80,7 @@ def without_hints(network: Network) -> Network:
     if not declarations.are_stated:
         return network
     types = {**network.types, **{name: hint.proved for name, hint in declarations.hints.items() if name in network.types}}
-    return _replace_network(network, network.nodes, types, replace(declarations, are_stated=False))
+    return replace(rebuild_graph(network, network.nodes, types), declarations=replace(declarations, are_stated=False))
 
 
 def drop_hints(network: Network) -> Network:
@@ -113,11 +100,11 @@ def state_hints(network: Network, declarations: Declarations) -> Network:
             types[name] = stated
             hints[name] = replace(hint, proved=proved)
     declarations = replace(declarations, hints=MappingProxyType(hints), are_stated=bool(hints))
-    return _replace_network(network, network.nodes, types, declarations)
+    return replace(rebuild_graph(network, network.nodes, types), declarations=declarations)
 
 
 def compare_declarations(declared: Network, inferred: Network) -> Network:
-    """Returns the inferred network with what `declared` says beyond it as stated hints; `inferred` has the nodes of `declared`.
+    """Returns the inferred network with the further claims of `declared` as stated hints; `inferred` has the nodes of `declared`.
 
     Raises: InvalidNetworkError for a value of another kind or element type than it is declared with.
     """
@@ -135,7 +122,7 @@ def compare_declarations(declared: Network, inferred: Network) -> Network:
 def warn_of_contradictions(network: Network) -> None:
     """Warns of each declaration that inference has proved wrong, and of each constant with two values: NetworkDeclarationWarning."""
     for contradiction in network.declarations.contradictions:
-        warnings.warn(str(contradiction), NetworkDeclarationWarning, stacklevel=2)
+        warnings.warn(contradiction, NetworkDeclarationWarning, stacklevel=2)
 
 
 @dataclass(slots=True, eq=False)
@@ -143,7 +130,7 @@ class _Comparison:
     """The result of comparing two networks graph by graph; `names_of_inputs` are those of sizes of the inputs."""
 
     names_of_inputs: frozenset[str]
-    contradictions: list[Contradictory]
+    contradictions: list[str]
     hints: dict[str, Hint] = field(default_factory=dict)
 
     def find_hints(self, declared: Network, inferred: Network) -> None:
@@ -163,19 +150,21 @@ class _Comparison:
 
     def _compare_body(self, owner: Node, declared: Graph, inferred: Graph) -> Graph:
         types = dict(inferred.types)
-        names = _values_with_declarations(owner, declared)
+        # Nobody needs the outputs of a branch before it has run.
+        specs = declared.inputs if owner.op_type == "If" else (*declared.inputs, *declared.outputs)
+        names = {spec.name for spec in specs}
         for name, value_type in declared.types.items():
             computed = types.get(name)
             if computed is not None and computed != value_type:
                 stated = self._compare(inferred, name, value_type, computed)
                 types[name] = stated if name in names else computed
-        return _replace_graph(inferred, self.compare_bodies(declared.nodes, inferred.nodes), types)
+        return rebuild_graph(inferred, self.compare_bodies(declared.nodes, inferred.nodes), types)
 
     def _compare(self, graph: Graph, name: str, declared: ValueType, computed: ValueType) -> ValueType:
-        """Returns what both types say of a value; the computed one where they contradict each other."""
+        """Returns the type that joins both claims; the computed type if they contradict each other."""
         stated = merge_types(declared, computed)
         if stated is None:
-            contradiction = Contradiction(name, graph.name, declared, computed, word_source(graph, name))
+            contradiction = word_contradiction(name, graph.name, declared, computed, word_source(graph, name))
             if merge_types(drop_shape(declared), drop_shape(computed)) is None:
                 raise InvalidNetworkError(f"{contradiction}; correct the declaration or remove it.")
             self.contradictions.append(contradiction)
@@ -185,38 +174,11 @@ class _Comparison:
         return TensorType(stated.dtype, tuple(map(self._name_size, stated.shape, computed.shape)))
 
     def _name_size(self, stated: Dimension, computed: Dimension) -> Dimension:
-        """Returns the stated size; where both are names of sizes of inputs, which are two sizes, the computed one."""
+        """Returns the stated size; the computed size if both are names of sizes of inputs, which differ."""
         return computed if stated in self.names_of_inputs and computed in self.names_of_inputs else stated
 
 
 def word_source(graph: Graph, name: str) -> str:
-    """Returns what messages call the source of a value: its node, or the network."""
+    """Returns the source of a value for messages: its node, or the network."""
     producer = graph.find_producer(name)
     return "the network" if producer is None else f"node {producer.label}"
-
-
-def _is_same(first: Node, second: Node) -> bool:
-    return first is second
-
-
-def _replace_graph(graph: Graph, nodes: tuple[Node, ...], types: Mapping[str, ValueType]) -> Graph:
-    """Returns the graph with these nodes and types, those of its border included."""
-
-    def restate(spec: ValueSpec) -> ValueSpec:
-        return replace(spec, type=types.get(spec.name, spec.type))
-
-    return replace(
-        graph,
-        nodes=nodes,
-        inputs=tuple(map(restate, graph.inputs)),
-        outputs=tuple(map(restate, graph.outputs)),
-        types=MappingProxyType(dict(types)),
-    )
-
-
-def _replace_network(
-    network: Network, nodes: tuple[Node, ...], types: Mapping[str, ValueType], declarations: Declarations
-) -> Network:
-    changed = _replace_graph(network, nodes, types)
-    assert isinstance(changed, Network)
-    return replace(changed, declarations=declarations)

@@ -1,26 +1,36 @@
-"""Types of all values: what the model declares and what follows from it, merged.
+"""Types of all values: the declared types, merged with the inferred types.
 
-Each node is asked in order: by the rule of its operator (`operators`, `contrib_types`), by the author of a custom one, or, without a
+Each node is asked in order: by the rule of its operator (`operators`, `contrib_types`), by the author of a custom operator, or,
+without a
 rule or if the rule cannot tell, by onnx, which sees this node alone (`onnx_types`). So onnx is not imported for a network whose operators
-have rules. What is known of the elements of shapes is followed, with sizes that have only a name. Nothing that is known is ever lost.
+have rules. Known elements of shapes are followed, also sizes that have only a name. A known type never becomes less known.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from hetero_core.errors import ExtensionError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
-from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
-from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, state_hints, without_hints, word_source
+from hetero_core.network.contrib_types import find_operator
+from hetero_core.network.graph import Graph, GraphLike, Network, Node, iterate_graphs
+from hetero_core.network.hints import (
+    forget_body_shapes,
+    rebuild_graph,
+    restore_body_shapes,
+    state_hints,
+    without_hints,
+    word_source,
+)
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.known_values import compute_elements, computes_shapes
-from hetero_core.network.operators import KEPT_RANKS, OPERATORS, REFUSALS, OpenSize, Shape, SizedNode, open_size
-from hetero_core.network.soundness import INPUT_THAT_GIVES_RANK, check_ranks
+from hetero_core.network.known_values import COUNTING_DTYPES, LARGEST_VALUE, compute_elements, computes_shapes
+from hetero_core.network.operators import KEPT_RANKS, REFUSALS, OpenSize, Shape, SizedNode, open_size
+from hetero_core.network.soundness import check_axes
 from hetero_core.network.types import (
     LARGEST_RANK,
     Dimension,
@@ -35,11 +45,15 @@ from hetero_core.network.types import (
 )
 
 LARGEST_SIZE = 1 << 40
-"""A size above it is left to onnx, whose sizes have 64 bits."""
+"""A larger size is left to onnx, which has sizes of 64 bits."""
 LARGEST_READ_CONSTANT = 1024
 """Bytes up to which inference reads a constant's values: shapes, axes and the like are small."""
 _MOST_ROUNDS = 8
 _UNKNOWN = TensorType(None)
+
+# onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
+_INPUT_THAT_GIVES_RANK = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
+"""The inputs with as many elements as the output has axes."""
 
 CustomTypes = Callable[[Node, tuple[ValueType | None, ...]], Sequence[ValueType] | None]
 """Takes a node that onnx does not know and the types of its inputs (None: unknown or absent); returns those of its outputs."""
@@ -51,15 +65,15 @@ Constants = Mapping[str, Initializer]
 def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = None, budget: ReadBudget | None = None) -> Network:
     """Returns the network with all types completed as far as they can be inferred, bodies included.
 
-    Nodes are shared with `network`, except those whose bodies learnt a type. Cost: linear, some 8 us per node, 100 if onnx is asked.
-    `budget` is what the reading of the network has left; None for a network that was read before.
+    Nodes are shared with `network` unless a body of theirs learnt a type. Cost: linear, some 8 us per node, 100 if onnx is asked.
+    `budget` is the rest of the budget for reading; None for a network that was read before.
 
-    Raises: InvalidNetworkError when a type in `network.types` contradicts what its producer gives; ExtensionError when
+    Raises: InvalidNetworkError when a type in `network.types` contradicts the type that its producer gives; ExtensionError when
     `infer_custom_types` returns more types than the node has outputs; ReadLimitError.
     """
     if budget is not None:
         budget.require_memory(_bound_type_bytes(network), "its types, each at most as large as the largest that is declared,")
-    # What bodies declare, and hints, are no proof of anything outside: they are put back afterwards.
+    # Declarations of bodies, and hints, prove nothing outside: they are put back afterwards.
     start = forget_body_shapes(without_hints(network))
     inferred = _Inference(infer_custom_types, budget).infer(start)
     restored = restore_body_shapes(inferred, network)
@@ -67,14 +81,14 @@ def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = No
 
 
 def find_contradictions(network: Network) -> Mapping[str, str]:
-    """Returns what onnx objects to, by the names of nodes; only nodes are asked about whose rule cannot tell."""
+    """Returns the objections of onnx by node name; onnx is only asked about a node if its rule cannot tell."""
     inference = _Inference(None, None)
     inference.infer(forget_body_shapes(without_hints(network)))
     return inference.objections
 
 
 def _bound_type_bytes(graph: Graph) -> int:
-    """Returns about how many bytes the types of all values may take, where each is as large as the largest that is known."""
+    """Returns about how many bytes the types of all values may take, if each is as large as the largest known type."""
     largest = values = 0
     for each in iterate_graphs(graph):
         values += sum(len(node.outputs) for node in each.nodes)
@@ -87,28 +101,13 @@ def _measure(value_type: ValueType) -> int:
         return _measure(value_type.value)
     if not isinstance(value_type, TensorType):
         return _measure(value_type.element)
-    # 40 bytes: what a dimension takes in a message, in its bytes and in a tuple.
+    # A dimension takes 40 bytes: in a message, in its bytes and in a tuple.
     return 64 + sum(40 + (len(size) if isinstance(size, str) else 0) for size in value_type.shape or ())
-
-
-def rebuild_graph(graph: Graph, nodes: tuple[Node, ...], types: Types) -> Graph:
-    """Returns the graph with these nodes and types, and with the types of its border brought up to date."""
-    if types is graph.types and all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
-        return graph
-    if types is graph.types:
-        return replace(graph, nodes=nodes)
-    return replace(
-        graph,
-        inputs=tuple(replace(spec, type=types.get(spec.name, spec.type)) for spec in graph.inputs),
-        outputs=tuple(replace(spec, type=types.get(spec.name, spec.type)) for spec in graph.outputs),
-        nodes=nodes,
-        types=MappingProxyType(dict(types)),
-    )
 
 
 @dataclass(slots=True, eq=False)
 class _Inference:
-    """One inference over one network; `objections` are what onnx says against nodes, by name."""
+    """A single inference over a network; `objections` are errors of onnx by node name."""
 
     custom_types: CustomTypes | None
     budget: ReadBudget | None
@@ -118,19 +117,18 @@ class _Inference:
     def infer(self, network: Network) -> Network:
         """Returns the network with its types. A body tells the node that has it of types, and the node tells the body: in rounds."""
         for graph in iterate_graphs(network):
-            check_ranks(graph)
+            for node in graph.nodes:
+                check_axes(node)
         has_bodies = any(node.bodies for node in network.nodes)
         for _ in range(_MOST_ROUNDS):
             self.learnt = False
-            swept = self._sweep(network, {}, {}, {})
-            assert isinstance(swept, Network)
-            network = swept
+            network = self._sweep(network, {}, {}, {})
             if not has_bodies or not self.learnt:
                 break
         return network
 
-    def _sweep(self, graph: Graph, outer: Types, constants: Constants, elements: Mapping[str, Any]) -> Graph:
-        """Returns the graph with the types of its values; the others are those around it."""
+    def _sweep(self, graph: GraphLike, outer: Types, constants: Constants, elements: Mapping[str, Any]) -> GraphLike:
+        """Returns the graph with the types of its values; `outer`, `constants` and `elements` are known around it."""
         types = dict(graph.types)
         state = _Scope(types, graph.initializers, {})
         if outer:
@@ -159,14 +157,9 @@ class _Inference:
         """Returns the node, its bodies perhaps with more types, and the types of its outputs that could be learnt."""
         input_types = [state.find_type(value) if value else None for value in node.inputs]
         if node.since_version == 0:
-            inferred = self._ask_author(node, input_types)
-            if not inferred:
-                from hetero_core.network.contrib_types import infer_contrib  # many rules, of which most networks need none
-
-                inferred = infer_contrib(node, input_types)
-            return node, inferred
+            return node, self._ask_author(node, input_types) or infer_contrib(node, input_types, state.read)
         if node.op_type == "If" and not node.domain and node.since_version < 11:
-            # As of opset 10 onnx takes the branches' types for two descriptions of one type.
+            # As of opset 10 onnx takes the branches' types for two descriptions of a single type.
             return node, _unite_branches(node)
         types = None if node.domain else apply_rule(node, input_types, state.read)
         if node.bodies or (types is None and not all(_is_complete(state.types.get(value)) for value in node.writes)):
@@ -218,7 +211,7 @@ class _Scope:
         return self.types.get(value) if constant is None else constant.type
 
     def read(self, value: str) -> Sequence[Any] | None:
-        """Returns the elements of a small value of numbers, open ones if only their number is known."""
+        """Returns the elements of a small value of numbers; open sizes if only their number is known."""
         array = self.elements.get(value)
         if array is None:
             constant = self.constants.get(value)
@@ -233,7 +226,7 @@ class _Scope:
         return numbers
 
     def follow(self, node: Node, inferred: Types) -> dict[str, ValueType]:
-        """Notes the elements of what a node computes from shapes; returns the type of its output if it tells more than `inferred`."""
+        """Notes the elements that a node computes from shapes; returns the type of its output if it tells more than `inferred`."""
         if not computes_shapes(node):
             return {}
         arrays = tuple(self._find_elements(value, node) if value else None for value in node.inputs)
@@ -252,22 +245,24 @@ class _Scope:
         """Returns the elements that a node reads of an input; of Shape and Size, the sizes. None if they are not known."""
         if node.op_type in ("Shape", "Size"):
             shape = shape_of(self.find_type(value))
-            return None if shape is None else _array_of_sizes(_name_sizes(shape))
+            sizes = None if shape is None else _name_sizes(shape)
+            return None if sizes is None else np.array(sizes, np.int64 if all(type(size) is int for size in sizes) else object)
         constant = self.constants.get(value)
         if constant is None:
             return self.elements.get(value)
-        is_small = constant.nbytes <= LARGEST_READ_CONSTANT and constant.dtype in ("int32", "int64", "bool")
+        is_small = constant.nbytes <= LARGEST_VALUE and constant.dtype in COUNTING_DTYPES
         return constant.array if is_small else None
 
 
-def _array_of_sizes(sizes: Shape) -> Any:
-    import numpy as np  # only networks that compute with shapes need it
-
-    return np.array(sizes, np.int64 if all(type(size) is int for size in sizes) else object)
+def compute_known_value(node: Node, types: Types, constants: Constants) -> dict[str, Initializer]:
+    """Returns the output of a node by name if it follows from constants and known shapes; nothing if it does not."""
+    scope = _Scope(types, constants, {})
+    scope.follow(node, {})
+    return {value: Initializer.of_array(array) for value, array in scope.elements.items() if array.dtype != object}
 
 
 def merge_into(graph: Graph, types: dict[str, ValueType], name: str, inferred: ValueType) -> bool:
-    """Merges one type into `types`; says whether something new came with it."""
+    """Merges a type into `types`; says whether it added knowledge."""
     known = types.get(name)
     if known is inferred:
         return False
@@ -304,8 +299,8 @@ def _is_complete(value_type: ValueType | None) -> bool:
 
 def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) -> dict[str, ValueType] | None:
     """Returns the types that the rule of an operator of ONNX gives; None without a rule, or if it cannot tell."""
-    operator = OPERATORS.get(node.op_type)
-    if operator is None or operator.dtypes is None or node.since_version < operator.since:
+    operator = find_operator(node)
+    if operator is None or operator.dtypes is None:
         return None
     shapes: list[Shape | None] = []
     dtypes: list[str | None] = []
@@ -338,8 +333,8 @@ def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) 
 
 def _apply_type_rule(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, str]:
     """Returns the element types that the rule of an operator tells of its outputs."""
-    operator = None if node.domain else OPERATORS.get(node.op_type)
-    if operator is None or operator.dtypes is None or node.since_version < operator.since:
+    operator = find_operator(node)
+    if operator is None or operator.dtypes is None:
         return {}
     known = [value_type.dtype if isinstance(value_type, TensorType) else None for value_type in input_types]
     try:
@@ -350,9 +345,29 @@ def _apply_type_rule(node: Node, input_types: Sequence[ValueType | None]) -> dic
     return {value: dtype for value, dtype in zip(node.outputs, each, strict=False) if value and dtype is not None}
 
 
+def refuses_inputs(node: Node, network: Network) -> bool:
+    """Says whether the rule of an operator refuses inputs of known ranks; open sizes are never refused."""
+    operator = find_operator(node)
+    shapes = [shape_of(network.type_of(value)) if value else None for value in node.inputs]
+    if operator is None or any(value and shape is None for value, shape in zip(node.inputs, shapes, strict=True)):
+        return False
+    try:
+        named = [None if shape is None else _name_sizes(shape) for shape in shapes]
+        operator.sizes(SizedNode(node, named, lambda value: read_numbers(network.initializers, value)))
+    except REFUSALS:
+        return True
+    return False
+
+
+def infer_contrib(node: Node, input_types: Sequence[ValueType | None], read: Read) -> dict[str, ValueType]:
+    """Returns the types that the rule of an operator of ONNX Runtime gives; element types alone if it cannot tell the sizes."""
+    types = apply_rule(node, input_types, read)
+    return types or {value: TensorType(dtype) for value, dtype in _apply_type_rule(node, input_types).items()}
+
+
 def _require_rank(node: Node, input_types: Sequence[ValueType | None]) -> None:
-    """Refuses a node whose input that holds a shape is longer than any shape, before onnx makes the dimensions."""
-    index = INPUT_THAT_GIVES_RANK.get(node.op_type, len(input_types))
+    """Refuses a node before onnx makes the dimensions if its input for a shape is longer than any shape."""
+    index = _INPUT_THAT_GIVES_RANK.get(node.op_type, len(input_types))
     shape = shape_of(input_types[index]) if index < len(input_types) else None
     if shape and isinstance(shape[0], int):
         _check_rank(node, shape[0])
@@ -367,7 +382,7 @@ def _check_rank(node: Node, rank: int) -> None:
 
 
 def infer_fixed_node(node: Node, types: Types, constants: Constants) -> dict[str, ValueType] | None:
-    """Returns what `apply_rule` does for a node between values of known types; None also if a size of an output is open."""
+    """Returns the output types by `apply_rule` for inputs of known types; None also if a size of an output is open."""
     inputs = [constants[value].type if value in constants else types.get(value) for value in node.inputs]
     outputs = None if node.domain else apply_rule(node, inputs, lambda value: read_numbers(constants, value))
     return None if outputs is None or not all(map(_is_complete, outputs.values())) else outputs
@@ -381,7 +396,7 @@ def _name_sizes(shape: tuple[Dimension, ...]) -> Shape:
 
 
 def _plain_shape(sizes: Sequence[Any]) -> tuple[Dimension, ...] | None:
-    """Returns inferred sizes as a shape; None if some size is none that an array has."""
+    """Returns inferred sizes as a shape; None for a size that no array has."""
     shape: list[Dimension] = []
     for size in sizes:
         if type(size) is OpenSize:

@@ -18,8 +18,8 @@ from hetero_core.network.types import TensorType
 class Initializer:
     """A constant of a network: its type is known at once, its array is made on first use and kept, read-only and shared.
 
-    Networks and their parts hold the same object, so weights are never copied between parts. One that is *renewable* can make its
-    array again, the same each time, and lets go of it when it is told to.
+    Networks and their parts hold the same object, so weights are never copied between parts. A *renewable* constant can make its
+    array again, the same each time, and drops it on `release`.
     """
 
     __slots__ = ("_array", "_digest", "_drop_pages", "_is_renewable", "_let_go", "_load", "dtype", "shape")
@@ -34,7 +34,7 @@ class Initializer:
         array: np.ndarray[Any, Any] | None = None,
         drop_pages: Callable[[], None] | None = None,
     ) -> None:
-        """`load` makes the array, where `is_renewable` as often as it is called; `array` is what it would make, where that is there.
+        """`load` makes the array, if `is_renewable` as often as it is called; `array` is the array if it is made already.
 
         `drop_pages` gives the memory of an array in a mapped file back to the system.
         """
@@ -60,10 +60,10 @@ class Initializer:
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
-        """The array, C-contiguous and read-only; made on the first call. Two threads may both make it; one result stays."""
+        """The array, C-contiguous and read-only; made on the first call. Two threads may both make it; a single result stays."""
         array = self._array
         if array is None:
-            # Another thread may have just made it, and let go of how; or whoever asked before still has it.
+            # Another thread may have just made it, and dropped `load`; or an earlier caller still holds it.
             load, let_go = self._load, self._let_go
             array = self._array if let_go is None else let_go()
             if array is None:
@@ -75,7 +75,8 @@ class Initializer:
         return array
 
     def release(self) -> None:
-        """Drops the reference to an array that can be made again: holders keep theirs, the next access returns it or a new one."""
+        """Drops the reference to an array that can be made again: holders keep theirs, the next access returns the same array or
+        makes it again."""
         array = self._array
         if self._is_renewable and array is not None:
             self._let_go, self._array = ref(array), None
@@ -113,27 +114,9 @@ class Initializer:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the array in memory; strings count one pointer each."""
+        """The bytes of the array in memory; a string counts as a pointer."""
         bits = bits_of_dtype(self.dtype)
         return prod(self.shape) * (8 if bits is None else max(bits // 8, 1))
-
-
-def initializer_of_attribute(key: str, value: Any, owner: str) -> Initializer:
-    """Returns the constant that one of Constant's value_* attributes means. Source: ONNX Constant-13."""
-    if key == "value" and isinstance(value, np.ndarray):
-        return Initializer.of_array(value)
-    kinds = {"float": (np.float32, float), "int": (np.int64, int), "string": (object, str | bytes)}
-    dtype, kind = kinds.get(key.removeprefix("value_").removesuffix("s"), (None, None))
-    if not key.startswith("value_") or kind is None:
-        raise InvalidNetworkError(
-            f"{owner} has the attribute '{key}'; expected value, sparse_value or one of value_int(s), ... Rename it."
-        )
-    elements = value if isinstance(value, tuple) else (value,)
-    if isinstance(value, tuple) != key.endswith("s") or not all(isinstance(element, kind) for element in elements):
-        raise InvalidNetworkError(f"{owner} has the attribute '{key}' of another kind than its name says; correct its type.")
-    array = np.empty(len(value) if key.endswith("s") else (), dtype)
-    array[...] = value
-    return Initializer.of_array(array)
 
 
 def _protect(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

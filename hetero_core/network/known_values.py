@@ -1,4 +1,4 @@
-"""Values that are known before any run: shape arithmetic on sizes that are known, where onnx's own inference gives up.
+"""Values that are known before any run: arithmetic on known sizes, which onnx's own inference does not follow.
 
 Integers and bools of at most a kilobyte; a table of the operators that compute shapes, each by NumPy. `infer_types` uses the values to
 learn types and keeps none of them: a network is not folded here. NumPy is imported when a value is first computed.
@@ -14,9 +14,7 @@ import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.network.graph import Node
-from hetero_core.network.initializers import Initializer
 from hetero_core.network.operators import UnknownError, is_unknown
-from hetero_core.network.types import ValueType, sizes_of
 
 LARGEST_VALUE = 1024
 """Bytes; shapes, axes and the like are small."""
@@ -24,22 +22,8 @@ LARGEST_VALUE = 1024
 Arrays = tuple[Any, ...]
 
 
-def compute_known_value(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> dict[str, Initializer]:
-    """Returns the output of a node by name where it follows from constants and known shapes; nothing if it does not."""
-    compute = None if node.domain or len(node.outputs) != 1 else _OPERATORS.get(node.op_type)
-    if compute is None:
-        return {}
-    inputs = _read_shape(node, types, constants) if node.op_type in ("Shape", "Size") else _read_inputs(node, constants)
-    # Where all inputs are absent there is nothing to compute from, whatever the operator.
-    if inputs is None or all(array is None for array in inputs):
-        return {}
-    array = compute_elements(node, inputs)
-    # Arithmetic gives scalars, which are no arrays, and cuts give views with steps.
-    return {} if array is None else {node.outputs[0]: Initializer.of_array(array)}
-
-
 def computes_shapes(node: Node) -> bool:
-    """Says whether a node is of an operator whose elements are followed."""
+    """Says whether elements are followed through the operator of a node."""
     return node.op_type in _OPERATORS and not node.domain and len(node.outputs) == 1
 
 
@@ -51,7 +35,7 @@ def compute_elements(node: Node, inputs: Arrays) -> Any:
     try:
         array = np.array(_OPERATORS[node.op_type](node, inputs), order="C")
     except (UnknownError, ArithmeticError, AttributeError, IndexError, MemoryError, TypeError, ValueError):
-        # The node cannot be computed at all; who runs it says so, and in which run.
+        # The node cannot be computed at all; the device reports it in the run.
         return None
     if array.nbytes > LARGEST_VALUE or (array.ndim == 0 and array.item() is None):
         return None
@@ -61,25 +45,8 @@ def compute_elements(node: Node, inputs: Arrays) -> Any:
     return array.astype(np.int64) if kinds <= {int} else array.astype(bool) if kinds <= {bool} else array
 
 
-def _read_shape(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> Arrays | None:
-    if not node.inputs:
-        return None
-    constant = constants.get(node.inputs[0])
-    value_type = types.get(node.inputs[0]) if constant is None else constant.type
-    sizes = sizes_of(value_type)
-    return None if sizes is None else (np.array(sizes, np.int64),)
-
-
-def _read_inputs(node: Node, constants: Mapping[str, Initializer]) -> Arrays | None:
-    operands = [constants.get(value) if value else None for value in node.inputs]
-    for value, constant in zip(node.inputs, operands, strict=True):
-        if value and (constant is None or constant.nbytes > LARGEST_VALUE or not _is_counting(constant.dtype)):
-            return None
-    return tuple(None if constant is None else constant.array for constant in operands)
-
-
-def _is_counting(dtype: str) -> bool:
-    return dtype in ("int32", "int64", "bool")
+COUNTING_DTYPES = ("int32", "int64", "bool")
+"""The element types of values that are followed."""
 
 
 def _cast(node: Node, inputs: Arrays) -> Any:
@@ -87,7 +54,7 @@ def _cast(node: Node, inputs: Arrays) -> Any:
     dtype = dtype_of_onnx(number) if isinstance(number, int | str) else None
     if inputs[0].dtype == object:
         return inputs[0] if dtype in ("int32", "int64") else None
-    return inputs[0].astype(numpy_dtype(dtype)) if dtype is not None and _is_counting(dtype) else None
+    return inputs[0].astype(numpy_dtype(dtype)) if dtype in COUNTING_DTYPES else None
 
 
 def _divide(node: Node, inputs: Arrays) -> Any:
@@ -134,7 +101,7 @@ def _fill(node: Node, inputs: Arrays) -> Any:
     value = node.attributes.get("value")
     sizes = inputs[0].tolist()
     # Python's product, which does not wrap around.
-    if not isinstance(value, np.ndarray) or value.dtype.name not in ("int32", "int64", "bool") or prod(sizes) > LARGEST_VALUE:
+    if not isinstance(value, np.ndarray) or value.dtype.name not in COUNTING_DTYPES or prod(sizes) > LARGEST_VALUE:
         return None
     return np.full(sizes, value.reshape(())[()], value.dtype)
 

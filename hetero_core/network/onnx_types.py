@@ -13,27 +13,24 @@ import onnx.defs
 import onnx.shape_inference
 
 from hetero_core.dtypes import dtype_of_onnx, onnx_of_dtype
-from hetero_core.network.encoding import GraphWriter, InlineWeights, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Network, Node
-from hetero_core.network.inference import LARGEST_READ_CONSTANT, merge_into, rebuild_graph
+from hetero_core.network.hints import rebuild_graph
+from hetero_core.network.inference import LARGEST_READ_CONSTANT, merge_into
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.notes import no_notes
-from hetero_core.network.tensors import read_type, write_spec, write_tensor, write_type
+from hetero_core.network.tensors import read_type, write_tensor, write_type
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
+from hetero_core.network.writer import GraphWriter, opsets_of_nodes, write_model
 
 logger = logging.getLogger(__name__)
 
 
-class _SkeletonWeights:
-    """Constants as inference needs them: values of small ones, of others only type and shape."""
-
-    def write(self, name: str, initializer: Initializer, proto: onnx.TensorProto) -> None:
-        """Fills `proto`; a large constant becomes an external one without a file."""
-        if initializer.nbytes <= LARGEST_READ_CONSTANT and initializer.dtype != "string":
-            write_tensor(initializer.array, proto, name=name)
-            return
-        proto.name, proto.data_type, proto.data_location = name, onnx_of_dtype(initializer.dtype), proto.EXTERNAL
-        proto.dims.extend(initializer.shape)
+def _write_small(name: str, initializer: Initializer, proto: onnx.TensorProto) -> None:
+    """Fills `proto` with the values of a small constant; a large constant becomes an external constant without a file."""
+    if initializer.nbytes <= LARGEST_READ_CONSTANT and initializer.dtype != "string":
+        write_tensor(initializer.array, proto, name=name)
+        return
+    proto.name, proto.data_type, proto.data_location = name, onnx_of_dtype(initializer.dtype), proto.EXTERNAL
+    proto.dims.extend(initializer.shape)
 
 
 def ask_onnx(
@@ -53,20 +50,16 @@ def ask_onnx(
         schema = onnx.defs.get_schema(node.op_type, node.since_version, node.domain)
         if node.bodies or not schema.has_type_and_shape_inference_function:
             return _ask_about_model(node, types, known)
-        return node, infer_alone(node, {**types_of(node, types), **{name: each.type for name, each in known.items()}}, known)
-    except Exception as error:  # noqa: BLE001  # compiled code of onnx, whose exceptions are of any type
+        input_types = {value: types[value] for value in node.inputs if value in types}
+        return node, infer_alone(node, input_types | {name: each.type for name, each in known.items()}, known)
+    except Exception as error:  # noqa: BLE001  # compiled code of onnx raises exceptions of any type
         logger.info("onnx cannot infer the types of node %s: %s", node.label, error)
         objections[node.name] = str(error)
         return node, {}
 
 
-def types_of(node: Node, types: Mapping[str, ValueType]) -> dict[str, ValueType]:
-    """Returns the types of the inputs of a node that are known."""
-    return {value: types[value] for value in node.inputs if value in types}
-
-
 def infer_alone(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> dict[str, ValueType]:
-    """Returns what onnx infers for a node without bodies. Raises: exceptions of onnx."""
+    """Returns the types that onnx infers for a node without bodies. Raises: exceptions of onnx."""
     if node.op_type == "STFT" and "onesided" not in node.attributes:
         # onnx's inference takes it for 0 if the node does not state it; ONNX says 1.
         node = replace(node, attributes={**node.attributes, "onesided": 1})
@@ -84,7 +77,7 @@ def infer_alone(node: Node, types: Mapping[str, ValueType], constants: Mapping[s
             write_tensor(constant.array, tensors[value], name=value)
     opsets = [onnx.helper.make_opsetid(node.domain, node.opset)]
     node_proto = onnx.NodeProto()
-    GraphWriter(InlineWeights(), lambda _: True, notes_of_node=no_notes).write_node(node, node_proto, {node.domain: node.opset})
+    GraphWriter(states_type=lambda _: True).write_node(node, node_proto, {node.domain: node.opset})
     protos = {name: proto for name, proto in protos.items() if proto.WhichOneof("value")}
     outputs = onnx.shape_inference.infer_node_outputs(schema, node_proto, protos, tensors, opset_imports=opsets)
     read = {name: read_type(proto, f"value '{name}'") for name, proto in outputs.items() if name}
@@ -94,7 +87,7 @@ def infer_alone(node: Node, types: Mapping[str, ValueType], constants: Mapping[s
 def _ask_about_model(
     node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]
 ) -> tuple[Node, dict[str, ValueType]]:
-    """Returns what onnx infers for a model of a node alone, and its bodies; of an operator that is a function, for its nodes."""
+    """Returns the node, and the types that onnx infers for a model of this node alone, inside of bodies and functions, too."""
     reads = [value for value in node.reads if value not in constants]
     single = Network(
         node.name,
@@ -104,10 +97,7 @@ def _ask_about_model(
         dict(constants),
         opsets=opsets_of_nodes([node]),
     )
-    model = write_model(single, GraphWriter(_SkeletonWeights(), lambda _: True, notes_of_node=no_notes))
-    for spec, info in zip(single.inputs, model.graph.input, strict=True):
-        if not info.HasField("type"):
-            write_spec(spec, info)
+    model = write_model(single, GraphWriter(_write_small, lambda _: True))
     model.ir_version = onnx.IR_VERSION
     inferred = onnx.shape_inference.infer_shapes(model).graph
     outputs = read_types(inferred)
@@ -146,7 +136,7 @@ _SPELLINGS = {"float": "float32", "double": "float64"}
 
 
 def infer_by_signature(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, ValueType]:
-    """Returns output -> tensor type, with the element type alone, for the outputs whose signature decides it."""
+    """Returns output -> tensor type, with the element type alone, for the outputs that have it by the signature."""
     output_types: dict[str, ValueType] = {}
     sources = _read_signature(node.op_type, node.since_version, node.domain)
     if (node.op_type, node.domain, node.since_version) == ("Cast", "", 1):
@@ -169,7 +159,7 @@ def infer_by_signature(node: Node, input_types: Sequence[ValueType | None]) -> d
 
 @cache
 def _read_signature(op_type: str, since_version: int, domain: str) -> tuple[str | tuple[int, ...] | None, ...]:
-    """Returns for each output its element type, or the inputs that have the same one, or None; nothing for a mixed variadic one."""
+    """Returns for each output its element type, or the inputs of the same type, or None; nothing for a mixed variadic output."""
     schema = onnx.defs.get_schema(op_type, since_version, domain)
     allowed = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
@@ -187,7 +177,7 @@ def _read_signature(op_type: str, since_version: int, domain: str) -> tuple[str 
 
 
 def _dtype_of(text: str) -> str | None:
-    """Returns the element type of "tensor(float)", None for what is no tensor."""
+    """Returns the element type of "tensor(float)", None for other types."""
     if not text.startswith("tensor("):
         return None
     name = text.removeprefix("tensor(").removesuffix(")")

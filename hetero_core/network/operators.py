@@ -1,8 +1,9 @@
-"""The table of ONNX's operators: for each one, the sizes of its outputs and their element types, by ONNX's text.
+"""The table of ONNX's operators: the sizes and the element types of their outputs, by ONNX's text.
 
 A rule of sizes is a function of the sizes of the inputs. A size is an integer, an `OpenSize`, or a symbol of a device: any object with
-integer arithmetic and comparisons. So one rule serves the types of a network at read, a network for one set of sizes, and a plan for a
-class of sizes. A rule checks what is known as a plain number, and raises `UnknownError` if it cannot tell a shape, or if onnx may see an
+integer arithmetic and comparisons. So the same rule serves the types of a network at read, a network of fixed sizes, and a plan
+for a
+class of sizes. A rule checks plain numbers, and raises `UnknownError` if it cannot tell a shape, or if onnx may see an
 error in the node; then onnx is asked, or the sizes of an example hold. Imports nothing heavy.
 """
 
@@ -36,7 +37,7 @@ REFUSALS = (UnknownError, ArithmeticError, IndexError, KeyError, TypeError, Valu
 class OpenSize:
     """A size that no number is known of: a product of names and a number, exact as long as it is only copied, multiplied and divided.
 
-    What any other arithmetic makes of it is a size with a new name of its own; an order raises UnknownError.
+    Any other arithmetic makes a size with a new name of its own; an order raises UnknownError.
     """
 
     __slots__ = ("factor", "names")
@@ -46,7 +47,7 @@ class OpenSize:
 
     @property
     def name(self) -> str | None:
-        """The name of a size that is one name of the model's; None for any other."""
+        """The name of a size that the model names; None for any other size."""
         is_name = self.factor == 1 and len(self.names) == 1 and not self.names[0].startswith(_NAMELESS)
         return self.names[0] if is_name else None
 
@@ -112,7 +113,7 @@ def is_unknown(size: Any) -> bool:
 
 
 def _is_same(size: Any, other: Any) -> bool:
-    """Says whether two open sizes are one."""
+    """Says whether two open sizes are the same."""
     return is_unknown(size) and is_unknown(other) and (size.names, size.factor) == (other.names, other.factor)
 
 
@@ -147,7 +148,7 @@ class SizedNode:
         return self.node.attributes.get(name, default)
 
     def numbers(self, index: int, attribute: str = "") -> list[Any] | None:
-        """Returns the integers of an attribute or of an input of one axis; None if both are absent. Raises: UnknownError."""
+        """Returns the integers of an attribute or of an input with a single axis; None if both are absent. Raises: UnknownError."""
         if attribute and attribute in self.node.attributes:
             return list(self.node.attributes[attribute])
         if not self.has(index):
@@ -158,7 +159,7 @@ class SizedNode:
         return list(elements)
 
     def require_numbers(self, index: int, attribute: str = "") -> list[Any]:
-        """Returns what `numbers` does. Raises: UnknownError, also if they are absent."""
+        """Returns the result of `numbers`. Raises: UnknownError, also if it is None."""
         numbers = self.numbers(index, attribute)
         if numbers is None:
             raise UnknownError(self.node.op_type)
@@ -190,7 +191,7 @@ class SizedNode:
 
     def _place(self, axis: int, rank: int) -> int:
         # Squeeze and Unsqueeze of version 1 have no negative axes, which engines take all the same.
-        counts_back = self.node.since_version >= 11 or self.node.op_type in ("Squeeze", "Unsqueeze")
+        counts_back = not 1 <= self.node.since_version < 11 or self.node.op_type in ("Squeeze", "Unsqueeze")
         require((-rank if counts_back else 0) <= axis < rank)
         return axis % rank
 
@@ -198,7 +199,7 @@ class SizedNode:
 Rule = Callable[[SizedNode], Sequence[Shape]]
 """Returns the shapes of the outputs."""
 TypeRule = Callable[[Node, DTypes], str | tuple[str | None, ...] | None]
-"""Returns the element type of all outputs, or one for each."""
+"""Returns the element type of all outputs, or of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,29 @@ class Operator:
     since: int
     sizes: Rule
     dtypes: TypeRule | None = None
+
+
+Source = int | str | tuple[int | str, ...]
+"""The source of an element type: an input, a name, or the first present of several."""
+
+
+def define(since: int, sizes: Rule, *sources: Source) -> Operator:
+    """Returns the operator with these rules; the last source holds for all further outputs."""
+
+    def infer_dtypes(node: Node, dtypes: DTypes) -> tuple[str | None, ...]:
+        padded = (*sources, *sources[-1:] * len(node.outputs))
+        return tuple(_read_source(source, node, dtypes) for source in padded)
+
+    return Operator(since, sizes, infer_dtypes)
+
+
+def _read_source(source: Source, node: Node, dtypes: DTypes) -> str | None:
+    for choice in source if isinstance(source, tuple) else (source,):
+        if isinstance(choice, str):
+            return choice
+        if choice < len(node.inputs) and node.inputs[choice]:
+            return dtypes[choice]
+    return None
 
 
 def infer_sizes(node: SizedNode) -> Sequence[Shape]:
@@ -230,7 +254,7 @@ def require(condition: bool) -> None:
 
 
 def may_agree(size: Any, other: Any) -> bool:
-    """Says whether two sizes may be equal: two numbers if they are, any others always."""
+    """Says whether two sizes may be equal: two numbers if they are, open sizes always."""
     return type(size) is not int or type(other) is not int or size == other
 
 
@@ -267,12 +291,12 @@ def broadcast_sizes(*shapes: Shape) -> Shape:
 
 
 def _prefer_known(size: Any, other: Any) -> Any:
-    """Returns that one of two equal sizes of which more is known."""
+    """Returns the better known of two equal sizes."""
     return other if is_unknown(size) and (not is_unknown(other) or size.name is None) else size
 
 
 def _meet(size: Any, other: Any) -> Any:
-    """Returns what is known of two sizes that are the same in each run."""
+    """Returns the size that joins two descriptions of the same size."""
     if type(size) is not OpenSize or type(other) is not OpenSize:
         return other if type(size) is OpenSize else size
     return size if _is_same(size, other) else open_size()
@@ -308,7 +332,7 @@ def _normalize_root(node: SizedNode) -> Sequence[Shape]:
 
 
 def _normalize_channels(node: SizedNode) -> Sequence[Shape]:
-    """BatchNormalization, InstanceNormalization: all further inputs have one number for each channel."""
+    """BatchNormalization, InstanceNormalization: all further inputs have a number for each channel."""
     shape, least = node.shape(), 2 if node.node.op_type == "BatchNormalization" else 3
     others = [node.shape(index) for index in range(1, len(node.shapes))]
     require(len(shape) >= least and not node.get("training_mode", 0))
@@ -327,10 +351,6 @@ def _broadcast(node: SizedNode) -> Sequence[Shape]:
     return [broadcast_sizes(*(node.shape(index) for index in range(len(node.shapes))))]
 
 
-def _quantize(node: SizedNode) -> Sequence[Shape]:
-    return [node.shape(), (), ()]
-
-
 # Products and windows.
 
 
@@ -343,7 +363,7 @@ def multiply_shapes(left: Shape, right: Shape) -> Shape:
 
 
 def _multiply(first: int = 0, second: int = 1) -> Rule:
-    """Returns the rule of products whose matrices are these inputs."""
+    """Returns the rule of products of these inputs."""
     return lambda node: [multiply_shapes(node.shape(first), node.shape(second))]
 
 
@@ -357,14 +377,14 @@ def _gemm(node: SizedNode) -> Sequence[Shape]:
 
 
 def _convolve(first: int = 0, second: int = 1) -> Rule:
-    """Returns the rule of convolutions whose image and filters are these inputs."""
+    """Returns the rule of convolutions of these inputs, image and filters."""
 
     def rule(node: SizedNode) -> Sequence[Shape]:
         shape, weight = node.shape(first), node.shape(second)
         require(len(shape) == len(weight) >= 3 and may_agree(shape[1], weight[1] * node.get("group", 1)))
         kernel = node.get("kernel_shape") or weight[2:]
         require(all(map(may_agree, kernel, weight[2:])))
-        return [(shape[0], weight[0], *_slide(node, shape[2:], kernel))]
+        return [(shape[0], weight[0], *slide_window(node, shape[2:], kernel))]
 
     return rule
 
@@ -374,11 +394,12 @@ def _pool(node: SizedNode) -> Sequence[Shape]:
     require(len(shape) >= 3 and (len(node.node.outputs) == 1 or node.node.since_version >= 8))
     # onnx has no dilations of AveragePool before version 19, and ignores them.
     require(node.node.op_type != "AveragePool" or "dilations" not in node.node.attributes or node.node.since_version >= 19)
-    pooled = (*shape[:2], *_slide(node, shape[2:], node.node.attributes["kernel_shape"]))
+    pooled = (*shape[:2], *slide_window(node, shape[2:], node.node.attributes["kernel_shape"]))
     return [pooled, pooled]
 
 
-def _slide(node: SizedNode, sizes: Shape, kernel: Sequence[Any]) -> Shape:
+def slide_window(node: SizedNode, sizes: Shape, kernel: Sequence[Any]) -> Shape:
+    """Returns the sizes that a window leaves, by the node's attributes. Raises: UnknownError, ValueError."""
     pads, strides, dilations = (node.get(name) for name in ("pads", "strides", "dilations"))
     auto_pad = node.get("auto_pad", "NOTSET")
     require(not any(_is_number_below(size, 1) for size in (*sizes, *kernel)) and not any(pad < 0 for pad in pads or ()))
@@ -401,7 +422,7 @@ def _slide(node: SizedNode, sizes: Shape, kernel: Sequence[Any]) -> Shape:
 
 
 _LONG = 1 << 30
-"""The size that stands for one that is open."""
+"""The size that stands for an open size."""
 
 
 def count_windows(
@@ -417,7 +438,7 @@ def count_windows(
     """Returns the pads (begin, end) of each axis, and how many windows of a convolution or a pooling there are along it.
 
     SAME pads make ceil(size / stride) outputs, the odd element goes to the end (UPPER) or the begin (LOWER). With `ceil_mode` a
-    last window may hang over the padded end, but none starts there; it may be the only one.
+    last window may hang over the padded end, but no window starts there; it may be the only window.
 
     Raises: ValueError when no window fits. Source: ONNX Conv-22, MaxPool-22.
     """
@@ -529,10 +550,6 @@ def _scale(size: Any, scale: float) -> Any:
     if scale > 0 and 1 / scale == int(1 / scale) and int(1 / scale) & (int(1 / scale) - 1) == 0:
         return size // int(1 / scale)
     raise UnknownError("Resize")
-
-
-def _sample_grid(node: SizedNode) -> Sequence[Shape]:
-    return [(*node.shape(0)[:2], *node.shape(1)[1:-1])]
 
 
 # Moving elements.
@@ -679,7 +696,7 @@ def read_slices(node: SizedNode, rank: int) -> list[tuple[int, Any, Any, int]]:
 
 
 def clip_slice(start: Any, end: Any, size: Any, step: int) -> tuple[Any, Any]:
-    """Returns where a slice begins and ends, as Python reads it."""
+    """Returns the begin and the end of a slice, as Python reads them."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
     places = []
     for place in (start, end):
@@ -706,10 +723,6 @@ def _pad(node: SizedNode) -> Sequence[Shape]:
     return [tuple(pads[axis] + size + pads[axis + len(shape)] for axis, size in enumerate(shape))]
 
 
-def _take_indices(node: SizedNode) -> Sequence[Shape]:
-    return [node.shape(1)]
-
-
 def _search(node: SizedNode) -> Sequence[Shape]:
     shape = node.shape()
     axis = node.axis(len(shape), -1)
@@ -723,20 +736,12 @@ def _mark_ones(node: SizedNode) -> Sequence[Shape]:
     return [(*shape[:axis], node.number(1), *shape[axis:])]
 
 
-# Shapes, and what is made from them.
-
-
-def _describe_shape(node: SizedNode) -> Sequence[Shape]:
-    return [(len(node.shape()[read_part(node.node)]),)]
+# Shapes, and values made from shapes.
 
 
 def read_part(node: Node) -> slice:
     """Returns which sizes `Shape` gives."""
     return slice(int(node.attributes.get("start", 0)), node.attributes.get("end"))
-
-
-def _count_elements(node: SizedNode) -> Sequence[Shape]:
-    return [()]
 
 
 def _range(node: SizedNode) -> Sequence[Shape]:
@@ -749,10 +754,6 @@ def _range(node: SizedNode) -> Sequence[Shape]:
     return [(count if count > 0 else 0,)]
 
 
-def _fill(node: SizedNode) -> Sequence[Shape]:
-    return [tuple(node.numbers(0) or ())]
-
-
 # Sequences of steps.
 
 
@@ -761,12 +762,15 @@ def _recur(node: SizedNode) -> Sequence[Shape]:
     stacked, _, hidden = recurrence
     directions = 2 if node.get("direction") == "bidirectional" else 1
     require(may_agree(stacked, directions) and may_agree(node.get("hidden_size", hidden), hidden))
+    require(may_agree(shape[-1], node.shape(1)[-1]))
     if node.get("layout", 0):
         batch, steps, _ = shape
         whole, last = (batch, steps, directions, hidden), (batch, directions, hidden)
     else:
         steps, batch, _ = shape
         whole, last = (steps, directions, batch, hidden), (directions, batch, hidden)
+    states = [node.shape(index) for index in (5, 6) if node.has(index)]
+    require(all(len(state) == 3 and all(map(may_agree, state, last)) for state in states))
     return [whole, last, last]
 
 
@@ -784,14 +788,10 @@ def _attend(node: SizedNode) -> Sequence[Shape]:
 
 
 def _single(dtypes: DTypes) -> str | None:
-    """Returns the element type that all have whose type is known."""
+    """Returns the element type that all known types agree on."""
     known = {dtype for dtype in dtypes if dtype is not None}
     require(len(known) <= 1)
     return next(iter(known), None)
-
-
-def _first(node: Node, dtypes: DTypes) -> str | None:
-    return dtypes[0]
 
 
 def _alike(node: Node, dtypes: DTypes) -> str | None:
@@ -809,18 +809,9 @@ def _compared(node: Node, dtypes: DTypes) -> str | None:
     return "bool"
 
 
-def _selected(node: Node, dtypes: DTypes) -> str | None:
-    return _single(dtypes[1:])
-
-
 def _cast(node: Node, dtypes: DTypes) -> str | None:
     number = node.attributes.get("to")
     return dtype_of_onnx(number) if isinstance(number, int) else None
-
-
-def _like(*positions: int) -> TypeRule:
-    """Each output has the element type of one of these inputs."""
-    return lambda node, dtypes: tuple(dtypes[position] for position in positions)
 
 
 def _read_stated(node: Node, attribute: str, default: str | None) -> str | None:
@@ -842,14 +833,6 @@ def _filled(node: Node, dtypes: DTypes) -> str | None:
     return "float32" if value is None else dtype_of_numpy(value.dtype)
 
 
-def _with_second(dtype: str) -> TypeRule:
-    return lambda node, dtypes: (dtypes[0], dtype)
-
-
-def _always(dtype: str) -> TypeRule:
-    return lambda node, dtypes: dtype
-
-
 # The table.
 
 _KEPT_SINCE = {
@@ -865,20 +848,20 @@ _KEPT_SINCE = {
     20: "Gelu",
     24: "Swish",
 }
-"""The operators whose output has the type of their first input, by the version from which they do."""
+"""The operators with an output of the type of their first input, from these versions on."""
 _KEPT_TYPES = """BitwiseNot CumSum GroupNormalization Hardmax LRN LpNormalization MeanVarianceNormalization ReverseSequence
 ScatterElements ScatterND Shrink Trilu"""
 """Those of all versions."""
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 KEPT_RANKS = frozenset({"Pad", "Slice", "Split", "Tile"})
-"""The operators whose output has the rank of their first input whatever the others are."""
+"""The operators with an output of the rank of their first input."""
 
 OPERATORS: Mapping[str, Operator] = {
-    **{name: Operator(since, _keep, _first) for since, names in _KEPT_SINCE.items() for name in names.split()},
-    **dict.fromkeys(_KEPT_TYPES.split(), Operator(1, _keep, _first)),
-    **dict.fromkeys(("IsInf", "IsNaN", "Not"), Operator(1, _keep, _always("bool"))),
-    "CastLike": Operator(15, _keep, _like(1)),
+    **{name: define(since, _keep, 0) for since, names in _KEPT_SINCE.items() for name in names.split()},
+    **dict.fromkeys(_KEPT_TYPES.split(), define(1, _keep, 0)),
+    **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, _keep, "bool")),
+    "CastLike": define(15, _keep, 1),
     "DequantizeLinear": Operator(10, _keep, _dequantized),
     "EyeLike": Operator(9, _keep, lambda node, dtypes: _read_stated(node, "dtype", dtypes[0])),
     "QuantizeLinear": Operator(10, _keep, _quantized),
@@ -887,58 +870,58 @@ OPERATORS: Mapping[str, Operator] = {
     **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), Operator(7, _broadcast, _compared)),
     **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), Operator(12, _broadcast, _compared)),
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), Operator(10, _broadcast, _alike)),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), Operator(1, _keep_along(-1), _first)),
-    **{f"Reduce{name}": Operator(1, _reduce, _first) for name in _REDUCTIONS},
-    **dict.fromkeys(("ArgMax", "ArgMin"), Operator(1, _find_extreme, _always("int64"))),
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), Operator(7, _recur, _first)),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), Operator(1, _pool_all, _first)),
-    "Attention": Operator(23, _attend, _like(0, 1, 2)),
-    "AveragePool": Operator(1, _pool, _first),
-    "BatchNormalization": Operator(9, _normalize_channels, _first),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), define(1, _keep_along(-1), 0)),
+    **{f"Reduce{name}": define(1, _reduce, 0) for name in _REDUCTIONS},
+    **dict.fromkeys(("ArgMax", "ArgMin"), define(1, _find_extreme, "int64")),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), define(7, _recur, 0)),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), define(1, _pool_all, 0)),
+    "Attention": define(23, _attend, 0, 1, 2),
+    "AveragePool": define(1, _pool, 0),
+    "BatchNormalization": define(9, _normalize_channels, 0),
     "Cast": Operator(6, _keep, _cast),
     "Concat": Operator(4, _concatenate, _alike),
-    "ConstantOfShape": Operator(9, _fill, _filled),
-    "Conv": Operator(1, _convolve(), _first),
-    "ConvInteger": Operator(10, _convolve(), _always("int32")),
-    "ConvTranspose": Operator(1, _convolve_transposed, _first),
-    "DepthToSpace": Operator(1, _move_depth, _first),
-    "Dropout": Operator(7, _drop_out, _with_second("bool")),
-    "DynamicQuantizeLinear": Operator(11, _quantize, lambda node, dtypes: ("uint8", "float32", "uint8")),
-    "Expand": Operator(8, _expand, _first),
-    "Flatten": Operator(1, _flatten, _first),
-    "Gather": Operator(1, _gather, _first),
-    "GatherElements": Operator(11, _take_indices, _first),
-    "GatherND": Operator(11, _gather_slices, _first),
+    "ConstantOfShape": Operator(9, lambda node: [tuple(node.numbers(0) or ())], _filled),
+    "Conv": define(1, _convolve(), 0),
+    "ConvInteger": define(10, _convolve(), "int32"),
+    "ConvTranspose": define(1, _convolve_transposed, 0),
+    "DepthToSpace": define(1, _move_depth, 0),
+    "Dropout": define(7, _drop_out, 0, "bool"),
+    "DynamicQuantizeLinear": define(11, lambda node: [node.shape(), (), ()], "uint8", "float32", "uint8"),
+    "Expand": define(8, _expand, 0),
+    "Flatten": define(1, _flatten, 0),
+    "Gather": define(1, _gather, 0),
+    "GatherElements": define(11, lambda node: [node.shape(1)], 0),
+    "GatherND": define(11, _gather_slices, 0),
     "Gemm": Operator(7, _gemm, _paired),
-    "GridSample": Operator(16, _sample_grid, _first),
-    "InstanceNormalization": Operator(6, _normalize_channels, _first),
-    "LpPool": Operator(2, _pool, _first),
-    "LayerNormalization": Operator(17, _normalize_layer, _first),
+    "GridSample": define(16, lambda node: [(*node.shape(0)[:2], *node.shape(1)[1:-1])], 0),
+    "InstanceNormalization": define(6, _normalize_channels, 0),
+    "LpPool": define(2, _pool, 0),
+    "LayerNormalization": define(17, _normalize_layer, 0),
     "MatMul": Operator(1, _multiply(), _paired),
-    "MatMulInteger": Operator(10, _multiply(), _always("int32")),
-    "MaxPool": Operator(1, _pool, _with_second("int64")),
-    "OneHot": Operator(9, _mark_ones, _like(2)),
-    "PRelu": Operator(7, _keep, _first),
-    "Pad": Operator(2, _pad, _first),
-    "Pow": Operator(7, _broadcast, _first),
-    "QLinearConv": Operator(10, _convolve(0, 3), _like(7)),
-    "QLinearMatMul": Operator(10, _multiply(0, 3), _like(7)),
-    "RMSNormalization": Operator(23, _normalize_root, _first),
-    "Range": Operator(11, _range, _first),
-    "Reshape": Operator(5, _reshape, _first),
-    "Resize": Operator(11, _resize, _first),
+    "MatMulInteger": define(10, _multiply(), "int32"),
+    "MaxPool": define(1, _pool, 0, "int64"),
+    "OneHot": define(9, _mark_ones, 2),
+    "PRelu": define(7, _keep, 0),
+    "Pad": define(2, _pad, 0),
+    "Pow": define(7, _broadcast, 0),
+    "QLinearConv": define(10, _convolve(0, 3), 7),
+    "QLinearMatMul": define(10, _multiply(0, 3), 7),
+    "RMSNormalization": define(23, _normalize_root, 0),
+    "Range": define(11, _range, 0),
+    "Reshape": define(5, _reshape, 0),
+    "Resize": define(11, _resize, 0),
     "SimplifiedLayerNormalization": Operator(0, _keep),
-    "Shape": Operator(1, _describe_shape, _always("int64")),
-    "Size": Operator(1, _count_elements, _always("int64")),
-    "Slice": Operator(10, _slice, _first),
-    "SpaceToDepth": Operator(1, _move_depth, _first),
-    "Split": Operator(2, _split, _first),
-    "Squeeze": Operator(1, _squeeze, _first),
-    "Tile": Operator(6, _tile, _first),
-    "TopK": Operator(10, _search, _with_second("int64")),
-    "Transpose": Operator(1, _transpose, _first),
-    "Unsqueeze": Operator(1, _unsqueeze, _first),
-    "Upsample": Operator(9, _resize, _first),
-    "Where": Operator(9, _broadcast, _selected),
+    "Shape": define(1, lambda node: [(len(node.shape()[read_part(node.node)]),)], "int64"),
+    "Size": define(1, lambda node: [()], "int64"),
+    "Slice": define(10, _slice, 0),
+    "SpaceToDepth": define(1, _move_depth, 0),
+    "Split": define(2, _split, 0),
+    "Squeeze": define(1, _squeeze, 0),
+    "Tile": define(6, _tile, 0),
+    "TopK": define(10, _search, 0, "int64"),
+    "Transpose": define(1, _transpose, 0),
+    "Unsqueeze": define(1, _unsqueeze, 0),
+    "Upsample": define(9, _resize, 0),
+    "Where": Operator(9, _broadcast, lambda node, dtypes: _single(dtypes[1:])),
 }
 """The operators of ONNX's own domain that have a rule."""

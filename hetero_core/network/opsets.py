@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The demands of an operator on its nodes, from one version on.
+    """The demands of an operator on its nodes, from a version on.
 
     `inputs` and `outputs` are the least and the most of them; `needed` says of each formal input whether it may not be absent; `kinds`
     are those of the attributes (`attributes.KIND_NAMES`), `required` the attributes without a default.
@@ -32,18 +32,9 @@ class Schema:
     required: tuple[str, ...]
 
 
-def find_since_version(op_type: str, domain: str, opset: int) -> int:
-    """Returns the version of an operator that an opset means, 0 if onnx has no schema for it."""
-    import onnx.defs  # heavy
-
-    if not onnx.defs.has(op_type, max_inclusive_version=opset, domain=domain):
-        return 0
-    return int(onnx.defs.get_schema(op_type, opset, domain).since_version)
-
-
 @cache
 def find_schema(op_type: str, since_version: int, domain: str) -> Schema:
-    """Returns the schema of an operator that has one of this version."""
+    """Returns the schema of this version of an operator, which must exist."""
     import onnx.defs  # heavy
 
     schema = onnx.defs.get_schema(op_type, since_version, domain)
@@ -59,22 +50,20 @@ def find_schema(op_type: str, since_version: int, domain: str) -> Schema:
     )
 
 
-def find_latest_opsets() -> Mapping[str, int]:
-    """Returns the latest opset of each domain that the installed onnx knows."""
-    from onnx.onnx_cpp2py_export.defs import schema_version_map  # heavy
-
-    return {domain: latest for domain, (_, latest) in schema_version_map().items()}
-
-
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 """The domain of ONNX Runtime's operators on blocks of channels."""
 _LARGEST_VERSION = 2**31 - 1
 """The versions that onnx accepts; of a domain that onnx does not know, a model may state any."""
 
 
+@lru_cache(4096)
 def since_version(op_type: str, domain: str, opset: int) -> int:
     """Returns the version of an operator that an opset means, 0 if onnx has no schema for it."""
-    return find_since_version(op_type, domain, opset) if 1 <= opset <= _LARGEST_VERSION else 0
+    import onnx.defs  # heavy
+
+    if not 1 <= opset <= _LARGEST_VERSION or not onnx.defs.has(op_type, max_inclusive_version=opset, domain=domain):
+        return 0
+    return int(onnx.defs.get_schema(op_type, opset, domain).since_version)
 
 
 def read_opsets(entries: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[str, int]:
@@ -82,7 +71,9 @@ def read_opsets(entries: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[
 
     Raises: InvalidNetworkError for a domain with two versions and for a version that the installed onnx does not know.
     """
-    latest = find_latest_opsets()
+    from onnx.onnx_cpp2py_export.defs import schema_version_map  # heavy
+
+    latest = {domain: newest for domain, (_, newest) in schema_version_map().items()}
     opsets: dict[str, int] = {}
     for entry in entries:
         check_text(entry.domain)

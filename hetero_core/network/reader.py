@@ -1,4 +1,4 @@
-"""ONNX to Network: the one door for files, bytes and protos; what is accepted and refused stands in docs/reference/network.md.
+"""ONNX to Network: files, bytes and protos; docs/reference/network.md lists accepted and refused models.
 
 Ignored: documentation strings, training information, quantization annotations, device configurations. Imports onnx only inside
 functions.
@@ -12,19 +12,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
-from hetero_core.network.border import BORDER_KEY, NO_BORDER, Border, border_of_json, list_defaults
+from hetero_core.network.border import BORDER_KEY, NO_BORDER, border_of_json
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
-from hetero_core.network.graph import EMPTY, Graph, Network
+from hetero_core.network.graph import EMPTY, Network
 from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions
 from hetero_core.network.inference import CustomTypes, infer_types
 from hetero_core.network.opsets import BLOCKED_DOMAIN, read_opsets
 from hetero_core.network.soundness import check_text, find_contradiction
-from hetero_core.network.splitting import NO_RAW_DATA, BytesInMemory, BytesOfFile, ByteSource, HeldFile, RawData, split_model
+from hetero_core.network.splitting import NO_RAW_DATA, HeldFile, RawData, split_model
 from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.network.weights import WeightFiles, WeightSource
 from hetero_core.plain_files import open_plain
@@ -43,15 +43,15 @@ def read_network(
 ) -> Network:
     """Returns the network of an ONNX file, of its bytes, or of a ModelProto, with the types of all values as far as they are known.
 
-    `base` is the folder of external weights; that of the file where `source` is one. `infer_custom_types` gives the output types of
-    a node that onnx does not know (`inference.CustomTypes`). A ModelProto is not kept: what is done to it later changes nothing.
+    `base` is the folder of external weights; by default the folder of the file. `infer_custom_types` gives the output types of
+    a node that onnx does not know (`inference.CustomTypes`). A ModelProto is not kept: later changes of it change nothing.
     External weights are mapped when they are first used; all else is in memory when this returns. Without `holds_weights` large
-    weights of a file are read when they are used, and are renewable: the file stays open, and must not be changed. `limits` are those
-    of `ReadLimits()` where none are given.
+    weights of a file are read when they are used, and are renewable: the file stays open, and must not be changed. `limits` are
+    `ReadLimits()` by default.
 
-    Raises: NetworkNotFoundError, NetworkReadError for what is no ONNX model; ReadLimitError for one that takes too much to read;
-    InvalidNetworkError for a model that is no valid
-    network; AffinityError for a pin without a device.
+    Raises: NetworkNotFoundError, NetworkReadError for a source that is no ONNX model; ReadLimitError for a model that takes too
+    much to read;
+    InvalidNetworkError for a model that is no valid network; AffinityError for a pin without a device.
     """
     folder = None if base is None else os.fspath(base)
     raw_data = NO_RAW_DATA
@@ -65,7 +65,7 @@ def read_network(
         model, raw_data = _read_file(path, title, holds_weights=holds_weights)
     elif isinstance(source, (bytes, bytearray, memoryview)):
         title = f"{len(source)} bytes"
-        model, raw_data = _parse_split(BytesInMemory(bytes(source)), title)
+        model, raw_data = _parse_split(io.BytesIO(source), title)
     else:
         title = "the ModelProto"
         model = _check_proto(source)
@@ -104,9 +104,9 @@ def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.Mode
     if os.path.isdir(path):
         raise NetworkReadError(f"cannot read network from '{path}': it is a folder. Give the path of the .onnx file in it.")
     try:
-        with io.FileIO(open_plain(path)) as file:
+        with open(open_plain(path), "rb") as file:
             held = None if holds_weights or not hasattr(os, "pread") else HeldFile(file.fileno(), path)
-            return _parse_split(BytesOfFile(file, held), title)
+            return _parse_split(file, title, held)
     except FileNotFoundError as error:
         raise NetworkNotFoundError(f"cannot read network from '{path}': there is no such file. Check the path.") from error
     except OSError as error:
@@ -115,20 +115,21 @@ def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.Mode
         ) from error
 
 
-def _parse_split(source: ByteSource, title: str) -> tuple[onnx.ModelProto, Mapping[int, RawData]]:
-    """Returns the proto in a source, and the `raw_data` that it lacks by the position of the initializer.
+def _parse_split(file: IO[bytes], title: str, held: HeldFile | None = None) -> tuple[onnx.ModelProto, Mapping[int, RawData]]:
+    """Returns the proto in a file, and the `raw_data` that it lacks by the position of the initializer.
 
-    Raises: NetworkReadError when there is none; OSError of the source.
+    Raises: NetworkReadError when there is none; OSError of the file.
     """
-    split = split_model(source)
+    split = split_model(file, held)
     if split is not None:
         import onnx  # heavy
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
 
-        # What protobuf refuses without its weights, it is shown with them, so that they change no word of the error.
+        # A refused skeleton is parsed again with its weights, so that the error has the same words.
         with suppress(DecodeError):
             return onnx.ModelProto.FromString(split.skeleton), split.raw_data
-    return parse_model(source.read_all(), title), NO_RAW_DATA
+    file.seek(0)
+    return parse_model(file.read(), title), NO_RAW_DATA
 
 
 def parse_model(content: bytes, title: str) -> onnx.ModelProto:
@@ -166,7 +167,7 @@ def assemble_network(
 ) -> Network:
     """Returns the network of a proto with the types that it declares, none inferred.
 
-    `raw_data` is that of initializers of the graph, by position, where the proto has an empty one instead.
+    `raw_data` maps positions of initializers of the graph to the bytes that were split off the proto.
 
     Raises: as `read_network`.
     """
@@ -183,13 +184,21 @@ def assemble_network(
     check_text(*metadata, *metadata.values())
     text = metadata.pop(BORDER_KEY, NO_BORDER)
     listed = [spec.name for spec in model.graph.input if spec.name in graph.initializers]
-    optional = list_defaults(text)
-    border = border_of_json(text, {name: graph.initializers[name] for name in listed if name in optional})
-    if optional:
-        graph = _restore_inputs(graph, {spec.name: index for index, spec in enumerate(model.graph.input)}, border)
+    border = border_of_json(text, {name: graph.initializers[name] for name in listed})
+    if border.defaults:
+        # Constants that are defaults go back among the inputs, in the order of the file.
+        places = {spec.name: index for index, spec in enumerate(model.graph.input)}
+        freed = [ValueSpec(name, constant.type) for name, constant in border.defaults.items()]
+        graph = replace(
+            graph,
+            inputs=tuple(sorted((*graph.inputs, *freed), key=lambda spec: places[spec.name])),
+            initializers=MappingProxyType({k: v for k, v in graph.initializers.items() if k not in border.defaults}),
+        )
     elif listed and not border.replaceable:
         border = replace(border, replaceable=tuple(listed))
-    _check_border(graph)
+    untyped = ", ".join(f"'{spec.name}'" for spec in graph.inputs if not has_known_element(spec.type))
+    if untyped:
+        raise InvalidNetworkError(f"inputs {untyped} of network '{graph.name}' are untyped; state the element type of every input.")
     contradiction = find_contradiction(border, graph.inputs, graph.outputs)
     if contradiction is not None:
         raise InvalidNetworkError(f"the '{BORDER_KEY}' of the model contradicts it: {contradiction}. Remove it from the metadata.")
@@ -206,16 +215,6 @@ def assemble_network(
         affinity=MappingProxyType(dict(pins)) if pins else EMPTY,
         border=border,
         declarations=Declarations(tuple(reader.contradictions)) if reader.contradictions else NO_DECLARATIONS,
-    )
-
-
-def _restore_inputs(graph: Graph, place_of_input: Mapping[str, int], border: Border) -> Graph:
-    """Returns the graph with the constants that are defaults of inputs back among its inputs, in the order of the file."""
-    freed = [ValueSpec(name, constant.type) for name, constant in border.defaults.items()]
-    return replace(
-        graph,
-        inputs=tuple(sorted((*graph.inputs, *freed), key=lambda spec: place_of_input[spec.name])),
-        initializers=MappingProxyType({k: v for k, v in graph.initializers.items() if k not in border.defaults}),
     )
 
 
@@ -239,10 +238,3 @@ def _check_header(model: onnx.ModelProto, title: str) -> None:
             f"cannot read network from {title}: its IR version is {model.ir_version}; expected 3 or more (ONNX 1.0, 2017). "
             "Export the model again."
         )
-
-
-def _check_border(graph: Graph) -> None:
-    untyped = [spec.name for spec in graph.inputs if not has_known_element(spec.type)]
-    if untyped:
-        names = ", ".join(f"'{name}'" for name in untyped)
-        raise InvalidNetworkError(f"inputs {names} of network '{graph.name}' are untyped; state the element type of every input.")

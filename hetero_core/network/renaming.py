@@ -47,7 +47,7 @@ def _rename_in_node(node: Node, names: Mapping[str, str]) -> Node:
 
 
 def _rename_in_body(body: Graph, names: Mapping[str, str]) -> Graph:
-    """Returns the body with what it captures renamed; a name that it defines itself is another value."""
+    """Returns the body with its captured values renamed; a value that it defines itself keeps its name."""
     own = {spec.name for spec in body.inputs} | set(body.initializers) | set(body.index_of_producer)
     outer = {old: new for old, new in names.items() if old not in own}
     if not outer:
@@ -74,11 +74,11 @@ class FreshNames:
                 self._values.update(node.outputs)
 
     def value(self, proposal: str) -> str:
-        """Returns the name itself or, where it is taken, with a number."""
+        """Returns the name itself or, if it is used already, with a number."""
         return _claim(self._values, proposal)
 
     def node(self, proposal: str) -> str:
-        """Returns the name itself or, where it is taken, with a number."""
+        """Returns the name itself or, if it is used already, with a number."""
         return _claim(self._nodes, proposal)
 
 

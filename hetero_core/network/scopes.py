@@ -1,4 +1,4 @@
-"""The meaning of the names in a NodeProto where it stands: opsets, and within a function its attributes and values.
+"""The meaning of the names in a NodeProto at its place: opsets, and within a function its attributes and values.
 
 Imports no onnx at run time.
 """
@@ -17,25 +17,21 @@ if TYPE_CHECKING:
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""
 
-NodeText = tuple[str, str, str, tuple[str, ...], tuple[str, ...]]
-"""The fields that tell a node of a file from others: name, operator, domain, inputs and outputs."""
-
 OPSET_DOMAIN = "hetero.opset"
-"""The domain of functions that the writer wraps around one node of another opset; the reader takes the node out again."""
+"""The domain of functions that the writer wraps around a node of another opset; the reader takes the node out again."""
+
+
+ORIGINAL_NAME_KEY, ORIGINS_KEY, OPSET_KEY = "hetero.original_name", "hetero.origins", "hetero.opset"
+"""Keys of a node's metadata in packed networks, for which ONNX has no field. Files of a network have none of them."""
 
 
 def normal_domain(domain: str) -> str:
-    """Returns the one spelling of a domain: ONNX's own has two, "" and "ai.onnx"."""
+    """Returns the normal spelling of a domain: ONNX's own has two, "" and "ai.onnx"."""
     return "" if domain == "ai.onnx" else domain
 
 
-def read_text(proto: onnx.NodeProto) -> NodeText:
-    """Returns the texts of a node, each of which its message takes long to give."""
-    return proto.name, proto.op_type, proto.domain, (*proto.input,), (*proto.output,)
-
-
 _IMPLIED = {"com.microsoft": 1}
-"""Domains that a model need not import, with what is meant: ONNX Runtime takes its own for imported."""
+"""Domains that a model need not import, with the implied version: ONNX Runtime takes its own for imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +86,9 @@ class NodeScope:
 
 
 def make_unique(name: str, used_names: set[str]) -> str:
-    """Returns `name`, or a `name_1`, `name_2`, ... that is not taken: the first one where they are taken in order.
+    """Returns `name`, or a `name_1`, `name_2`, ... that is not used yet: the first free number if they are used in order.
 
-    Cost: logarithmic in how many are taken, since a call in two branches of each of ten functions makes thousands of one name.
+    Cost: logarithmic in the number of used names, since nested calls in branches make the same name thousands of times.
     """
     if name not in used_names:
         return name

@@ -1,4 +1,4 @@
-"""Soundness of a graph: names that are text, for every value a source, and one only, ranks that can be. Imports nothing heavy."""
+"""Soundness of a graph: names that are text, exactly one source for each value, axes that exist. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hetero_core.errors import InvalidNetworkError, NetworkReadError
 from hetero_core.network.border import Border
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.topology import find_free_values
-from hetero_core.network.types import LARGEST_RANK, TensorType, ValueSpec, merge_types
+from hetero_core.network.types import LARGEST_RANK, ValueSpec, merge_types
 
 
 def check_text(*texts: object) -> None:
@@ -17,48 +17,23 @@ def check_text(*texts: object) -> None:
     Raises: NetworkReadError.
     """
     try:
-        "".join(texts)  # type: ignore[arg-type]  # which is what is asked
+        "".join(texts)  # type: ignore[arg-type]  # the error is the check
     except TypeError:
-        _refuse_bytes(texts)
+        name = next(text for text in texts if not isinstance(text, str))
+        raise NetworkReadError(f"a name in the model is not UTF-8: {name!r}; the model is damaged. Export it again.") from None
 
 
-def _refuse_bytes(texts: Sequence[object]) -> None:
-    for text in texts:
-        if not isinstance(text, str):
-            raise NetworkReadError(f"a name in the model is not UTF-8: {text!r}; the model is damaged. Export it again.")
-
-
-# onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
-INPUT_THAT_GIVES_RANK = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
-"""The inputs whose number of elements is the rank of the output."""
 _LEAST_AXIS = {"axis": -LARGEST_RANK, "batch_dims": 0}
-"""The attributes that name an axis, or count axes from the first one on."""
+"""The attributes that name an axis, or count axes from the front."""
 
 
-def check_ranks(graph: Graph) -> None:
-    """Refuses a node that names an axis which no tensor has, or whose output would have an absurd number of dimensions by the type of
-    the input that holds its shape: inference counts up to the one and makes the other.
+def check_axes(node: Node) -> None:
+    """Refuses a node that names an axis which no tensor has, or more inputs or outputs than it has: inference counts up to them.
 
     Raises: InvalidNetworkError.
     """
-    for node in graph.nodes:
-        if node.attributes and not node.domain:
-            _check_counts(node)
-        index = INPUT_THAT_GIVES_RANK.get(node.op_type, len(node.inputs))
-        input_type = None if node.domain or index >= len(node.inputs) else graph.types.get(node.inputs[index])
-        if (
-            isinstance(input_type, TensorType)
-            and input_type.shape
-            and isinstance(input_type.shape[0], int)
-            and input_type.shape[0] > LARGEST_RANK
-        ):
-            raise InvalidNetworkError(
-                f"node {node.label} reads a shape of {input_type.shape[0]} dimensions from '{node.inputs[index]}': {input_type}; expected "
-                f"{LARGEST_RANK} at most. Correct the shape, or export the model again."
-            )
-
-
-def _check_counts(node: Node) -> None:
+    if not node.attributes or node.domain:
+        return
     for name, least in _LEAST_AXIS.items():
         axis = node.attributes.get(name, 0)
         if isinstance(axis, int) and not least <= axis <= LARGEST_RANK:
@@ -80,28 +55,17 @@ def _check_counts(node: Node) -> None:
 
 
 def check_single_assignment(graph: Graph) -> None:
-    """Refuses a value with two sources in one scope."""
-    values = (
-        [spec.name for spec in graph.inputs] + list(graph.initializers) + [value for node in graph.nodes for value in node.writes]
-    )
-    if len(set(values)) == len(values):
-        return
+    """Refuses a value with two sources in a scope."""
+    sources = [(spec.name, f"input '{spec.name}'") for spec in graph.inputs]
+    sources += [(name, f"constant '{name}'") for name in graph.initializers]
+    sources += [(value, f"node {node.label}") for node in graph.nodes for value in node.writes]
     source_of_value: dict[str, str] = {}
-    for spec in graph.inputs:
-        _claim(source_of_value, spec.name, f"input '{spec.name}'")
-    for name in graph.initializers:
-        _claim(source_of_value, name, f"constant '{name}'")
-    for node in graph.nodes:
-        for value in node.writes:
-            _claim(source_of_value, value, f"node {node.label}")
-
-
-def _claim(source_of_value: dict[str, str], value: str, source: str) -> None:
-    if value in source_of_value:
-        raise InvalidNetworkError(
-            f"value '{value}' has two sources, {source_of_value[value]} and {source}; a value has one. Rename one of them."
-        )
-    source_of_value[value] = source
+    for value, source in sources:
+        if value in source_of_value:
+            raise InvalidNetworkError(
+                f"value '{value}' has two sources, {source_of_value[value]} and {source}; a value has one. Rename one of them."
+            )
+        source_of_value[value] = source
 
 
 def check_everything_is_produced(graph: Graph) -> None:
@@ -122,7 +86,7 @@ def check_everything_is_produced(graph: Graph) -> None:
 
 
 def _find_reader(node: Node, value: str) -> str:
-    """Returns the node that reads a value, looking into bodies for the innermost one."""
+    """Returns the node that reads a value, looking into bodies for the innermost reader."""
     for key, body in node.bodies.items():
         for inner in body.nodes:
             if value in inner.reads and value in find_free_values(body):
@@ -131,7 +95,7 @@ def _find_reader(node: Node, value: str) -> str:
 
 
 def find_contradiction(border: Border, inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpec]) -> str | None:
-    """Returns what a border says that inputs and outputs deny, or None: a file may have been changed by others since it was written."""
+    """Returns the contradiction between a border and inputs and outputs, or None: other tools may have changed a file."""
     spec_of_input, spec_of_output = {spec.name: spec for spec in inputs}, {spec.name: spec for spec in outputs}
     tied = [name for state in border.states for name in (f"output {state.output}", f"input {state.input}")]
     if len(set(tied)) < len(tied):

@@ -1,19 +1,17 @@
 """The bytes of a model without its large weights: the proto that is left, and each weight in memory of its own.
 
-protobuf copies every weight out of what it parses, and a constant copies it once more. Here a weight is read once, to where it stays.
-Rules: only the frame of the message is looked at, and protobuf parses all the rest of it; what is not framed as exporters do it is
-not split, so that protobuf sees all of it and says what is wrong. Source: protobuf's encoding, and onnx.proto for the numbers.
+protobuf copies every weight out of the bytes that it parses, and a constant copies it once more. Here a weight is read once.
+Rules: only the frame of the message is looked at, and protobuf parses all the rest of it; a message with an unusual frame is
+not split, so that protobuf sees all of it and words the error. Source: protobuf's encoding, and onnx.proto for the numbers.
 """
 
 from __future__ import annotations
 
-import io
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import IO
 from weakref import finalize
 
 from hetero_core.errors import NetworkReadError
@@ -31,7 +29,7 @@ _WINDOW = 4096
 _LARGEST_MODEL = 2**31 - 1
 
 Field = tuple[int, int, int, int, int]
-"""Number, wire type, and where the field, its content and the next field begin."""
+"""Number, wire type, and the positions of the field, of its content and of the next field."""
 
 
 class HeldFile:
@@ -85,79 +83,12 @@ class FileSpan:
 
 
 RawData = bytes | FileSpan
-"""The source of a weight: its bytes, or the place where they stand."""
-
-
-class ByteSource(Protocol):
-    """Bytes that can be read in pieces."""
-
-    @property
-    def size(self) -> int:
-        """The number of bytes as far as it is known; 0 if only `read_all` tells."""
-
-    def read(self, begin: int, end: int) -> bytes:
-        """Returns the bytes from `begin` to `end`, fewer where there are no more."""
-
-    def keep(self, begin: int, end: int) -> RawData:
-        """Returns the bytes from `begin` to `end`, or where they are."""
-
-    def read_all(self) -> bytes:
-        """Returns all bytes."""
-
-
-class BytesInMemory:
-    """A ByteSource over bytes."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self.size = len(content)
-
-    def read(self, begin: int, end: int) -> bytes:
-        """Returns a copy."""
-        return self._content[begin:end]
-
-    keep = read
-
-    def read_all(self) -> bytes:
-        """Returns what was given."""
-        return self._content
-
-
-class BytesOfFile:
-    """A ByteSource over an open file; the caller closes it. A pipe or a device is read as a whole.
-
-    With `held` weights are not read, but later, each time when they are needed.
-    """
-
-    def __init__(self, file: io.FileIO, held: HeldFile | None = None) -> None:
-        self._file, self._held = file, held
-        status = os.fstat(file.fileno())
-        self.size = status.st_size if stat.S_ISREG(status.st_mode) else 0
-
-    def read(self, begin: int, end: int) -> bytes:
-        """Returns the bytes that the file has there now."""
-        self._file.seek(begin)
-        # What is read in one call may be less than is there.
-        pieces = []
-        while begin < end and (piece := self._file.read(end - begin)):
-            pieces.append(piece)
-            begin += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def keep(self, begin: int, end: int) -> RawData:
-        """Returns the bytes, or the span of the file that is held."""
-        return self.read(begin, end) if self._held is None else FileSpan(self._held, begin, end)
-
-    def read_all(self) -> bytes:
-        """Returns all bytes, from the beginning where the file has one."""
-        if self.size:
-            self._file.seek(0)
-        return self._file.readall() or b""
+"""The source of a weight: its bytes, or their place in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitModel:
-    """A ModelProto whose large initializers have an empty `raw_data`, and what was in it, by their position in the graph."""
+    """A ModelProto whose large initializers have an empty `raw_data`, and the removed bytes by their position in the graph."""
 
     skeleton: bytes
     raw_data: Mapping[int, RawData]
@@ -171,36 +102,37 @@ class _UnusualFrameError(Exception):
     """The message is damaged, or framed in a legal way that no writer uses."""
 
 
-def split_model(source: ByteSource) -> SplitModel | None:
-    """Returns the two halves of a model; None for what had better be parsed as a whole, a damaged model above all.
+def split_model(file: IO[bytes], held: HeldFile | None = None) -> SplitModel | None:
+    """Returns the two halves of a model; None for a model that is to be parsed as a whole, in particular a damaged model.
 
-    A skeleton that protobuf parses stands for a model that it parses, with the same fields except for the weights.
+    A skeleton that protobuf parses stands for a model that it parses, with the same fields except for the weights. With `held`, the same
+    file, weights are not read but later, each time when they are needed.
 
-    Raises: OSError of the source.
+    Raises: OSError of the file.
     """
-    if not 0 < source.size <= _LARGEST_MODEL:
+    size = file.seek(0, os.SEEK_END)
+    if not 0 < size <= _LARGEST_MODEL:
         return None
     try:
-        return _Splitter(source).split()
+        return _Splitter(file, size, held).split()
     except _UnusualFrameError:
         return None
 
 
 class _Splitter:
-    def __init__(self, source: ByteSource) -> None:
-        self._source = source
+    def __init__(self, file: IO[bytes], size: int, held: HeldFile | None) -> None:
+        self._file, self._size, self._held = file, size, held
         self._window, self._window_begin = b"", 0
         self._raw_data: dict[int, RawData] = {}
 
     def split(self) -> SplitModel:
-        end = self._source.size
         pieces: list[bytes] = []
         has_graph = False
-        for number, wire, begin, content, stop in self._walk(0, end):
+        for number, wire, begin, content, stop in self._walk(0, self._size):
             if number != _GRAPH:
                 pieces.append(self._read(begin, stop))
                 continue
-            # protobuf would merge two graphs into one.
+            # protobuf would merge two graphs.
             if wire != _LENGTH or has_graph:
                 raise _UnusualFrameError
             has_graph = True
@@ -228,13 +160,15 @@ class _Splitter:
                     tensor,
                 )
                 copied = stop
-                self._raw_data[position] = self._keep(raw[1], raw[2])
+                self._raw_data[position] = (
+                    self._read(raw[1], raw[2]) if self._held is None else FileSpan(self._held, raw[1], raw[2])
+                )
             position += 1
         pieces.append(self._read(copied, end))
         return b"".join(pieces)
 
     def _find_raw(self, begin: int, end: int) -> tuple[int, int, int] | None:
-        """Returns where the `raw_data` of a tensor, its content and what follows it begin; None for a tensor that has none."""
+        """Returns the positions of the `raw_data` of a tensor, of its content and of the next field; None without `raw_data`."""
         raw_range = None
         for number, wire, start, content, stop in self._walk(begin, end):
             if number == _RAW:
@@ -252,7 +186,8 @@ class _Splitter:
     def _read_field(self, begin: int, end: int) -> Field:
         offset = begin - self._window_begin
         if offset < 0 or offset + _LONGEST_HEADER > len(self._window):
-            self._window, self._window_begin, offset = self._source.read(begin, begin + _WINDOW), begin, 0
+            self._file.seek(begin)
+            self._window, self._window_begin, offset = self._file.read(_WINDOW), begin, 0
         window = self._window
         tag, content = _decode_varint(window, offset, _LONGEST_TAG)
         number, wire = tag >> 3, tag & 7
@@ -273,20 +208,15 @@ class _Splitter:
         return number, wire, begin, content + shift, stop + shift
 
     def _read(self, begin: int, end: int) -> bytes:
-        content = self._source.read(begin, end) if begin < end else b""
-        if len(content) != end - begin:
-            raise _UnusualFrameError
-        return content
-
-    def _keep(self, begin: int, end: int) -> RawData:
-        content = self._source.keep(begin, end)
+        self._file.seek(begin)
+        content = self._file.read(end - begin)
         if len(content) != end - begin:
             raise _UnusualFrameError
         return content
 
 
 def _decode_varint(window: bytes, offset: int, longest: int) -> tuple[int, int]:
-    """Returns a number of at most `longest` bytes, and where the next one begins."""
+    """Returns a number of at most `longest` bytes, and the position after it."""
     number = shift = 0
     for byte in window[offset : offset + longest]:
         offset += 1

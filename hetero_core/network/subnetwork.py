@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
 
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.graph import EMPTY, Network, Node
-from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, has_known_element
 
 _Kept = TypeVar("_Kept")
@@ -18,24 +16,27 @@ _Kept = TypeVar("_Kept")
 def cut_subnetwork(network: Network, node_names: Iterable[str], *, name: str | None = None) -> Network:
     """Returns the part of a network that holds exactly the nodes named, in the order of the network. Any set of nodes will do.
 
-    Inputs: what the part reads (in bodies, too) and neither produces nor holds as a constant; network inputs come first, in the
-    order of the network, then values by the position of their producer. Outputs: what is made inside and read outside or returned
-    by the network, by the position of the producer, whatever order the network returns them in. A network output that is an input
+    Inputs: values that the part reads (in bodies, too) and neither produces nor holds as a constant; network inputs come first,
+    in the
+    order of the network, then values by the position of their producer. Outputs: values that are made inside and read outside or
+    returned
+    by the network, by the position of the producer. A network output that is an input
     or a constant is no output of any part. Nodes, constants and types are shared. Cost: proportional to the part, after the first.
 
     Raises: InvalidNetworkError for a name that is no node, and for boundary values without a known element type, all of them.
     """
-    positions = sorted({_position(network, node_name) for node_name in node_names})
+    # `node` words the error for a name that is none.
+    positions = sorted({network.index_of_node[network.node(node_name).name] for node_name in node_names})
     nodes = tuple(network.nodes[position] for position in positions)
-    edges = _find_edges(network, positions, nodes)
-    _check_types(network, (*edges.inputs, *edges.outputs))
+    inputs, outputs = _find_border(network, set(positions), nodes)
+    _check_types(network, (*inputs, *outputs))
     values = dict.fromkeys(value for node in nodes for value in (*node.reads, *node.writes))
     return Network(
         network.name if name is None else name,
-        tuple(_specify(network, value) for value in edges.inputs),
-        tuple(_specify(network, value) for value in edges.outputs),
+        tuple(ValueSpec(value, network.types[value]) for value in inputs),
+        tuple(ValueSpec(value, network.types[value]) for value in outputs),
         nodes,
-        MappingProxyType(edges.initializers) if edges.initializers else EMPTY,
+        _restrict(network.initializers, values),
         _restrict(network.types, values),
         opsets=network.opsets,
         ir_version=network.ir_version,
@@ -45,42 +46,26 @@ def cut_subnetwork(network: Network, node_names: Iterable[str], *, name: str | N
     )
 
 
-def _position(network: Network, node_name: str) -> int:
-    position = network.index_of_node.get(node_name)
-    # `node` words the error.
-    return network.index_of_node[network.node(node_name).name] if position is None else position
-
-
-@dataclass(slots=True, eq=False)
-class _Edges:
-    inputs: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
-    initializers: dict[str, Initializer] = field(default_factory=dict)
-
-
-def _find_edges(network: Network, positions: list[int], nodes: tuple[Node, ...]) -> _Edges:
-    inside = set(positions)
+def _find_border(network: Network, inside: set[int], nodes: tuple[Node, ...]) -> tuple[list[str], list[str]]:
+    """Returns the inputs and the outputs of a part."""
     producer, consumers = network.index_of_producer, network.index_of_consumers
-    returned, rank_of_input = network.names_of_outputs, network.index_of_input
-    edges = _Edges()
-    captured: dict[str, None] = {}
-    producers: dict[str, None] = {}
+    borrowed: dict[str, None] = {}
+    outputs: list[str] = []
     for node in nodes:
-        for value in node.reads:
-            if value in network.initializers:
-                edges.initializers[value] = network.initializers[value]
-            elif value not in producer:
-                captured[value] = None
-            elif producer[value] not in inside:
-                producers[value] = None
-        edges.outputs.extend(
+        borrowed.update(
+            (value, None) for value in node.reads if value not in network.initializers and producer.get(value) not in inside
+        )
+        outputs.extend(
             value
             for value in node.writes
-            if value in returned or any(consumer not in inside for consumer in consumers.get(value, ()))
+            if value in network.names_of_outputs or any(consumer not in inside for consumer in consumers.get(value, ()))
         )
-    edges.inputs.extend(sorted(captured, key=rank_of_input.__getitem__))
-    edges.inputs.extend(sorted(producers, key=lambda value: (producer[value], network.nodes[producer[value]].outputs.index(value))))
-    return edges
+
+    def rank(value: str) -> tuple[int, int]:
+        index = producer.get(value)
+        return (-1, network.index_of_input[value]) if index is None else (index, network.nodes[index].outputs.index(value))
+
+    return sorted(borrowed, key=rank), outputs
 
 
 def _check_types(network: Network, values: Iterable[str]) -> None:
@@ -95,10 +80,6 @@ def _check_types(network: Network, values: Iterable[str]) -> None:
         f"cannot cut network '{network.name}': the element type of {', '.join(sources)} is not known. "
         "A custom operator's infer_types gives it; else keep the nodes on both sides in one part."
     )
-
-
-def _specify(network: Network, value: str) -> ValueSpec:
-    return ValueSpec(value, network.types[value])
 
 
 def _restrict(mapping: Mapping[str, _Kept], keys: Iterable[str]) -> Mapping[str, _Kept]:

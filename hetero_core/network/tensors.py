@@ -1,13 +1,12 @@
 """Constants as ONNX stores them: TensorProto and SparseTensorProto to Initializer, and arrays back to TensorProto.
 
-Rules: everything is checked when the model is read, arrays are made on first use; small types are stored packed and held one
-element a byte. Imports onnx inside functions, and NumPy when it is first used.
+Rules: everything is checked when the model is read, arrays are made on first use; small types are stored packed and held with a
+byte per element. Imports onnx inside functions, and NumPy when it is first used.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from hetero_core.limits import ReadBudget
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.splitting import FileSpan, RawData
-from hetero_core.network.types import LARGEST_RANK, Dimension, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
+from hetero_core.network.types import LARGEST_RANK, Dimension, MapType, OptionalType, SequenceType, TensorType, ValueType
 from hetero_core.network.weights import MappedSpan, WeightSource
 
 if TYPE_CHECKING:
@@ -63,7 +62,14 @@ def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, r
             read = content.read
             return Initializer(dtype, shape, lambda: array_of_bytes(read(), dtype, shape), is_renewable=True)
         return Initializer(dtype, shape, lambda: array_of_bytes(content, dtype, shape))
-    array = _read_typed_fields(proto, dtype, shape, owner)
+    from onnx import numpy_helper  # heavy
+
+    try:
+        array: Array = numpy_helper.to_array(proto)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise NetworkReadError(
+            f"{owner} cannot be read: {error}; expected as many elements as its shape {list(proto.dims)} has. Export or copy it again."
+        ) from error
     return Initializer(dtype, shape, lambda: array)
 
 
@@ -75,30 +81,24 @@ def _read_header(proto: onnx.TensorProto, owner: str) -> tuple[str, tuple[int, .
             f"{enumerate_choices(DTYPES)}. Export the model again, or upgrade onnx."
         )
     shape = tuple(proto.dims)
-    if any(size < 0 for size in shape):
-        raise NetworkReadError(f"{owner} has the shape {list(shape)}; expected sizes of 0 or more. Export the model again.")
-    check_shape(dtype, shape, owner)
+    _check_shape(dtype, shape, owner)
     if proto.HasField("segment"):
         raise NetworkReadError(f"{owner} is stored in segments, which no ONNX tool reads; write the model again.")
     return dtype, shape
 
 
-def check_shape(dtype: str, shape: tuple[int, ...], owner: str) -> None:
-    """Refuses a shape that no array can have although it may be empty, so that what it holds does not tell.
-
-    Raises: NetworkReadError.
-    """
+def _check_shape(dtype: str, shape: tuple[int, ...], owner: str) -> None:
+    """Refuses a shape that no array can have, even if it is empty."""
+    if any(size < 0 for size in shape):
+        raise NetworkReadError(f"{owner} has the shape {list(shape)}; expected sizes of 0 or more. Export the model again.")
     bits = bits_of_dtype(dtype)
     nbytes = prod(size for size in shape if size > 0) * (8 if bits is None else max(bits // 8, 1))
     if len(shape) > _MOST_DIMENSIONS or (0 in shape and nbytes > _MOST_BYTES):
+        shown = str(list(shape)) if len(shape) <= 8 else f"{[*shape[:8]]} and {len(shape) - 8} more"
         raise NetworkReadError(
-            f"{owner} has the shape {_shorten(shape)}; an array has at most {_MOST_DIMENSIONS} dimensions, and at most {_MOST_BYTES} "
+            f"{owner} has the shape {shown}; an array has at most {_MOST_DIMENSIONS} dimensions, and at most {_MOST_BYTES} "
             "bytes without those of size 0. Export the model again."
         )
-
-
-def _shorten(shape: tuple[int, ...]) -> str:
-    return str(list(shape)) if len(shape) <= 8 else f"{[*shape[:8]]} and {len(shape) - 8} more"
 
 
 def _check_length(actual: int, expected: int, unit: str, owner: str) -> None:
@@ -116,21 +116,8 @@ def stored_size(dtype: str, count: int) -> int:
     return (count * bits + 7) // 8
 
 
-def _read_typed_fields(proto: onnx.TensorProto, dtype: str, shape: tuple[int, ...], owner: str) -> Array:
-    """Returns the array of a tensor that is stored in float_data, int32_data and the like."""
-    from onnx import numpy_helper  # heavy
-
-    try:
-        array: Array = numpy_helper.to_array(proto)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise NetworkReadError(
-            f"{owner} cannot be read: {error}; expected as many elements as its shape {list(proto.dims)} has. Export or copy it again."
-        ) from error
-    return array
-
-
 def decode_text(text: bytes) -> str | bytes:
-    """Returns a text of a model, or its bytes where they are not UTF-8."""
+    """Returns a text of a model, or its bytes if they are not UTF-8."""
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError:
@@ -172,24 +159,21 @@ def read_sparse_tensor(proto: onnx.SparseTensorProto, weights: WeightSource, own
     """
     values = read_tensor(proto.values, weights, f"values of {owner}")
     shape = tuple(proto.dims)
-    if any(size < 0 for size in shape) or len(values.shape) != 1:
+    if len(values.shape) != 1:
         raise NetworkReadError(
             f"{owner} has the shape {list(shape)} and values of shape {list(values.shape)}; expected one dimension. Export the model again."
         )
-    check_shape(values.dtype, shape, owner)
+    _check_shape(values.dtype, shape, owner)
     budget.take_memory(Initializer(values.dtype, shape, lambda: values.array).nbytes, f"{owner}, when it is made dense,")
     positions = _read_positions(proto, weights, shape, values.shape[0], owner)
-    return Initializer(values.dtype, shape, _densifier(values, positions, shape))
 
-
-def _densifier(values: Initializer, positions: Array, shape: tuple[int, ...]) -> Callable[[], Array]:
     def densify() -> Array:
-        # An absent string is an empty one, as an absent number is 0.
+        # An absent string is empty, as an absent number is 0.
         dense = np.full(prod(shape), "", object) if values.dtype == "string" else np.zeros(prod(shape), numpy_dtype(values.dtype))
         dense[positions] = values.array
         return dense.reshape(shape)
 
-    return densify
+    return Initializer(values.dtype, shape, densify)
 
 
 def _read_positions(proto: onnx.SparseTensorProto, weights: WeightSource, shape: tuple[int, ...], count: int, owner: str) -> Array:
@@ -216,7 +200,7 @@ def _read_positions(proto: onnx.SparseTensorProto, weights: WeightSource, shape:
 
 
 def read_type(proto: onnx.TypeProto, owner: str) -> ValueType | None:
-    """Returns the type that a proto states, None if it states none. `owner` begins the message of an error.
+    """Returns the type that a proto states, None for an empty proto. `owner` begins the message of an error.
 
     Raises: InvalidNetworkError for sparse tensors, opaque types and element types that are not known.
     """
@@ -285,7 +269,7 @@ def _is_placeholder(name: str) -> bool:
 
 
 def write_type(value_type: ValueType, proto: onnx.TypeProto) -> None:
-    """Fills `proto`; an unknown element type becomes 0, an unknown rank no shape, an unknown dimension an empty one."""
+    """Fills `proto`; an unknown element type becomes 0, an unknown rank no shape, an unknown dimension an empty dimension."""
     if isinstance(value_type, TensorType):
         tensor = proto.tensor_type
         tensor.elem_type = 0 if value_type.dtype is None else onnx_of_dtype(value_type.dtype)
@@ -305,10 +289,3 @@ def write_type(value_type: ValueType, proto: onnx.TypeProto) -> None:
         write_type(value_type.element, proto.sequence_type.elem_type)
     else:
         write_type(value_type.element, proto.optional_type.elem_type)
-
-
-def write_spec(spec: ValueSpec, proto: onnx.ValueInfoProto) -> None:
-    """Fills `proto` with the name and, as far as it is known, the type of a value."""
-    proto.name = spec.name
-    if spec.type != TensorType(None):
-        write_type(spec.type, proto.type)

@@ -13,7 +13,7 @@ from hetero_core.network.graph import Graph, Network, Node
 
 
 def predecessors_of_nodes(network: Network) -> list[tuple[int, ...]]:
-    """Returns for each node the positions of the nodes whose values it reads or captures, ascending, without repeats."""
+    """Returns for each node the positions of the producers of the values that it reads or captures, ascending, without repeats."""
     producer = network.index_of_producer
     return [tuple(sorted({producer[value] for value in node.reads if value in producer})) for node in network.nodes]
 
@@ -23,7 +23,7 @@ def sort_topologically(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
     Nodes that are in order already come back as they were. Cost: linear for these, else n log n.
 
-    Raises: InvalidNetworkError that names the nodes of one cycle.
+    Raises: InvalidNetworkError that names the nodes of a cycle.
     """
     producer = {value: index for index, node in enumerate(nodes) for value in node.writes}
     if all(producer.get(value, -1) < index for index, node in enumerate(nodes) for value in node.reads):
@@ -38,7 +38,8 @@ def sort_topologically(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def order_by_producers(producers: Mapping[int, Collection[int]]) -> list[int]:
-    """Returns the keys so that producers come first; among those that are ready, the smallest. What a cycle holds up is left out."""
+    """Returns the keys so that producers come first; among those that are ready, the smallest. Nodes on and behind a cycle are
+    left out."""
     consumers: dict[int, list[int]] = {index: [] for index in producers}
     missing = {}
     for index in sorted(producers):
@@ -59,7 +60,7 @@ def order_by_producers(producers: Mapping[int, Collection[int]]) -> list[int]:
 
 
 def find_cycle(producers: Mapping[int, Collection[int]], order: Sequence[int]) -> list[int]:
-    """Returns the keys of one cycle along its edges, the first again at the end; `order` are those that could be ordered."""
+    """Returns the keys of a cycle along its edges, the first again at the end; `order` are the keys outside of cycles."""
     stuck = producers.keys() - set(order)
     index = min(stuck)
     seen: dict[int, int] = {}

@@ -36,13 +36,13 @@ class TensorType:
     def nbytes(self) -> int | None:
         """The bytes of such an array; None if a dimension is open or the elements are strings."""
         sizes, bits = fixed_sizes(self.shape), None if self.dtype is None else bits_of_dtype(self.dtype)
-        # Small types travel unpacked, one element a byte.
+        # Small types travel unpacked, with a byte per element.
         return None if sizes is None or bits is None else prod(sizes) * max(bits // 8, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceType:
-    """A list of values of one type."""
+    """A list of values of the same type."""
 
     element: ValueType
 
@@ -62,7 +62,7 @@ class OptionalType:
 
 @dataclass(frozen=True, slots=True)
 class MapType:
-    """A dict from keys (string or an integer type) to values of one type."""
+    """A dict from keys (string or an integer type) to values of the same type."""
 
     key: str
     value: ValueType
@@ -75,7 +75,7 @@ ValueType = TensorType | SequenceType | OptionalType | MapType
 
 
 def shape_of(value_type: ValueType | None) -> tuple[Dimension, ...] | None:
-    """Returns the shape of a tensor; None for other values and for an unknown rank."""
+    """Returns the shape of a tensor; None if it is no tensor or of unknown rank."""
     return value_type.shape if isinstance(value_type, TensorType) else None
 
 
@@ -86,12 +86,12 @@ def rank_of(value_type: ValueType | None) -> int | None:
 
 
 def sizes_of(value_type: ValueType | None) -> tuple[int, ...] | None:
-    """Returns the shape of a tensor whose sizes are all known; None for any other value."""
+    """Returns the shape of a tensor if all its sizes are known, else None."""
     return fixed_sizes(shape_of(value_type))
 
 
 def fixed_sizes(shape: Sequence[Dimension] | None) -> tuple[int, ...] | None:
-    """Returns a shape whose sizes are all known; None for any other."""
+    """Returns the shape if all its sizes are known, else None."""
     if shape is None:
         return None
     sizes = tuple([size for size in shape if isinstance(size, int)])
@@ -99,7 +99,7 @@ def fixed_sizes(shape: Sequence[Dimension] | None) -> tuple[int, ...] | None:
 
 
 def has_known_element(value_type: ValueType | None) -> bool:
-    """Says whether the element type is known down to the tensor, which is what a cut through the value needs."""
+    """Says whether the element type is known down to the tensor, as a cut through the value needs it."""
     if value_type is None:
         return False
     if isinstance(value_type, TensorType):
@@ -120,12 +120,12 @@ class ValueSpec:
 
     @property
     def dtype(self) -> str | None:
-        """The element type of a tensor; None for other values."""
+        """The element type of a tensor; None if it is no tensor."""
         return self.type.dtype if isinstance(self.type, TensorType) else None
 
     @property
     def shape(self) -> tuple[Dimension, ...] | None:
-        """The shape of a tensor; None for other values and for an unknown rank."""
+        """The shape of a tensor; None if it is no tensor or of unknown rank."""
         return shape_of(self.type)
 
 
@@ -173,7 +173,7 @@ class TypeNumbers:
         self._numbers: dict[ValueType | None, int] = {}
 
     def find(self, value_type: ValueType | None) -> int | None:
-        """Returns the number; None for sizes that stand for a class of sizes: compared with others they would become one of them."""
+        """Returns the number; None for sizes that stand for a class of sizes: a comparison would bind them to a size."""
         entry = self._entries.get(id(value_type))
         if entry is None:
             shape = value_type.shape if isinstance(value_type, TensorType) else None
@@ -221,7 +221,7 @@ def _merge_tensors(first: TensorType, second: TensorType) -> TensorType | None:
 
 
 def unite_types(first: ValueType, second: ValueType) -> ValueType:
-    """Returns the type that says no more than what both say: of a value that is one of two."""
+    """Returns the type of a value that is either of two: it says no more than both types say."""
     if first == second:
         return first
     if isinstance(first, SequenceType) and isinstance(second, SequenceType):

@@ -1,4 +1,4 @@
-"""The sources of external weights: files of the model's folder, or one buffer.
+"""The sources of external weights: files of the model's folder, or a buffer.
 
 Rules: a file is mapped on the first use of a weight, once for all weights in it; nothing outside the folder is ever opened;
 offsets and lengths are checked against the file when the model is read.
@@ -39,7 +39,7 @@ class WeightSource(Protocol):
 
 
 class WeightFiles:
-    """The external weights of a model in a folder; None if the model was given without one."""
+    """The external weights of a model in a folder; without a folder there are no weights."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
@@ -124,7 +124,7 @@ class MappedFile:
     def drop_pages(self, offset: int, size: int) -> None:
         """Gives the memory of `size` bytes at `offset` back to the system; views of them stay valid and read the file again."""
         begin = offset - offset % mmap.PAGESIZE
-        # Systems other than Linux have no such call, and take pages back by themselves when memory is short.
+        # Only Linux has this call; the rest take pages back by themselves when memory is short.
         if self._map is not None and hasattr(self._map, "madvise") and size:
             self._map.madvise(mmap.MADV_DONTNEED, begin, offset + size - begin)
 
@@ -162,7 +162,7 @@ class MappedSpan:
 
 
 class WeightBuffer:
-    """External weights that stand in one buffer, whatever location they name."""
+    """External weights in a buffer; their location is ignored."""
 
     def __init__(self, buffer: Bytes) -> None:
         self._buffer = buffer

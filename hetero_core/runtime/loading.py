@@ -101,7 +101,7 @@ def call_in_time(
 def check_declarations(network: Network, device: DeviceName, config: Mapping[str, Any]) -> None:
     """Raises InvalidNetworkError for a network with declarations that are proved wrong, where STRICT_DECLARATIONS asks for it."""
     if config[STRICT_KEY] and network.declarations.contradictions:
-        listed = "; ".join(map(str, network.declarations.contradictions))
+        listed = "; ".join(network.declarations.contradictions)
         raise InvalidNetworkError(f"cannot load network '{network.name}' on {device}: {listed}. {STRICT_ADVICE}.")
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 from math import isclose, pi, sqrt
 from typing import Any
 
-from hetero_core.network.graph import EMPTY, Network, Node
+from hetero_core.network.graph import Network, Node
 from hetero_core.transforms.matching import (
     AnyValue,
+    Build,
     ConstantNumber,
     Found,
+    OneOf,
     Op,
     Pattern,
     Rule,
@@ -28,20 +30,23 @@ _SINCE = {"Gelu": 20, "HardSigmoid": 6, "HardSwish": 14, "Swish": 24}
 _X = AnyValue("x")
 
 
-def _make_node(network: Network, match: Found, node: Node, op_type: str, attributes: Any = EMPTY) -> Node | None:
-    """Returns the operator on x; None where the result has not x's own type: a number of a higher rank had widened it."""
-    x = match.values["x"]
-    shape, result_shape = read_shape(network, x), read_shape(network, node.writes[0])
-    if shape is None or result_shape is None or len(shape) != len(result_shape):
-        return None
-    since = _SINCE[op_type]
-    return Node(node.name, op_type, (x,), node.outputs, "", since, since, attributes)
+def _make(op_type: str, **attributes: Any) -> Build:
+    """Returns what builds the operator on x, unless a number of a higher rank had widened the result."""
+
+    def build(network: Network, match: Found, node: Node) -> Node | None:
+        x, since = match.values["x"], _SINCE[op_type]
+        shape, result_shape = read_shape(network, x), read_shape(network, node.writes[0])
+        if shape is None or result_shape is None or len(shape) != len(result_shape):
+            return None
+        return Node(node.name, op_type, (x,), node.outputs, "", since, since, {**attributes, **match.numbers})
+
+    return build
 
 
-def _halve_product(shifted: Pattern) -> tuple[Pattern, ...]:
+def _halve_product(shifted: Pattern) -> OneOf:
     """Returns the forms of x * shifted / 2."""
     two = ConstantNumber(2.0)
-    return (
+    return one_of(
         multiply_three(_X, ConstantNumber(0.5), shifted),
         op("Div", op("Mul", _X, shifted), two),
         op("Mul", op("Div", _X, two), shifted),
@@ -64,50 +69,24 @@ _INNER = one_of(
 _BY_TANH = _halve_product(op("Add", op("Tanh", _INNER), ConstantNumber(1.0)))
 
 
+_GELU_RULES = [Rule(_BY_ERF, _make("Gelu")), Rule(_BY_TANH, _make("Gelu", approximate="tanh"))]
+
+
 def fuse_gelu(network: Network) -> Network:
     """Returns the network with x (1 + erf(x / sqrt 2)) / 2 and its approximation by tanh as one node, whatever the order of factors."""
     return fuse_patterns(network, _GELU_RULES)
 
 
-def _build_gelu(network: Network, match: Found, node: Node) -> Node | None:
-    return _make_node(network, match, node, "Gelu")
-
-
-def _build_tanh_gelu(network: Network, match: Found, node: Node) -> Node | None:
-    return _make_node(network, match, node, "Gelu", {"approximate": "tanh"})
-
-
-def _list_roots(patterns: tuple[Pattern, ...]) -> list[Op]:
-    """Returns the alternatives of patterns, one by one."""
-    roots: list[Op] = []
-    for pattern in patterns:
-        if isinstance(pattern, Op):
-            roots.append(pattern)
-        else:
-            roots += _list_roots(getattr(pattern, "patterns", ()))
-    return roots
-
-
-_GELU_RULES = [
-    *(Rule(pattern, _build_gelu) for pattern in _list_roots(_BY_ERF)),
-    *(Rule(pattern, _build_tanh_gelu) for pattern in _list_roots(_BY_TANH)),
-]
+_SWISH = one_of(
+    op("Mul", _X, op("Sigmoid", _X)),
+    op("Mul", _X, op("Sigmoid", op("Mul", _X, ConstantNumber(name="alpha")))),
+    op("Div", _X, op("Add", ConstantNumber(1.0), op("Exp", op("Neg", _X)))),
+)
 
 
 def fuse_swish(network: Network) -> Network:
     """Returns the network with x * sigmoid(alpha x) as one node; the sigmoid may be written as 1 / (1 + exp(-x))."""
-    return fuse_patterns(network, _SWISH_RULES)
-
-
-def _build_swish(network: Network, match: Found, node: Node) -> Node | None:
-    return _make_node(network, match, node, "Swish", {"alpha": match.numbers.get("alpha", 1.0)})
-
-
-_SWISH_RULES = [
-    Rule(op("Mul", _X, op("Sigmoid", _X)), _build_swish),
-    Rule(op("Mul", _X, op("Sigmoid", op("Mul", _X, ConstantNumber(name="alpha")))), _build_swish),
-    Rule(op("Div", _X, op("Add", ConstantNumber(1.0), op("Exp", op("Neg", _X)))), _build_swish),
-]
+    return fuse_patterns(network, [Rule(_SWISH, _make("Swish", alpha=1.0))])
 
 
 def _clips_to_six(network: Network, node: Node) -> bool:
@@ -131,30 +110,17 @@ _CLIPPED = one_of(
 _SIX, _SIXTH = ConstantNumber(6.0), ConstantNumber(1 / 6)
 
 
+_HARD_SWISH = one_of(
+    op("Div", op("Mul", _X, _CLIPPED), _SIX),
+    op("Mul", _X, op("Div", _CLIPPED, _SIX)),
+    op("Mul", op("Div", _X, _SIX), _CLIPPED),
+    multiply_three(_X, _CLIPPED, _SIXTH),
+    op("Mul", _X, Op("HardSigmoid", (_X,), _is_sixth)),
+)
+_HARD_SIGMOID = one_of(op("Div", _CLIPPED, _SIX), op("Mul", _CLIPPED, _SIXTH))
+
+
 def fuse_hard_swish(network: Network) -> Network:
-    """Returns the network with x * clip(x + 3, 0, 6) / 6 as one node, and clip(x + 3, 0, 6) / 6 where it stands alone."""
-    return fuse_patterns(fuse_patterns(network, _HARD_SWISH_RULES), _HARD_SIGMOID_RULES)
-
-
-def _build_hard_swish(network: Network, match: Found, node: Node) -> Node | None:
-    return _make_node(network, match, node, "HardSwish")
-
-
-def _build_hard_sigmoid(network: Network, match: Found, node: Node) -> Node | None:
-    return _make_node(network, match, node, "HardSigmoid", {"alpha": 1 / 6, "beta": 0.5})
-
-
-_HARD_SWISH_RULES = [
-    Rule(pattern, _build_hard_swish)
-    for pattern in (
-        op("Div", op("Mul", _X, _CLIPPED), _SIX),
-        op("Mul", _X, op("Div", _CLIPPED, _SIX)),
-        op("Mul", op("Div", _X, _SIX), _CLIPPED),
-        *_list_roots((multiply_three(_X, _CLIPPED, _SIXTH),)),
-        op("Mul", _X, Op("HardSigmoid", (_X,), _is_sixth)),
-    )
-]
-_HARD_SIGMOID_RULES = [
-    Rule(op("Div", _CLIPPED, _SIX), _build_hard_sigmoid),
-    Rule(op("Mul", _CLIPPED, _SIXTH), _build_hard_sigmoid),
-]
+    """Returns the network with x * clip(x + 3, 0, 6) / 6 as one node, and clip(x + 3, 0, 6) / 6 if it stands alone."""
+    network = fuse_patterns(network, [Rule(_HARD_SWISH, _make("HardSwish"))])
+    return fuse_patterns(network, [Rule(_HARD_SIGMOID, _make("HardSigmoid", alpha=1 / 6, beta=0.5))])

@@ -14,8 +14,10 @@ import numpy as np
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
+from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import drop_unread
+from hetero_core.transforms.rewrite import fuse_pairs
 
 _FOLDED_DTYPES = ("float32", "float64")
 _BATCH_NORM_ATTRIBUTES = {"epsilon", "momentum", "spatial", "training_mode", "is_test"}
@@ -33,103 +35,58 @@ class Affine:
 def fold_affines(network: Network) -> Network:
     """Returns the network with each chain of channel scales behind a Conv in the weights of the Conv, and other chains joined.
 
-    A chain that follows no Conv becomes its first BatchNormalization, where it begins with one.
+    A chain that follows no Conv becomes its first BatchNormalization, if it begins with one.
     """
-    folder = _Folder(network)
-    for node in network.nodes:
-        folder.add(node)
-    return folder.finish()
+    constants = dict(network.initializers)
+    names = FreshNames(network)
 
-
-class _Folder:
-    """The nodes so far, and the constants that were made for them."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-        self._nodes: list[Node | None] = []
-        self._made: dict[str, int] = {}
-        self._constants: dict[str, Initializer] = dict(network.initializers)
-        self._changed = False
-
-    def add(self, node: Node) -> None:
-        affine = read_affine(node, self._network.type_of, self._constants)
-        fused = None if affine is None else self._fold(node, affine)
-        if fused is None:
-            fused = node
-        else:
-            self._changed = True
-        for value in fused.writes:
-            self._made[value] = len(self._nodes)
-        self._nodes.append(fused)
-
-    def _fold(self, node: Node, affine: Affine) -> Node | None:
-        position = self._made.get(affine.source)
-        before = None if position is None else self._nodes[position]
-        if before is None or position is None or not self._is_private(affine.source):
+    def fuse(first: Node, second: Node) -> Node | None:
+        affine = read_affine(second, network.type_of, constants)
+        if affine is None or affine.source not in first.outputs or first.domain:
             return None
-        if before.op_type == "Conv" and not before.domain:
-            fused = self._fold_into_conv(before, node, affine)
-        elif before.op_type == "BatchNormalization" and not before.domain:
-            fused = self._fold_into_norm(before, node, affine)
-        else:
-            fused = None
-        if fused is not None:
-            self._nodes[position] = None
-        return fused
+        parameters = None
+        if first.op_type == "Conv":
+            parameters = _scale_convolution(first, affine, constants)
+        elif first.op_type == "BatchNormalization":
+            parameters = _scale_norm(first, read_affine(first, network.type_of, constants), affine, constants)
+        if parameters is None:
+            return None
+        inputs: list[str] = []
+        for parameter in parameters:
+            inputs.append(names.value(f"{second.outputs[0]}/{('scale', 'shift')[len(inputs)]}"))
+            constants[inputs[-1]] = parameter
+        return replace(first, inputs=(first.inputs[0], *inputs, *first.inputs[3:]), outputs=second.outputs[:1])
 
-    def _is_private(self, value: str) -> bool:
-        return len(self._network.index_of_consumers.get(value, ())) == 1 and value not in self._network.names_of_outputs
+    fused = fuse_pairs(network, fuse)
+    return network if fused is network else drop_unread(replace(fused, initializers=MappingProxyType(constants)))
 
-    def _fold_into_conv(self, conv: Node, node: Node, affine: Affine) -> Node | None:
-        if any(name and name not in self._constants for name in conv.inputs[1:]) or len(conv.inputs) < 2:
-            return None
-        weight = self._constants[conv.inputs[1]]
-        if weight.dtype not in _FOLDED_DTYPES:
-            return None
-        bias = conv.inputs[2] if len(conv.inputs) > 2 else ""
-        if not weight.shape or (bias and self._constants[bias].shape != weight.shape[:1]):
-            # The run refuses it.
-            return None
-        outputs = weight.shape[0]
-        if affine.scale.size not in (1, outputs) or affine.shift.size not in (1, outputs):
-            return None
-        w = _scale_later(weight, affine.scale)
-        b = (self._constants[bias].array.astype(np.float64) if bias else np.zeros(outputs)) * affine.scale + affine.shift
-        b = Initializer.of_array(b.astype(weight.dtype))
-        names = (self._keep(node, "weight", w), self._keep(node, "bias", b))
-        return replace(conv, inputs=(conv.inputs[0], *names), outputs=node.outputs[:1], origins=_join_origins(conv, node))
 
-    def _fold_into_norm(self, norm: Node, node: Node, affine: Affine) -> Node | None:
-        first = read_affine(norm, self._network.type_of, self._constants)
-        if first is None:
-            return None
-        channels = first.scale.size
-        if affine.scale.size not in (1, channels) or affine.shift.size not in (1, channels):
-            return None
-        dtype = self._constants[norm.inputs[1]].array.dtype
-        epsilon = float(norm.attributes.get("epsilon", 1e-5))
-        mean, variance = (self._constants[name].array.astype(np.float64) for name in norm.inputs[3:5])
-        # The parameters that give the joined scale and shift with the mean and variance as they are.
-        scale = first.scale * affine.scale * np.sqrt(variance + epsilon)
-        shift = first.shift * affine.scale + affine.shift + mean * first.scale * affine.scale
-        joined = (Initializer.of_array(scale.astype(dtype)), Initializer.of_array(shift.astype(dtype)))
-        names = (self._keep(node, "scale", joined[0]), self._keep(node, "shift", joined[1]))
-        inputs = (norm.inputs[0], *names, *norm.inputs[3:5])
-        return replace(norm, inputs=inputs, outputs=node.outputs[:1], origins=_join_origins(norm, node))
+def _scale_convolution(conv: Node, affine: Affine, constants: Mapping[str, Initializer]) -> tuple[Initializer, Initializer] | None:
+    """Returns the weights and the bias of a convolution with a scale and a shift behind it."""
+    if any(name and name not in constants for name in conv.inputs[1:]) or len(conv.inputs) < 2:
+        return None
+    weight = constants[conv.inputs[1]]
+    bias = conv.inputs[2] if len(conv.inputs) > 2 else ""
+    if weight.dtype not in _FOLDED_DTYPES or not weight.shape or (bias and constants[bias].shape != weight.shape[:1]):
+        return None
+    outputs = weight.shape[0]
+    if affine.scale.size not in (1, outputs) or affine.shift.size not in (1, outputs):
+        return None
+    b = (constants[bias].array.astype(np.float64) if bias else np.zeros(outputs)) * affine.scale + affine.shift
+    return _scale_later(weight, affine.scale), Initializer.of_array(b.astype(weight.dtype))
 
-    def _keep(self, node: Node, role: str, constant: Initializer) -> str:
-        name = f"{node.outputs[0]}/{role}"
-        while name in self._constants or name in self._network.types or name in self._network.index_of_producer:
-            name += "'"
-        self._constants[name] = constant
-        return name
 
-    def finish(self) -> Network:
-        """Returns the network, without the constants that were folded."""
-        if not self._changed:
-            return self._network
-        nodes = tuple(node for node in self._nodes if node is not None)
-        return drop_unread(replace(self._network, nodes=nodes, initializers=MappingProxyType(self._constants)))
+def _scale_norm(
+    norm: Node, first: Affine | None, affine: Affine, constants: Mapping[str, Initializer]
+) -> tuple[Initializer, Initializer] | None:
+    """Returns the scale and the bias of a BatchNormalization with a scale and a shift behind it; its mean and variance stay."""
+    if first is None or affine.scale.size not in (1, first.scale.size) or affine.shift.size not in (1, first.scale.size):
+        return None
+    dtype = constants[norm.inputs[1]].array.dtype
+    mean, variance = (constants[name].array.astype(np.float64) for name in norm.inputs[3:5])
+    scale = first.scale * affine.scale * np.sqrt(variance + float(norm.attributes.get("epsilon", 1e-5)))
+    shift = first.shift * affine.scale + affine.shift + mean * first.scale * affine.scale
+    return Initializer.of_array(scale.astype(dtype)), Initializer.of_array(shift.astype(dtype))
 
 
 def _scale_later(weight: Initializer, scale: np.ndarray[Any, Any]) -> Initializer:
@@ -144,10 +101,6 @@ def _scale_later(weight: Initializer, scale: np.ndarray[Any, Any]) -> Initialize
         return scaled
 
     return Initializer(weight.dtype, weight.shape, load, is_renewable=True)
-
-
-def _join_origins(first: Node, second: Node) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*first.origins, *second.origins)))
 
 
 def read_affine(node: Node, type_of: Any, constants: Mapping[str, Initializer]) -> Affine | None:
@@ -168,10 +121,8 @@ def _read_batch_norm(node: Node, constants: Mapping[str, Initializer]) -> Affine
     if node.attributes.get("training_mode", 0) or any(name not in constants for name in node.inputs[1:]):
         return None
     parameters = [constants[name] for name in node.inputs[1:]]
-    if any(parameter.dtype not in _FOLDED_DTYPES or len(parameter.shape) != 1 for parameter in parameters):
-        return None
-    if any(parameter.shape != parameters[0].shape for parameter in parameters):
-        # The run refuses it.
+    shape = parameters[0].shape
+    if len(shape) != 1 or any(parameter.dtype not in _FOLDED_DTYPES or parameter.shape != shape for parameter in parameters):
         return None
     scale, bias, mean, variance = (parameter.array.astype(np.float64) for parameter in parameters)
     scale = scale / np.sqrt(variance + float(node.attributes.get("epsilon", 1e-5)))

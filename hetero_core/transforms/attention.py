@@ -24,6 +24,7 @@ import numpy as np
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import Dimension, TensorType, fixed_sizes
 from hetero_core.transforms.matching import (
+    Accepts,
     AnyValue,
     ConstantNumber,
     Found,
@@ -31,6 +32,7 @@ from hetero_core.transforms.matching import (
     Pattern,
     Rule,
     fuse_patterns,
+    has_perm,
     one_of,
     op,
     read_shape,
@@ -38,7 +40,6 @@ from hetero_core.transforms.matching import (
 from hetero_core.transforms.rewrite import Replacement
 
 ATTENTION = 24
-_HEADS_FIRST = (0, 2, 1, 3)
 _TRANSPOSE_OPSET = 21
 _FACTORS = ("times_q", "times_k", "times_scores")
 _DIVISORS = ("over_q", "over_k", "over_scores")
@@ -48,10 +49,6 @@ def _is_over_last_axis(network: Network, node: Node) -> bool:
     shape = read_shape(network, node.inputs[0])
     axis = node.attributes.get("axis", -1)
     return node.since_version >= 13 and shape is not None and axis in (-1, len(shape) - 1)
-
-
-def _swaps_last_two(network: Network, node: Node) -> bool:
-    return tuple(node.attributes.get("perm", ())) in ((0, 1, 3, 2), (0, 2, 1))
 
 
 def _scale(pattern: Pattern, name: str) -> tuple[Pattern, Pattern, Pattern]:
@@ -64,8 +61,8 @@ def _scale(pattern: Pattern, name: str) -> tuple[Pattern, Pattern, Pattern]:
 
 _Q = one_of(*_scale(AnyValue("q"), "q"))
 _K = one_of(
-    *(Op("Transpose", (scaled,), _swaps_last_two) for scaled in _scale(AnyValue("k"), "k")),
-    *_scale(Op("Transpose", (AnyValue("k"),), _swaps_last_two), "k")[:2],
+    *(Op("Transpose", (scaled,), has_perm((0, 1, 3, 2), (0, 2, 1))) for scaled in _scale(AnyValue("k"), "k")),
+    *_scale(Op("Transpose", (AnyValue("k"),), has_perm((0, 1, 3, 2), (0, 2, 1))), "k")[:2],
     *_scale(AnyValue("turned_k"), "k"),
 )
 _SCORES = one_of(*_scale(op("MatMul", _Q, _K), "scores"))
@@ -171,15 +168,14 @@ def _is_finite(network: Network, value: str, depth: int = 16) -> bool:
     return all(_is_finite(network, name, depth - 1) for name in read)
 
 
-def _splits_heads(network: Network, node: Node) -> bool:
-    """Says whether a Reshape makes (batch, steps, heads, size) of (batch, steps, heads * size)."""
-    packed, split = read_shape(network, node.inputs[0]), read_shape(network, node.outputs[0])
-    return _is_split(packed, split) and len(node.inputs) == 2 and node.inputs[1] in network.initializers
+def _changes_heads(*, packed: int) -> Accepts:
+    """Returns what tells a Reshape between (batch, steps, heads, size) and (batch, steps, heads * size), by the place of the latter."""
 
+    def accepts(network: Network, node: Node) -> bool:
+        shapes = [read_shape(network, value) for value in (node.inputs[0], node.outputs[0])]
+        return _is_split(shapes[packed], shapes[1 - packed]) and len(node.inputs) == 2 and node.inputs[1] in network.initializers
 
-def _joins_heads(network: Network, node: Node) -> bool:
-    split, packed = read_shape(network, node.inputs[0]), read_shape(network, node.outputs[0])
-    return _is_split(packed, split) and len(node.inputs) == 2 and node.inputs[1] in network.initializers
+    return accepts
 
 
 def _is_split(packed: tuple[Dimension, ...] | None, split: tuple[Dimension, ...] | None) -> bool:
@@ -189,20 +185,18 @@ def _is_split(packed: tuple[Dimension, ...] | None, split: tuple[Dimension, ...]
     return isinstance(heads, int) and isinstance(size, int) and packed[2] == heads * size and None not in packed
 
 
-def _swaps_heads(network: Network, node: Node) -> bool:
-    return tuple(node.attributes.get("perm", ())) == _HEADS_FIRST
-
-
 def _is_plain(network: Network, node: Node) -> bool:
     return set(node.attributes) == {"scale"}
 
 
 def _split(name: str) -> Op:
-    return Op("Transpose", (Op("Reshape", (AnyValue(name),), _splits_heads),), _swaps_heads)
+    return Op("Transpose", (Op("Reshape", (AnyValue(name),), _changes_heads(packed=0)),), has_perm((0, 2, 1, 3)))
 
 
 def _join(*inputs: Pattern) -> Op:
-    return Op("Reshape", (Op("Transpose", (Op("Attention", inputs, _is_plain),), _swaps_heads),), _joins_heads)
+    return Op(
+        "Reshape", (Op("Transpose", (Op("Attention", inputs, _is_plain),), has_perm((0, 2, 1, 3))),), _changes_heads(packed=1)
+    )
 
 
 def pack_heads(network: Network) -> Network:

@@ -1,4 +1,4 @@
-"""Chains of nodes that a pass puts in front of an input or behind an output: each step one operator of ONNX.
+"""Chains of nodes that a pass puts in front of an input or behind an output, and the checks of layouts and conversions.
 
 Nodes take the opset of the network where its version of the operator will do, so that other engines read the written model right.
 The new nodes are their own origins: they are nodes of the network that the user asks about.
@@ -6,16 +6,22 @@ The new nodes are their own origins: they are nodes of the network that the user
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from hetero_core.dtypes import FLOAT_DTYPES, INTEGER_DTYPES, bits_of_dtype, onnx_of_dtype
+from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.border import LAYOUT_OF_RANK, precision_of_dtype
 from hetero_core.network.graph import EMPTY, Network, Node
+from hetero_core.network.inference import infer_types
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.opsets import since_version
-from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import Dimension, TensorType
+from hetero_core.network.renaming import FreshNames, rename_values
+from hetero_core.network.types import Dimension, TensorType, ValueSpec, ValueType
 
 # The first version with the meaning that is needed: Cast by number, broadcasting by NumPy's rules, Resize with half-pixel centers.
 _FIRST_OPSET = {
@@ -98,8 +104,6 @@ class Chain:
 
     def cast(self, dtype: str) -> None:
         """Adds a Cast unless the value is of this element type."""
-        from hetero_core.dtypes import onnx_of_dtype
-
         if dtype != self.dtype:
             self.add("Cast", dtype=dtype, attributes={"to": onnx_of_dtype(dtype)})
 
@@ -111,8 +115,93 @@ class Chain:
 
     def rename_end(self, name: str) -> None:
         """Gives the last value, which a node of the chain makes, another name."""
-        from dataclasses import replace
-
         self.types[name] = self.types.pop(self.value)
         self.nodes[-1] = replace(self.nodes[-1], outputs=(name,))
         self.value = name
+
+
+def splice(network: Network, names: Mapping[str, str], before: Sequence[Chain], after: Sequence[Chain], **fields: Any) -> Network:
+    """Returns the network with values renamed, chains in front of and behind its nodes, and these fields; types are inferred again."""
+    changed = rename_values(network, names)
+    types: dict[str, ValueType] = dict(changed.types)
+    initializers = dict(changed.initializers)
+    for chain in (*before, *after):
+        types.update(chain.types)
+        initializers.update(chain.initializers)
+    types.update((spec.name, spec.type) for spec in fields.get("inputs", ()))
+    opsets = MappingProxyType({"": DEFAULT_OPSET, **changed.opsets}) if before or after else changed.opsets
+    nodes = (
+        *(node for chain in before for node in chain.nodes),
+        *changed.nodes,
+        *(node for chain in after for node in chain.nodes),
+    )
+    fields = {"initializers": MappingProxyType(initializers), "types": MappingProxyType(types), "opsets": opsets} | fields
+    return infer_types(replace(changed, nodes=nodes, **fields))
+
+
+def read_layout(layout: str, rank: int, where: str) -> str:
+    """Returns the layout in capitals.
+
+    Raises: InvalidNetworkError unless it has one letter for each axis, no letter twice.
+    """
+    text = layout.upper()
+    if len(text) != rank or len(set(text)) != rank or not text.isalpha():
+        raise InvalidNetworkError(
+            f"{where}: layout '{layout}' does not name {rank} axes; expected {rank} different letters, as in "
+            f"'{LAYOUT_OF_RANK.get(rank, 'NCDHW')}'"
+        )
+    return text
+
+
+def find_model_layout(spec: ValueSpec, known: str | None, said: str | None, where: str) -> str:
+    """Returns the order of the axes in the model: as said, as known from before, or by the rank.
+
+    Raises: InvalidNetworkError if no layout follows from these.
+    """
+    if spec.shape is None:
+        raise InvalidNetworkError(f"{where}: the number of axes of {spec} is not known; give the input a shape with with_shapes")
+    rank = len(spec.shape)
+    layout = said if said is not None else known if known is not None else LAYOUT_OF_RANK.get(rank)
+    if layout is None:
+        raise InvalidNetworkError(f"{where}: {rank} axes have no usual layout; say the model's, as in model_layout='NTHWC'")
+    return read_layout(layout, rank, where)
+
+
+def order_axes(source: str, target: str, where: str) -> tuple[int, ...]:
+    """Returns for each axis of `target` its position in `source`.
+
+    Raises: InvalidNetworkError if the two differ in their letters.
+    """
+    if sorted(source) != sorted(target):
+        raise InvalidNetworkError(
+            f"{where}: layout '{source}' and the model's layout '{target}' name different axes; use the same letters, or say the model's "
+            "in model_layout"
+        )
+    return tuple(source.index(letter) for letter in target)
+
+
+def check_conversion(source: str, target: str, where: str) -> None:
+    """Raises InvalidNetworkError where values of `source` may lie outside of `target`, so that a Cast would make others of them.
+
+    Between floats, and from integers to floats, ONNX rounds to the nearest; a float beyond the range becomes infinite, which shows.
+    """
+    if source == target or _keeps_range(source, target):
+        return
+    raise InvalidNetworkError(
+        f"{where}: {precision_of_dtype(source)} cannot become {precision_of_dtype(target)} without losing values: fractions or numbers "
+        "out of range; put the rounding or the clipping that you mean into the model"
+    )
+
+
+def _keeps_range(source: str, target: str) -> bool:
+    if target in FLOAT_DTYPES:
+        return source in FLOAT_DTYPES or source in INTEGER_DTYPES or source == "bool"
+    if target not in INTEGER_DTYPES:
+        return False
+    if source == "bool":
+        return True
+    if source not in INTEGER_DTYPES:
+        return False
+    target_bits, source_bits = bits_of_dtype(target) or 0, bits_of_dtype(source) or 0
+    is_signed, was_signed = target.startswith("int"), source.startswith("int")
+    return target_bits >= source_bits if is_signed == was_signed else is_signed and target_bits > source_bits

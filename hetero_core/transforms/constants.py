@@ -5,7 +5,7 @@ The pass computes nothing itself: the device gives the function, so that a folde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
@@ -17,7 +17,6 @@ from hetero_core.limits import FOLDED_FLOOR, FOLDED_TIMES
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import shape_of, sizes_of
-from hetero_core.transforms.work import READS_OF_A_BYTE, bound_reads
 
 Evaluate = Callable[[Node, tuple[Any, ...]], tuple[Any, ...] | None]
 """Computes a node from the arrays of its inputs, None if absent; returns arrays by position, None if it cannot."""
@@ -42,12 +41,12 @@ def limit_folding(network: Network) -> int:
     return FOLDED_FLOOR + FOLDED_TIMES * sum(constant.nbytes for constant in network.initializers.values())
 
 
-def _is_never_kept(node: Node, network: Network) -> bool:
-    return False
-
-
 def fold_constants(
-    network: Network, evaluate: Evaluate, *, is_kept: Callable[[Node, Network], bool] = _is_never_kept, room: int | None = None
+    network: Network,
+    evaluate: Evaluate,
+    *,
+    is_kept: Callable[[Node, Network], bool] = lambda node, network: False,
+    room: int | None = None,
 ) -> Network:
     """Returns the network with nodes that read nothing but constants replaced by their results, but those that `is_kept`; one sweep.
 
@@ -96,55 +95,39 @@ def fold_node(
 
     None if the node stays (see `fold_constants`), or if its results would take more than `room` bytes.
     """
-    if _is_kept(node, network) or _reads_too_much(node, type_of, constants, room):
+    is_random = node.op_type in RANDOM_OPERATORS and not node.domain
+    if is_random or node.bodies or not network.names_of_outputs.isdisjoint(node.writes):
         return None
-    results = _evaluate_node(node, type_of, constants, evaluate)
-    if results is None or sum(array.nbytes for array in results.values()) > room:
+    if node.op_type in ("Shape", "Size") and not node.domain and len(node.inputs) == 1 and node.inputs[0] not in constants:
+        sizes = sizes_of(type_of(node.inputs[0]))
+        if sizes is None or prod(sizes) > _MOST_ELEMENTS:
+            return None
+        part = sizes[node.attributes.get("start", 0) : node.attributes.get("end")]
+        return {node.outputs[0]: Initializer.of_array(np.array(prod(sizes) if node.op_type == "Size" else part, np.int64))}
+    if any(name and name not in constants for name in node.inputs):
         return None
-    return {value: _keep_result(node, value, array, constants, evaluate) for value, array in results.items()}
-
-
-def _reads_too_much(node: Node, type_of: Callable[[str], Any], constants: Mapping[str, Initializer], room: int) -> bool:
-    """Says whether a node would take too long, as a window of 2**40 elements does."""
-    if not all(not name or name in constants for name in node.inputs):
-        return False
     shapes = [constants[name].shape if name else None for name in node.inputs]
     output_type = type_of(node.outputs[0]) if node.outputs and node.outputs[0] else None
-    element_count = prod(size for size in shape_of(output_type) or () if isinstance(size, int))
-    return bound_reads(node, shapes, element_count) // READS_OF_A_BYTE > room
-
-
-def _is_kept(node: Node, network: Network) -> bool:
-    if (node.op_type in RANDOM_OPERATORS and not node.domain) or node.bodies:
-        return True
-    return not network.names_of_outputs.isdisjoint(node.writes)
-
-
-def _evaluate_node(
-    node: Node, type_of: Callable[[str], Any], constants: Mapping[str, Initializer], evaluate: Evaluate
-) -> dict[str, Any] | None:
-    if node.op_type in ("Shape", "Size") and not node.domain and len(node.inputs) == 1 and node.inputs[0] not in constants:
-        sizes = _read_sizes(node, type_of(node.inputs[0]))
-        return None if sizes is None else {node.outputs[0]: sizes}
-    for name in node.inputs:
-        if name and name not in constants:
-            return None
+    count = prod(size for size in shape_of(output_type) or () if isinstance(size, int))
+    # A window of 2**40 elements takes too long.
+    if bound_reads(node, shapes, count) // READS_OF_A_BYTE > room:
+        return None
     inputs = tuple(constants[name].array if name else None for name in node.inputs)
     results = evaluate(node, inputs)
-    if results is None:
-        return None
-    array_of_name = {name: array for name, array in zip(node.outputs, results, strict=False) if name}
+    arrays = {} if results is None else {name: array for name, array in zip(node.outputs, results, strict=False) if name}
     # Sequences and absent optionals are no constants; a kernel that returned less than it was asked for is for the device to report.
-    if set(array_of_name) != set(node.writes) or any(not hasattr(array, "dtype") for array in array_of_name.values()):
+    if set(arrays) != set(node.writes) or any(not hasattr(array, "dtype") for array in arrays.values()):
         return None
-    read = sum(array.nbytes for array in inputs if array is not None)
-    return array_of_name if sum(array.nbytes for array in array_of_name.values()) <= max(read, LARGEST_GROWTH) else None
+    nbytes = sum(array.nbytes for array in arrays.values())
+    if nbytes > room or nbytes > max(sum(array.nbytes for array in inputs if array is not None), LARGEST_GROWTH):
+        return None
+    return {value: _keep_result(node, value, array, constants, evaluate) for value, array in arrays.items()}
 
 
 def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Initializer], evaluate: Evaluate) -> Initializer:
     """Returns the constant that a node made; a large constant is recomputed on demand instead of being stored."""
     initializer = Initializer.of_array(array)
-    if initializer.nbytes < LARGEST_KEPT or any(name and name not in constants for name in node.inputs):
+    if initializer.nbytes < LARGEST_KEPT:
         return initializer
     sources = {name: constants[name] for name in node.reads}
 
@@ -160,16 +143,6 @@ def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Ini
     return Initializer(initializer.dtype, initializer.shape, load, is_renewable=True, array=array)
 
 
-def _read_sizes(node: Node, value_type: Any) -> Any:
-    """Returns the result of a Shape or Size node from the type of its input, None if the shape is not known."""
-    sizes = sizes_of(value_type)
-    if sizes is None or prod(sizes) > _MOST_ELEMENTS:
-        return None
-    if node.op_type == "Size":
-        return np.array(prod(sizes), np.int64)
-    return np.array(sizes[node.attributes.get("start", 0) : node.attributes.get("end")], np.int64)
-
-
 def drop_unread(network: Network) -> Network:
     """Returns the network without the nodes and constants that no output depends on; random nodes go, too."""
     read = set(network.names_of_outputs)
@@ -183,3 +156,52 @@ def drop_unread(network: Network) -> Network:
     if len(read_nodes) == len(network.nodes) and len(initializers) == len(network.initializers):
         return network
     return replace(network, nodes=tuple(reversed(read_nodes)), initializers=MappingProxyType(initializers))
+
+
+# Elements that operators read many times: a hundred bytes can say how to slide a window of 2**40 elements over a constant.
+
+InputShapes = Sequence[tuple[int, ...] | None]
+"""The shapes of the inputs, None where one is absent or not known."""
+
+READS_OF_A_BYTE = 64
+"""So many reads count as one byte that is made: 128 MiB of them take some seconds of a processor."""
+
+_WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "DeformConv", "QLinearConv"})
+_PRODUCTS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"})
+
+READING_OPERATORS = _WINDOWS | _CONVOLUTIONS | _PRODUCTS | {"ConvTranspose", "Einsum"}
+
+
+def bound_reads(node: Node, shapes: InputShapes, made: int) -> int:
+    """Returns about how many elements a node reads to make `made` of them; 0 for an operator that reads each once or a few times."""
+    if node.domain:
+        return 0
+    first, second = (shapes[index] if index < len(shapes) else None for index in (0, 1))
+    if node.op_type in _WINDOWS:
+        elements: int = prod(node.attributes.get("kernel_shape", ()))
+        return made * abs(elements)
+    if node.op_type in _PRODUCTS and first:
+        return made * max(first)
+    if node.op_type in _CONVOLUTIONS:
+        weights = shapes[3] if node.op_type == "QLinearConv" and len(shapes) > 3 else second
+        return made * prod(weights[1:]) if weights else 0
+    if node.op_type == "ConvTranspose" and first and second:
+        return prod(first) * prod(second[1:])
+    if node.op_type == "Einsum":
+        return _multiply_letters(node.attributes.get("equation", ""), shapes)
+    return 0
+
+
+def _multiply_letters(equation: object, shapes: InputShapes) -> int:
+    """Returns the product of the sizes of all letters; all inputs' elements together where the equation leaves axes out."""
+    text = equation.decode() if isinstance(equation, bytes) else str(equation)
+    terms = text.replace(" ", "").partition("->")[0].split(",")
+    known = [shape or () for shape in shapes]
+    if "." in text or [len(term) for term in terms] != [len(shape) for shape in known]:
+        return prod(max(prod(shape), 1) for shape in known)
+    size_of_letter: dict[str, int] = {}
+    for term, shape in zip(terms, known, strict=True):
+        for letter, size in zip(term, shape, strict=True):
+            size_of_letter[letter] = max(size, size_of_letter.get(letter, 1))
+    return prod(size_of_letter.values())

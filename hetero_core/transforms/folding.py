@@ -13,8 +13,7 @@ from hetero_core.dtypes import bits_of_dtype
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueType, sizes_of
-from hetero_core.transforms.constants import RANDOM_OPERATORS, limit_folding
-from hetero_core.transforms.work import READS_OF_A_BYTE, bound_reads
+from hetero_core.transforms.constants import RANDOM_OPERATORS, READS_OF_A_BYTE, bound_reads, limit_folding
 
 _HUGE = 1 << 62
 _COUNTED = frozenset({"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile"})
@@ -31,7 +30,7 @@ _LETTERS_OF_NUMBER = 32
 def measure_folding(network: Network) -> dict[str, int]:
     """Returns how many bytes each node makes that reads nothing but constants, by its name and in order; nodes of its bodies included.
 
-    Elements that are read many times count, too (`work.READS_OF_A_BYTE`), and texts with their characters. Where a shape is not known the
+    Elements that are read many times count, too (`READS_OF_A_BYTE`), and texts with their characters. Where a shape is not known the
     bound is rough and not too low: as many elements as a product of all inputs has.
     """
     nbytes_of_node: dict[str, int] = {}

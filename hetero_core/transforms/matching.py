@@ -17,9 +17,6 @@ from hetero_core.transforms.rewrite import Replacement
 
 _COMMUTATIVE = frozenset({"Add", "Mul"})
 _RELATIVE_TOLERANCE = 1e-5
-_CONSTANT = "a constant"
-Kinds = frozenset[str] | None
-"""The operators that may make a value, with one more word for constants; None for anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,7 @@ class Op:
 
     op_type: str
     inputs: tuple[Pattern, ...]
-    accepts: Callable[[Network, Node], bool] | None = None
+    accepts: Accepts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +60,7 @@ class OneOf:
     patterns: tuple[Pattern, ...]
 
 
+Accepts = Callable[[Network, Node], bool]
 Pattern = AnyValue | Constant | ConstantNumber | Op | OneOf
 
 
@@ -74,10 +72,6 @@ class Found:
     numbers: Mapping[str, float] = field(default_factory=dict)
     nodes: tuple[Node, ...] = ()
 
-    def with_value(self, name: str, value: str) -> Found:
-        """Returns this with one more value."""
-        return Found({**self.values, name: value}, self.numbers, self.nodes)
-
 
 Build = Callable[[Network, Found, Node], Node | Replacement | None]
 """Makes the replacement of a match that ends in a node; its last node makes the outputs of that node. None refuses the match."""
@@ -85,9 +79,9 @@ Build = Callable[[Network, Found, Node], Node | Replacement | None]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern that is an `Op`, and the function that builds its replacement."""
+    """A pattern of a node, and the function that builds its replacement."""
 
-    pattern: Op
+    pattern: Op | OneOf
     build: Build
 
 
@@ -106,19 +100,24 @@ def multiply_three(a: Pattern, b: Pattern, c: Pattern) -> OneOf:
     return one_of(*(op("Mul", op("Mul", first, second), third) for first, second, third in ((a, b, c), (a, c, b), (b, c, a))))
 
 
+def has_perm(*perms: tuple[int, ...]) -> Accepts:
+    """Returns what accepts a Transpose by one of these orders of axes."""
+    return lambda network, node: tuple(node.attributes.get("perm", ())) in perms
+
+
 def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:
     """Returns the network with each match replaced; the new nodes get the origins of all nodes of the match; one sweep."""
     gone: set[int] = set()
     fused: dict[int, tuple[Node, ...]] = {}
     types, initializers = dict(network.types), dict(network.initializers)
-    rules_of_operator: dict[str, list[tuple[Rule, tuple[Kinds, ...]]]] = {}
+    rules_of_operator: dict[str, list[tuple[Op, Build]]] = {}
     for rule in rules:
-        rules_of_operator.setdefault(rule.pattern.op_type, []).append((rule, tuple(map(_list_kinds, rule.pattern.inputs))))
+        for root in _list_roots(rule.pattern):
+            if _list_operators(root) <= network.op_types:
+                rules_of_operator.setdefault(root.op_type, []).append((root, rule.build))
     for node in network.nodes:
-        for rule, kinds in rules_of_operator.get(node.op_type, ()):
-            if len(node.writes) != 1 or not _may_end(network, node, kinds):
-                continue
-            replacement = _apply_rule(network, rule, node, gone)
+        for root, build in rules_of_operator.get(node.op_type, ()):
+            replacement = _apply_rule(network, root, build, node, gone) if len(node.writes) == 1 else None
             if replacement is None:
                 continue
             match, new = replacement
@@ -138,38 +137,28 @@ def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:
     return replace(network, nodes=tuple(nodes), types=MappingProxyType(types), initializers=MappingProxyType(initializers))
 
 
-def _list_kinds(pattern: Pattern) -> Kinds:
-    """Returns the kinds of values that may stand for a pattern; None for any kind."""
-    if isinstance(pattern, AnyValue):
-        return None
+def _list_operators(pattern: Pattern) -> frozenset[str]:
+    """Returns the operators that every match of a pattern has."""
     if isinstance(pattern, Op):
-        return frozenset({pattern.op_type})
-    if not isinstance(pattern, OneOf):
-        return frozenset({_CONSTANT})
-    choices = [_list_kinds(choice) for choice in pattern.patterns]
-    return None if None in choices else frozenset().union(*(kinds for kinds in choices if kinds is not None))
+        return frozenset({pattern.op_type}).union(*map(_list_operators, pattern.inputs))
+    if isinstance(pattern, OneOf):
+        return frozenset.intersection(*map(_list_operators, pattern.patterns))
+    return frozenset()
 
 
-def _may_end(network: Network, node: Node, kinds: tuple[Kinds, ...]) -> bool:
-    """Says whether a node's inputs are of the kinds that a pattern reads: most nodes end no pattern and are rejected here cheaply."""
-    input_kinds = [_find_kind(network, value) for value in node.inputs[: len(kinds)]]
-    orders = (input_kinds, input_kinds[::-1]) if node.op_type in _COMMUTATIVE else (input_kinds,)
-    return any(all(allowed is None or kind in allowed for kind, allowed in zip(order, kinds, strict=False)) for order in orders)
+def _list_roots(pattern: Pattern) -> list[Op]:
+    """Returns the alternatives of a pattern."""
+    if isinstance(pattern, OneOf):
+        return [root for choice in pattern.patterns for root in _list_roots(choice)]
+    assert isinstance(pattern, Op)
+    return [pattern]
 
 
-def _find_kind(network: Network, value: str) -> str:
-    """Returns the type of the operator that makes a value; for a constant the word for these."""
-    node = network.find_producer(value)
-    if node is not None:
-        return node.op_type
-    return _CONSTANT if value in network.initializers else ""
-
-
-def _apply_rule(network: Network, rule: Rule, node: Node, gone: set[int]) -> tuple[Found, Replacement] | None:
-    for match in _match(network, rule.pattern, node.writes[0], Found()):
+def _apply_rule(network: Network, root: Op, build: Build, node: Node, gone: set[int]) -> tuple[Found, Replacement] | None:
+    for match in _match(network, root, node.writes[0], Found()):
         if any(id(matched_node) in gone for matched_node in match.nodes) or not _is_closed(network, match, node):
             continue
-        replacement = rule.build(network, match, node)
+        replacement = build(network, match, node)
         if replacement is None:
             continue
         new = Replacement((replacement,)) if isinstance(replacement, Node) else replacement
@@ -205,13 +194,11 @@ def _match(network: Network, pattern: Pattern, value: str, match: Found) -> Iter
     if isinstance(pattern, OneOf):
         for choice in pattern.patterns:
             yield from _match(network, choice, value, match)
-    elif isinstance(pattern, AnyValue):
-        if match.values.get(pattern.name, value) == value:
-            yield match.with_value(pattern.name, value)
-    elif isinstance(pattern, Constant):
+    elif isinstance(pattern, AnyValue | Constant):
         constant = network.initializers.get(value)
-        if constant is not None and constant.dtype == "float32" and match.values.get(pattern.name, value) == value:
-            yield match.with_value(pattern.name, value)
+        is_fit = isinstance(pattern, AnyValue) or (constant is not None and constant.dtype == "float32")
+        if is_fit and match.values.get(pattern.name, value) == value:
+            yield replace(match, values={**match.values, pattern.name: value})
     elif isinstance(pattern, ConstantNumber):
         number = read_number(network, value)
         if number is not None and (pattern.number is None or isclose(number, pattern.number, rel_tol=_RELATIVE_TOLERANCE)):

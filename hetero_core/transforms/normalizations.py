@@ -5,6 +5,8 @@ All are float32. The result is an ONNX operator of the version that introduced i
 
 from __future__ import annotations
 
+from functools import partial
+
 from hetero_core.network.graph import Network, Node
 from hetero_core.transforms.matching import (
     AnyValue,
@@ -21,8 +23,6 @@ from hetero_core.transforms.matching import (
     read_shape,
 )
 
-_LAYER_NORMALIZATION = 17
-_RMS_NORMALIZATION = 23
 _SOFTMAX = 13
 _X, _SCALE, _BIAS = AnyValue("x"), Constant("scale"), Constant("bias")
 
@@ -57,7 +57,7 @@ def _divide_by_root(value: Pattern, variance: Pattern) -> tuple[Pattern, Pattern
 _CENTERED = op("Sub", _X, _mean(_X))
 _NORMALIZED, _INVERSE = _divide_by_root(_CENTERED, _mean_square(_CENTERED))
 _FACTOR = op("Mul", _INVERSE, _SCALE)
-_SCALED = (op("Mul", _NORMALIZED, _SCALE), op("Mul", _CENTERED, _FACTOR))
+_SCALED = one_of(op("Mul", _NORMALIZED, _SCALE), op("Mul", _CENTERED, _FACTOR))
 _RMS_NORMALIZED, _RMS_INVERSE = _divide_by_root(_X, _mean_square(_X))
 
 
@@ -82,16 +82,8 @@ def fuse_softmax(network: Network) -> Network:
     return fuse_patterns(network, _SOFTMAX_RULES)
 
 
-def _build_layer(network: Network, match: Found, node: Node) -> Node | None:
-    return _build_normalization(network, match, node, "LayerNormalization", _LAYER_NORMALIZATION)
-
-
-def _build_rms(network: Network, match: Found, node: Node) -> Node | None:
-    return _build_normalization(network, match, node, "RMSNormalization", _RMS_NORMALIZATION)
-
-
-def _build_normalization(network: Network, match: Found, node: Node, op_type: str, since: int) -> Node | None:
-    """Returns the node where scale and bias have one number for each element of the last axis."""
+def _build_normalization(op_type: str, since: int, network: Network, match: Found, node: Node) -> Node | None:
+    """Returns the node if scale and bias have one number for each element of the last axis."""
     parameters = tuple(match.values[name] for name in ("scale", "bias") if name in match.values)
     shape = read_shape(network, match.values["x"])
     output_shape = read_shape(network, node.writes[0])
@@ -114,14 +106,11 @@ def _build_softmax(network: Network, match: Found, node: Node) -> Node | None:
     return Node(node.name, "Softmax", (match.values["x"],), node.outputs, "", _SOFTMAX, _SOFTMAX, {"axis": axes.pop()})
 
 
-_LAYER_RULES = [
-    *(Rule(op("Add", scaled, _BIAS), _build_layer) for scaled in _SCALED),
-    Rule(op("Add", op("Mul", _X, _FACTOR), op("Sub", _BIAS, op("Mul", _mean(_X), _FACTOR))), _build_layer),
-]
-_UNBIASED_LAYER_RULES = [Rule(scaled, _build_layer) for scaled in _SCALED]
-_RMS_RULES = [
-    Rule(op("Mul", _RMS_NORMALIZED, _SCALE), _build_rms),
-    Rule(op("Mul", _X, op("Mul", _RMS_INVERSE, _SCALE)), _build_rms),
-]
+_BUILD_LAYER = partial(_build_normalization, "LayerNormalization", 17)
+_BIASED = op("Add", op("Mul", _X, _FACTOR), op("Sub", _BIAS, op("Mul", _mean(_X), _FACTOR)))
+_LAYER_RULES = [Rule(one_of(op("Add", _SCALED, _BIAS), _BIASED), _BUILD_LAYER)]
+_UNBIASED_LAYER_RULES = [Rule(_SCALED, _BUILD_LAYER)]
+_RMS = one_of(op("Mul", _RMS_NORMALIZED, _SCALE), op("Mul", _X, op("Mul", _RMS_INVERSE, _SCALE)))
+_RMS_RULES = [Rule(_RMS, partial(_build_normalization, "RMSNormalization", 23))]
 _EXPONENTIALS = op("Exp", op("Sub", _X, Op("ReduceMax", (_X,), _reduces_one_axis)))
 _SOFTMAX_RULES = [Rule(op("Div", _EXPONENTIALS, Op("ReduceSum", (_EXPONENTIALS,), _reduces_one_axis)), _build_softmax)]

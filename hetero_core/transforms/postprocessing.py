@@ -8,14 +8,12 @@ from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
 from hetero_core.network.border import OutputInfo, dtype_of_precision
-from hetero_core.network.graph import EMPTY, Network
-from hetero_core.network.hints import drop_hints, drop_shape
-from hetero_core.network.inference import infer_types
-from hetero_core.network.renaming import FreshNames, rename_values
+from hetero_core.network.graph import Network
+from hetero_core.network.hints import drop_hints
+from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueSpec, has_known_element
-from hetero_core.transforms.chains import DEFAULT_OPSET, Chain
-from hetero_core.transforms.conversions import check_conversion
-from hetero_core.transforms.layouts import find_model_layout, order_axes, read_layout
+from hetero_core.transforms.chains import Chain, check_conversion, find_model_layout, order_axes, read_layout, splice
+from hetero_core.transforms.constants import drop_unread
 
 
 def change_outputs(
@@ -63,25 +61,17 @@ def _select_outputs(network: Network, names: Sequence[str]) -> Network:
         raise InvalidNetworkError(
             f"output '{tied[0].output}' of network '{network.name}' is the state of input '{tied[0].input}'; keep it"
         )
-    needed = set(names)
-    selected = []
-    for node in reversed(network.nodes):
-        if not needed.isdisjoint(node.writes):
-            selected.append(node)
-            needed.update(node.reads)
+    selected = drop_unread(replace(network, outputs=tuple(specs[name] for name in dict.fromkeys(names))))
+    needed = {*names, *(value for node in selected.nodes for value in node.reads)}
     was_read = {value for node in network.nodes for value in node.reads} | network.names_of_outputs
     # An input that nothing read before is part of the model's signature; an input whose readers are all gone is removed.
     inputs = tuple(spec for spec in network.inputs if spec.name in needed or spec.name not in was_read)
     names_of_inputs = {spec.name for spec in inputs}
-    present = {node.name for node in selected}
     border = network.border
     return replace(
-        network,
+        selected,
         inputs=inputs,
-        outputs=tuple(specs[name] for name in dict.fromkeys(names)),
-        nodes=tuple(reversed(selected)),
-        initializers=MappingProxyType({name: value for name, value in network.initializers.items() if name in needed}),
-        affinity=MappingProxyType({name: device for name, device in network.affinity.items() if name in present}),
+        affinity=MappingProxyType({name: device for name, device in network.affinity.items() if name in selected.index_of_node}),
         border=replace(
             border,
             defaults=MappingProxyType({name: value for name, value in border.defaults.items() if name in names_of_inputs}),
@@ -118,21 +108,14 @@ def _convert_outputs(network: Network, outputs: Mapping[str, OutputInfo]) -> Net
         chain.rename_end(name)
         specs[name] = ValueSpec(name, chain.type)
         chains.append(chain)
-    hints = network.declarations.hints if chains else EMPTY
-    changed = rename_values(drop_hints(network) if chains else network, renamed)
-    types = dict(changed.types)
-    for name, chain in zip(renamed, chains, strict=True):
-        # Types that followed from a merely declared shape are inferred again, from proved shapes.
-        types.update({value: drop_shape(own) for value, own in chain.types.items()} if name in hints else chain.types)
-    changed = replace(
-        changed,
-        outputs=tuple(replace(spec, type=types[spec.name]) for spec in specs.values()),
-        nodes=(*changed.nodes, *(node for chain in chains for node in chain.nodes)),
-        types=MappingProxyType(types),
-        opsets=MappingProxyType({"": DEFAULT_OPSET, **changed.opsets}) if chains else changed.opsets,
+    return splice(
+        drop_hints(network) if chains else network,
+        renamed,
+        [],
+        chains,
+        outputs=tuple(specs.values()),
         border=replace(network.border, layouts=MappingProxyType(layouts)),
     )
-    return infer_types(changed)
 
 
 def _describe_steps(
@@ -141,7 +124,10 @@ def _describe_steps(
     """Returns the steps from the model's output to the requested output, and the layout of the result."""
     if not isinstance(spec.type, TensorType) or spec.type.dtype is None:
         raise InvalidNetworkError(f"{where}: expected a tensor of a known element type to describe, it is {spec.type}")
-    chain = Chain(network, names, base=spec.name, value=inner, value_type=spec.type)
+    hint = network.declarations.hints.get(spec.name)
+    # Types that follow from a merely declared shape are inferred again, from proved shapes.
+    value_type = spec.type if hint is None else TensorType(spec.type.dtype)
+    chain = Chain(network, names, base=spec.name, value=inner, value_type=value_type)
     layout = network.border.layouts.get(spec.name, "")
     if info.layout is not None or info.model_layout is not None:
         source = find_model_layout(spec, layout or None, info.model_layout, where)

@@ -14,12 +14,11 @@ import numpy as np
 from hetero_core.dtypes import FLOAT_DTYPES, dtype_of_onnx, numpy_dtype, onnx_of_dtype, spell_dtype
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.border import dtype_of_precision, precision_of_dtype
-from hetero_core.network.graph import EMPTY, Graph, Network, Node
-from hetero_core.network.inference import infer_types
+from hetero_core.network.graph import EMPTY, Graph, GraphLike, Network, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.renaming import FreshNames, rename_values
-from hetero_core.network.types import MapType, TensorType, ValueSpec, ValueType
-from hetero_core.transforms.chains import Chain
+from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import MapType, TensorType, ValueType
+from hetero_core.transforms.chains import Chain, splice
 
 _NAMES_TYPE = frozenset(
     {"Cast", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
@@ -45,8 +44,7 @@ def convert_precision(network: Network, source: str, target: str) -> Network:
     inputs = [spec for spec in network.inputs if spec.dtype == old]
     outputs = [spec for spec in network.outputs if spec.dtype == old]
     renamed = {spec.name: names.value(f"{spec.name}/{new}") for spec in (*inputs, *outputs)}
-    changed = _convert_graph(rename_values(network, renamed), old, new)
-    assert isinstance(changed, Network)
+    changed = _convert_graph(network, old, new)
     chains = [_cast(network, names, spec.name, spec.name, spec.type, renamed[spec.name], new) for spec in inputs]
     passed = {spec.name for spec in inputs}
     after = [
@@ -54,18 +52,7 @@ def convert_precision(network: Network, source: str, target: str) -> Network:
         for spec in outputs
         if spec.name not in passed
     ]
-    types = dict(changed.types)
-    for chain in (*chains, *after):
-        types.update(chain.types)
-    return infer_types(
-        replace(
-            changed,
-            inputs=network.inputs,
-            outputs=network.outputs,
-            nodes=(*(chain.nodes[0] for chain in chains), *changed.nodes, *(chain.nodes[0] for chain in after)),
-            types=MappingProxyType(types),
-        )
-    )
+    return splice(changed, renamed, chains, after, inputs=network.inputs, outputs=network.outputs)
 
 
 def _cast(network: Network, names: FreshNames, base: str, value: str, value_type: ValueType, result: str, dtype: str) -> Chain:
@@ -76,19 +63,15 @@ def _cast(network: Network, names: FreshNames, base: str, value: str, value_type
     return chain
 
 
-def _convert_graph(graph: Graph, old: str, new: str) -> Graph:
+def _convert_graph(graph: GraphLike, old: str, new: str) -> GraphLike:
     return replace(
         graph,
-        inputs=tuple(_convert_spec(spec, old, new) for spec in graph.inputs),
-        outputs=tuple(_convert_spec(spec, old, new) for spec in graph.outputs),
+        inputs=tuple(replace(spec, type=_convert_type(spec.type, old, new)) for spec in graph.inputs),
+        outputs=tuple(replace(spec, type=_convert_type(spec.type, old, new)) for spec in graph.outputs),
         nodes=tuple(_convert_node(node, graph, old, new) for node in graph.nodes),
         initializers=MappingProxyType({name: _convert_constant(entry, old, new) for name, entry in graph.initializers.items()}),
         types=MappingProxyType({name: _convert_type(entry, old, new) for name, entry in graph.types.items()}),
     )
-
-
-def _convert_spec(spec: ValueSpec, old: str, new: str) -> ValueSpec:
-    return replace(spec, type=_convert_type(spec.type, old, new))
 
 
 def _convert_type(value_type: ValueType, old: str, new: str) -> ValueType:
@@ -106,7 +89,8 @@ def _convert_constant(constant: Initializer, old: str, new: str) -> Initializer:
 
 
 def _convert_node(node: Node, graph: Graph, old: str, new: str) -> Node:
-    if node.since_version == 0 and _touches(node, graph, old):
+    value_types = [graph.type_of(value) for value in (*node.reads, *node.writes)]
+    if node.since_version == 0 and any(isinstance(each, TensorType) and each.dtype == old for each in value_types):
         raise InvalidNetworkError(
             f"node {node.label} reads or makes {precision_of_dtype(old)}, and what it does with another precision is not known; "
             "convert the model where it was made"
@@ -115,13 +99,6 @@ def _convert_node(node: Node, graph: Graph, old: str, new: str) -> Node:
     if all(attributes[key] is value for key, value in node.attributes.items()):
         return node
     return replace(node, attributes=MappingProxyType(attributes) if attributes else EMPTY)
-
-
-def _touches(node: Node, graph: Graph, dtype: str) -> bool:
-    return any(
-        isinstance(value_type := graph.type_of(value), TensorType) and value_type.dtype == dtype
-        for value in (*node.reads, *node.writes)
-    )
 
 
 def _convert_attribute(node: Node, key: str, value: Any, old: str, new: str) -> Any:

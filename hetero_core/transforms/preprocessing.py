@@ -18,14 +18,9 @@ from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
 from hetero_core.network.border import InputInfo, dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import Network
-from hetero_core.network.inference import infer_types
-from hetero_core.network.renaming import FreshNames, rename_values
+from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, TensorType, ValueSpec
-from hetero_core.transforms.chains import DEFAULT_OPSET, Chain
-from hetero_core.transforms.conversions import check_conversion
-from hetero_core.transforms.cropping import add_crop, add_pad, find_cropped, find_inner, read_bounds
-from hetero_core.transforms.layouts import find_model_layout, order_axes, read_layout
-from hetero_core.transforms.planar_colors import PLANAR_COLORS, add_planar_colors, find_plane
+from hetero_core.transforms.chains import Chain, check_conversion, find_model_layout, order_axes, read_layout, splice
 from hetero_core.transforms.resampling import MODES, add_resize
 
 CHANNELS_OF_COLOR: Mapping[str, tuple[int, tuple[int, ...]]] = MappingProxyType(
@@ -41,6 +36,12 @@ CHANNELS_OF_COLOR: Mapping[str, tuple[int, tuple[int, ...]]] = MappingProxyType(
     }
 )
 """Change of colors -> the channels that are given, and which of them each channel of the model is."""
+PLANAR_COLORS = ("I420->BGR", "I420->RGB", "NV12->BGR", "NV12->RGB")
+_RED, _GREEN, _BLUE = (1.164, 0.0, 1.596), (1.164, -0.391, -0.813), (1.164, 2.018, 0.0)
+"""The shares of Y, U and V."""
+Bounds = Mapping[str, tuple[int, int]]
+"""Letter of an axis -> two numbers: begin and end of the crop, or the number of pixels padded before and after."""
+_LETTERS = "DHW"
 
 
 def add_preprocessing(network: Network, inputs: Mapping[str, InputInfo]) -> Network:
@@ -63,22 +64,8 @@ def add_preprocessing(network: Network, inputs: Mapping[str, InputInfo]) -> Netw
             renamed[name] = names.value(f"{name}/model")
             chain.rename_end(renamed[name])
             chains.append(chain)
-    changed = rename_values(network, renamed)
-    types = {**changed.types, **{name: spec.type for name, spec in specs.items()}}
-    initializers = dict(changed.initializers)
-    for chain in chains:
-        types.update(chain.types)
-        initializers.update(chain.initializers)
-    changed = replace(
-        changed,
-        inputs=tuple(specs.values()),
-        nodes=(*(node for chain in chains for node in chain.nodes), *changed.nodes),
-        initializers=MappingProxyType(initializers),
-        types=MappingProxyType(types),
-        opsets=MappingProxyType({"": DEFAULT_OPSET, **changed.opsets}) if chains else changed.opsets,
-        border=replace(network.border, layouts=MappingProxyType(layouts)),
-    )
-    return infer_types(changed)
+    border = replace(network.border, layouts=MappingProxyType(layouts))
+    return splice(network, renamed, chains, [], inputs=tuple(specs.values()), border=border)
 
 
 def _require_plain(network: Network, name: str) -> None:
@@ -104,8 +91,8 @@ def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: F
     order = order_axes(layout, model_layout, where)
     dtype = target_type.dtype if info.precision is None else dtype_of_precision(info.precision, where)
     channels = _find_channels(info, model_layout, target_type, where)
-    crop, pad = read_bounds(info.crop, "crop", layout, where), read_bounds(info.pad, "pad", model_layout, where)
-    inner = TensorType(target_type.dtype, find_inner(target_type.shape or (), pad, where))
+    crop, pad = _read_bounds(info.crop, "crop", layout, where), _read_bounds(info.pad, "pad", model_layout, where)
+    inner = TensorType(target_type.dtype, _find_inner(target_type.shape or (), pad, where))
     shape = _find_given_shape(info, inner, layout, order, channels, crop, where)
     chain = Chain(network, names, base=spec.name, value=spec.name, value_type=TensorType(dtype, shape))
     if channels is not None:
@@ -113,8 +100,8 @@ def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: F
         indices = chain.hold("channels", np.asarray(channels[1], "int64"))
         chain.add("Gather", indices, shape=(*shape[:axis], len(channels[1]), *shape[axis + 1 :]), attributes={"axis": axis})
     elif _is_planar(info):
-        add_planar_colors(chain, _read_color(info))
-    add_crop(chain, crop, where)
+        _add_planar_colors(chain, _read_color(info))
+    _add_crop(chain, crop, where)
     chain.transpose(order)
     _add_arithmetic(chain, info, model_layout, target_type, inner, pad, where)
     return chain, layout
@@ -144,7 +131,7 @@ def _add_arithmetic(
         chain.cast("float64" if model_type.dtype == "float64" else "float32")
     if info.resize is not None:
         add_resize(chain, info.resize, layout, inner.shape, where)
-    add_pad(chain, pad, info.pad_value, model_type.shape)
+    _add_pad(chain, pad, info.pad_value, model_type.shape)
     for op_type, numbers in (("Sub", info.mean), ("Div", info.scale)):
         if numbers is not None:
             purpose = "mean" if op_type == "Sub" else "scale"
@@ -200,10 +187,10 @@ def _find_given_shape(
         )
     if _is_planar(info):
         is_open = bool(free or crop)
-        plane = find_plane(
+        plane = _find_plane(
             info.shape, (model[0], None if is_open else model[1], model[2]) if len(model) == 4 else (None,) * 3, layout, where
         )
-        image = find_cropped((plane[0], plane[1] * 2 // 3, plane[2], 3), crop, where)
+        image = _find_cropped((plane[0], plane[1] * 2 // 3, plane[2], 3), crop, where)
         _check_sizes(info, image, model, free, layout, where)
         return plane
     if channels is not None:
@@ -212,7 +199,7 @@ def _find_given_shape(
         return tuple(None if axis in free or axis in crop else size for axis, size in enumerate(model))
     _check_sizes(
         info,
-        find_cropped(tuple(info.shape), crop, where) if len(info.shape) == len(model) else info.shape,
+        _find_cropped(tuple(info.shape), crop, where) if len(info.shape) == len(model) else info.shape,
         model,
         free,
         layout,
@@ -264,3 +251,141 @@ def _read_numbers(
             f"{list(shape)}{', or an image of that shape' if purpose == 'mean' else ''}"
         )
     return array.reshape(-1, *(1,) * (len(layout) - layout.index("C") - 1))
+
+
+# The part of an image that is used, and its place in a larger one.
+
+
+def _read_bounds(bounds: Bounds | None, purpose: str, layout: str, where: str) -> dict[int, tuple[int, int]]:
+    """Returns the numbers by axis of the layout. Raises: InvalidNetworkError for other letters and values that are no pairs of integers."""
+    axes: dict[int, tuple[int, int]] = {}
+    for letter, pair in (bounds or {}).items():
+        known = [axis for axis in _LETTERS if axis in layout]
+        if letter not in known:
+            raise InvalidNetworkError(
+                f"{where}: {purpose} has the axis '{letter}'; the axes that it can have in layout {layout} are {enumerate_choices(known)}"
+            )
+        numbers = tuple(pair)
+        is_pair = len(numbers) == 2 and all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
+        if not is_pair or (purpose == "pad" and min(numbers) < 0):
+            expected = "two numbers of pixels, 0 or more" if purpose == "pad" else "begin and end"
+            raise InvalidNetworkError(f"{where}: {purpose} has {pair!r} for the axis {letter}; expected {expected}")
+        axes[layout.index(letter)] = (numbers[0], numbers[1])
+    return axes
+
+
+def _find_cropped(shape: Sequence[Dimension], crop: Mapping[int, tuple[int, int]], where: str) -> tuple[Dimension, ...]:
+    """Returns the shape of the crop; negative numbers count from the end. Raises: InvalidNetworkError if the crop is empty."""
+    sizes = list(shape)
+    for axis, (begin, end) in crop.items():
+        size = sizes[axis]
+        if isinstance(size, int):
+            first, last, _ = slice(begin, end).indices(size)
+            if last <= first or not -size <= begin < size or not -size < end <= size:
+                raise InvalidNetworkError(f"{where}: crop takes {begin} to {end} out of {size} pixels")
+            sizes[axis] = last - first
+        else:
+            sizes[axis] = end - begin if (begin >= 0) == (end > 0) and end > begin else None
+    return tuple(sizes)
+
+
+def _add_crop(chain: Chain, crop: Mapping[int, tuple[int, int]], where: str) -> None:
+    """Adds a Slice."""
+    if crop:
+        assert chain.shape is not None
+        begins, ends = zip(*crop.values(), strict=True)
+        named = {"crop_begin": begins, "crop_end": ends, "crop_axes": tuple(crop)}
+        bounds = [chain.hold(purpose, np.asarray(numbers, np.int64)) for purpose, numbers in named.items()]
+        chain.add("Slice", *bounds, shape=_find_cropped(chain.shape, crop, where))
+
+
+def _find_inner(shape: Sequence[Dimension], pad: Mapping[int, tuple[int, int]], where: str) -> tuple[Dimension, ...]:
+    """Returns the shape of the image inside of the model's. Raises: InvalidNetworkError if that shape is empty."""
+    inner = list(shape)
+    for axis, (before, after) in pad.items():
+        size = inner[axis]
+        if isinstance(size, int):
+            inner[axis] = size - before - after
+            if size - before - after < 1:
+                raise InvalidNetworkError(f"{where}: pad has {before} and {after} pixels; the model's axis has {size} in all")
+    return tuple(inner)
+
+
+def _add_pad(chain: Chain, pad: Mapping[int, tuple[int, int]], value: float, sizes: Sequence[Dimension]) -> None:
+    """Adds a Pad with one value."""
+    if pad:
+        sides = [pad.get(axis, (0, 0))[side] for side in (0, 1) for axis in range(len(sizes))]
+        filling = chain.hold("pad_value", np.asarray(value, numpy_dtype(chain.dtype)))
+        chain.add(
+            "Pad", chain.hold("pads", np.asarray(sides, np.int64)), filling, shape=tuple(sizes), attributes={"mode": "constant"}
+        )
+
+
+# Pictures of cameras in one plane of bytes, NV12 and I420. The plane is (N, 3/2 H, W, 1): the brightness of each pixel, then the two
+# colors of each square of four pixels: side by side in NV12 (U, V, U, V, ...), one behind the other in I420 (all U, all V). Formula:
+# R = 1.164 (Y - 16) + 1.596 (V - 128), G = 1.164 (Y - 16) - 0.813 (V - 128) - 0.391 (U - 128), B = 1.164 (Y - 16) + 2.018 (U - 128),
+# within 0 and 255. Source: OpenVINO NV12toRGB-8, I420toRGB-8; ITU-R BT.601.
+
+
+def _find_plane(
+    shape: Sequence[Dimension] | None, image: tuple[Dimension, Dimension, Dimension], layout: str, where: str
+) -> tuple[Dimension, int, int, int]:
+    """Returns the shape of the plane: the one that is given, else the one for an image of (N, H, W).
+
+    Raises: InvalidNetworkError where that is no plane of a picture with an even height and width that are known.
+    """
+    batch, height, width = image
+    if shape is None and isinstance(height, int):
+        shape = (batch, height * 3 // 2, width, 1)
+    plane = () if shape is None else tuple(shape)
+    rows, columns = plane[1:3] if len(plane) == 4 else (None, None)
+    is_plane = isinstance(rows, int) and isinstance(columns, int) and rows % 3 == columns % 2 == 0 and plane[-1] == 1
+    if layout != "NHWC" or not is_plane or (isinstance(height, int) and shape is None and height % 2):
+        raise InvalidNetworkError(
+            f"{where}: NV12 and I420 are arrays in layout='NHWC' of the shape (N, 3/2 height, width, 1), height and width even and "
+            f"known; got {list(plane)} in layout {layout}"
+        )
+    assert isinstance(rows, int)
+    assert isinstance(columns, int)
+    return plane[0], rows, columns, 1
+
+
+def _add_planar_colors(chain: Chain, color: str) -> None:
+    """Adds the steps from the plane to an image (N, H, W, 3) of floats."""
+    assert chain.shape is not None
+    batch, rows, width = chain.shape[0], int(chain.shape[1] or 0), int(chain.shape[2] or 0)
+    height = rows * 2 // 3
+    chain.cast("float64" if chain.dtype == "float64" else "float32")
+    plane = chain.value, chain.shape
+    _slice_rows(chain, 0, height, (batch, height, width, 1))
+    brightness, (chain.value, chain.shape) = chain.value, plane
+    _slice_rows(chain, height, rows, (batch, height // 2, width, 1))
+    if color.startswith("NV12"):
+        _reshape(chain, (batch, height // 2, width // 2, 2))
+    else:
+        _reshape(chain, (batch, 2, height // 2, width // 2))
+        chain.transpose((0, 2, 3, 1))
+    for axis, size in ((1, height), (2, width)):
+        assert chain.shape is not None
+        shape = (*chain.shape[:axis], size, *chain.shape[axis + 1 :])
+        chain.add(
+            "Gather", chain.hold(f"squares{axis}", np.asarray(range(size), "int64") // 2), shape=shape, attributes={"axis": axis}
+        )
+    chain.add("Concat", begins=brightness, shape=(batch, height, width, 3), attributes={"axis": 3})
+    dtype = chain.dtype
+    chain.add("Sub", chain.hold("zero_of_colors", np.asarray((16, 128, 128), dtype)))
+    channels = (_RED, _GREEN, _BLUE) if color.endswith("RGB") else (_BLUE, _GREEN, _RED)
+    chain.add("MatMul", chain.hold("colors", np.asarray(channels, dtype).T.copy()))
+    chain.add("Clip", chain.hold("darkest", np.asarray(0, dtype)), chain.hold("brightest", np.asarray(255, dtype)))
+
+
+def _slice_rows(chain: Chain, begin: int, end: int, shape: tuple[Dimension, ...]) -> None:
+    bounds = [
+        chain.hold(purpose, np.asarray([number], "int64")) for purpose, number in (("begin", begin), ("end", end), ("axis", 1))
+    ]
+    chain.add("Slice", *bounds, shape=shape)
+
+
+def _reshape(chain: Chain, shape: tuple[Dimension, ...]) -> None:
+    # 0: the number of images as it is.
+    chain.add("Reshape", chain.hold("squares", np.asarray([0, *shape[1:]], "int64")), shape=shape)

@@ -14,7 +14,7 @@ from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, sizes_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
-from hetero_core.transforms.matching import AnyValue, Found, Op, Rule, fuse_patterns, read_integers
+from hetero_core.transforms.matching import AnyValue, Found, Op, Rule, fuse_patterns, has_perm, read_integers
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
@@ -74,7 +74,8 @@ def merge_reshapes(network: Network) -> Network:
     nodes: list[Node] = []
     changed = False
     for node in network.nodes:
-        sizes = _read_sizes(network, node.outputs[0]) if _is_reshape(node) else None
+        is_reshape = node.op_type in _RESHAPES and not node.domain and len(node.writes) == 1
+        sizes = _read_sizes(network, node.outputs[0]) if is_reshape else None
         if sizes is None or 0 in sizes:
             nodes.append(node)
             continue
@@ -97,22 +98,10 @@ def merge_reshapes(network: Network) -> Network:
     return eliminate_copies(drop_unread(replace(network, nodes=tuple(nodes), initializers=MappingProxyType(constants))))
 
 
-def _is_reshape(node: Node) -> bool:
-    return node.op_type in _RESHAPES and not node.domain and len(node.writes) == 1
-
-
 def merge_stacked_transposes(network: Network) -> Network:
     """Returns the network with Reshape, Transpose, Reshape fused to one Transpose if they transpose a flattened stack of matrices."""
-    stacked = Op("Transpose", (Op("Reshape", (AnyValue("x"),), _is_any),), _swaps_matrices)
-    return fuse_patterns(network, [Rule(Op("Reshape", (stacked,), _is_any), _build_transpose)])
-
-
-def _is_any(network: Network, node: Node) -> bool:
-    return True
-
-
-def _swaps_matrices(network: Network, node: Node) -> bool:
-    return tuple(node.attributes.get("perm", ())) == (0, 2, 1)
+    stacked = Op("Transpose", (Op("Reshape", (AnyValue("x"),), lambda network, node: True),), has_perm((0, 2, 1)))
+    return fuse_patterns(network, [Rule(Op("Reshape", (stacked,), lambda network, node: True), _build_transpose)])
 
 
 def _build_transpose(network: Network, match: Found, node: Node) -> Node | None:

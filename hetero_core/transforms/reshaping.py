@@ -1,6 +1,6 @@
 """Other shapes at the inputs of a network: all types are inferred again, and a node that cannot take its new inputs is named.
 
-onnx's own inference lets some such nodes pass (a convolution of other channels, a window larger than its image); `windows` finds them.
+The rules of `network.operators` say it for nodes that onnx's own inference lets pass.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any
 
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
 from hetero_core.network.border import Border
-from hetero_core.network.graph import Graph, Network, Node, iterate_nodes
-from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes
-from hetero_core.network.inference import find_contradictions, infer_types
+from hetero_core.network.graph import Graph, GraphLike, Network, Node, iterate_nodes
+from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes, rebuild_graph
+from hetero_core.network.inference import find_contradictions, infer_types, refuses_inputs
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType
-from hetero_core.transforms.windows import find_misfit
+from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType, rank_of
 
 Size = int | str | range | None
 
@@ -194,7 +193,11 @@ def _rebuild(network: Network, inputs: tuple[ValueSpec, ...], border: Border) ->
         reshaped = infer_types(cleared)
     except InvalidNetworkError as error:
         raise InvalidNetworkError(f"network '{network.name}' cannot take {_list(inputs)}: {error}") from error
-    reshaped = compare_declarations(_restore_ranks(reshaped, network), reshaped)
+    # Squeeze drops axes by their sizes.
+    if not any(
+        node.op_type == "Squeeze" and len(node.inputs) < 2 and "axes" not in node.attributes for node in iterate_nodes(network)
+    ):
+        reshaped = compare_declarations(_restore_ranks(reshaped, network), reshaped)
     problem = _find_failure(network, reshaped)
     if problem is not None:
         raise InvalidNetworkError(
@@ -208,51 +211,49 @@ def _list(specs: Sequence[ValueSpec]) -> str:
     return "; ".join(map(str, specs))
 
 
-def _restore_ranks(reshaped: Network, before: Network) -> Network:
-    """Returns the network with the old number of axes for values of which nothing but the element type could be inferred.
+def _restore_ranks(graph: GraphLike, before: Graph) -> GraphLike:
+    """Returns the graph with the old number of axes for tensors of which nothing but the element type could be inferred.
 
-    A rank that only the model declares, as of the result of a custom operator, is kept, unless Squeeze drops axes by their size.
+    A rank that only the model declares, as of the result of a custom operator, stays a hint.
     """
-    if any(node.op_type == "Squeeze" and len(node.inputs) < 2 and "axes" not in node.attributes for node in iterate_nodes(before)):
-        return reshaped
-    restored = _restore_in_graph(reshaped, before)
-    assert isinstance(restored, Network)
-    return restored
-
-
-def _restore_in_graph(graph: Graph, before: Graph) -> Graph:
-    def restore(name: str, value_type: ValueType) -> ValueType:
-        old = before.types.get(name)
-        if not isinstance(value_type, TensorType) or not isinstance(old, TensorType):
-            return value_type
-        if value_type.shape is not None or old.shape is None:
-            return value_type
-        return TensorType(value_type.dtype, (None,) * len(old.shape))
-
-    nodes = []
-    for node, old_node in zip(graph.nodes, before.nodes, strict=True):
-        bodies = {key: _restore_in_graph(body, old_node.bodies[key]) for key, body in node.bodies.items()}
-        nodes.append(node.with_bodies(bodies))
-    return replace(
-        graph,
-        nodes=tuple(nodes),
-        inputs=tuple(replace(spec, type=restore(spec.name, spec.type)) for spec in graph.inputs),
-        outputs=tuple(replace(spec, type=restore(spec.name, spec.type)) for spec in graph.outputs),
-        types=MappingProxyType({name: restore(name, value_type) for name, value_type in graph.types.items()}),
+    types = dict(graph.types)
+    for name, value_type in graph.types.items():
+        rank = rank_of(before.types.get(name))
+        if isinstance(value_type, TensorType) and value_type.shape is None and rank is not None:
+            types[name] = TensorType(value_type.dtype, (None,) * rank)
+    nodes = (
+        node.with_bodies({key: _restore_ranks(body, old.bodies[key]) for key, body in node.bodies.items()})
+        for node, old in zip(graph.nodes, before.nodes, strict=True)
     )
+    return rebuild_graph(graph, tuple(nodes), types)
 
 
 def _find_failure(before: Network, reshaped: Network) -> str | None:
-    """Returns what onnx says in its strict mode about the network, unless it said the same before, or what the windows say."""
+    """Returns what onnx says in its strict mode about the network, unless it said the same before, or which operator refuses its inputs."""
     known = find_contradictions(before)
     for name, problem in find_contradictions(reshaped).items():
         if name not in known and name in reshaped.index_of_node:
             return f"node {reshaped.node(name).label}: {_shorten(problem)}"
-    for node_ in reshaped.nodes:
-        misfit = find_misfit(node_, reshaped)
-        if misfit is not None and find_misfit(node_, before) is None:
-            return f"node {node_.label}: {misfit}"
+    for node in reshaped.nodes:
+        if node.op_type in _CHECKED and not node.domain and refuses_inputs(node, reshaped) and not refuses_inputs(node, before):
+            return f"node {node.label}: its operator does not take {'; '.join(_describe(value, reshaped) for value in node.reads)}"
     return None
+
+
+# onnx's inference lets some of their nodes pass: of other channels, a window larger than its image, a state of another batch.
+_CHECKED = frozenset(
+    {
+        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "GRU", "InstanceNormalization", "LSTM", "LpPool"),
+        *("MaxPool", "RNN", "Reshape"),
+    }
+)
+
+
+def _describe(value: str, network: Network) -> str:
+    """Returns the name and the type of a value, or the numbers of a short constant."""
+    constant = network.initializers.get(value)
+    is_short = constant is not None and constant.dtype == "int64" and constant.nbytes <= 64
+    return f"{value}: {constant.array.tolist() if constant is not None and is_short else network.type_of(value)}"
 
 
 def _shorten(text: str) -> str:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
-from onnx.reference import ReferenceEvaluator
+from hetero_tests.passes import check as check_pass
+from hetero_tests.passes import draw_array, list_operators
+from hetero_tests.passes import parse as parse_with
 
-from hetero_core import Core, Network
-from hetero_core.kernels.program import compile_program
+from hetero_core import Core
 from hetero_core.transforms.attention import fuse_attention, pack_heads
 from hetero_core.transforms.reshapes import merge_stacked_transposes
 from hetero_core.transforms.rewrite import run_passes
 from hetero_core.transforms.transposes import merge_transposes
 
 PASSES = (merge_stacked_transposes, fuse_attention, merge_transposes, pack_heads)
-
-
-def draw_array(seed: int, *shape: int) -> Any:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
 CONSTANTS: dict[str, Any] = {
@@ -49,35 +45,8 @@ CONSTANTS: dict[str, Any] = {
 }
 
 
-def parse(text: str, opset: int = 17) -> onnx.ModelProto:
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
-    read = {name for node in model.graph.node for name in node.input}
-    for name, array in CONSTANTS.items():
-        if name in read:
-            model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
-    return model
-
-
-def draw_input(index: int, spec: Any) -> Any:
-    rng = np.random.default_rng([index, 11])
-    if spec.dtype == "float32":
-        return rng.standard_normal(spec.shape).astype(np.float32)
-    return (rng.random(spec.shape) > 0.4).astype(spec.dtype)
-
-
-def check(core: Core, model: onnx.ModelProto) -> Network:
-    """Returns the network after the passes; its outputs are those of the reference evaluator on the model."""
-    network = run_passes(core.read_network(model), PASSES)
-    inputs = [draw_input(index, spec) for index, spec in enumerate(network.inputs)]
-    expected = ReferenceEvaluator(model).run(None, {spec.name: x for spec, x in zip(network.inputs, inputs, strict=True)})
-    for found, wanted in zip(compile_program(network).run(tuple(inputs)), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
-    return network
-
-
-def list_operators(network: Network) -> list[str]:
-    return [node.op_type for node in network.nodes]
-
+parse = partial(parse_with, constants=CONSTANTS)
+check = partial(check_pass, transform=partial(run_passes, passes=PASSES))
 
 STACKS = "g (float[2,3,5,4] q, float[2,3,7,4] k, float[2,3,7,6] v) => (float[2,3,5,6] y)"
 KEYS = "t = Transpose <perm = [0, 1, 3, 2]> (k)"

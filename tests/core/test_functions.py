@@ -9,6 +9,7 @@ import pytest
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.graph import Network
 from hetero_core.network.reader import read_network
+from hetero_core.network.scopes import make_unique
 from hetero_core.network.writer import needs_wrappers, network_to_proto
 
 
@@ -234,3 +235,20 @@ def test_network_of_one_opset_needs_no_wrappers() -> None:
     assert network.nodes[0].opset == 14
     assert not needs_wrappers(network)
     assert not network_to_proto(network).functions
+
+
+class CountingSet(set[str]):
+    """A set that counts how often it is asked."""
+
+    questions = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.questions += 1
+        return super().__contains__(name)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 10_000])
+def test_first_free_number_is_found_in_few_questions(count: int) -> None:
+    used_names = CountingSet({"w", *(f"w_{number}" for number in range(1, count))})
+    assert make_unique("w", used_names) == f"w_{count}"
+    assert used_names.questions < 40

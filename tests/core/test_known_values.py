@@ -9,7 +9,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.known_values import compute_known_value
+from hetero_core.network.inference import compute_known_value
 from hetero_core.network.reader import read_network
 from hetero_core.network.types import TensorType
 

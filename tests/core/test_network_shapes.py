@@ -101,17 +101,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "g (float[1,3,8,8] x) => (float[1,4,6,6] y) <float[4,3,3,3] w = {" + ZEROS + "}> { [conv] y = Conv(x, w) }",
         {"x": (1, 4, 8, 8)},
-        "node 'conv' (Conv-11): its input 'x' has 4 channels, its weights 'w' are for 3",
+        "node 'conv' (Conv-11): its operator does not take x: float32[1,4,8,8]; w: float32[4,3,3,3]",
     ),
     (
         "g (float[1,3,8,8] x) => (y) { [pool] y = AveragePool<kernel_shape=[7,7]>(x) }",
         {"x": (1, 3, 5, 8)},
-        "node 'pool' (AveragePool-11): its window reaches over 7 elements, its input 'x' has 5 on axis 2",
+        "node 'pool' (AveragePool-11): its operator does not take x: float32[1,3,5,8]",
     ),
     (
         "g (float[1,8] x) => (y) <int64[2] s = {2,4}> { [r] y = Reshape(x, s) }",
         {"x": (2, 8)},
-        "node 'r' (Reshape-14): its input 'x' has the shape [2, 8], 16 elements, which cannot become [2, 4]",
+        "node 'r' (Reshape-14): its operator does not take x: float32[2,8]; s: [2, 4]",
     ),
 ]
 
@@ -125,10 +125,7 @@ def test_shape_that_cannot_be_is_refused_by_name(read: Read, text: str, shapes: 
 
 
 def test_recurrence_names_the_state_of_another_batch() -> None:
-    message = (
-        r"node 'lstm' \(LSTM-\d+\): its state 'initial_h' has the shape \[2, 2, 4\], "
-        r"its other inputs are for \[2, 3, 4\]"
-    )
+    message = r"node 'lstm' \(LSTM-\d+\): its operator does not take x: float32\[5,3,6\]; .*; initial_h: float32\[2,2,4\]"
     with pytest.raises(InvalidNetworkError, match=message):
         edit(read_network(lstm_model())).with_shapes({"x": (5, 3, 6)})
 
@@ -164,13 +161,15 @@ def test_reshape_of_something_else_than_a_batch_stays_and_is_named(read: Read) -
     network = read(
         "g (float[1,2,3] x) => (float[1,6] y) <int64[2] s = {1,6}> { a = Transpose<perm=[1,0,2]>(x) [r] y = Reshape(a, s) }"
     )
-    with pytest.raises(InvalidNetworkError, match=r"node 'r' \(Reshape-14\): .* 12 elements, which cannot become \[1, 6\]"):
+    with pytest.raises(
+        InvalidNetworkError, match=r"node 'r' \(Reshape-14\): its operator does not take a: float32\[2,2,3\]; s: \[1, 6\]"
+    ):
         network.with_batch(2)
 
 
 def test_model_of_a_light_network_names_the_window_that_a_small_image_does_not_fill() -> None:
     network = edit(read_network(light_model("resnet50")))
-    message = r"node 'n172' \(AveragePool-19\): its window reaches over 7 elements, its input 'r171' has 5"
+    message = r"node 'n172' \(AveragePool-19\): its operator does not take r171: float32\[1,2048,5,5\]"
     with pytest.raises(InvalidNetworkError, match=message):
         network.with_shapes({network.inputs[0].name: (1, 3, 160, 160)})
 

@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
-from onnx.reference import ReferenceEvaluator
+from hetero_tests.passes import check, draw_array, parse
 
 from hetero_core import Core, Network
-from hetero_core.kernels.program import compile_program
 from hetero_core.transforms.activations import fuse_gelu, fuse_hard_swish, fuse_swish
 from hetero_core.transforms.normalizations import fuse_layer_normalization, fuse_rms_normalization, fuse_softmax
-
-
-def draw_array(seed: int, *shape: int) -> Any:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
-
-
-def parse(text: str, opset: int, constants: dict[str, Any]) -> onnx.ModelProto:
-    """Returns the model with those constants that its text names as words."""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
-    read = {name for node in model.graph.node for name in node.input}
-    for name, array in constants.items():
-        if name in read:
-            model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
-    return model
-
-
-def check(core: Core, model: onnx.ModelProto, transform: Callable[[Network], Network]) -> Network:
-    """Returns the transformed network; its outputs are those of the reference evaluator on the model."""
-    network = transform(core.read_network(model))
-    inputs = [3 * draw_array(index, *(spec.shape or ())) for index, spec in enumerate(network.inputs)]
-    expected = ReferenceEvaluator(model).run(None, {spec.name: x for spec, x in zip(network.inputs, inputs, strict=True)})
-    for found, wanted in zip(compile_program(network).run(tuple(inputs)), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
-    return network
-
 
 NUMBERS = {
     "root": np.float32(2**0.5),
@@ -57,6 +31,11 @@ NUMBERS = {
     "epsilon": np.float32(1e-3),
     "wide": np.ones((1, 1, 1), np.float32),
 }
+
+
+def parse_numbers(text: str, constants: Mapping[str, Any] = MappingProxyType({}), *, opset: int = 17) -> onnx.ModelProto:
+    return parse(text, {**NUMBERS, **constants}, opset=opset)
+
 
 ERF = "d = Div (x, root) e = Erf (d) a = Add (e, one)"
 TANH = "q = Pow (x, three) r = Mul (small, q) s = Add (x, r) t = Mul (slope, s) u = Tanh (t) a = Add (u, one)"
@@ -76,6 +55,7 @@ TURNED_BOUNDS = "a = Add (three, x) l = Min (a, six) c = Max (l, zero)"
     [
         (f"{ERF} h = Mul (a, half) y = Mul (x, h)", fuse_gelu, "Gelu", {}),
         (f"{ERF} p = Mul (a, x) y = Div (p, two)", fuse_gelu, "Gelu", {}),
+        (f"{ERF} p = Mul (x, a) y = Mul (p, half)", fuse_gelu, "Gelu", {}),
         (f"{ERF} h = Div (x, two) y = Mul (a, h)", fuse_gelu, "Gelu", {}),
         (f"{TANH} p = Mul (x, a) y = Mul (half, p)", fuse_gelu, "Gelu", {"approximate": "tanh"}),
         (f"{TANH} h = Mul (x, half) y = Mul (h, a)", fuse_gelu, "Gelu", {"approximate": "tanh"}),
@@ -97,8 +77,8 @@ TURNED_BOUNDS = "a = Add (three, x) l = Min (a, six) c = Max (l, zero)"
 def test_pattern_that_was_written_out_becomes_one_node(
     core: Core, text: str, transform: Callable[[Network], Network], op_type: str, attributes: dict[str, Any]
 ) -> None:
-    model = parse(f"g (float[3, 7] x) => (float[3, 7] y) {{ {text} }}", 17, {**NUMBERS, "second": np.array([-1])})
-    network = check(core, model, transform)
+    model = parse_numbers(f"g (float[3, 7] x) => (float[3, 7] y) {{ {text} }}", {"second": np.array([-1])})
+    network = check(core, model, transform, scale=3)
     assert [(node.op_type, node.inputs, dict(node.attributes)) for node in network.nodes] == [(op_type, ("x",), attributes)]
     assert len(network.nodes[0].origins) == len(model.graph.node)
 
@@ -106,6 +86,8 @@ def test_pattern_that_was_written_out_becomes_one_node(
 @pytest.mark.parametrize(
     ("text", "transform"),
     [
+        (f"{ERF.replace('root)', 'one)')} p = Mul (x, a) y = Mul (p, half)", fuse_gelu),
+        (f"{ERF.replace('x, root', 'root, x')} p = Mul (x, a) y = Mul (p, half)", fuse_gelu),
         (f"{ERF} h = Mul (a, wide) p = Mul (h, half) y = Mul (x, p)", fuse_gelu),
         (f"{TANH} p = Mul (q, a) y = Mul (half, p)", fuse_gelu),
         (f"{TANH} p = Mul (x, a) h = Mul (half, p) y = Add (h, u)", fuse_gelu),
@@ -124,7 +106,7 @@ def test_pattern_that_was_written_out_becomes_one_node(
 )
 def test_what_only_looks_like_the_pattern_stays(core: Core, text: str, transform: Callable[[Network], Network]) -> None:
     rank = "1, 3, 7" if "wide" in text else "3, 7"
-    model = parse(f"g (float[3, 7] x) => (float[{rank}] y) {{ {text} }}", 17, {**NUMBERS, "second": np.array([-1])})
+    model = parse_numbers(f"g (float[3, 7] x) => (float[{rank}] y) {{ {text} }}", {"second": np.array([-1])})
     network = core.read_network(model)
     assert transform(network) is network
 
@@ -132,17 +114,17 @@ def test_what_only_looks_like_the_pattern_stays(core: Core, text: str, transform
 def test_gelu_of_a_wider_number_keeps_its_rank(core: Core) -> None:
     """The one of the sum has three axes, so that the result has three."""
     text = f"{ERF.replace('one', 'wide')} p = Mul (x, a) y = Mul (p, half)"
-    network = core.read_network(parse(f"g (float[3, 7] x) => (float[1, 3, 7] y) {{ {text} }}", 17, NUMBERS))
+    network = core.read_network(parse_numbers(f"g (float[3, 7] x) => (float[1, 3, 7] y) {{ {text} }}"))
     assert fuse_gelu(network) is network
 
 
 def test_pattern_of_another_type_stays(core: Core) -> None:
-    network = core.read_network(parse(f"g (double[3, 7] x) => (double[3, 7] y) {{ {SIGMOID} }}", 17, {}))
+    network = core.read_network(parse_numbers(f"g (double[3, 7] x) => (double[3, 7] y) {{ {SIGMOID} }}"))
     assert fuse_swish(network) is network
 
 
 def test_pattern_whose_inner_value_is_an_output_stays(core: Core) -> None:
-    network = core.read_network(parse(f"g (float[3, 7] x) => (float[3, 7] y, float[3, 7] s) {{ {SIGMOID} }}", 17, {}))
+    network = core.read_network(parse_numbers(f"g (float[3, 7] x) => (float[3, 7] y, float[3, 7] s) {{ {SIGMOID} }}"))
     assert fuse_swish(network) is network
 
 
@@ -174,8 +156,8 @@ def test_layer_normalization_in_other_forms_becomes_one_node(core: Core, text: s
     if text.startswith("d ="):
         # The mean has to be there first.
         text = text.replace("d = Sub (x, m) ", "").replace("q = Pow", "d = Sub (x, m) q = Pow")
-    model = parse(f"g (float[2, 3, 8] x) => (float[2, 3, 8] y) {{ {text} }}", 18, {**NUMBERS, **PARAMETERS})
-    network = check(core, model, fuse_layer_normalization)
+    model = parse_numbers(f"g (float[2, 3, 8] x) => (float[2, 3, 8] y) {{ {text} }}", PARAMETERS, opset=18)
+    network = check(core, model, fuse_layer_normalization, scale=3)
     wanted = ("x", "w", "b") if "b" in network.initializers else ("x", "w")
     assert [(node.op_type, node.inputs) for node in network.nodes] == [("LayerNormalization", wanted)]
     assert network.nodes[0].attributes["epsilon"] == pytest.approx(1e-3)
@@ -192,8 +174,8 @@ def test_layer_normalization_in_other_forms_becomes_one_node(core: Core, text: s
     ],
 )
 def test_rms_normalization_that_was_written_out_becomes_one_node(core: Core, text: str) -> None:
-    model = parse(f"g (float[2, 3, 8] x) => (float[2, 3, 8] y) {{ {text} }}", 18, {**NUMBERS, **PARAMETERS})
-    network = check(core, model, lambda given: fuse_rms_normalization(fuse_layer_normalization(given)))
+    model = parse_numbers(f"g (float[2, 3, 8] x) => (float[2, 3, 8] y) {{ {text} }}", PARAMETERS, opset=18)
+    network = check(core, model, lambda given: fuse_rms_normalization(fuse_layer_normalization(given)), scale=3)
     assert [(node.op_type, node.inputs) for node in network.nodes] == [("RMSNormalization", ("x", "w"))]
     assert network.nodes[0].attributes["epsilon"] == pytest.approx(1e-3)
 
@@ -211,6 +193,6 @@ def test_rms_normalization_that_was_written_out_becomes_one_node(core: Core, tex
     ids=["another axis", "a scale of another axis", "no epsilon", "read outside", "divided the other way", "another rank within"],
 )  # fmt: skip
 def test_what_only_looks_like_rms_normalization_stays(core: Core, text: str) -> None:
-    model = parse(f"g (float[2, 3, 8] x) => (float[2, 3, 8] y) {{ {text} }}", 18, {**NUMBERS, **PARAMETERS})
+    model = parse_numbers(f"g (float[2, 3, 8] x) => (float[2, 3, 8] y) {{ {text} }}", PARAMETERS, opset=18)
     network = core.read_network(model)
     assert fuse_rms_normalization(network) is network

@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
-from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError, ReadLimitError
+from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.network.reader import read_network
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
@@ -190,17 +190,6 @@ def test_reference_to_a_function_attribute_outside_of_functions_is_refused() -> 
         read_network(model)
 
 
-def test_sparse_constant_of_a_few_bytes_that_stands_for_terabytes_is_refused() -> None:
-    model = parse("g (float[2] x) => (float[2] y) { y = Add(x, w) }")
-    values = helper.make_tensor("w", TensorProto.FLOAT, [1], [7.0])
-    indices = helper.make_tensor("i", TensorProto.INT64, [1], [0])
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2**40]))
-    with pytest.raises(
-        ReadLimitError, match="sparse initializer 'w', when it is made dense, may take 4398046511104 bytes .*; ReadLimits.memory is"
-    ):
-        read_network(model)
-
-
 @pytest.mark.parametrize(
     ("dims", "shown"),
     [([0, 2**62, 2**62], r"\[0, 4611686018427387904, 4611686018427387904\]"), ([1] * 65, r"\[1, .*\] and 57 more")],
@@ -212,14 +201,9 @@ def test_shape_that_no_array_can_have_is_refused(dims: list[int], shown: str) ->
         read_network(model)
 
 
-@pytest.mark.parametrize(
-    ("body", "refusal"),
-    [
-        ("y = Expand(x, s)", r"reads a shape of 2147483647 dimensions from 's': int64\[2147483647\]; expected 64"),
-        ("a = Abs(s) y = Reshape(x, a)", "'Reshape_1' .* makes an array of 2147483647 dimensions; an array has at most 64"),
-    ],
-)
-def test_shape_of_an_absurd_number_of_dimensions_is_refused_before_onnx_makes_them(body: str, refusal: str) -> None:
+@pytest.mark.parametrize("body", ["y = Expand(x, s)", "a = Abs(s) y = Reshape(x, a)"])
+def test_shape_of_an_absurd_number_of_dimensions_is_refused(body: str) -> None:
+    refusal = r"node '(Expand_0|Reshape_1)' .* makes an array of 2147483647 dimensions; an array has at most 64"
     model = parse(f"g (float[2] x, int64[2147483647] s) => (float[N] y) <int64[2147483647] a> {{ {body} }}")
     with pytest.raises(InvalidNetworkError, match=refusal):
         read_network(model)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx.helper as oh
-import onnx.parser
 import pytest
+from hetero_tests.passes import check, draw_array, list_operators
+from hetero_tests.passes import parse as parse_with
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from onnx.reference import ReferenceEvaluator
 
-from hetero_core import Core, Network
+from hetero_core import Core
 from hetero_core.kernels.program import compile_program
 from hetero_core.transforms.pads import fold_pads
 from hetero_core.transforms.reshapes import eliminate_idle, merge_reshapes
 from hetero_core.transforms.scalars import fold_scalars
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def draw_array(seed: int, *shape: int) -> Any:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
 CONSTANTS: dict[str, Any] = {
@@ -61,30 +57,7 @@ CONSTANTS: dict[str, Any] = {
 }
 
 
-def parse(text: str, opset: int = 18) -> onnx.ModelProto:
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
-    read = {name for node in model.graph.node for name in node.input}
-    for name, array in CONSTANTS.items():
-        if name in read:
-            model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
-    return model
-
-
-def check(core: Core, model: onnx.ModelProto, transform: Callable[[Network], Network]) -> Network:
-    """Returns the transformed network; its outputs are those of the reference evaluator on the model."""
-    network = transform(core.read_network(model))
-    inputs = [draw_array(index, *(spec.shape or ())) for index, spec in enumerate(network.inputs)]
-    expected = ReferenceEvaluator(model).run(None, {spec.name: x for spec, x in zip(network.inputs, inputs, strict=True)})
-    for found, wanted in zip(compile_program(network).run(tuple(inputs)), expected, strict=True):
-        assert found.shape == wanted.shape
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-    return network
-
-
-def list_operators(network: Network) -> list[str]:
-    return [node.op_type for node in network.nodes]
-
-
+parse = partial(parse_with, constants=CONSTANTS, opset=18)
 CUBE = "g (float[2,3,4] x) => (float[2,3,4] y)"
 
 

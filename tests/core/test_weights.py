@@ -57,13 +57,20 @@ def test_unaligned_weights_are_copied_to_aligned_memory(folder: Path) -> None:
     assert array.tolist() == [0, 1, 2, 3]
 
 
-def test_weights_in_a_folder_below_are_found(folder: Path) -> None:
+@pytest.mark.parametrize("location", ["w.bin", "./sub/../w.bin", "sub/other/../../w.bin", "sub/./deep.bin"])
+def test_path_that_stays_inside_is_read(folder: Path, location: str) -> None:
     (folder / "sub").mkdir()
-    (folder / "w.bin").rename(folder / "sub" / "w.bin")
-    assert read_network(model_with(location="sub/w.bin"), base=folder).initializers["w"].array.tolist() == [0, 1, 2, 3]
+    (folder / "sub" / "deep.bin").write_bytes((folder / "w.bin").read_bytes())
+    assert read_network(model_with(location=location), base=folder).initializers["w"].array.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("location", ["/etc/passwd", "../w.bin", "sub/../../w.bin", "..\\w.bin", "C:\\w.bin", "\\\\host\\w.bin"])
+@pytest.mark.parametrize(
+    "location",
+    [
+        *("/etc/passwd", "../w.bin", "sub/../../w.bin", "sub/../../model/w.bin", ".."),
+        *("..\\w.bin", "sub\\..\\..\\w.bin", "C:\\w.bin", "\\\\host\\w.bin"),
+    ],
+)
 def test_location_outside_the_folder_is_refused(folder: Path, location: str) -> None:
     inside = folder / "model"
     inside.mkdir()
@@ -151,3 +158,14 @@ def test_weights_are_not_touched_by_reading(folder: Path) -> None:
     network = read_network(model, base=folder)
     assert network.type_of("y") == network.initializers["w"].type
     assert network.initializers["w"].array[2**38 - 1] == 0
+
+
+def test_way_back_does_not_lead_behind_a_link(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside" / "sub"
+    inside.mkdir()
+    outside.mkdir(parents=True)
+    (inside / "sub").symlink_to(outside)
+    (inside / "a.bin").write_bytes(np.array([1, 2, 3, 4], np.float32).tobytes())
+    (outside.parent / "a.bin").write_bytes(np.array([8, 9, 8, 9], np.float32).tobytes())
+    network = read_network(model_with(location="sub/../a.bin", length="16"), base=inside)
+    assert network.initializers["w"].array.tolist() == [1, 2, 3, 4]

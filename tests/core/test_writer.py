@@ -21,10 +21,10 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.reader import read_network
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.network.writer import (
+    GraphWriter,
     network_to_bytes,
     network_to_proto,
     network_to_skeleton,
-    node_to_proto,
     pack_network,
     unpack_network,
     write_network,
@@ -243,7 +243,9 @@ def test_values_of_unknown_type_are_left_out() -> None:
     ],
 )
 def test_empty_list_gets_the_kind_of_the_schema(node: Node, kind: str) -> None:
-    [attribute] = node_to_proto(node).attribute
+    proto = onnx.NodeProto()
+    GraphWriter().write_node(node, proto, {node.domain: node.opset})
+    [attribute] = proto.attribute
     assert attribute.type == onnx.AttributeProto.AttributeType.Value(kind)
 
 
@@ -274,22 +276,6 @@ def test_constant_of_strings_is_the_same_after_packing() -> None:
     values = np.array([["a\0", "ü"], [b"\xff", ""]], dtype=object)
     network = replace(with_weights(), initializers=MappingProxyType({"w": Initializer.of_array(values)}), nodes=(), outputs=())
     assert unpack_network(pack_network(network)).initializers["w"].array.tolist() == values.tolist()
-
-
-def test_node_is_written_with_its_bodies() -> None:
-    proto = node_to_proto(rich_network().node("if"))
-    assert (proto.name, proto.op_type, list(proto.input), list(proto.output)) == ("if", "If", ["c"], ["y"])
-    bodies = {attribute.name: [node.op_type for node in attribute.g.node] for attribute in proto.attribute}
-    assert bodies == {"then_branch": ["Mul"], "else_branch": ["Neg"]}
-
-
-def test_node_whose_bodies_mix_opsets_cannot_be_written_alone() -> None:
-    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21, "f": 1]> g (bool c, float[2,3,4] x) => (y) {
-        [if] y = If(c) <then_branch = t () => (p) { p = f.old(x) }, else_branch = e () => (q) { q = Relu(x) }>
-    }
-    <domain: "f", opset_import: ["": 9]> old (a) => (b) { b = Softmax(a) }""")
-    with pytest.raises(InvalidNetworkError, match=r"node 'if' \(If-21\) cannot be written by itself: its bodies mix opsets"):
-        node_to_proto(read_network(model).node("if"))
 
 
 def test_onnxruntime_computes_the_same_from_the_written_model() -> None:

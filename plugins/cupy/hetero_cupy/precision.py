@@ -14,8 +14,8 @@ from types import MappingProxyType
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
-from hetero_core.kernels.registry import find_kernel
 from hetero_core.kernels.program import evaluate_node
+from hetero_core.kernels.registry import find_kernel
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames

@@ -18,9 +18,8 @@ from hetero_core.network.graph import EMPTY, Network, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
-from hetero_core.transforms.constants import limit_folding
+from hetero_core.transforms.constants import READING_OPERATORS, limit_folding
 from hetero_core.transforms.folding import measure_folding
-from hetero_core.transforms.work import READING_OPERATORS
 from hetero_onnxruntime.corrections import correct_network, has_int8
 from hetero_onnxruntime.custom_operators import find_libraries
 from hetero_onnxruntime.engine import CPU_PROVIDER, OrtEngine, make_options, open_session, saturates_products

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.kernels.program import evaluate_node
 from hetero_core.limits import FOLDED_FLOOR
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.inference import infer_fixed_node, infer_types, rebuild_graph
+from hetero_core.network.hints import rebuild_graph
+from hetero_core.network.inference import infer_fixed_node, infer_types
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types
 from hetero_core.transforms.constants import Evaluate, drop_unread, fold_constants, fold_node
