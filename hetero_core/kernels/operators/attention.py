@@ -57,9 +57,8 @@ def _rotate_layout(xp: Namespace, x: Array, cos: Array, sin: Array, *, heads: in
     """Returns x rotated, of rank 3 (batch, steps, heads * size) or 4 (batch, heads, steps, size)."""
     if x.ndim == 4:
         return rotate(xp, x, cos, sin, is_interleaved=is_interleaved)
-    size = x.shape[2] // heads if turns_part else 2 * cos.shape[-1]
-    split = xp.swapaxes(x.reshape((*x.shape[:2], x.shape[2] // size, size)), 1, 2)
-    return xp.swapaxes(rotate(xp, split, cos, sin, is_interleaved=is_interleaved), 1, 2).reshape(x.shape)
+    split = split_heads(xp, x, heads if turns_part else x.shape[2] // (2 * cos.shape[-1]))
+    return join_heads(xp, rotate(xp, split, cos, sin, is_interleaved=is_interleaved))
 
 
 @microsoft_kernel("RotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices=_CHOICES, unread=_UNREAD)
@@ -180,7 +179,9 @@ def attention(
     """
     is_packed = q.ndim == 3
     if is_packed:
-        q, k, v = (_split_heads(xp, x, heads) for x, heads in ((q, q_num_heads), (k, kv_num_heads), (v, kv_num_heads)))
+        if q_num_heads is None or kv_num_heads is None:
+            raise ValueError("q_num_heads and kv_num_heads are needed for inputs of rank 3")
+        q, k, v = split_heads(xp, q, q_num_heads), split_heads(xp, k, kv_num_heads), split_heads(xp, v, kv_num_heads)
     present_key = k if past_key is None else xp.concatenate([past_key, k], axis=2)
     present_value = v if past_value is None else xp.concatenate([past_value, v], axis=2)
     queries, keys = q.shape[2], present_key.shape[2]
@@ -197,15 +198,8 @@ def attention(
     weights = _attend(xp, biased, bias, softmax_precision)
     y = mat_mul(xp, weights, _repeat_heads(xp, present_value, repeats))
     if is_packed:
-        y = xp.swapaxes(y, 1, 2).reshape((y.shape[0], queries, y.shape[1] * y.shape[3]))
+        y = join_heads(xp, y)
     return y, present_key, present_value, (products, capped, biased, weights)[qk_matmul_output_mode]
-
-
-def _split_heads(xp: Namespace, x: Array, heads: int | None) -> Array:
-    """Returns (batch, steps, heads * size) as (batch, heads, steps, size)."""
-    if heads is None:
-        raise ValueError("q_num_heads and kv_num_heads are needed for inputs of rank 3")
-    return xp.swapaxes(x.reshape((*x.shape[:2], heads, x.shape[2] // heads)), 1, 2)
 
 
 def _repeat_heads(xp: Namespace, x: Array, repeats: int) -> Array:
@@ -289,20 +283,10 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
 ) -> Array:
     """Returns x with pairs of elements of each head rotated by their position's angle. Source: ONNX RotaryEmbedding-23."""
-    heads = x.reshape((*x.shape[:2], num_heads or 1, x.shape[2] // (num_heads or 1))) if x.ndim == 3 else xp.swapaxes(x, 1, 2)
-    turned = rotary_embedding_dim or heads.shape[3]
-    cos, sin = (
-        xp.expand_dims(widen(cache if position_ids is None else xp.take(cache, position_ids, axis=0)), 2)
-        for cache in (cos_cache, sin_cache)
-    )
-    rotated, unrotated = widen(heads[..., :turned]), heads[..., turned:]
-    half = turned // 2
-    first, second = (rotated[..., 0::2], rotated[..., 1::2]) if interleaved else (rotated[..., :half], rotated[..., half:])
-    real, imaginary = cos * first - sin * second, sin * first + cos * second
-    parts = [real, imaginary]
-    joined = xp.stack(parts, axis=-1).reshape(rotated.shape) if interleaved else xp.concatenate(parts, axis=-1)
-    y = xp.concatenate([narrow(joined, x.dtype), unrotated], axis=-1)
-    return y.reshape(x.shape) if x.ndim == 3 else xp.swapaxes(y, 1, 2)
+    heads = split_heads(xp, x, num_heads or 1) if x.ndim == 3 else x
+    cos, sin = (cache if position_ids is None else xp.take(cache, position_ids, axis=0) for cache in (cos_cache, sin_cache))
+    turned = rotate(xp, heads, cos, sin, is_interleaved=bool(interleaved))
+    return join_heads(xp, turned) if x.ndim == 3 else turned
 
 
 @kernel("SwiGLU", since=(28,), dtypes=FLOATS)
@@ -324,16 +308,9 @@ def causal_conv_with_state(
     taps = weight.shape[2]
     past = xp.zeros((batch, channels, taps - 1), dtype=x.dtype) if past_state is None else past_state
     padded = xp.concatenate([past, x], axis=2)
-    total = xp.zeros(x.shape, dtype=widen(x).dtype)
-    for tap in range(taps):
-        total += widen(padded[:, :, tap : tap + length]) * widen(weight[:, 0, tap])[:, None]
-    if bias is not None:
-        total += widen(bias)[:, None]
-    y = narrow(total, x.dtype)
-    if activation != "none":
-        wide = widen(y)
-        y = narrow(wide * sigmoid_of(xp, wide), x.dtype)
-    return y, padded[:, :, length:]
+    total = _convolve_taps(xp, widen(padded), widen(weight[:, 0]), length, 1)
+    y = narrow(total if bias is None else total + widen(bias)[:, None], x.dtype)
+    return narrow(_activate(xp, widen(y), activation), x.dtype), padded[:, :, length:]
 
 
 Body = Any
@@ -1001,7 +978,7 @@ def microsoft_causal_conv_with_state(
 
 def _convolve_taps(xp: Namespace, padded: Array, weight: Array, steps: int, dilation: int) -> Array:
     """Returns (..., channels, steps): each channel of padded (..., channels, reach + steps) with its own taps (channels, taps)."""
-    total = xp.zeros((*padded.shape[:-1], steps), dtype=np.float32)
+    total = xp.zeros((*padded.shape[:-1], steps), dtype=padded.dtype)
     for tap in range(weight.shape[1]):
         total = total + padded[..., tap * dilation : tap * dilation + steps] * weight[:, tap, None]
     return total

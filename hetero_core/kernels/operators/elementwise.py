@@ -296,6 +296,30 @@ def softplus_of(xp: Namespace, x: Array) -> Array:
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
+def activate(xp: Namespace, x: Array, name: str, alpha: float, beta: float) -> Array:
+    """Returns one of the activations that fused and recurrent operators name; their names in small letters, "" for none."""
+    first, second = x.dtype.type(alpha), x.dtype.type(beta)
+    formulas: dict[str, Callable[[], Array]] = {
+        "": lambda: x,
+        "affine": lambda: first * x + second,
+        "celu": lambda: xp.maximum(x, 0) + xp.minimum(first * xp.expm1(x / first), 0),
+        "clip": lambda: xp.clip(x, first, second),
+        "elu": lambda: xp.where(x >= 0, x, first * xp.expm1(xp.minimum(x, 0))),
+        "hardsigmoid": lambda: xp.clip(first * x + second, 0, 1),
+        "hardswish": lambda: x * xp.clip(x / 6 + x.dtype.type(0.5), 0, 1),
+        "leakyrelu": lambda: xp.where(x >= 0, x, first * x),
+        "parametricsoftplus": lambda: first * softplus_of(xp, second * x),
+        "relu": lambda: xp.maximum(x, 0),
+        "scaledtanh": lambda: first * xp.tanh(second * x),
+        "sigmoid": lambda: sigmoid_of(xp, x),
+        "softplus": lambda: softplus_of(xp, x),
+        "softsign": lambda: x / (1 + xp.abs(x)),
+        "tanh": lambda: xp.tanh(x),
+        "thresholdedrelu": lambda: xp.where(x > first, x, x.dtype.type(0)),
+    }
+    return formulas[name]()
+
+
 @kernel("Softsign", since=(1, 22), dtypes=FLOATS)
 def softsign(xp: Namespace, x: Array) -> Array:
     """Returns x / (1 + |x|). Source: ONNX Softsign-22."""

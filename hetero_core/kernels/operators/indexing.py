@@ -5,6 +5,8 @@ Negative indices count from the end; an index outside is an error on the host. S
 
 from __future__ import annotations
 
+from math import ceil, prod
+
 import numpy as np
 
 from hetero_core.kernels.operators.layout import pad_all, range_
@@ -268,7 +270,20 @@ def inverse(xp: Namespace, x: Array) -> Array:
     return narrow(xp.linalg.inv(widen(x)), x.dtype)
 
 
-@microsoft_kernel("Range", dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2))
+def _count_range(start: Array, limit: Array, delta: Array | None = None) -> int:
+    """Returns the bytes of the numbers in int64 and in the type of the result."""
+    first, end, step = (1 if value is None else np.asarray(value).reshape(-1)[0].item() for value in (start, limit, delta))
+    return max(ceil((end - first) / step), 0) * (8 + int(start.itemsize))
+
+
+def _count_padded(x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> int:
+    begins, ends = np.asarray(pads).reshape((2, -1)).tolist()
+    return prod(size + begin + end for size, begin, end in zip(x.shape, begins, ends, strict=True)) * int(x.itemsize)
+
+
+@microsoft_kernel(
+    "Range", dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2), count_bytes=_count_range
+)
 def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
     """Returns the numbers from start up to limit by delta, 1 where it is absent."""
     step = np.asarray(1, start.dtype) if delta is None else delta.reshape(())
@@ -280,6 +295,7 @@ def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | No
     halves=(0,),
     dtypes=(FLOAT32, INT64, FLOAT32),
     host=(1,),
+    count_bytes=_count_padded,
     choices={"mode": ("constant", "edge", "reflect")},
 )
 def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.errors import suggest
-from hetero_core.kernels.operators.elementwise import sigmoid_of, softplus_of
+from hetero_core.kernels.operators.elementwise import activate
 from hetero_core.kernels.operators.quantization import dynamic_quantize_linear, mat_mul_integer_to_float
 from hetero_core.kernels.operators.reductions import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
@@ -83,20 +83,9 @@ _FIRST = {
 
 def _activate(xp: Namespace, name: str, alpha: float, beta: float, x: Array) -> Array:
     """Returns an activation of the recurrent operators. Source: ONNX LSTM-22, its list of functions."""
-    formulas: dict[str, Callable[[], Array]] = {
-        "affine": lambda: alpha * x + beta,
-        "elu": lambda: xp.where(x >= 0, x, alpha * xp.expm1(xp.minimum(x, 0))),
-        "hardsigmoid": lambda: xp.clip(alpha * x + beta, 0, 1),
-        "leakyrelu": lambda: xp.where(x >= 0, x, alpha * x),
-        "relu": lambda: xp.maximum(x, 0),
-        "scaledtanh": lambda: alpha * xp.tanh(beta * x),
-        "sigmoid": lambda: sigmoid_of(xp, x),
-        "softplus": lambda: softplus_of(xp, x),
-        "softsign": lambda: x / (1 + xp.abs(x)),
-        "tanh": lambda: xp.tanh(x),
-        "thresholdedrelu": lambda: xp.where(x >= alpha, x, x.dtype.type(0)),
-    }
-    return formulas[name]()
+    if name == "thresholdedrelu":  # it keeps x = alpha, unlike the operator ThresholdedRelu
+        return xp.where(x >= alpha, x, x.dtype.type(0))
+    return activate(xp, x, name, alpha, beta)
 
 
 def choose_activations(
