@@ -1,11 +1,12 @@
 """Declares kernels into tables, and tells why a node has no kernel.
 
-A kernel is one function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or compatible); then come the ONNX inputs by
-position, absent ones as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns one array or a tuple, and never
+A kernel is a function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or compatible); then come the ONNX inputs by
+position, absent inputs as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns an array or a tuple, and never
 writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so that a claim and
-its execution cannot drift. The record is the only description of an operator: a new operator is a single function in a file of
-`operators/`; these files are imported on the first question. A device with kernels of its own declares them into a `KernelTable`; its
-claims follow in the same way. Imports no array library at its head.
+its execution cannot drift. The record is the only description of an operator. Its decorator names the source, too: ONNX's text of the
+newest version, or ONNX Runtime's operator for com.microsoft. A new operator is a single function in a file of `operators/`; these files
+are imported on the first question. A device with kernels of its own declares them into a `KernelTable`; its claims follow in the same
+way. Imports no array library at its head.
 """
 
 from __future__ import annotations

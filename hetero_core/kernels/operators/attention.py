@@ -175,7 +175,6 @@ def attention(
     """Returns softmax(scale q k^T + bias) v, the key and value caches, and the products or probabilities.
 
     q: (batch, heads, queries, size) or (batch, queries, heads * size); k and v likewise, with as many heads or a divisor of them.
-    Source: ONNX Attention-25.
     """
     is_packed = q.ndim == 3
     if is_packed:
@@ -282,7 +281,7 @@ def rotary_embedding(
     num_heads: int | None = None,
     rotary_embedding_dim: int = 0,
 ) -> Array:
-    """Returns x with pairs of elements of each head rotated by their position's angle. Source: ONNX RotaryEmbedding-23."""
+    """Returns x with pairs of elements of each head rotated by their position's angle."""
     heads = split_heads(xp, x, num_heads or 1) if x.ndim == 3 else x
     cos, sin = (cache if position_ids is None else xp.take(cache, position_ids, axis=0) for cache in (cos_cache, sin_cache))
     turned = rotate(xp, heads, cos, sin, is_interleaved=bool(interleaved))
@@ -291,7 +290,7 @@ def rotary_embedding(
 
 @kernel("SwiGLU", since=(28,), dtypes=FLOATS)
 def swiglu(xp: Namespace, a: Array, b: Array, *, alpha: float = 1.0) -> Array:
-    """Returns a * sigmoid(alpha * a) * b. Source: ONNX SwiGLU-28."""
+    """Returns a * sigmoid(alpha * a) * b."""
     wide = widen(a)
     return narrow(wide * sigmoid_of(xp, alpha * wide) * widen(b), a.dtype)
 
@@ -300,10 +299,7 @@ def swiglu(xp: Namespace, a: Array, b: Array, *, alpha: float = 1.0) -> Array:
 def causal_conv_with_state(
     xp: Namespace, x: Array, weight: Array, bias: Array | None = None, past_state: Array | None = None, *, activation: str = "none"
 ) -> tuple[Array, Array]:
-    """Returns the depthwise convolution of past and present elements, and the last k - 1 of them.
-
-    Source: ONNX CausalConvWithState-27.
-    """
+    """Returns the depthwise convolution of past and present elements, and the last k - 1 of them."""
     batch, channels, length = x.shape
     taps = weight.shape[2]
     past = xp.zeros((batch, channels, taps - 1), dtype=x.dtype) if past_state is None else past_state
@@ -339,7 +335,6 @@ def flex_attention(
     """Returns prob_mod(softmax(score_mod(scale q k^T))) v; a head of k and v serves a group of heads of q.
 
     q: (batch, heads, queries, size). The bodies get and give softmax_precision, which is float32 or the wider type of q.
-    Source: ONNX FlexAttention-1.
     """
     repeats = q.shape[1] // k.shape[1]
     if repeats != 1:
@@ -869,7 +864,6 @@ def linear_attention(
     """Returns scale * q^T S at each step, and the last state S.
 
     Heads of queries may share those of keys, or the other way round; the chunk size is a hint without effect.
-    Source: ONNX LinearAttention-27.
     """
     batch, steps = query.shape[:2]
     q, k, v = (

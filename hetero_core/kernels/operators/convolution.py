@@ -33,7 +33,6 @@ def conv(xp: Namespace, x: Array, w: Array, b: Array | None = None, *, group: in
     """Returns the cross-correlation of x with w, plus b for each output channel.
 
     x: (batch, channels, *sizes); w: (outputs, channels / group, *kernel); b: (outputs,). Sums in float32 or wider.
-    Source: ONNX Conv-22.
     """
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     y = convolve(xp, widen(x), widen(w), windows, group)
@@ -144,7 +143,7 @@ def conv_transpose(
 ) -> Array:
     """Returns the transposed convolution: each element of x adds its scaled filter to the output, then the pads are cut off.
 
-    x: (batch, channels, *sizes); w: (channels, outputs / group, *kernel). Source: ONNX ConvTranspose-22.
+    x: (batch, channels, *sizes); w: (channels, outputs / group, *kernel).
     """
     rank = x.ndim - 2
     taps = w.shape[2:]
@@ -225,7 +224,7 @@ _ALL = (slice(None), slice(None))
 def max_pool(
     xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], storage_order: int = 0, output_count: int = 1, **geometry: Any
 ) -> Array | tuple[Array, Array]:
-    """Returns the largest element of each window, and on demand its index in the flat input. Source: ONNX MaxPool-22."""
+    """Returns the largest element of each window, and on demand its index in the flat input."""
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     padded = windows.pad(xp, x, np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf)
     if output_count == 1:
@@ -266,7 +265,7 @@ def _find_largest_indices(xp: Namespace, padded: Array, windows: Windows, storag
 def average_pool(xp: Namespace, x: Array, *, count_include_pad: int = 0, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
     """Returns the mean of each window over its elements, or with count_include_pad over elements and pads.
 
-    Positions beyond the pads, which ceil_mode adds, never count. Source: ONNX AveragePool-22.
+    Positions beyond the pads, which ceil_mode adds, never count.
     """
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     total = _add_windows(xp, windows.pad(xp, widen(x), 0), windows)
@@ -297,7 +296,7 @@ def count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
 
 @kernel("LpPool", since=(1, 2, 11, 18, 22), dtypes=FLOATS, **POOLING)
 def lp_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], p: float = 2, **geometry: Any) -> Array:
-    """Returns sum(|x|^p)^(1/p) of each window. Source: ONNX LpPool-22."""
+    """Returns sum(|x|^p)^(1/p) of each window."""
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     powers = xp.abs(widen(x)) ** p
     return narrow(_add_windows(xp, windows.pad(xp, powers, 0), windows) ** (1 / p), x.dtype)
@@ -305,18 +304,18 @@ def lp_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], p: float 
 
 @kernel("GlobalMaxPool", since=(1, 22), dtypes=FLOATS)
 def global_max_pool(xp: Namespace, x: Array) -> Array:
-    """Returns the largest element of each channel, as ReduceMax does. Source: ONNX GlobalMaxPool-22."""
+    """Returns the largest element of each channel, as ReduceMax does."""
     return reduce_max(xp, x, tuple(range(2, x.ndim)), keepdims=True)
 
 
 @kernel("GlobalAveragePool", since=(1, 22), dtypes=FLOATS)
 def global_average_pool(xp: Namespace, x: Array) -> Array:
-    """Returns the mean of each channel. Source: ONNX GlobalAveragePool-22."""
+    """Returns the mean of each channel."""
     return narrow(reduce_mean(xp, widen(x), tuple(range(2, x.ndim)), keepdims=True), x.dtype)
 
 
 @kernel("GlobalLpPool", since=(1, 2, 22), dtypes=FLOATS)
 def global_lp_pool(xp: Namespace, x: Array, *, p: float = 2) -> Array:
-    """Returns sum(|x|^p)^(1/p) of each channel. Source: ONNX GlobalLpPool-22."""
+    """Returns sum(|x|^p)^(1/p) of each channel."""
     powers = xp.abs(widen(x)) ** p
     return narrow(xp.sum(powers, axis=tuple(range(2, x.ndim)), keepdims=True) ** (1 / p), x.dtype)

@@ -157,7 +157,7 @@ def _prepare_classifier(
     "LinearClassifier", since=(1,), dtypes=NUMERIC, choices=_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_classifier
 )
 def linear_classifier(xp: Namespace, x: Array, *, prepared: LinearModel) -> tuple[Array, Array]:
-    """Returns the label of the greatest of x W + b and, float32, these scores transformed. Source: ONNX LinearClassifier-1.
+    """Returns the label of the greatest of x W + b and, float32, these scores transformed.
 
     x: (rows, features) or (features,). `multi_class` has no effect on the formula.
     """
@@ -181,7 +181,7 @@ def _prepare_regressor(
 
 @ml_kernel("LinearRegressor", since=(1,), dtypes=NUMERIC, choices=_CHOICES, prepare=_prepare_regressor)
 def linear_regressor(xp: Namespace, x: Array, *, prepared: LinearModel) -> Array:
-    """Returns x W + b, transformed, float32 (rows, targets). Source: ONNX LinearRegressor-1."""
+    """Returns x W + b, transformed, float32 (rows, targets)."""
     return transform_scores(xp, _score(xp, prepared, x), prepared.post_transform).astype(np.float32)
 
 

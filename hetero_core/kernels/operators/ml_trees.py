@@ -391,7 +391,7 @@ def _split_members(modes: Array, membership_values: Any) -> list[list[float]]:
     prepare=_prepare_ensemble,
 )
 def tree_ensemble(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
-    """Returns the weights of the leaves that each row reaches, aggregated by target. Source: ONNX TreeEnsemble-5."""
+    """Returns the weights of the leaves that each row reaches, aggregated by target."""
     return _finish(xp, prepared, x).astype(x.dtype)
 
 
@@ -443,7 +443,7 @@ def _prepare_regressor(
     unread=UNREAD_HITRATES,
 )
 def tree_ensemble_regressor(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
-    """Returns what TreeEnsemble-5 does, plus the base values, as float32. Source: ONNX TreeEnsembleRegressor-3."""
+    """Returns what TreeEnsemble-5 does, plus the base values, as float32."""
     return _finish(xp, prepared, x).astype(np.float32)
 
 
@@ -535,7 +535,7 @@ def _choose_opposite(labels: Array, class_ids: tuple[int, ...], weights: Array, 
     unread=UNREAD_HITRATES,
 )
 def tree_ensemble_classifier(xp: Namespace, x: Array, *, prepared: ClassifierForest) -> tuple[Array, Array]:
-    """Returns the label of each row and, float32, the scores of all classes. Source: ONNX TreeEnsembleClassifier-3."""
+    """Returns the label of each row and, float32, the scores of all classes."""
     scores = aggregate_trees(xp, prepared.forest, as_rows(xp, x))
     if prepared.opposite:
         scores = np.concatenate([-scores if prepared.opposite == "negative" else 1 - scores, scores], axis=1)

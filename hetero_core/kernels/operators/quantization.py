@@ -87,10 +87,7 @@ def quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Array:
-    """Returns x quantized; the division has the scale's precision unless `precision` names another.
-
-    Source: ONNX QuantizeLinear-28.
-    """
+    """Returns x quantized; the division has the scale's precision unless `precision` names another."""
     name = dtype_of_onnx(output_dtype) or "uint8"
     target = numpy_dtype(name) if y_zero_point is None else y_zero_point.dtype
     computed = numpy_dtype(dtype_of_onnx(precision) or "float32") if precision else y_scale.dtype
@@ -165,7 +162,7 @@ def dequantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Array:
-    """Returns (x - zero point) * scale in the scale's type or the one asked for. Source: ONNX DequantizeLinear-28."""
+    """Returns (x - zero point) * scale in the scale's type or the one asked for."""
     target = numpy_dtype(dtype_of_onnx(output_dtype) or "float32") if output_dtype else x_scale.dtype
     steps = _to_steps(x)
     if x_zero_point is not None:
@@ -185,8 +182,6 @@ def dynamic_quantize_linear(xp: Namespace, x: Array) -> tuple[Array, Array, Arra
     """Returns x as uint8 with the scale and zero point of its own range, which includes 0.
 
     Of nothing but zeros the range is empty: the scale is then 1, as ONNX Runtime has it, so that what is divided by it stays finite.
-
-    Source: ONNX DynamicQuantizeLinear-11.
     """
     zero = np.float32(0)
     low, high = (xp.minimum(xp.min(x), zero), xp.maximum(xp.max(x), zero)) if x.size else (xp.asarray(zero), xp.asarray(zero))
@@ -223,7 +218,7 @@ def conv_integer(
     group: int = 1,
     **geometry: Any,
 ) -> Array:
-    """Returns the convolution of x - x_zero_point with w - w_zero_point as int32. Source: ONNX ConvInteger-10."""
+    """Returns the convolution of x - x_zero_point with w - w_zero_point as int32."""
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     w_zero = None if w_zero_point is None else _per_output(w_zero_point, w.ndim)
     return _wrap(convolve(xp, _center(x, x_zero_point), _center(w, w_zero), windows, group))
@@ -282,10 +277,7 @@ def qlinear_conv(
     group: int = 1,
     **geometry: Any,
 ) -> Array:
-    """Returns the quantized convolution, rescaled by x_scale * w_scale / y_scale in float32.
-
-    Source: ONNX QLinearConv-10.
-    """
+    """Returns the quantized convolution, rescaled by x_scale * w_scale / y_scale in float32."""
     x = to_channels_first(xp, x, channels_last)
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     total = convolve(xp, _center(x, x_zero_point), _center(w, _per_output(w_zero_point, w.ndim)), windows, group)
@@ -300,7 +292,7 @@ def qlinear_conv(
 def mat_mul_integer(
     xp: Namespace, a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
 ) -> Array:
-    """Returns (a - a_zero_point) @ (b - b_zero_point) as int32. Source: ONNX MatMulInteger-10."""
+    """Returns (a - a_zero_point) @ (b - b_zero_point) as int32."""
     a_zero = None if a_zero_point is None else _per_row(a_zero_point)
     return _wrap(multiply(xp, _center(a, a_zero), _center(b, b_zero_point)))
 
@@ -325,7 +317,7 @@ def qlinear_mat_mul(
     y_scale: Array,
     y_zero_point: Array,
 ) -> Array:
-    """Returns the quantized product, rescaled by a_scale * b_scale / y_scale in float32. Source: ONNX QLinearMatMul-21."""
+    """Returns the quantized product, rescaled by a_scale * b_scale / y_scale in float32."""
     total = multiply(xp, _center(a, _per_row(a_zero_point)), _center(b, b_zero_point))
     factor = _per_row(widen(a_scale)) * widen(b_scale) / _per_row(widen(y_scale))
     zero = _per_row(y_zero_point).astype(np.float32)

@@ -204,7 +204,7 @@ def rnn(
     activations: tuple[str, ...] = ("Tanh", "Tanh"),
     **walk: Any,
 ) -> tuple[Array, ...]:
-    """Returns Y and Y_h of H = f(X W^T + H R^T + Wb + Rb). Source: ONNX RNN-22."""
+    """Returns Y and Y_h of H = f(X W^T + H R^T + Wb + Rb)."""
     functions = choose_activations(xp, activations, **walk)
 
     def step_of(index: int) -> CellStep:
@@ -232,7 +232,7 @@ def gru(
     linear_before_reset: int = 0,
     **walk: Any,
 ) -> tuple[Array, ...]:
-    """Returns Y and Y_h of H = (1 - z) h + z H with update gate z and reset gate inside h. Source: ONNX GRU-22."""
+    """Returns Y and Y_h of H = (1 - z) h + z H with update gate z and reset gate inside h."""
     names = _name_activations(activations, ("Sigmoid", "Tanh"), w.shape[0])
     functions = choose_activations(xp, names, **walk)
     hidden = r.shape[-1]
@@ -289,7 +289,7 @@ def lstm(
     """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c.
 
     `clip` limits what goes into the gates and into g, and not what goes into h. ONNX's text says "the input of activations"; ONNX Runtime
-    and OpenVINO compute it so. Source: ONNX LSTM-22.
+    and OpenVINO compute it so.
     """
     names = _name_activations(activations, ("Sigmoid", "Tanh", "Tanh"), w.shape[0])
     functions = choose_activations(xp, names, **walk)

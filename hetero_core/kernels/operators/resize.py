@@ -100,7 +100,7 @@ def resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Array:
-    """Returns x resampled to the sizes, or by the scales. Source: ONNX Resize-19."""
+    """Returns x resampled to the sizes, or by the scales."""
     exact = bool(exclude_outside), bool(antialias)
     sampling = Sampling(mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, *exact, extrapolation_value)
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
@@ -125,7 +125,7 @@ def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nea
 
 @kernel("Upsample", since=(7,), dtypes=ANY, choices=_LEGACY, refuse=_refuse_resize)
 def upsample_by_attribute(xp: Namespace, x: Array, *, mode: str = "nearest", scales: tuple[float, ...]) -> Array:
-    """Returns what Upsample-9 returns. Source: ONNX Upsample-7."""
+    """Returns what Upsample-9 returns."""
     return resize_by_scales(xp, x, np.asarray(scales), mode=mode)
 
 
@@ -142,7 +142,7 @@ def _count_upsampled(x: Array, *, height_scale: float, width_scale: float, **_: 
     count_bytes=_count_upsampled,
 )
 def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Array:
-    """Returns images resampled along height and width. Source: ONNX Upsample-1."""
+    """Returns images resampled along height and width."""
     scales = np.asarray((1.0, 1.0, height_scale, width_scale))
     return resize_by_scales(xp, x, scales, mode="linear" if mode == "bilinear" else mode)
 

@@ -90,13 +90,13 @@ def _count_pieces(x: Array, *, delimiter: str | None = None, maxsplit: int | Non
 
 @kernel("StringConcat", since=(20,), dtypes=STRING, runs_on_host=True, count_bytes=_count_concatenated)
 def string_concat(xp: Namespace, x: Array, y: Array) -> Array:
-    """Returns the concatenation of both texts, element by element. Source: ONNX StringConcat-20."""
+    """Returns the concatenation of both texts, element by element."""
     return np.asarray(x.astype(object) + y.astype(object), dtype=object)
 
 
 @kernel("StringSplit", since=(20,), dtypes=STRING, outputs=2, runs_on_host=True, count_bytes=_count_pieces)
 def string_split(xp: Namespace, x: Array, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Array, Array]:
-    """Returns the parts of each text along a new axis, filled up with "", and how many there are. Source: ONNX StringSplit-20.
+    """Returns the parts of each text along a new axis, filled up with "", and how many there are.
 
     Without a delimiter runs of white space separate, and those at the ends are dropped.
     """
@@ -116,7 +116,7 @@ def _prepare_match(xp: Namespace, input_types: InputTypes, *, pattern: str) -> C
 
 @kernel("RegexFullMatch", since=(20,), dtypes=STRING, runs_on_host=True, prepare=_prepare_match)
 def regex_full_match(xp: Namespace, x: Array, *, prepared: Callable[[str], bool]) -> Array:
-    """Returns whether the whole text matches, in time linear in its length. Source: ONNX RegexFullMatch-20."""
+    """Returns whether the whole text matches, in time linear in its length."""
     matches = [prepared(str(text)) for text in x.reshape(-1)]
     return np.asarray(matches, dtype=bool).reshape(x.shape)
 
@@ -140,7 +140,7 @@ def string_normalizer(
     locale: str | None = None,
     stopwords: tuple[str, ...] = (),
 ) -> Array:
-    """Returns the texts without stop words, in another case; a single empty text if all are removed. Source: ONNX StringNormalizer-10.
+    """Returns the texts without stop words, in another case; a single empty text if all are removed.
 
     x is (texts,) or (1, texts). Case changes do not depend on the locale.
     """
@@ -175,7 +175,7 @@ def tfidf_vectorizer(
 ) -> Array:
     """Returns how often each n-gram of the pool occurs in each row, with 0 to max_skip_count elements left out between its members.
 
-    TF gives counts, IDF the weight of what occurs, TFIDF their product. Source: ONNX TfIdfVectorizer-9.
+    TF gives counts, IDF the weight of what occurs, TFIDF their product.
     """
     slots = _index_pool(pool_strings or pool_int64s, ngram_counts, ngram_indexes)
     rows = x.reshape((1, -1)) if x.ndim <= 1 else x

@@ -108,7 +108,7 @@ _grid_kernel = partial(kernel, "GridSample", dtypes=(NUMBERS | BOOL | COMPLEX, F
 def grid_sample_image(
     xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
 ) -> Array:
-    """Returns images sampled at the grid's positions. Source: ONNX GridSample-16."""
+    """Returns images sampled at the grid's positions."""
     general = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     return grid_sample(xp, x, grid, align_corners=align_corners, mode=general, padding_mode=padding_mode)
 
@@ -172,7 +172,7 @@ def _resolve_border(xp: Namespace, sizes: tuple[int, ...], padding_mode: str, al
 
 @kernel("AffineGrid", since=(20,), dtypes=(FLOATS, INT64), host=(1,), choices={"align_corners": (0, 1)})
 def affine_grid(xp: Namespace, theta: Array, size: Array, *, align_corners: int = 0) -> Array:
-    """Returns theta applied to the positions of an image or a volume in [-1, 1]. Source: ONNX AffineGrid-20."""
+    """Returns theta applied to the positions of an image or a volume in [-1, 1]."""
     sizes = integers_of(size)[2:]
     rank = len(sizes)
     wide = widen(theta)
@@ -220,7 +220,7 @@ def roi_align(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Array:
-    """Returns regions pooled from interpolated samples. Source: ONNX RoiAlign-22."""
+    """Returns regions pooled from interpolated samples."""
     shift = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
     outputs = (output_height, output_width)
     wide = widen(x)
@@ -254,7 +254,7 @@ def roi_align(
     shared={"mode": "avg", "output_height": 1, "output_width": 1, "sampling_ratio": 0, "spatial_scale": 1.0},
 )
 def roi_align_unshifted(xp: Namespace, x: Array, rois: Array, batch_indices: Array, **attributes: Any) -> Array:
-    """Returns pooled regions without the shift by half a pixel. Source: ONNX RoiAlign-10."""
+    """Returns pooled regions without the shift by half a pixel."""
     return roi_align(xp, x, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", **attributes)
 
 
@@ -302,7 +302,7 @@ def _pool_region(
 def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0) -> Array:
     """Returns the largest element of each bin of each region, 0 where a bin is empty. rois: (regions, 5).
 
-    Corners are rounded half away from zero to elements, and both belong to the region. Source: ONNX MaxRoiPool-22.
+    Corners are rounded half away from zero to elements, and both belong to the region.
     """
     regions = []
     for roi in rois.astype(np.float32):
@@ -351,7 +351,7 @@ def non_max_suppression(
 ) -> Array:
     """Returns (batch, class, box) of the boxes that no better one of their class overlaps by more than the threshold.
 
-    In descending order of score; the lower index goes first among equals. Source: ONNX NonMaxSuppression-11.
+    In descending order of score; the lower index goes first among equals.
     """
     limit = 0 if max_output_boxes_per_class is None else integers_of(max_output_boxes_per_class)[0]
     overlap = np.float32(0) if iou_threshold is None else iou_threshold.reshape(-1)[0]
@@ -417,7 +417,7 @@ def _refuse_without_pillow(node: Node, input_types: tuple[ValueType | None, ...]
 def decode_image(xp: Namespace, encoded_stream: Array, *, pixel_format: str = "RGB") -> Array:
     """Returns the pixels of an encoded image, uint8 (height, width, channels); no pixels where it is damaged or unknown.
 
-    Raises: RuntimeError when the image has a format for which this Pillow was built without a codec. Source: ONNX ImageDecoder-20.
+    Raises: RuntimeError when the image has a format for which this Pillow was built without a codec.
     """
     from PIL import Image, UnidentifiedImageError, features  # optional, and slow to import
 
@@ -590,7 +590,7 @@ def deform_conv(
 ) -> Array:
     """Returns the convolution whose elements are read `offset` away from their place and weighed by `mask`.
 
-    offset: (batch, offset_group * kernel * axes, *outputs); mask without the axes. Source: ONNX DeformConv-22.
+    offset: (batch, offset_group * kernel * axes, *outputs); mask without the axes.
     """
     sizes, taps = x.shape[2:], w.shape[2:]
     windows = lay_windows(sizes, taps, **geometry)
@@ -645,7 +645,7 @@ def _find_pooled_shape(
 
 @kernel("Col2Im", since=(18,), dtypes=(NUMBERS | COMPLEX, INT64, INT64), host=(1, 2), shared=_STEPS)
 def col_to_im(xp: Namespace, x: Array, image_shape: Array, block_shape: Array, **geometry: Any) -> Array:
-    """Returns images in which each column is added at its window. x: (batch, channels * block, windows). Source: ONNX Col2Im-18."""
+    """Returns images in which each column is added at its window. x: (batch, channels * block, windows)."""
     image, block = integers_of(image_shape), integers_of(block_shape)
     windows = lay_windows(image, block, **geometry)
     batch, channels = x.shape[0], x.shape[1] // prod(block)
@@ -676,7 +676,7 @@ def max_unpool(
 ) -> Array:
     """Returns zeros with the elements of x where MaxPool found them.
 
-    The indices count in the shape that the attributes give; a larger output_shape adds zeros behind it. Source: ONNX MaxUnpool-22.
+    The indices count in the shape that the attributes give; a larger output_shape adds zeros behind it.
     """
     shape = _find_pooled_shape(x, kernel_shape=kernel_shape, pads=pads, strides=strides)
     y = xp.zeros(prod(shape), dtype=x.dtype)
