@@ -190,7 +190,7 @@ def find_refusal(
 ) -> str | None:
     """Returns the reason why the kernels of a table cannot run a node, None when they can.
 
-    An input whose type is None is not checked here; the compiled program checks it when it runs. `dtypes` are those of the device.
+    An input without a type is not checked here; the compiled program checks it when it runs. `dtypes` are those of the device.
     `type_of` gives the types of the node's outputs, and of outer values, which the bodies of If, Loop and Scan may read.
     """
     record = table.find(node)
@@ -237,7 +237,7 @@ def find_refusals(
             kind = None if None in listed else kind
         try:
             reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value, table=table)
-        except Exception as error:  # whatever is raised, the node is named in it
+        except Exception as error:  # any error names the node
             error.add_note(f"while the kernels were asked about node {node.label}")
             raise
         if reason is not None:
@@ -342,7 +342,7 @@ def _refuse_preparation(node: Node, record: KernelRecord, input_types: tuple[Val
     """Returns the reason why the kernel's preparation (computed once, before its runs) fails."""
     if record.prepare is None:
         return None
-    import numpy as np  # on the host, whatever the device: only the reason is wanted
+    import numpy as np  # on the host for every device: the result is not used
 
     try:
         record.prepare(np, input_types, **{name: value for name, value in node.attributes.items() if name not in record.unread})

@@ -42,7 +42,7 @@ _UNREAD = {"is_packed_batching": 0, "scale": 1.0}
 def rotate(xp: Namespace, x: Array, cos: Array, sin: Array, *, is_interleaved: bool) -> Array:
     """Returns x (batch, heads, steps, size) with its first elements turned in pairs.
 
-    cos, sin: (batch or 1, steps, half of what turns).
+    cos, sin: (batch or 1, steps, half of the turned elements).
     """
     half = cos.shape[-1]
     turned, rest = widen(x[..., : 2 * half]), x[..., 2 * half :]
@@ -75,7 +75,7 @@ def microsoft_rotary_embedding(
 ) -> Array:
     """Returns x with each head's pairs turned by the angles of their positions.
 
-    position_ids: (batch, steps), or (1,) where the steps begin.
+    position_ids: (batch, steps), or (1,), the first position.
     """
     if rotary_embedding_dim and not num_heads:
         raise ValueError("rotary_embedding_dim is given without num_heads")
@@ -215,7 +215,7 @@ def allow_positions(
 ) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
     """Returns which key each query may see, (1 or batch, 1, queries, keys); None when it is all.
 
-    A query stands `past` keys in, or at the end of its valid ones where those are counted.
+    A query stands behind `past` keys, or at the end of its valid keys if `valid` counts them.
     """
     left, right = windows
     if not valid and not is_causal and left < 0 and right < 0:
@@ -236,7 +236,7 @@ def allow_positions(
 
 
 def _bias(xp: Namespace, mask: Array | None, allowed: Any, keys: int, dtype: Any) -> Array:
-    """Returns what is added to the products: the mask, 0 or minus infinity, in the type of the products."""
+    """Returns the summand of the products: the mask, 0 or minus infinity, in the type of the products."""
     zero, never = (xp.full((), value, dtype=dtype) for value in (0.0, -np.inf))
     bias = xp.zeros((1, 1, 1, keys), dtype=dtype)
     if mask is not None:
@@ -635,7 +635,7 @@ def split_packed(
 def rotate_steps(
     xp: Namespace, x: Array, begins: tuple[int, ...], positions: Array | None, caches: tuple[Array, Array], *, is_interleaved: bool
 ) -> Array:
-    """Returns x turned; the steps of row b stand at begins[b] and behind it, unless `positions` says where."""
+    """Returns x turned; the positions of row b begin at begins[b], unless `positions` lists them."""
     steps = xp.asarray(begins)[:, None] + xp.arange(x.shape[2])[None, :]
     places = xp.clip(steps if positions is None else positions, 0, caches[0].shape[0] - 1)
     cos, sin = (xp.take(cache, places, axis=0) for cache in caches)
@@ -643,7 +643,7 @@ def rotate_steps(
 
 
 def append(xp: Namespace, past: Array | None, fresh: Array, begins: tuple[int, ...], length: int) -> Array:
-    """Returns a cache (batch, groups, length, size): each row's past up to where it begins, the fresh steps, then zeros."""
+    """Returns a cache (batch, groups, length, size): each row's past up to its begin, the fresh steps, then zeros."""
     batch, groups, steps, size = fresh.shape
     cache = xp.zeros((batch, groups, length, size), dtype=fresh.dtype)
     for row, begin in enumerate(begins):
@@ -717,7 +717,7 @@ def group_query_attention(
     q, k, v = split_packed(xp, query, key, value, num_heads, kv_num_heads)
     steps, total = q.shape[2], integers_of(total_sequence_length)[0]
     counts = tuple(count + 1 for count in integers_of(seqlens_k))
-    # A first prompt may be padded on the right; later steps stand at the end of what counts.
+    # A first prompt may be padded on the right; later steps stand at the end of the counted keys.
     begins = tuple(0 if steps == total else count - steps for count in counts)
     if do_rotary:
         if cos_cache is None or sin_cache is None:
@@ -863,7 +863,7 @@ def linear_attention(
 ) -> tuple[Array, Array]:
     """Returns scale * q^T S at each step, and the last state S.
 
-    Heads of queries may share those of keys, or the other way round; the chunk size is a hint without effect.
+    Several heads of queries may share a head of keys, and vice versa; the chunk size is a hint without effect.
     """
     batch, steps = query.shape[:2]
     q, k, v = (
@@ -1088,7 +1088,7 @@ def gated_delta_net(
 
 
 def _unpack(xp: Namespace, packed: Array, state: Array) -> tuple[Array, Array, Array]:
-    """Returns query, key and value of (..., all of them), whose sizes the state (batch, heads, value, key) tells."""
+    """Returns query, key and value from their concatenation (..., sizes); the state (batch, heads, value, key) tells the sizes."""
     heads, value_size, key_size = state.shape[1:]
     shared = (packed.shape[-1] - heads * value_size) // 2
     parts = (packed[..., :shared], packed[..., shared : 2 * shared], packed[..., 2 * shared :])

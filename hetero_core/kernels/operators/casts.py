@@ -136,7 +136,7 @@ def _wrap_small(xp: Namespace, x: Array, target: Any) -> Array:
 
 
 def _convert_to_exponent(xp: Namespace, x: Array, round_mode: str, *, saturate: bool) -> Array:
-    """Returns positive x as a power of two, float8e8m0: x = m * 2^e with m in [1, 2) gives e, or e + 1 where the mode rounds up."""
+    """Returns positive x as a power of two, float8e8m0: x = m * 2^e with m in [1, 2) gives e, or e + 1 if the mode rounds up."""
     wide = x.astype(np.float64)
     mantissa, exponent = xp.frexp(wide)
     raises = {"up": mantissa > 0.5, "down": mantissa > 1, "nearest": mantissa >= 0.75}[round_mode]

@@ -1,4 +1,4 @@
-"""If, Loop, Scan and SequenceMap: kernels whose graph attributes arrive as callables (`execution.BoundBody`).
+"""If, Loop, Scan and SequenceMap: kernels that get their graph attributes as callables (`execution.BoundBody`).
 
 A body is called with its inputs and returns a tuple of its outputs. Conditions and trip counts live on the host.
 """

@@ -158,7 +158,7 @@ def conv_transpose(
     if auto_pad.startswith("SAME") and target_sizes is None:
         # Filters shorter than their stride do not reach size * stride; nothing is added to them then, as in ONNX's own inference.
         target_sizes = tuple(min(size * stride, reached) for size, stride, reached in zip(x.shape[2:], strides, full, strict=True))
-    # A wanted shape beyond what the filters reach ends in zeros.
+    # An output_shape beyond the reach of the filters ends in zeros.
     full = full if target_sizes is None else tuple(map(max, full, target_sizes))
     cuts = _find_cuts(full, target_sizes, auto_pad, pads)
     y = _spread_filters(xp, widen(x), widen(w), full, group, strides, dilations)
@@ -171,7 +171,7 @@ def conv_transpose(
 def _find_cuts(
     full: tuple[int, ...], output_shape: tuple[int, ...] | None, auto_pad: str, pads: tuple[int, ...] | None
 ) -> list[tuple[int, int]]:
-    """Returns what is cut off the begin and the end of each axis."""
+    """Returns the elements to cut off at the begin and the end of each axis."""
     rank = len(full)
     if output_shape is None:
         flat = pads if pads and auto_pad == "NOTSET" else (0,) * (2 * rank)
@@ -191,14 +191,14 @@ _MOST_PRODUCTS = 1 << 24
 def _spread_filters(
     xp: Namespace, x: Array, w: Array, full: tuple[int, ...], group: int, strides: tuple[int, ...], dilations: tuple[int, ...]
 ) -> Array:
-    """Returns (batch, outputs, *full): for each kernel position one strided addition of what the GEMM made."""
+    """Returns (batch, outputs, *full): a strided addition of the GEMM's result for each kernel position."""
     batch, channels = x.shape[:2]
     outputs, taps = w.shape[1], w.shape[2:]
     columns = x.reshape(batch, group, channels // group, prod(x.shape[2:]))
     filters = w.reshape(group, channels // group, outputs, prod(taps))
     y = xp.zeros((batch, group * outputs, *full), dtype=x.dtype)
     spread = list(Windows(full, taps, strides, dilations, ((0, 0),) * len(taps), x.shape[2:]).slices())
-    # As many kernel positions at a time as take little memory: all of them may take a million times what they make.
+    # Few kernel positions at a time: all of them may take a million times the memory of the result.
     count = max(_MOST_PRODUCTS // max(batch * group * outputs * prod(x.shape[2:]), 1), 1)
     for first in range(0, len(spread), count):
         part = spread[first : first + count]

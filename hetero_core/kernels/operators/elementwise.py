@@ -27,7 +27,7 @@ from hetero_core.kernels.registry import (
     microsoft_kernel,
 )
 
-# Operators whose result is one function of the namespace: operator, function, since-versions, dtypes.
+# Operators that are a function of the namespace: operator, function, since-versions, dtypes.
 _UNARY: tuple[tuple[str, str, tuple[int, ...], Dtypes], ...] = (
     ("Abs", "abs", (1, 6, 13), NUMBERS),
     ("Acos", "arccos", (7, 22), FLOATS),
@@ -112,7 +112,7 @@ _FAR = (
     -7.119335068421979e-12,
     -2.348016609017489e-11,
 )
-# Terms whose sum stays below half a unit in the last place of float32.
+# The sum of the left-out terms is below half a unit in the last place of float32.
 _FLOAT32_TERMS = (8, 9)
 
 
@@ -138,7 +138,7 @@ def _evaluate(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 @kernel("Clip", since=(11, 12, 13), dtypes=NUMBERS)
 def clip(xp: Namespace, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-    """Returns min(max(x, low), high): where low is above high, every element is high. NaN stays.
+    """Returns min(max(x, low), high): if low is above high, every element is high. NaN stays.
 
     An absent bound is the least or largest number of the type, so that infinities become numbers.
     """
@@ -198,33 +198,33 @@ def relu(xp: Namespace, x: Array) -> Array:
 
 @kernel("LeakyRelu", since=(1, 6, 16), dtypes=FLOATS)
 def leaky_relu(xp: Namespace, x: Array, *, alpha: float = 0.01) -> Array:
-    """Returns x, times alpha where it is negative."""
+    """Returns x, negative elements times alpha."""
     wide = widen(x)
     return narrow(xp.where(wide < 0, wide * alpha, wide), x.dtype)
 
 
 @kernel("PRelu", since=(7, 9, 16), dtypes=NUMBERS)
 def prelu(xp: Namespace, x: Array, slope: Array) -> Array:
-    """Returns x, times slope where it is negative."""
+    """Returns x, negative elements times slope."""
     return narrow(xp.where(x < 0, x * slope, x), x.dtype)
 
 
 @kernel("PRelu", since=(1, 6), dtypes=FLOATS)
 def prelu_by_channel(xp: Namespace, x: Array, slope: Array) -> Array:
-    """Returns x, times its channel's slope (or the only one) where it is negative."""
+    """Returns x, negative elements times the slope of their channel."""
     return prelu(xp, x, slope.reshape((-1, *(1,) * max(x.ndim - 2, 0))))
 
 
 @kernel("ThresholdedRelu", since=(0, 10, 22), dtypes=FLOATS)
 def thresholded_relu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
-    """Returns x where it is above alpha, else 0."""
+    """Returns x if it is above alpha, else 0."""
     wide = widen(x)
     return narrow(xp.where(wide > alpha, wide, wide.dtype.type(0)), x.dtype)
 
 
 @kernel("Elu", since=(1, 6, 22), dtypes=FLOATS)
 def elu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
-    """Returns x, alpha * (exp(x) - 1) where it is negative."""
+    """Returns x, or alpha * (exp(x) - 1) for negative elements."""
     wide = widen(x)
     return narrow(xp.where(wide < 0, alpha * xp.expm1(xp.minimum(wide, 0)), wide), x.dtype)
 
@@ -249,7 +249,7 @@ def selu(xp: Namespace, x: Array, *, alpha: float = _SELU_ALPHA, gamma: float = 
 
 @kernel("Selu", since=(1,), dtypes=FLOATS)
 def selu_first(xp: Namespace, x: Array, *, alpha: float = 1.6732, gamma: float = 1.0507) -> Array:
-    """Returns what Selu returns, with rounder defaults."""
+    """Returns the result of Selu; its defaults have fewer digits."""
     return selu(xp, x, alpha=alpha, gamma=gamma)
 
 
@@ -361,14 +361,14 @@ def div(xp: Namespace, a: Array, b: Array) -> Array:
     if a.dtype.kind == "u":
         return xp.floor_divide(a, b)
     quotient = xp.floor_divide(a, b)
-    # The floor is one too low where the signs differ and something remains.
+    # The floor is too low by 1 if the signs differ and there is a remainder.
     remains = (xp.multiply(quotient, b) != a) & ((a < 0) != (b < 0))
     return quotient + remains.astype(a.dtype)
 
 
 @kernel("Mod", since=(10, 13, 28), dtypes=NUMBERS, choices={"fmod": (0, 1)})
 def mod(xp: Namespace, a: Array, b: Array, *, fmod: int = 0) -> Array:
-    """Returns the remainder, with the sign of b, or of a where fmod is 1."""
+    """Returns the remainder, with the sign of b, or of a if fmod is 1."""
     dtype = a.dtype
     return narrow(xp.fmod(widen(a), widen(b)) if fmod else xp.mod(widen(a), widen(b)), dtype)
 
@@ -385,7 +385,7 @@ def power(xp: Namespace, x: Array, y: Array) -> Array:
 
 
 def _raise_integers(xp: Namespace, x: Array, y: Array) -> Array:
-    """Returns x ** y for integers; a negative exponent gives what truncating the fraction gives: 1, -1 or 0."""
+    """Returns x ** y for integers; the fraction of a negative exponent is truncated to 1, -1 or 0."""
     if y.dtype.kind == "u":
         return xp.power(x, y.astype(x.dtype))
     magnitude = xp.power(x, xp.maximum(y, 0).astype(x.dtype))
@@ -484,14 +484,14 @@ def bitwise_not(xp: Namespace, x: Array) -> Array:
 @kernel("IsNaN", since=(9, 13), dtypes=FLOATS)
 @kernel("IsNaN", since=(20,), dtypes=FLOATS | FLOAT8)
 def is_nan(xp: Namespace, x: Array) -> Array:
-    """Returns where x is not a number."""
+    """Returns whether each element is NaN."""
     return xp.isnan(widen(x))
 
 
 @kernel("IsInf", since=(10,), dtypes=FLOATS)
 @kernel("IsInf", since=(20,), dtypes=FLOATS | FLOAT8)
 def is_inf(xp: Namespace, x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
-    """Returns where x is an infinity of a wanted sign."""
+    """Returns whether each element is an infinity of a detected sign."""
     wide = widen(x)
     infinite = xp.isinf(wide)
     if not detect_negative:
@@ -503,7 +503,7 @@ def is_inf(xp: Namespace, x: Array, *, detect_negative: int = 1, detect_positive
 
 @kernel("Where", since=(9, 16), dtypes=(BOOL, ANY))
 def where(xp: Namespace, condition: Array, x: Array, y: Array) -> Array:
-    """Returns x where the condition holds, else y."""
+    """Returns x if the condition holds, else y."""
     return xp.where(condition, x, y)
 
 

@@ -120,7 +120,7 @@ def fused_gemm(
 
 
 def _refuse_conv_parameters(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses an activation whose parameters are missing."""
+    """Refuses an activation without its parameters."""
     name = str(node.attributes.get("activation", ""))
     needed = {"LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}.get(name, 0)
     count = len(node.attributes.get("activation_params", ()))
@@ -184,7 +184,7 @@ _SHARED_CHOICES = {
 
 
 def route_tokens(xp: Namespace, scores: Array, weights: Array, k: int, *, normalizes: bool) -> tuple[Array, Array]:
-    """Returns (tokens, k) experts of the largest scores, the later one first where two are equal, and their weights."""
+    """Returns (tokens, k) experts of the largest scores, the later of equal scores first, and their weights."""
     count = scores.shape[1]
     # Sorted backwards: of equal scores ONNX Runtime prefers the expert with the larger number.
     order = xp.argsort(-scores[:, ::-1], axis=1, kind="stable")[:, :k]
@@ -204,7 +204,7 @@ def activate_expert(
     activation_type: str = "relu",
     swiglu_limit: float = _NO_LIMIT,
 ) -> Array:
-    """Returns what an expert makes of its first product; SwiGLU's gates and values alternate along the last axis."""
+    """Returns the activation of an expert's first product; SwiGLU's gates and values alternate along the last axis."""
     if activation_type == "swiglu":
         gate, value, limit = x[..., 0::2], x[..., 1::2], np.float32(swiglu_limit)
         if swiglu_limit != _NO_LIMIT:
@@ -218,7 +218,7 @@ def activate_expert(
 
 
 def refuse_fusion(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses SwiGLU whose gates and values do not alternate, which ONNX Runtime's CPU kernels do not run."""
+    """Refuses SwiGLU with separate gates and values, which ONNX Runtime's CPU kernels do not run."""
     is_swiglu = node.attributes.get("activation_type", "relu") == "swiglu"
     if is_swiglu and node.attributes.get("swiglu_fusion", 0) != 1:
         return f"swiglu_fusion of {node.operator} is {node.attributes.get('swiglu_fusion', 0)}; implemented for swiglu: 1"
@@ -241,7 +241,7 @@ def mixture_of_experts(
     normalize_routing_weights: int = 0,
     **activation: Any,
 ) -> Array:
-    """Returns for each token the weighted sum of what its k likeliest experts make of it.
+    """Returns for each token the weighted sum of the results of its k likeliest experts.
 
     x: (tokens, hidden) or (batch, steps, hidden); router_probs: logits (tokens, experts); fc1_weights: (experts, inner, hidden);
     fc2_weights: (experts, hidden, inner).
@@ -321,7 +321,7 @@ def quantized_mixture_of_experts(
     normalize_routing_weights: int = 0,
     **activation: Any,
 ) -> Array:
-    """Returns what MoE returns, of weights in codes of 2, 4 or 8 bits with a scale for each row or block of a row."""
+    """Returns the result of MoE for weights in codes of 2, 4 or 8 bits with a scale for each row or block of a row."""
     if fc3_weights is not None:
         raise ValueError("weights of a third product are not implemented; fuse them into the first with swiglu_fusion 1")
     rows = widen(x.reshape((-1, x.shape[-1])))
@@ -364,7 +364,7 @@ def moe_group_router(
 ) -> tuple[Array, Array, Array]:
     """Returns the logarithm of the sigmoid of each token's top experts and a sentinel elsewhere; or all scores, with and without bias.
 
-    Experts are chosen by biased score from the groups whose best scores sum highest.
+    Experts are chosen by biased score from the groups with the highest sums of best scores.
     """
     wide = widen(logits).reshape((-1, logits.shape[-1]))
     scores = sigmoid_of(xp, wide if projection_weight is None else multiply(xp, wide, widen(projection_weight).T))

@@ -76,7 +76,7 @@ _DATA: Dtypes = NUMBERS | BOOL | COMPLEX | STRING
 
 
 def _refuse_reduction(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses what has no meaning: sums of strings, the greater of two complex numbers."""
+    """Refuses reductions without a meaning: sums of strings, the greater of two complex numbers."""
     reduction, data_type = node.attributes.get("reduction", "none"), input_types[0]
     dtype = data_type.dtype if isinstance(data_type, TensorType) else None
     if (dtype == "string" and reduction != "none") or (dtype in COMPLEX and reduction in ("max", "min")):
@@ -99,7 +99,7 @@ def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *,
 def scatter_reduced_elements(
     xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
 ) -> Array:
-    """Returns x with the updates written, or combined with what lies there."""
+    """Returns x with the updates written, or combined with the elements there."""
     grid = grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim))
     return _write(xp, x, grid, updates, reduction)
 
@@ -107,7 +107,7 @@ def scatter_reduced_elements(
 @kernel("ScatterND", since=(11, 13), dtypes=(ANY, INT64, ANY), without=("reduction",))
 @kernel("ScatterND", since=(16, 18), dtypes=(_DATA, INT64, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction)
 def scatter_nd(xp: Namespace, x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
-    """Returns x with the addressed slices replaced, or combined with what lies there."""
+    """Returns x with the addressed slices replaced, or combined with the elements there."""
     return _write(xp, x, _coordinates(xp, x, indices), updates, reduction)
 
 
@@ -226,7 +226,7 @@ def unique(
 ) -> tuple[Array, ...]:
     """Returns the distinct slices along the axis (or elements), first positions, inverse positions, and counts.
 
-    In ascending order, or in order of first appearance where sorted is 0.
+    In ascending order, or in order of first appearance if sorted is 0.
     """
     wide = widen(x)
     _, first, inverse, counts = np.unique(wide, return_index=True, return_inverse=True, return_counts=True, axis=axis)
@@ -285,7 +285,7 @@ def _count_padded(x: Array, pads: Array, value: Array | None = None, *, mode: st
     "Range", dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2), count_bytes=_count_range
 )
 def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
-    """Returns the numbers from start up to limit by delta, 1 where it is absent."""
+    """Returns the numbers from start up to limit by delta, or by 1 without it."""
     step = np.asarray(1, start.dtype) if delta is None else delta.reshape(())
     return range_(xp, start.reshape(()), limit.reshape(()), step)
 
@@ -306,7 +306,7 @@ def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = No
 
 @microsoft_kernel("Unique", dtypes=FLOAT32, outputs=3, runs_on_host=True)
 def microsoft_unique(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
-    """Returns the values in the order in which they come first, for each element where its value stands, and how often each occurs."""
+    """Returns the values in order of first appearance, the index of each element's value, and the count of each value."""
     values, first, places, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(first, kind="stable")
     ranks = np.empty_like(order)

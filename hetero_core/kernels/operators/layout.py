@@ -40,7 +40,7 @@ def _reshape(x: Array, shape: Sizes, *, keeps_zero: bool) -> Array:
     if -1 in sizes and 0 in sizes:
         if keeps_zero:
             raise ValueError(f"shape {list(shape)} has both -1 and 0, which leaves the size of -1 open where allowzero is 1")
-        # NumPy cannot infer a size beside an empty one; ONNX gives it what the other sizes leave.
+        # NumPy cannot infer a size beside an empty one; ONNX gives it the rest that the other sizes leave.
         others = prod(size for size in sizes if size != -1)
         sizes[sizes.index(-1)] = x.size // others if others else 0
     return x.reshape(tuple(sizes))
@@ -124,7 +124,7 @@ def concat(xp: Namespace, *inputs: Array, axis: int) -> Array:
 
 @kernel("Concat", since=(1,), dtypes=ANY)
 def concat_first(xp: Namespace, *inputs: Array, axis: int = 1) -> Array:
-    """Returns what Concat returns; the axis has a default."""
+    """Returns the result of Concat; the axis has a default."""
     return xp.concatenate(inputs, axis=axis)
 
 
@@ -211,7 +211,7 @@ def space_to_depth(xp: Namespace, x: Array, *, blocksize: int, mode: str = "DCR"
 
 @kernel("Dropout", since=(7,), dtypes=FLOATS, outputs=2)
 def drop_nothing(xp: Namespace, x: Array, *, ratio: float = 0.5) -> tuple[Array, Array]:
-    """Returns x and a mask of ones: the operator is in test mode, where the mask has no meaning."""
+    """Returns x and a mask of ones, which has no meaning in test mode."""
     return x, xp.broadcast_to(xp.ones((), dtype=x.dtype), x.shape)
 
 
@@ -289,7 +289,7 @@ def clamp(begin: int, stop: int, stride: int, size: int) -> slice:
 
 @kernel("Compress", since=(9, 11, 28), dtypes=(ANY, BOOL), host=(1,))
 def compress(xp: Namespace, x: Array, condition: Array, *, axis: int | None = None) -> Array:
-    """Returns the slices along the axis, or the elements, where the condition holds."""
+    """Returns the slices along the axis, or the elements, for which the condition holds."""
     indices = xp.asarray(np.flatnonzero(condition).tolist(), dtype=np.int64)
     return xp.take(x.reshape(-1) if axis is None else x, indices, axis=0 if axis is None else axis)
 
@@ -379,7 +379,7 @@ def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: 
 
 @kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES})
 def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Pads, value: float = 0.0) -> Array:
-    """Returns what Pad-2 returns; the attribute has another name."""
+    """Returns the result of Pad-2; the attribute has another name."""
     return pad_by_attributes(xp, x, mode=mode, pads=paddings, value=value)
 
 
@@ -395,7 +395,7 @@ def _spread_pads(pads: Pads, axes: Array | None, rank: int) -> list[tuple[int, i
 
 
 def _pad(xp: Namespace, x: Array, pads: list[tuple[int, int]], value: Array | None, mode: str) -> Array:
-    # Cutting comes first: what was cut off is not mirrored or repeated.
+    # Cutting comes first: removed elements are not mirrored or repeated.
     y = x[tuple(slice(max(-begin, 0), size - max(-end, 0)) for size, (begin, end) in zip(x.shape, pads, strict=True))]
     grown = [(max(begin, 0), max(end, 0)) for begin, end in pads]
     if mode == "constant":
@@ -468,7 +468,7 @@ def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
     choices={"stash_type": (1,)},
 )
 def range_stashed(xp: Namespace, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
-    """Returns what Range-11 returns; small floats are computed in float32."""
+    """Returns the result of Range-11; small floats are computed in float32."""
     return range_(xp, widen(start), widen(limit), widen(delta)).astype(start.dtype)
 
 
@@ -493,7 +493,7 @@ def _count_one_hot(indices: Array, depth: Array, values: Array, **_: Any) -> int
 
 @kernel("OneHot", since=(9, 11, 28), dtypes=(NUMBERS, NUMBERS, ANY), host=(1,), count_bytes=_count_one_hot)
 def one_hot(xp: Namespace, indices: Array, depth: Array, values: Array, *, axis: int = -1) -> Array:
-    """Returns values[1] where the new axis equals the index and values[0] elsewhere.
+    """Returns values[1] at the index along the new axis, else values[0].
 
     Negative indices count from the depth; those outside select nothing.
     """

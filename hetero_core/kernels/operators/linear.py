@@ -13,7 +13,7 @@ from hetero_core.kernels.registry import FLOATS, NUMBERS, kernel
 def mat_mul(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns the product of the last two axes, the others broadcast.
 
-    A stack of matrices on the left of one matrix is multiplied as one: a product for each of them takes three times as long with few rows.
+    A stack of matrices times a single matrix is a single product: a product for each of them takes three times as long with few rows.
     """
     if a.ndim > 2 and b.ndim == 2:
         rows = multiply(xp, widen(a).reshape(prod(a.shape[:-1]), a.shape[-1]), widen(b))

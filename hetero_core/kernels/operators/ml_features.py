@@ -30,7 +30,7 @@ def scaler(xp: Namespace, x: Array, *, offset: tuple[float, ...] = (0.0,), scale
 
 @ml_kernel("Normalizer", since=(1,), dtypes=NUMERIC, choices={"norm": ("MAX", "L1", "L2")})
 def normalizer(xp: Namespace, x: Array, *, norm: str = "MAX") -> Array:
-    """Returns each row by its norm, float32; a row whose norm is zero stays as it is.
+    """Returns each row by its norm, float32; a row of norm zero stays.
 
     MAX is the greatest element with its sign, as the text and ONNX Runtime have it; scikit-learn takes the greatest magnitude.
     """
@@ -46,7 +46,7 @@ def normalizer(xp: Namespace, x: Array, *, norm: str = "MAX") -> Array:
 
 @ml_kernel("Binarizer", since=(1,), dtypes=NUMERIC)
 def binarizer(xp: Namespace, x: Array, *, threshold: float = 0.0) -> Array:
-    """Returns 1 where x is above the threshold, 0 elsewhere, in the type of x."""
+    """Returns 1 for elements above the threshold, else 0, in the type of x."""
     return (x > threshold).astype(x.dtype)
 
 
@@ -253,7 +253,7 @@ def _prepare_one_hot_encoder(
 def one_hot_encoder(xp: Namespace, x: Array, *, prepared: tuple[Lookup, int, bool]) -> Array:
     """Returns float32 (*x, categories): 1 at the category; floats are truncated first.
 
-    Raises: ValueError for an unknown category where zeros is 0.
+    Raises: ValueError for an unknown category if zeros is 0.
     """
     lookup, count, allows_unknown = prepared
     places = _look_up(lookup, x.astype(np.int64) if x.dtype.kind == "f" else x)
@@ -286,7 +286,7 @@ _CASTS: Mapping[str, Any] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_S
 
 
 def _refuse_texts(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses what only one engine defines: how numbers are spelled, and what fills a sparse vector of texts."""
+    """Refuses results that a single engine defines: the spelling of numbers, and the filler of a sparse vector of texts."""
     if node.attributes.get("cast_to", "TO_FLOAT") != "TO_STRING":
         return None
     input_type = input_types[0]

@@ -57,7 +57,7 @@ def batch_normalization_inference(
 def batch_normalization_spatial(
     xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5, spatial: int = 1
 ) -> Array:
-    """Returns x normalized by statistics per channel, or per element where spatial is 0."""
+    """Returns x normalized by statistics per channel, or per element if spatial is 0."""
     if spatial:
         return batch_normalization_inference(xp, x, scale, bias, mean, variance, epsilon=epsilon)
     parts = [widen(values).reshape(x.shape[1:]) for values in (scale, bias, mean, variance)]
@@ -207,7 +207,7 @@ def local_response_normalization(
 
 @kernel("LpNormalization", since=(1, 22), dtypes=FLOATS, choices={"p": (1, 2)})
 def lp_normalization(xp: Namespace, x: Array, *, axis: int = -1, p: int = 2) -> Array:
-    """Returns x divided by its norm along the axis, 0 where the norm is 0."""
+    """Returns x divided by its norm along the axis, or 0 if the norm is 0."""
     wide = widen(x)
     magnitudes = xp.abs(wide) if p == 1 else wide * wide
     norm = xp.sum(magnitudes, axis=axis, keepdims=True)
@@ -375,7 +375,7 @@ def qembed_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> tuple[Array, Array]:
-    """Returns what EmbedLayerNormalization returns, of quantized tables."""
+    """Returns the result of EmbedLayerNormalization for quantized tables."""
     steps = input_ids.shape[1]
     total = _restore(xp.take(word_embedding, input_ids, axis=0), word_scale, word_zero_point)
     total = total + _restore(position_embedding[:steps], position_scale, position_zero_point)

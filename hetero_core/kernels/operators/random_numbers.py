@@ -32,7 +32,7 @@ def _target(dtype: int | None, default: Any) -> Any:
 
 
 def _refuse_untold(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses random numbers in the type of the input where that is no float."""
+    """Refuses random numbers in the type of an input that is no float."""
     input_type = input_types[0]
     dtype = input_type.dtype if isinstance(input_type, TensorType) else None
     if "dtype" in node.attributes or dtype is None or dtype in FLOATS:

@@ -97,7 +97,7 @@ def choose_activations(
     clip: float | None = None,
     **_: Any,
 ) -> list[Activation]:
-    """Returns the functions; each function that takes an alpha or beta consumes the next value. `clip` limits what goes in."""
+    """Returns the functions; each function that takes an alpha or beta consumes the next value. `clip` limits their inputs."""
     chosen: list[Activation] = []
     next_alpha, next_beta = iter(activation_alpha), iter(activation_beta)
     for name in names:
@@ -288,7 +288,7 @@ def lstm(
 ) -> tuple[Array, ...]:
     """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c.
 
-    `clip` limits what goes into the gates and into g, and not what goes into h. ONNX's text says "the input of activations"; ONNX Runtime
+    `clip` limits the inputs of the gates and of g, and not the input of h. ONNX's text says "the input of activations"; ONNX Runtime
     and OpenVINO compute it so.
     """
     names = _name_activations(activations, ("Sigmoid", "Tanh", "Tanh"), w.shape[0])
@@ -316,9 +316,9 @@ def make_lstm_step(
     clip: float | None,
     couples: bool,
 ) -> CellStep:
-    """Returns one step of an LSTM from (h, c) to (h, c). `recur` gives what a hidden state adds to the gates i, o, f, c.
+    """Returns one step of an LSTM from (h, c) to (h, c). `recur` returns the summands of a hidden state for the gates i, o, f, c.
 
-    With `couples` the forget gate is 1 minus the input gate. `clip` limits what goes into the gates.
+    With `couples` the forget gate is 1 minus the input gate. `clip` limits the inputs of the gates.
     """
     peep_i, peep_o, peep_f = (0, 0, 0) if peepholes is None else _split_columns(peepholes, 3)
     activate_gate, activate_cell, activate_output = activations
@@ -390,7 +390,7 @@ def dynamic_quantize_lstm(
     input_forget: int = 0,
     **walk: Any,
 ) -> tuple[Array, Array, Array]:
-    """Returns Y, Y_h and Y_c of an LSTM whose inputs and hidden states are quantized to 8 bits by their own range before each product.
+    """Returns Y, Y_h and Y_c of an LSTM with inputs and hidden states quantized to 8 bits by their own range before each product.
 
     w: (directions, input, 4 hidden); r: (directions, hidden, 4 hidden); scales and zero points for each direction, or each of its
     columns.
@@ -459,7 +459,7 @@ def attention_lstm(
     input_forget: int = 0,
     **walk: Any,
 ) -> tuple[Array, Array, Array]:
-    """Returns Y, Y_h and Y_c of an LSTM whose input has what it attended to in a memory behind it.
+    """Returns Y, Y_h and Y_c of an LSTM that reads its input and the result of its attention to a memory.
 
     w: (directions, 4 hidden, input + attention); m: (batch, memory steps, depth); qw, mw: projections of query and memory; v: weights
     of their tanh; aw: the projection of (hidden, context). Source: ONNX Runtime, com.microsoft.AttnLSTM-1; Bahdanau et al. 2015.
