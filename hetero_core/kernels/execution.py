@@ -133,10 +133,10 @@ class Program:
     ) -> tuple[Array, ...]:
         """Returns the outputs by position, C-contiguous.
 
-        An output may be an input, a constant or share memory with one. What a body of a node does counts for the node.
+        An output may be an input, a constant or share memory with one. The work of a body counts for its node.
 
-        Raises: RequestCancelledError when `is_cancelled()` says so between two steps; MemoryLimitError where `limits` has no room for
-        what a step makes. Errors of a kernel carry the node as a note.
+        Raises: RequestCancelledError when `is_cancelled()` says so between two steps; MemoryLimitError if `limits` has no room for
+        the results of a step. Errors of a kernel carry the node as a note.
         """
         values = list(self.values)
         for slot, array in zip(self.input_slots, inputs, strict=True):
@@ -165,7 +165,7 @@ class Program:
 def _run_limited(
     step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits, table: KernelTable
 ) -> None:
-    """Runs a step that may take only so much; what it has made is counted before the next one begins."""
+    """Runs a step under the limits; its results are counted before the next step begins."""
     if step.value:
         limits.enter(step.node.label)
     else:
@@ -183,7 +183,7 @@ def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | 
     }
     try:
         results = step.function(*[values[slot] for slot in step.sources], **bodies)
-    except Exception as error:  # whatever is raised, the node is named in it
+    except Exception as error:  # any error names the node
         error.add_note(f"while running node {step.node.label}")
         raise
     if not isinstance(results, tuple):

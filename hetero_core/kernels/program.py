@@ -137,7 +137,7 @@ class _Compiler:
         for node in self._graph.nodes:
             try:
                 self._add_node(node)
-            except Exception as error:  # whatever is raised, the node is named in it
+            except Exception as error:  # any error names the node
                 error.add_note(f"while compiling node {node.label}")
                 raise
         output_slots = tuple(
@@ -286,7 +286,7 @@ def _is_typed(value_type: ValueType | None) -> bool:
 
 
 def _check_dtypes(function: Callable[..., Any], node: Node, record: KernelRecord, positions: tuple[int, ...]) -> Callable[..., Any]:
-    """Returns the function behind a check of the inputs whose types were unknown when the graph was compiled."""
+    """Returns the function behind a check of the inputs without a known type at compilation."""
 
     def run_checked(*inputs: Array, **bodies: BoundBody) -> Any:
         for index in positions:

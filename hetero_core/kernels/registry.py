@@ -1,11 +1,12 @@
 """Declares kernels into tables, and tells why a node has no kernel.
 
-A kernel is one function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or compatible); then come the ONNX inputs by
-position, absent ones as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns one array or a tuple, and never
+A kernel is a function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or compatible); then come the ONNX inputs by
+position, absent inputs as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns an array or a tuple, and never
 writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so that a claim and
-its execution cannot drift. The record is the only description of an operator: a new operator is a single function in a file of
-`operators/`; these files are imported on the first question. A device with kernels of its own declares them into a `KernelTable`; its
-claims follow in the same way. Imports no array library at its head.
+its execution cannot drift. The record is the only description of an operator. Its decorator names the source, too: ONNX's text of the
+newest version, or ONNX Runtime's operator for com.microsoft. A new operator is a single function in a file of `operators/`; these files
+are imported on the first question. A device with kernels of its own declares them into a `KernelTable`; its claims follow in the same
+way. Imports no array library at its head.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ def find_refusal(
 ) -> str | None:
     """Returns the reason why the kernels of a table cannot run a node, None when they can.
 
-    An input whose type is None is not checked here; the compiled program checks it when it runs. `dtypes` are those of the device.
+    An input without a type is not checked here; the compiled program checks it when it runs. `dtypes` are those of the device.
     `type_of` gives the types of the node's outputs, and of outer values, which the bodies of If, Loop and Scan may read.
     """
     record = table.find(node)
@@ -236,7 +237,7 @@ def find_refusals(
             kind = None if None in listed else kind
         try:
             reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value, table=table)
-        except Exception as error:  # whatever is raised, the node is named in it
+        except Exception as error:  # any error names the node
             error.add_note(f"while the kernels were asked about node {node.label}")
             raise
         if reason is not None:
@@ -341,7 +342,7 @@ def _refuse_preparation(node: Node, record: KernelRecord, input_types: tuple[Val
     """Returns the reason why the kernel's preparation (computed once, before its runs) fails."""
     if record.prepare is None:
         return None
-    import numpy as np  # on the host, whatever the device: only the reason is wanted
+    import numpy as np  # on the host for every device: the result is not used
 
     try:
         record.prepare(np, input_types, **{name: value for name, value in node.attributes.items() if name not in record.unread})

@@ -1,7 +1,7 @@
 """Estimates how many bytes a node is about to make, and asks the limits of the run for them before the kernel is called.
 
-The bytes follow from the types of the inputs and the values of inputs on the host, by type inference. An operator whose kernel declares
-`count_bytes` answers by it, if texts or intermediate results decide. Operators of ONNX with a single input and without attributes make
+The bytes follow from the types of the inputs and the values of inputs on the host, by type inference. A kernel declares `count_bytes` if
+texts or intermediate results decide. Operators of ONNX with a single input and without attributes make
 at most as many elements as they read, so they are not asked. Results are counted after each node, also within each trip of a Loop.
 Inputs that do not fit together count nothing: the kernel, called next, reports the error.
 """
@@ -34,7 +34,7 @@ def product(sizes: Iterable[Any]) -> int:
 
 
 def broadcast_sizes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the common shape; where shapes do not agree, the larger size. NumPy's own function refuses shapes that are too large."""
+    """Returns the common shape; the larger size if shapes do not agree. NumPy's own function refuses shapes that are too large."""
     rank = max(map(len, shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
@@ -94,7 +94,7 @@ def _infer_outputs(
     }
     try:
         return infer_alone(replace(node, inputs=names), types, constants)
-    except Exception:  # noqa: BLE001  # compiled code of onnx, whose exceptions are of any type
+    except Exception:  # noqa: BLE001  # compiled code of onnx raises exceptions of any type
         return {}  # inputs that do not fit together
 
 
@@ -108,7 +108,7 @@ def _count_bytes(value_type: ValueType | None) -> int:
 def require_room(limits: RunLimits, node: Node, inputs: Sequence[Any], *, table: KernelTable = TOOLKIT) -> None:
     """Records that a node begins and asks for the room of its results; called before each node of a run that has limits.
 
-    `table` has the kernel that runs the node, whose `count_bytes` is asked.
+    `table` has the kernel that runs the node.
 
     Raises: MemoryLimitError that names the node.
     """

@@ -1,6 +1,6 @@
 """The geometry of sliding windows, shared by convolution and pooling: pads, output sizes, strided slices.
 
-Works on sizes, never on elements, so it runs on the host whatever the device is.
+Works on sizes, never on elements, so it runs on the host for every device.
 """
 
 from __future__ import annotations

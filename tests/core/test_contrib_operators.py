@@ -17,10 +17,8 @@ from hetero_core.errors import InferenceError
 from hetero_core.kernels.registry import read_table
 from hetero_core.kernels.sizes import estimate_bytes
 from hetero_core.network.reader import read_network
-from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.testing.compare import describe_mismatch
 from hetero_core.testing.contrib.case import MICROSOFT, make_model, run_engine
-from hetero_core.testing.contrib.draws import DRAWS
 
 HEAD = '<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>'
 
@@ -66,13 +64,6 @@ def test_type_behind_an_operator_is_inferred(text: str, expected: str) -> None:
 def test_operator_before_its_first_opset_is_onnx_runtimes(opset: int, text: str, expected: str) -> None:
     network = read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}'))
     assert (network.nodes[0].since_version, str(network.type_of("y"))) == (0, expected)
-
-
-def test_network_is_cut_behind_an_operator() -> None:
-    network = read("g (float[N,4] x) => (float[N,4] z) { [first] y = com.microsoft.Gelu(x) [second] z = Neg(y) }")
-    part = cut_subnetwork(network, ["second"])
-    assert [str(spec.type) for spec in part.inputs] == ["float32[N,4]"]
-    assert dict(part.opsets) == {"": 17, "com.microsoft": 1}
 
 
 def test_domain_need_not_be_imported() -> None:
@@ -183,9 +174,3 @@ def test_page_has_every_name_that_the_wheel_lists() -> None:
     listed = {kernel.op_name for kernel in kernels if (kernel.provider, kernel.domain) == ("CPUExecutionProvider", "com.microsoft")}
     assert set(list_names()) == listed - set(LEFT_OUT)
     assert len(list_names()) == 82
-
-
-def test_draw_is_repeatable() -> None:
-    for operator in DRAWS:
-        models = [make_model(draw_case(operator, 1, 5)).SerializeToString(deterministic=True) for _ in range(2)]
-        assert models[0] == models[1], operator

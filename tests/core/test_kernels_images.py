@@ -22,27 +22,6 @@ def encode(format_name: str, pixels: np.ndarray[Any, Any] = PIXELS, mode: str = 
     return np.frombuffer(stream.getvalue(), np.uint8)
 
 
-@pytest.mark.parametrize("format_name", ["PNG", "BMP", "TIFF", "PPM"])
-def test_lossless_format_gives_its_pixels(format_name: str) -> None:
-    assert np.array_equal(vision.decode_image(np, encode(format_name)), PIXELS)
-
-
-def test_bgr_has_the_channels_the_other_way_round() -> None:
-    assert np.array_equal(vision.decode_image(np, encode("PNG"), pixel_format="BGR"), PIXELS[:, :, ::-1])
-
-
-def test_grayscale_has_one_channel_of_luma() -> None:
-    found = vision.decode_image(np, encode("PNG"), pixel_format="Grayscale")
-    assert found.shape == (4, 5, 1)
-    # ITU-R 601-2: 0.299 R + 0.587 G + 0.114 B, rounded.
-    assert np.abs(found[:, :, 0] - PIXELS.astype(float) @ [0.299, 0.587, 0.114]).max() <= 1
-
-
-def test_palette_image_gives_colours() -> None:
-    flat = np.full((2, 2, 3), (10, 200, 30), np.uint8)
-    assert vision.decode_image(np, encode("PNG", flat, "P")).shape == (2, 2, 3)
-
-
 @pytest.mark.parametrize("encoded", [b"", b"no image", bytes(encode("PNG")[:45])], ids=["empty", "text", "cut"])
 def test_what_cannot_be_decoded_gives_an_empty_matrix(encoded: bytes) -> None:
     assert vision.decode_image(np, np.frombuffer(encoded, np.uint8)).shape == (0, 0, 3)

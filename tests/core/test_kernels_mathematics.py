@@ -49,12 +49,3 @@ def test_bounds_that_are_infinite_let_infinities_pass(dtype: Any) -> None:
     bounds = (np.array(bound, dtype) for bound in (-np.inf, np.inf))
     np.testing.assert_array_equal(clip_infinities(clip, dtype, *bounds), infinities)
     np.testing.assert_array_equal(clip_infinities(clip_by_attributes, dtype, min=-np.inf, max=np.inf), infinities)
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64])
-def test_integers_stay_within_their_type(dtype: Any) -> None:
-    limits = np.iinfo(dtype)
-    x = np.array([limits.min, 5, limits.max], dtype)
-    assert clip(np, x).tolist() == [limits.min, 5, limits.max]
-    assert clip(np, x, np.array(6, dtype)).tolist() == [6, 6, limits.max]
-    assert clip(np, x, None, np.array(4, dtype)).tolist() == [limits.min, 4, 4]

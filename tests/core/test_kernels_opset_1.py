@@ -145,12 +145,6 @@ def test_split_by_the_attribute(axis: int | None) -> None:
     check(np.split(x, [1], axis or 0)[0], "Split", {"x": x}, ["y", "z"], split=[1, length - 1], **axes)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int64])
-def test_split_by_the_input(dtype: Any) -> None:
-    x = X[0, 0]
-    check(x[:, :2], "Split", {"x": x, "l": np.array([2, 3], dtype)}, ["y", "z"], axis=1)
-
-
 def test_split_by_both_is_refused() -> None:
     model = make_model("Split", {"x": X, "l": np.array([2, 3], np.float32)}, ["y", "z"], axis=3, split=[2, 3])
     with (
@@ -183,12 +177,6 @@ def test_batch_normalization_takes_the_statistics(opset: int, spatial: int) -> N
     scale, bias, mean, variance = (values.astype(np.float64).reshape(3, 1, 1) for values in CHANNELS.values())
     expected = (X - mean) / np.sqrt(variance + 1e-3) * scale + bias
     check(expected, "BatchNormalization", {"x": X, **CHANNELS}, is_test=1, epsilon=1e-3, spatial=spatial, opset=opset, **hint)
-
-
-@pytest.mark.parametrize("p", [1.0, 2.0, 2.5])
-def test_lp_pool_of_a_fractional_power(p: float) -> None:
-    windows = np.lib.stride_tricks.sliding_window_view(np.abs(X.astype(np.float64)), (2, 3), axis=(2, 3))[:, :, ::2]
-    check((windows**p).sum(axis=(-1, -2)) ** (1 / p), "LpPool", {"x": X}, kernel_shape=[2, 3], strides=[2, 1], p=p)
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "foward", None])

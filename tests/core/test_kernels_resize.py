@@ -100,10 +100,6 @@ def test_kept_ratio_rounds_half_up_in_exact_fractions(policy: str) -> None:
         assert y.shape == (floor(factor * n + HALF), floor(factor * k + HALF))
 
 
-def test_axis_of_length_0_stays_when_others_are_resized() -> None:
-    assert resize(np, np.zeros((0, 2, 4), np.float32), None, None, np.array([0, 2, 6])).shape == (0, 2, 6)
-
-
 def test_preprocessing_takes_the_same_pixels() -> None:
     for n in range(1, 25):
         for m in range(1, 25):

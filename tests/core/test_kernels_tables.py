@@ -78,15 +78,6 @@ def test_refusals_follow_from_the_declarations(network: Network, reason: str) ->
     assert refuse(network) == reason
 
 
-def test_program_computes_with_the_table() -> None:
-    program = compile_program(read("a = Relu (x) y = Softmax (a)"), table=TABLE)
-    x = np.array([[1, -2], [3, 4]], np.float32)
-    powers = np.exp(np.maximum(x.astype(np.float64), 0))
-    np.testing.assert_allclose(program.run((x,))[0], powers / powers.sum(1, keepdims=True), rtol=1e-6)
-    with pytest.raises(UnsupportedNodesError, match="node 'Tanh_0': operator Tanh has no kernel"):
-        compile_program(read("y = Tanh (x)"), table=TABLE)
-
-
 def test_size_that_is_open_is_refused_by_the_run() -> None:
     program = compile_program(read("[cut] y = Relu (x)", border="(float[N] x) => (float[N] y)"), table=TABLE)
     assert program.run((np.array([-1, 2], np.float32),))[0].tolist() == [0, 2]
@@ -94,14 +85,6 @@ def test_size_that_is_open_is_refused_by_the_run() -> None:
         UnsupportedNodesError, match="cannot run node 'cut': value 'x' of Relu-14 has 20 bytes; implemented: 16 at most"
     ):
         program.run((np.ones(5, np.float32),))
-
-
-def test_bodies_run_by_the_table() -> None:
-    then, other = "t () => (float[2,2] a) { a = Relu (x) }", "e () => (float[2,2] b) { b = Softmax (x) }"
-    text = f"y = If <then_branch = {then}, else_branch = {other}> (c)"
-    program = compile_program(read(text, border="(bool c, float[2,2] x) => (float[2,2] y)"), table=TABLE)
-    x = np.array([[1, -2], [3, -4]], np.float32)
-    assert program.run((np.array(True), x))[0].tolist() == [[1, 0], [3, 0]]
 
 
 def test_room_is_asked_of_the_kernel_that_runs() -> None:

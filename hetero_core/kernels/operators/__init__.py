@@ -1,1 +1,1 @@
-"""The operators: one function each, with its record above it. What several files share lies a folder higher."""
+"""The operators: a function for each, with its record above it. Shared parts are a folder higher."""

@@ -42,7 +42,7 @@ _UNREAD = {"is_packed_batching": 0, "scale": 1.0}
 def rotate(xp: Namespace, x: Array, cos: Array, sin: Array, *, is_interleaved: bool) -> Array:
     """Returns x (batch, heads, steps, size) with its first elements turned in pairs.
 
-    cos, sin: (batch or 1, steps, half of what turns).
+    cos, sin: (batch or 1, steps, half of the turned elements).
     """
     half = cos.shape[-1]
     turned, rest = widen(x[..., : 2 * half]), x[..., 2 * half :]
@@ -57,9 +57,8 @@ def _rotate_layout(xp: Namespace, x: Array, cos: Array, sin: Array, *, heads: in
     """Returns x rotated, of rank 3 (batch, steps, heads * size) or 4 (batch, heads, steps, size)."""
     if x.ndim == 4:
         return rotate(xp, x, cos, sin, is_interleaved=is_interleaved)
-    size = x.shape[2] // heads if turns_part else 2 * cos.shape[-1]
-    split = xp.swapaxes(x.reshape((*x.shape[:2], x.shape[2] // size, size)), 1, 2)
-    return xp.swapaxes(rotate(xp, split, cos, sin, is_interleaved=is_interleaved), 1, 2).reshape(x.shape)
+    split = split_heads(xp, x, heads if turns_part else x.shape[2] // (2 * cos.shape[-1]))
+    return join_heads(xp, rotate(xp, split, cos, sin, is_interleaved=is_interleaved))
 
 
 @microsoft_kernel("RotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices=_CHOICES, unread=_UNREAD)
@@ -76,7 +75,7 @@ def microsoft_rotary_embedding(
 ) -> Array:
     """Returns x with each head's pairs turned by the angles of their positions.
 
-    position_ids: (batch, steps), or (1,) where the steps begin.
+    position_ids: (batch, steps), or (1,), the first position.
     """
     if rotary_embedding_dim and not num_heads:
         raise ValueError("rotary_embedding_dim is given without num_heads")
@@ -176,11 +175,12 @@ def attention(
     """Returns softmax(scale q k^T + bias) v, the key and value caches, and the products or probabilities.
 
     q: (batch, heads, queries, size) or (batch, queries, heads * size); k and v likewise, with as many heads or a divisor of them.
-    Source: ONNX Attention-25.
     """
     is_packed = q.ndim == 3
     if is_packed:
-        q, k, v = (_split_heads(xp, x, heads) for x, heads in ((q, q_num_heads), (k, kv_num_heads), (v, kv_num_heads)))
+        if q_num_heads is None or kv_num_heads is None:
+            raise ValueError("q_num_heads and kv_num_heads are needed for inputs of rank 3")
+        q, k, v = split_heads(xp, q, q_num_heads), split_heads(xp, k, kv_num_heads), split_heads(xp, v, kv_num_heads)
     present_key = k if past_key is None else xp.concatenate([past_key, k], axis=2)
     present_value = v if past_value is None else xp.concatenate([past_value, v], axis=2)
     queries, keys = q.shape[2], present_key.shape[2]
@@ -197,15 +197,8 @@ def attention(
     weights = _attend(xp, biased, bias, softmax_precision)
     y = mat_mul(xp, weights, _repeat_heads(xp, present_value, repeats))
     if is_packed:
-        y = xp.swapaxes(y, 1, 2).reshape((y.shape[0], queries, y.shape[1] * y.shape[3]))
+        y = join_heads(xp, y)
     return y, present_key, present_value, (products, capped, biased, weights)[qk_matmul_output_mode]
-
-
-def _split_heads(xp: Namespace, x: Array, heads: int | None) -> Array:
-    """Returns (batch, steps, heads * size) as (batch, heads, steps, size)."""
-    if heads is None:
-        raise ValueError("q_num_heads and kv_num_heads are needed for inputs of rank 3")
-    return xp.swapaxes(x.reshape((*x.shape[:2], heads, x.shape[2] // heads)), 1, 2)
 
 
 def _repeat_heads(xp: Namespace, x: Array, repeats: int) -> Array:
@@ -222,7 +215,7 @@ def allow_positions(
 ) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
     """Returns which key each query may see, (1 or batch, 1, queries, keys); None when it is all.
 
-    A query stands `past` keys in, or at the end of its valid ones where those are counted.
+    A query stands behind `past` keys, or at the end of its valid keys if `valid` counts them.
     """
     left, right = windows
     if not valid and not is_causal and left < 0 and right < 0:
@@ -243,7 +236,7 @@ def allow_positions(
 
 
 def _bias(xp: Namespace, mask: Array | None, allowed: Any, keys: int, dtype: Any) -> Array:
-    """Returns what is added to the products: the mask, 0 or minus infinity, in the type of the products."""
+    """Returns the summand of the products: the mask, 0 or minus infinity, in the type of the products."""
     zero, never = (xp.full((), value, dtype=dtype) for value in (0.0, -np.inf))
     bias = xp.zeros((1, 1, 1, keys), dtype=dtype)
     if mask is not None:
@@ -288,26 +281,16 @@ def rotary_embedding(
     num_heads: int | None = None,
     rotary_embedding_dim: int = 0,
 ) -> Array:
-    """Returns x with pairs of elements of each head rotated by their position's angle. Source: ONNX RotaryEmbedding-23."""
-    heads = x.reshape((*x.shape[:2], num_heads or 1, x.shape[2] // (num_heads or 1))) if x.ndim == 3 else xp.swapaxes(x, 1, 2)
-    turned = rotary_embedding_dim or heads.shape[3]
-    cos, sin = (
-        xp.expand_dims(widen(cache if position_ids is None else xp.take(cache, position_ids, axis=0)), 2)
-        for cache in (cos_cache, sin_cache)
-    )
-    rotated, unrotated = widen(heads[..., :turned]), heads[..., turned:]
-    half = turned // 2
-    first, second = (rotated[..., 0::2], rotated[..., 1::2]) if interleaved else (rotated[..., :half], rotated[..., half:])
-    real, imaginary = cos * first - sin * second, sin * first + cos * second
-    parts = [real, imaginary]
-    joined = xp.stack(parts, axis=-1).reshape(rotated.shape) if interleaved else xp.concatenate(parts, axis=-1)
-    y = xp.concatenate([narrow(joined, x.dtype), unrotated], axis=-1)
-    return y.reshape(x.shape) if x.ndim == 3 else xp.swapaxes(y, 1, 2)
+    """Returns x with pairs of elements of each head rotated by their position's angle."""
+    heads = split_heads(xp, x, num_heads or 1) if x.ndim == 3 else x
+    cos, sin = (cache if position_ids is None else xp.take(cache, position_ids, axis=0) for cache in (cos_cache, sin_cache))
+    turned = rotate(xp, heads, cos, sin, is_interleaved=bool(interleaved))
+    return join_heads(xp, turned) if x.ndim == 3 else turned
 
 
 @kernel("SwiGLU", since=(28,), dtypes=FLOATS)
 def swiglu(xp: Namespace, a: Array, b: Array, *, alpha: float = 1.0) -> Array:
-    """Returns a * sigmoid(alpha * a) * b. Source: ONNX SwiGLU-28."""
+    """Returns a * sigmoid(alpha * a) * b."""
     wide = widen(a)
     return narrow(wide * sigmoid_of(xp, alpha * wide) * widen(b), a.dtype)
 
@@ -316,24 +299,14 @@ def swiglu(xp: Namespace, a: Array, b: Array, *, alpha: float = 1.0) -> Array:
 def causal_conv_with_state(
     xp: Namespace, x: Array, weight: Array, bias: Array | None = None, past_state: Array | None = None, *, activation: str = "none"
 ) -> tuple[Array, Array]:
-    """Returns the depthwise convolution of past and present elements, and the last k - 1 of them.
-
-    Source: ONNX CausalConvWithState-27.
-    """
+    """Returns the depthwise convolution of past and present elements, and the last k - 1 of them."""
     batch, channels, length = x.shape
     taps = weight.shape[2]
     past = xp.zeros((batch, channels, taps - 1), dtype=x.dtype) if past_state is None else past_state
     padded = xp.concatenate([past, x], axis=2)
-    total = xp.zeros(x.shape, dtype=widen(x).dtype)
-    for tap in range(taps):
-        total += widen(padded[:, :, tap : tap + length]) * widen(weight[:, 0, tap])[:, None]
-    if bias is not None:
-        total += widen(bias)[:, None]
-    y = narrow(total, x.dtype)
-    if activation != "none":
-        wide = widen(y)
-        y = narrow(wide * sigmoid_of(xp, wide), x.dtype)
-    return y, padded[:, :, length:]
+    total = _convolve_taps(xp, widen(padded), widen(weight[:, 0]), length, 1)
+    y = narrow(total if bias is None else total + widen(bias)[:, None], x.dtype)
+    return narrow(_activate(xp, widen(y), activation), x.dtype), padded[:, :, length:]
 
 
 Body = Any
@@ -362,7 +335,6 @@ def flex_attention(
     """Returns prob_mod(softmax(score_mod(scale q k^T))) v; a head of k and v serves a group of heads of q.
 
     q: (batch, heads, queries, size). The bodies get and give softmax_precision, which is float32 or the wider type of q.
-    Source: ONNX FlexAttention-1.
     """
     repeats = q.shape[1] // k.shape[1]
     if repeats != 1:
@@ -663,7 +635,7 @@ def split_packed(
 def rotate_steps(
     xp: Namespace, x: Array, begins: tuple[int, ...], positions: Array | None, caches: tuple[Array, Array], *, is_interleaved: bool
 ) -> Array:
-    """Returns x turned; the steps of row b stand at begins[b] and behind it, unless `positions` says where."""
+    """Returns x turned; the positions of row b begin at begins[b], unless `positions` lists them."""
     steps = xp.asarray(begins)[:, None] + xp.arange(x.shape[2])[None, :]
     places = xp.clip(steps if positions is None else positions, 0, caches[0].shape[0] - 1)
     cos, sin = (xp.take(cache, places, axis=0) for cache in caches)
@@ -671,7 +643,7 @@ def rotate_steps(
 
 
 def append(xp: Namespace, past: Array | None, fresh: Array, begins: tuple[int, ...], length: int) -> Array:
-    """Returns a cache (batch, groups, length, size): each row's past up to where it begins, the fresh steps, then zeros."""
+    """Returns a cache (batch, groups, length, size): each row's past up to its begin, the fresh steps, then zeros."""
     batch, groups, steps, size = fresh.shape
     cache = xp.zeros((batch, groups, length, size), dtype=fresh.dtype)
     for row, begin in enumerate(begins):
@@ -745,7 +717,7 @@ def group_query_attention(
     q, k, v = split_packed(xp, query, key, value, num_heads, kv_num_heads)
     steps, total = q.shape[2], integers_of(total_sequence_length)[0]
     counts = tuple(count + 1 for count in integers_of(seqlens_k))
-    # A first prompt may be padded on the right; later steps stand at the end of what counts.
+    # A first prompt may be padded on the right; later steps stand at the end of the counted keys.
     begins = tuple(0 if steps == total else count - steps for count in counts)
     if do_rotary:
         if cos_cache is None or sin_cache is None:
@@ -891,8 +863,7 @@ def linear_attention(
 ) -> tuple[Array, Array]:
     """Returns scale * q^T S at each step, and the last state S.
 
-    Heads of queries may share those of keys, or the other way round; the chunk size is a hint without effect.
-    Source: ONNX LinearAttention-27.
+    Several heads of queries may share a head of keys, and vice versa; the chunk size is a hint without effect.
     """
     batch, steps = query.shape[:2]
     q, k, v = (
@@ -1001,7 +972,7 @@ def microsoft_causal_conv_with_state(
 
 def _convolve_taps(xp: Namespace, padded: Array, weight: Array, steps: int, dilation: int) -> Array:
     """Returns (..., channels, steps): each channel of padded (..., channels, reach + steps) with its own taps (channels, taps)."""
-    total = xp.zeros((*padded.shape[:-1], steps), dtype=np.float32)
+    total = xp.zeros((*padded.shape[:-1], steps), dtype=padded.dtype)
     for tap in range(weight.shape[1]):
         total = total + padded[..., tap * dilation : tap * dilation + steps] * weight[:, tap, None]
     return total
@@ -1117,7 +1088,7 @@ def gated_delta_net(
 
 
 def _unpack(xp: Namespace, packed: Array, state: Array) -> tuple[Array, Array, Array]:
-    """Returns query, key and value of (..., all of them), whose sizes the state (batch, heads, value, key) tells."""
+    """Returns query, key and value from their concatenation (..., sizes); the state (batch, heads, value, key) tells the sizes."""
     heads, value_size, key_size = state.shape[1:]
     shared = (packed.shape[-1] - heads * value_size) // 2
     parts = (packed[..., :shared], packed[..., shared : 2 * shared], packed[..., 2 * shared :])

@@ -24,13 +24,13 @@ _CAST_1: Dtypes = NUMBERS - {"bfloat16"} | BOOL
 
 @kernel("Cast", since=(1,), dtypes=_CAST_1, choices={"to": tuple(sorted(map(spell_dtype, _CAST_1)))})
 def cast_by_name(xp: Namespace, x: Array, *, to: str) -> Array:
-    """Returns x in the element type that TensorProto spells so. Source: ONNX Cast-1."""
+    """Returns x in the element type that TensorProto spells so."""
     return convert(xp, x, _numpy_target(to))
 
 
 @kernel("Cast", since=(6, 9, 13, 19, 21, 23), dtypes=ANY, choices={"to": _TARGETS, "saturate": (0, 1)})
 def cast(xp: Namespace, x: Array, *, saturate: int = 1, to: int) -> Array:
-    """Returns x in another element type. Source: ONNX Cast-23."""
+    """Returns x in another element type."""
     return convert(xp, x, _numpy_target(to), saturate=bool(saturate))
 
 
@@ -41,7 +41,7 @@ def cast(xp: Namespace, x: Array, *, saturate: int = 1, to: int) -> Array:
     choices={"to": _TARGETS_WITH_E8M0, "saturate": (0, 1), "round_mode": ("up", "down", "nearest")},
 )
 def cast_rounded(xp: Namespace, x: Array, *, round_mode: str = "up", saturate: int = 1, to: int) -> Array:
-    """Returns x in another element type; the rounding mode is for float8e8m0 alone. Source: ONNX Cast-28."""
+    """Returns x in another element type; the rounding mode is for float8e8m0 alone."""
     target = _numpy_target(to)
     if target == numpy_dtype("float8e8m0"):
         return _convert_to_exponent(xp, x, round_mode, saturate=bool(saturate))
@@ -50,13 +50,13 @@ def cast_rounded(xp: Namespace, x: Array, *, round_mode: str = "up", saturate: i
 
 @kernel("CastLike", since=(15, 19, 21, 23), dtypes=(ANY, ANY - {"float8e8m0"}), choices={"saturate": (0, 1)})
 def cast_like(xp: Namespace, x: Array, like: Array, *, saturate: int = 1) -> Array:
-    """Returns x in the element type of another tensor. Source: ONNX CastLike-23."""
+    """Returns x in the element type of another tensor."""
     return convert(xp, x, like.dtype, saturate=bool(saturate))
 
 
 @kernel("CastLike", since=(24, 25), dtypes=(ANY, ANY), choices={"saturate": (0, 1), "round_mode": ("up", "down", "nearest")})
 def cast_like_rounded(xp: Namespace, x: Array, like: Array, *, round_mode: str = "up", saturate: int = 1) -> Array:
-    """Returns x in the element type of another tensor. Source: ONNX CastLike-25."""
+    """Returns x in the element type of another tensor."""
     if like.dtype == numpy_dtype("float8e8m0"):
         return _convert_to_exponent(xp, x, round_mode, saturate=bool(saturate))
     return convert(xp, x, like.dtype, saturate=bool(saturate))
@@ -64,7 +64,7 @@ def cast_like_rounded(xp: Namespace, x: Array, like: Array, *, round_mode: str =
 
 @kernel("BitCast", since=(26,), dtypes=NOT_STRING, choices={"to": tuple(sorted({*range(1, 27)} - {8}))})
 def bit_cast(xp: Namespace, x: Array, *, to: int) -> Array:
-    """Returns the same bits read as another type of the same width. Source: ONNX BitCast-26."""
+    """Returns the same bits read as another type of the same width."""
     name = dtype_of_onnx(to)
     assert name is not None
     target = numpy_dtype(name)
@@ -136,7 +136,7 @@ def _wrap_small(xp: Namespace, x: Array, target: Any) -> Array:
 
 
 def _convert_to_exponent(xp: Namespace, x: Array, round_mode: str, *, saturate: bool) -> Array:
-    """Returns positive x as a power of two, float8e8m0: x = m * 2^e with m in [1, 2) gives e, or e + 1 where the mode rounds up."""
+    """Returns positive x as a power of two, float8e8m0: x = m * 2^e with m in [1, 2) gives e, or e + 1 if the mode rounds up."""
     wide = x.astype(np.float64)
     mantissa, exponent = xp.frexp(wide)
     raises = {"up": mantissa > 0.5, "down": mantissa > 1, "nearest": mantissa >= 0.75}[round_mode]

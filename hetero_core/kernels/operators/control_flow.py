@@ -1,4 +1,4 @@
-"""If, Loop, Scan and SequenceMap: kernels whose graph attributes arrive as callables (`execution.BoundBody`).
+"""If, Loop, Scan and SequenceMap: kernels that get their graph attributes as callables (`execution.BoundBody`).
 
 A body is called with its inputs and returns a tuple of its outputs. Conditions and trip counts live on the host.
 """
@@ -21,14 +21,14 @@ Body = Any
 
 @kernel("If", since=(1, *_SINCE), dtypes=BOOL, host=(0,), bodies=("then_branch", "else_branch"), outputs=None)
 def choose_branch(xp: Namespace, cond: Array, *, then_branch: Body, else_branch: Body) -> tuple[Array, ...]:
-    """Returns the outputs of one branch. Source: ONNX If-25."""
+    """Returns the outputs of one branch."""
     outputs: tuple[Array, ...] = then_branch() if bool(cond.reshape(-1)[0]) else else_branch()
     return outputs
 
 
 @kernel("Loop", since=(1, *_SINCE), dtypes=(INT64, BOOL, ANY), host=(0, 1), bodies=("body",), outputs=None)
 def loop(xp: Namespace, trip_count: Array | None, cond: Array | None, *carried: Array, body: Body) -> tuple[Array, ...]:
-    """Returns the final carried values, then each scan output stacked over the iterations. Source: ONNX Loop-25."""
+    """Returns the final carried values, then each scan output stacked over the iterations."""
     limit = None if trip_count is None else int(trip_count.reshape(-1)[0])
     goes_on = True if cond is None else bool(cond.reshape(-1)[0])
     state = tuple(carried)
@@ -57,7 +57,7 @@ def scan(
     scan_output_axes: tuple[int, ...] = (),
     scan_output_directions: tuple[int, ...] = (),
 ) -> tuple[Array, ...]:
-    """Returns the final states, then each scan output stacked along its axis. Source: ONNX Scan-25."""
+    """Returns the final states, then each scan output stacked along its axis."""
     state, scanned = tuple(inputs[: len(inputs) - num_scan_inputs]), inputs[len(inputs) - num_scan_inputs :]
     state_count = len(state)
     axes = scan_input_axes or (0,) * num_scan_inputs
@@ -89,7 +89,7 @@ def scan_batched(
     num_scan_inputs: int,
     directions: tuple[int, ...] = (),
 ) -> tuple[Array, ...]:
-    """Returns states and scan outputs of a scan over axis 1 for each element of a batch; the rest is zero. Source: ONNX Scan-8."""
+    """Returns states and scan outputs of a scan over axis 1 for each element of a batch; the rest is zero."""
     state_count = len(inputs) - num_scan_inputs
     batch, length = inputs[state_count].shape[:2]
     lengths = [length] * batch if sequence_lens is None else [int(value) for value in sequence_lens]
@@ -105,7 +105,7 @@ def scan_batched(
 
 @kernel("SequenceMap", since=(17,), dtypes=ANY, bodies=("body",), outputs=None)
 def map_sequence(xp: Namespace, sequence: list[Array], *others: Any, body: Body) -> tuple[list[Array], ...]:
-    """Returns sequences of the body's results; other sequences are walked alongside. Source: ONNX SequenceMap-17."""
+    """Returns sequences of the body's results; other sequences are walked alongside."""
     rows = []
     for index, element in enumerate(sequence):
         rows.append(body(element, *(other[index] if isinstance(other, list) else other for other in others)))

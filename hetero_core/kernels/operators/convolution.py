@@ -33,7 +33,6 @@ def conv(xp: Namespace, x: Array, w: Array, b: Array | None = None, *, group: in
     """Returns the cross-correlation of x with w, plus b for each output channel.
 
     x: (batch, channels, *sizes); w: (outputs, channels / group, *kernel); b: (outputs,). Sums in float32 or wider.
-    Source: ONNX Conv-22.
     """
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     y = convolve(xp, widen(x), widen(w), windows, group)
@@ -144,7 +143,7 @@ def conv_transpose(
 ) -> Array:
     """Returns the transposed convolution: each element of x adds its scaled filter to the output, then the pads are cut off.
 
-    x: (batch, channels, *sizes); w: (channels, outputs / group, *kernel). Source: ONNX ConvTranspose-22.
+    x: (batch, channels, *sizes); w: (channels, outputs / group, *kernel).
     """
     rank = x.ndim - 2
     taps = w.shape[2:]
@@ -159,7 +158,7 @@ def conv_transpose(
     if auto_pad.startswith("SAME") and target_sizes is None:
         # Filters shorter than their stride do not reach size * stride; nothing is added to them then, as in ONNX's own inference.
         target_sizes = tuple(min(size * stride, reached) for size, stride, reached in zip(x.shape[2:], strides, full, strict=True))
-    # A wanted shape beyond what the filters reach ends in zeros.
+    # An output_shape beyond the reach of the filters ends in zeros.
     full = full if target_sizes is None else tuple(map(max, full, target_sizes))
     cuts = _find_cuts(full, target_sizes, auto_pad, pads)
     y = _spread_filters(xp, widen(x), widen(w), full, group, strides, dilations)
@@ -172,7 +171,7 @@ def conv_transpose(
 def _find_cuts(
     full: tuple[int, ...], output_shape: tuple[int, ...] | None, auto_pad: str, pads: tuple[int, ...] | None
 ) -> list[tuple[int, int]]:
-    """Returns what is cut off the begin and the end of each axis."""
+    """Returns the elements to cut off at the begin and the end of each axis."""
     rank = len(full)
     if output_shape is None:
         flat = pads if pads and auto_pad == "NOTSET" else (0,) * (2 * rank)
@@ -192,14 +191,14 @@ _MOST_PRODUCTS = 1 << 24
 def _spread_filters(
     xp: Namespace, x: Array, w: Array, full: tuple[int, ...], group: int, strides: tuple[int, ...], dilations: tuple[int, ...]
 ) -> Array:
-    """Returns (batch, outputs, *full): for each kernel position one strided addition of what the GEMM made."""
+    """Returns (batch, outputs, *full): a strided addition of the GEMM's result for each kernel position."""
     batch, channels = x.shape[:2]
     outputs, taps = w.shape[1], w.shape[2:]
     columns = x.reshape(batch, group, channels // group, prod(x.shape[2:]))
     filters = w.reshape(group, channels // group, outputs, prod(taps))
     y = xp.zeros((batch, group * outputs, *full), dtype=x.dtype)
     spread = list(Windows(full, taps, strides, dilations, ((0, 0),) * len(taps), x.shape[2:]).slices())
-    # As many kernel positions at a time as take little memory: all of them may take a million times what they make.
+    # Few kernel positions at a time: all of them may take a million times the memory of the result.
     count = max(_MOST_PRODUCTS // max(batch * group * outputs * prod(x.shape[2:]), 1), 1)
     for first in range(0, len(spread), count):
         part = spread[first : first + count]
@@ -225,7 +224,7 @@ _ALL = (slice(None), slice(None))
 def max_pool(
     xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], storage_order: int = 0, output_count: int = 1, **geometry: Any
 ) -> Array | tuple[Array, Array]:
-    """Returns the largest element of each window, and on demand its index in the flat input. Source: ONNX MaxPool-22."""
+    """Returns the largest element of each window, and on demand its index in the flat input."""
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     padded = windows.pad(xp, x, np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf)
     if output_count == 1:
@@ -266,7 +265,7 @@ def _find_largest_indices(xp: Namespace, padded: Array, windows: Windows, storag
 def average_pool(xp: Namespace, x: Array, *, count_include_pad: int = 0, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
     """Returns the mean of each window over its elements, or with count_include_pad over elements and pads.
 
-    Positions beyond the pads, which ceil_mode adds, never count. Source: ONNX AveragePool-22.
+    Positions beyond the pads, which ceil_mode adds, never count.
     """
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     total = _add_windows(xp, windows.pad(xp, widen(x), 0), windows)
@@ -297,7 +296,7 @@ def count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
 
 @kernel("LpPool", since=(1, 2, 11, 18, 22), dtypes=FLOATS, **POOLING)
 def lp_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], p: float = 2, **geometry: Any) -> Array:
-    """Returns sum(|x|^p)^(1/p) of each window. Source: ONNX LpPool-22."""
+    """Returns sum(|x|^p)^(1/p) of each window."""
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     powers = xp.abs(widen(x)) ** p
     return narrow(_add_windows(xp, windows.pad(xp, powers, 0), windows) ** (1 / p), x.dtype)
@@ -305,18 +304,18 @@ def lp_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], p: float 
 
 @kernel("GlobalMaxPool", since=(1, 22), dtypes=FLOATS)
 def global_max_pool(xp: Namespace, x: Array) -> Array:
-    """Returns the largest element of each channel, as ReduceMax does. Source: ONNX GlobalMaxPool-22."""
+    """Returns the largest element of each channel, as ReduceMax does."""
     return reduce_max(xp, x, tuple(range(2, x.ndim)), keepdims=True)
 
 
 @kernel("GlobalAveragePool", since=(1, 22), dtypes=FLOATS)
 def global_average_pool(xp: Namespace, x: Array) -> Array:
-    """Returns the mean of each channel. Source: ONNX GlobalAveragePool-22."""
+    """Returns the mean of each channel."""
     return narrow(reduce_mean(xp, widen(x), tuple(range(2, x.ndim)), keepdims=True), x.dtype)
 
 
 @kernel("GlobalLpPool", since=(1, 2, 22), dtypes=FLOATS)
 def global_lp_pool(xp: Namespace, x: Array, *, p: float = 2) -> Array:
-    """Returns sum(|x|^p)^(1/p) of each channel. Source: ONNX GlobalLpPool-22."""
+    """Returns sum(|x|^p)^(1/p) of each channel."""
     powers = xp.abs(widen(x)) ** p
     return narrow(xp.sum(powers, axis=tuple(range(2, x.ndim)), keepdims=True) ** (1 / p), x.dtype)

@@ -27,7 +27,7 @@ from hetero_core.kernels.registry import (
     microsoft_kernel,
 )
 
-# Operators whose result is one function of the namespace: operator, function, since-versions, dtypes.
+# Operators that are a function of the namespace: operator, function, since-versions, dtypes.
 _UNARY: tuple[tuple[str, str, tuple[int, ...], Dtypes], ...] = (
     ("Abs", "abs", (1, 6, 13), NUMBERS),
     ("Acos", "arccos", (7, 22), FLOATS),
@@ -67,13 +67,13 @@ for _row in _UNARY:
 
 @kernel("Reciprocal", since=(1, 6, 13), dtypes=FLOATS)
 def reciprocal(xp: Namespace, x: Array) -> Array:
-    """Returns 1 / x. Source: ONNX Reciprocal-13."""
+    """Returns 1 / x."""
     return narrow(1 / widen(x), x.dtype)
 
 
 @kernel("Erf", since=(9, 13), dtypes=NUMBERS)
 def erf(xp: Namespace, x: Array) -> Array:
-    """Returns the error function of each element; that of an integer is truncated. Source: ONNX Erf-13."""
+    """Returns the error function of each element; that of an integer is truncated."""
     return narrow(erf_of(xp, x.astype(np.float64) if x.dtype.kind in "iu" else widen(x)), x.dtype)
 
 
@@ -112,7 +112,7 @@ _FAR = (
     -7.119335068421979e-12,
     -2.348016609017489e-11,
 )
-# Terms whose sum stays below half a unit in the last place of float32.
+# The sum of the left-out terms is below half a unit in the last place of float32.
 _FLOAT32_TERMS = (8, 9)
 
 
@@ -138,9 +138,9 @@ def _evaluate(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 @kernel("Clip", since=(11, 12, 13), dtypes=NUMBERS)
 def clip(xp: Namespace, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-    """Returns min(max(x, low), high): where low is above high, every element is high. NaN stays.
+    """Returns min(max(x, low), high): if low is above high, every element is high. NaN stays.
 
-    An absent bound is the least or largest number of the type, so that infinities become numbers. Source: ONNX Clip-13.
+    An absent bound is the least or largest number of the type, so that infinities become numbers.
     """
     least, most = _range_of(x.dtype) if is_float(x.dtype) else (None, None)
     for function, bound, limit in ((xp.maximum, low, least), (xp.minimum, high, most)):
@@ -159,7 +159,7 @@ def clip_by_bounds(
     max: float | None = None,  # noqa: A002 - ONNX's name
     min: float | None = None,  # noqa: A002 - ONNX's name
 ) -> Array:
-    """Returns x limited by the attributes min and max; an absent bound is the limit of the type. Source: ONNX Clip-1."""
+    """Returns x limited by the attributes min and max; an absent bound is the limit of the type."""
     least, most = _range_of(x.dtype)
     return clip_by_attributes(xp, x, max=most if max is None else max, min=least if min is None else min)
 
@@ -172,7 +172,7 @@ def clip_by_attributes(
     max: float = float(np.finfo(np.float32).max),  # noqa: A002 - ONNX's name
     min: float = float(np.finfo(np.float32).min),  # noqa: A002 - ONNX's name
 ) -> Array:
-    """Returns x limited by the attributes min and max; a finite bound outside the type is its limit. Source: ONNX Clip-6."""
+    """Returns x limited by the attributes min and max; a finite bound outside the type is its limit."""
     limits = [x.dtype.type(limit if np.isinf(limit) else np.clip(np.float64(limit), *_range_of(x.dtype))) for limit in (min, max)]
     return xp.minimum(xp.maximum(x, limits[0]), limits[1])
 
@@ -186,52 +186,52 @@ def _range_of(dtype: np.dtype[np.generic]) -> tuple[float, float]:
 
 @kernel("Det", since=(11, 22), dtypes=FLOATS)
 def determinant(xp: Namespace, x: Array) -> Array:
-    """Returns the determinant of the last two axes. Source: ONNX Det-22."""
+    """Returns the determinant of the last two axes."""
     return narrow(xp.linalg.det(widen(x)), x.dtype)
 
 
 @kernel("Relu", since=(1, 6, 13, 14), dtypes=FLOATS | SIGNED)
 def relu(xp: Namespace, x: Array) -> Array:
-    """Returns max(x, 0). Source: ONNX Relu-14."""
+    """Returns max(x, 0)."""
     return xp.maximum(x, x.dtype.type(0))
 
 
 @kernel("LeakyRelu", since=(1, 6, 16), dtypes=FLOATS)
 def leaky_relu(xp: Namespace, x: Array, *, alpha: float = 0.01) -> Array:
-    """Returns x, times alpha where it is negative. Source: ONNX LeakyRelu-16."""
+    """Returns x, negative elements times alpha."""
     wide = widen(x)
     return narrow(xp.where(wide < 0, wide * alpha, wide), x.dtype)
 
 
 @kernel("PRelu", since=(7, 9, 16), dtypes=NUMBERS)
 def prelu(xp: Namespace, x: Array, slope: Array) -> Array:
-    """Returns x, times slope where it is negative. Source: ONNX PRelu-16."""
+    """Returns x, negative elements times slope."""
     return narrow(xp.where(x < 0, x * slope, x), x.dtype)
 
 
 @kernel("PRelu", since=(1, 6), dtypes=FLOATS)
 def prelu_by_channel(xp: Namespace, x: Array, slope: Array) -> Array:
-    """Returns x, times its channel's slope (or the only one) where it is negative. Source: ONNX PRelu-6."""
+    """Returns x, negative elements times the slope of their channel."""
     return prelu(xp, x, slope.reshape((-1, *(1,) * max(x.ndim - 2, 0))))
 
 
 @kernel("ThresholdedRelu", since=(0, 10, 22), dtypes=FLOATS)
 def thresholded_relu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
-    """Returns x where it is above alpha, else 0. Source: ONNX ThresholdedRelu-22."""
+    """Returns x if it is above alpha, else 0."""
     wide = widen(x)
     return narrow(xp.where(wide > alpha, wide, wide.dtype.type(0)), x.dtype)
 
 
 @kernel("Elu", since=(1, 6, 22), dtypes=FLOATS)
 def elu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
-    """Returns x, alpha * (exp(x) - 1) where it is negative. Source: ONNX Elu-22."""
+    """Returns x, or alpha * (exp(x) - 1) for negative elements."""
     wide = widen(x)
     return narrow(xp.where(wide < 0, alpha * xp.expm1(xp.minimum(wide, 0)), wide), x.dtype)
 
 
 @kernel("Celu", since=(12, 28), dtypes=FLOATS)
 def celu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
-    """Returns max(0, x) + min(0, alpha * (exp(x / alpha) - 1)). Source: ONNX Celu-28."""
+    """Returns max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
     wide = widen(x)
     return narrow(xp.maximum(wide, 0) + xp.minimum(alpha * xp.expm1(wide / alpha), 0), x.dtype)
 
@@ -242,20 +242,20 @@ _SELU_GAMMA = 1.05070102214813232421875
 
 @kernel("Selu", since=(6, 22), dtypes=FLOATS)
 def selu(xp: Namespace, x: Array, *, alpha: float = _SELU_ALPHA, gamma: float = _SELU_GAMMA) -> Array:
-    """Returns gamma * (alpha * exp(x) - alpha) for x <= 0, else gamma * x. Source: ONNX Selu-22."""
+    """Returns gamma * (alpha * exp(x) - alpha) for x <= 0, else gamma * x."""
     wide = widen(x)
     return narrow(gamma * xp.where(wide > 0, wide, alpha * xp.expm1(xp.minimum(wide, 0))), x.dtype)
 
 
 @kernel("Selu", since=(1,), dtypes=FLOATS)
 def selu_first(xp: Namespace, x: Array, *, alpha: float = 1.6732, gamma: float = 1.0507) -> Array:
-    """Returns what Selu returns, with rounder defaults. Source: ONNX Selu-1."""
+    """Returns the result of Selu; its defaults have fewer digits."""
     return selu(xp, x, alpha=alpha, gamma=gamma)
 
 
 @kernel("Sigmoid", since=(1, 6, 13), dtypes=FLOATS)
 def sigmoid(xp: Namespace, x: Array) -> Array:
-    """Returns 1 / (1 + exp(-x)). Source: ONNX Sigmoid-13."""
+    """Returns 1 / (1 + exp(-x))."""
     return narrow(sigmoid_of(xp, widen(x)), x.dtype)
 
 
@@ -267,27 +267,27 @@ def sigmoid_of(xp: Namespace, x: Array) -> Array:
 
 @kernel("HardSigmoid", since=(1, 6, 22), dtypes=FLOATS)
 def hard_sigmoid(xp: Namespace, x: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
-    """Returns alpha * x + beta, clipped to 0 and 1. Source: ONNX HardSigmoid-22."""
+    """Returns alpha * x + beta, clipped to 0 and 1."""
     return narrow(xp.clip(alpha * widen(x) + beta, 0, 1), x.dtype)
 
 
 @kernel("HardSwish", since=(14, 22), dtypes=FLOATS)
 def hard_swish(xp: Namespace, x: Array) -> Array:
-    """Returns x * clip(x / 6 + 0.5, 0, 1). Source: ONNX HardSwish-22."""
+    """Returns x * clip(x / 6 + 0.5, 0, 1)."""
     wide = widen(x)
     return narrow(wide * xp.clip(wide / 6 + 0.5, 0, 1), x.dtype)
 
 
 @kernel("Swish", since=(24,), dtypes=FLOATS)
 def swish(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
-    """Returns x * sigmoid(alpha * x). Source: ONNX Swish-24."""
+    """Returns x * sigmoid(alpha * x)."""
     wide = widen(x)
     return narrow(wide * sigmoid_of(xp, alpha * wide), x.dtype)
 
 
 @kernel("Softplus", since=(1, 22), dtypes=FLOATS)
 def softplus(xp: Namespace, x: Array) -> Array:
-    """Returns log(1 + exp(x)). Source: ONNX Softplus-22."""
+    """Returns log(1 + exp(x))."""
     return narrow(softplus_of(xp, widen(x)), x.dtype)
 
 
@@ -296,16 +296,40 @@ def softplus_of(xp: Namespace, x: Array) -> Array:
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
+def activate(xp: Namespace, x: Array, name: str, alpha: float, beta: float) -> Array:
+    """Returns one of the activations that fused and recurrent operators name; their names in small letters, "" for none."""
+    first, second = x.dtype.type(alpha), x.dtype.type(beta)
+    formulas: dict[str, Callable[[], Array]] = {
+        "": lambda: x,
+        "affine": lambda: first * x + second,
+        "celu": lambda: xp.maximum(x, 0) + xp.minimum(first * xp.expm1(x / first), 0),
+        "clip": lambda: xp.clip(x, first, second),
+        "elu": lambda: xp.where(x >= 0, x, first * xp.expm1(xp.minimum(x, 0))),
+        "hardsigmoid": lambda: xp.clip(first * x + second, 0, 1),
+        "hardswish": lambda: x * xp.clip(x / 6 + x.dtype.type(0.5), 0, 1),
+        "leakyrelu": lambda: xp.where(x >= 0, x, first * x),
+        "parametricsoftplus": lambda: first * softplus_of(xp, second * x),
+        "relu": lambda: xp.maximum(x, 0),
+        "scaledtanh": lambda: first * xp.tanh(second * x),
+        "sigmoid": lambda: sigmoid_of(xp, x),
+        "softplus": lambda: softplus_of(xp, x),
+        "softsign": lambda: x / (1 + xp.abs(x)),
+        "tanh": lambda: xp.tanh(x),
+        "thresholdedrelu": lambda: xp.where(x > first, x, x.dtype.type(0)),
+    }
+    return formulas[name]()
+
+
 @kernel("Softsign", since=(1, 22), dtypes=FLOATS)
 def softsign(xp: Namespace, x: Array) -> Array:
-    """Returns x / (1 + |x|). Source: ONNX Softsign-22."""
+    """Returns x / (1 + |x|)."""
     wide = widen(x)
     return narrow(wide / (1 + xp.abs(wide)), x.dtype)
 
 
 @kernel("Mish", since=(18, 22), dtypes=FLOATS)
 def mish(xp: Namespace, x: Array) -> Array:
-    """Returns x * tanh(softplus(x)). Source: ONNX Mish-22."""
+    """Returns x * tanh(softplus(x))."""
     wide = widen(x)
     return narrow(wide * xp.tanh(softplus_of(xp, wide)), x.dtype)
 
@@ -313,7 +337,7 @@ def mish(xp: Namespace, x: Array) -> Array:
 @microsoft_kernel("Gelu", halves=(0,), dtypes=FLOAT32, without=("approximate",))
 @kernel("Gelu", since=(20,), dtypes=FLOATS, choices={"approximate": ("none", "tanh")})
 def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
-    """Returns x * (1 + erf(x / sqrt(2))) / 2, or its approximation by tanh. Source: ONNX Gelu-20."""
+    """Returns x * (1 + erf(x / sqrt(2))) / 2, or its approximation by tanh."""
     wide = widen(x)
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
@@ -323,7 +347,7 @@ def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
 
 @kernel("Shrink", since=(9,), dtypes=NUMBERS)
 def shrink(xp: Namespace, x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
-    """Returns x + bias below -lambd, x - bias above lambd, else 0. Source: ONNX Shrink-9."""
+    """Returns x + bias below -lambd, x - bias above lambd, else 0."""
     wide = widen(x)
     zero = wide.dtype.type(0)
     return narrow(xp.where(wide < -lambd, wide + bias, xp.where(wide > lambd, wide - bias, zero)), x.dtype)
@@ -331,27 +355,27 @@ def shrink(xp: Namespace, x: Array, *, bias: float = 0.0, lambd: float = 0.5) ->
 
 @kernel("Div", since=(7, 13, 14), dtypes=NUMBERS)
 def div(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns a / b; integers truncate toward zero. Source: ONNX Div-14."""
+    """Returns a / b; integers truncate toward zero."""
     if a.dtype.kind not in "iu":
         return narrow(xp.divide(a, b), a.dtype)
     if a.dtype.kind == "u":
         return xp.floor_divide(a, b)
     quotient = xp.floor_divide(a, b)
-    # The floor is one too low where the signs differ and something remains.
+    # The floor is too low by 1 if the signs differ and there is a remainder.
     remains = (xp.multiply(quotient, b) != a) & ((a < 0) != (b < 0))
     return quotient + remains.astype(a.dtype)
 
 
 @kernel("Mod", since=(10, 13, 28), dtypes=NUMBERS, choices={"fmod": (0, 1)})
 def mod(xp: Namespace, a: Array, b: Array, *, fmod: int = 0) -> Array:
-    """Returns the remainder, with the sign of b, or of a where fmod is 1. Source: ONNX Mod-28."""
+    """Returns the remainder, with the sign of b, or of a if fmod is 1."""
     dtype = a.dtype
     return narrow(xp.fmod(widen(a), widen(b)) if fmod else xp.mod(widen(a), widen(b)), dtype)
 
 
 @kernel("Pow", since=(7, 12, 13, 15), dtypes=NUMBERS)
 def power(xp: Namespace, x: Array, y: Array) -> Array:
-    """Returns x ** y in the type of x. Source: ONNX Pow-15."""
+    """Returns x ** y in the type of x."""
     if x.dtype.kind not in "iu":
         wide = widen(x)
         return narrow(xp.power(wide, y.astype(wide.dtype)), x.dtype)
@@ -361,7 +385,7 @@ def power(xp: Namespace, x: Array, y: Array) -> Array:
 
 
 def _raise_integers(xp: Namespace, x: Array, y: Array) -> Array:
-    """Returns x ** y for integers; a negative exponent gives what truncating the fraction gives: 1, -1 or 0."""
+    """Returns x ** y for integers; the fraction of a negative exponent is truncated to 1, -1 or 0."""
     if y.dtype.kind == "u":
         return xp.power(x, y.astype(x.dtype))
     magnitude = xp.power(x, xp.maximum(y, 0).astype(x.dtype))
@@ -375,31 +399,31 @@ def _raise_integers(xp: Namespace, x: Array, y: Array) -> Array:
 
 @kernel("Sum", since=(1, 6, 8, 13), dtypes=FLOATS)
 def add_all(xp: Namespace, *inputs: Array) -> Array:
-    """Returns the sum of all inputs; small floats are summed in float32. Source: ONNX Sum-13."""
+    """Returns the sum of all inputs; small floats are summed in float32."""
     return narrow(reduce(xp.add, [widen(x) for x in inputs]), inputs[0].dtype)
 
 
 @kernel("Mean", since=(1, 6, 8, 13), dtypes=FLOATS)
 def average(xp: Namespace, *inputs: Array) -> Array:
-    """Returns the mean of all inputs; small floats are summed in float32. Source: ONNX Mean-13."""
+    """Returns the mean of all inputs; small floats are summed in float32."""
     return narrow(reduce(xp.add, [widen(x) for x in inputs]) / len(inputs), inputs[0].dtype)
 
 
 @kernel("Max", since=(1, 6, 8, 12, 13), dtypes=NUMBERS)
 def maximum(xp: Namespace, *inputs: Array) -> Array:
-    """Returns the largest of all inputs; NaN wins. Source: ONNX Max-13."""
+    """Returns the largest of all inputs; NaN wins."""
     return narrow(reduce(xp.maximum, inputs), inputs[0].dtype)
 
 
 @kernel("Min", since=(1, 6, 8, 12, 13), dtypes=NUMBERS)
 def minimum(xp: Namespace, *inputs: Array) -> Array:
-    """Returns the smallest of all inputs; NaN wins. Source: ONNX Min-13."""
+    """Returns the smallest of all inputs; NaN wins."""
     return narrow(reduce(xp.minimum, inputs), inputs[0].dtype)
 
 
 @kernel("BitShift", since=(11, 28), dtypes=INTEGERS, choices={"direction": ("LEFT", "RIGHT")})
 def bit_shift(xp: Namespace, x: Array, y: Array, *, direction: str) -> Array:
-    """Returns x shifted by y bits; a shift by the width or more gives zero. Source: ONNX BitShift-28."""
+    """Returns x shifted by y bits; a shift by the width or more gives zero."""
     return xp.left_shift(x, y) if direction == "LEFT" else xp.right_shift(x, y)
 
 
@@ -440,34 +464,34 @@ _BOOL = np.dtype(bool)
 
 @kernel("Equal", since=(7, 11, 13, 19), dtypes=NUMBERS | BOOL | STRING)
 def equal(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns a == b. Source: ONNX Equal-19."""
+    """Returns a == b."""
     # NumPy compares objects to objects; the element type of strings is object.
     return xp.asarray(xp.equal(a, b), dtype=_BOOL)
 
 
 @kernel("Not", since=(1,), dtypes=BOOL)
 def not_(xp: Namespace, x: Array) -> Array:
-    """Returns not x. Source: ONNX Not-1."""
+    """Returns not x."""
     return xp.logical_not(x)
 
 
 @kernel("BitwiseNot", since=(18,), dtypes=INTEGERS)
 def bitwise_not(xp: Namespace, x: Array) -> Array:
-    """Returns all bits flipped. Source: ONNX BitwiseNot-18."""
+    """Returns all bits flipped."""
     return xp.invert(x)
 
 
 @kernel("IsNaN", since=(9, 13), dtypes=FLOATS)
 @kernel("IsNaN", since=(20,), dtypes=FLOATS | FLOAT8)
 def is_nan(xp: Namespace, x: Array) -> Array:
-    """Returns where x is not a number. Source: ONNX IsNaN-20."""
+    """Returns whether each element is NaN."""
     return xp.isnan(widen(x))
 
 
 @kernel("IsInf", since=(10,), dtypes=FLOATS)
 @kernel("IsInf", since=(20,), dtypes=FLOATS | FLOAT8)
 def is_inf(xp: Namespace, x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
-    """Returns where x is an infinity of a wanted sign. Source: ONNX IsInf-20."""
+    """Returns whether each element is an infinity of a detected sign."""
     wide = widen(x)
     infinite = xp.isinf(wide)
     if not detect_negative:
@@ -479,7 +503,7 @@ def is_inf(xp: Namespace, x: Array, *, detect_negative: int = 1, detect_positive
 
 @kernel("Where", since=(9, 16), dtypes=(BOOL, ANY))
 def where(xp: Namespace, condition: Array, x: Array, y: Array) -> Array:
-    """Returns x where the condition holds, else y. Source: ONNX Where-16."""
+    """Returns x if the condition holds, else y."""
     return xp.where(condition, x, y)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from math import pi, sqrt
 from typing import Any
 
 import numpy as np
 
 from hetero_core.kernels.operators.convolution import conv, conv_transpose
-from hetero_core.kernels.operators.elementwise import gelu, sigmoid_of
+from hetero_core.kernels.operators.elementwise import activate, gelu, sigmoid_of
 from hetero_core.kernels.operators.linear import gemm
 from hetero_core.kernels.operators.quantization import restore_blocks, unpack_bits
 from hetero_core.kernels.operators.reductions import softmax_of
@@ -98,29 +99,6 @@ _GEMM_ACTIVATIONS = (
 _CONV_ACTIVATIONS = ("", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 
 
-def _activate(xp: Namespace, x: Array, name: str, alpha: float, beta: float) -> Array:
-    """Returns one of the activations that may follow a product."""
-    first, second = x.dtype.type(alpha), x.dtype.type(beta)
-    formulas: dict[str, Callable[[], Array]] = {
-        "": lambda: x,
-        "Celu": lambda: xp.maximum(x, 0) + xp.minimum(first * xp.expm1(x / first), 0),
-        "Clip": lambda: xp.clip(x, first, second),
-        "Elu": lambda: xp.where(x >= 0, x, first * xp.expm1(xp.minimum(x, 0))),
-        "HardSigmoid": lambda: xp.clip(first * x + second, 0, 1),
-        "HardSwish": lambda: x * xp.clip(x / 6 + x.dtype.type(0.5), 0, 1),
-        "LeakyRelu": lambda: xp.where(x >= 0, x, first * x),
-        "ParametricSoftplus": lambda: first * xp.logaddexp(second * x, x.dtype.type(0)),
-        "Relu": lambda: xp.maximum(x, 0),
-        "ScaledTanh": lambda: first * xp.tanh(second * x),
-        "Sigmoid": lambda: sigmoid_of(xp, x),
-        "Softplus": lambda: xp.logaddexp(x, x.dtype.type(0)),
-        "Softsign": lambda: x / (1 + xp.abs(x)),
-        "Tanh": lambda: xp.tanh(x),
-        "ThresholdedRelu": lambda: xp.where(x > first, x, x.dtype.type(0)),
-    }
-    return formulas[name]()
-
-
 @microsoft_kernel("FusedGemm", halves=(0,), dtypes=FLOAT32, choices={**_TURNS, "activation": _GEMM_ACTIVATIONS})
 def fused_gemm(
     xp: Namespace,
@@ -138,11 +116,11 @@ def fused_gemm(
 ) -> Array:
     """Returns activation(alpha A @ B + beta C)."""
     y = gemm(xp, a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
-    return _activate(xp, y, activation, activation_alpha, activation_beta)
+    return activate(xp, y, activation.casefold(), activation_alpha, activation_beta)
 
 
 def _refuse_conv_parameters(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses an activation whose parameters are missing."""
+    """Refuses an activation without its parameters."""
     name = str(node.attributes.get("activation", ""))
     needed = {"LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}.get(name, 0)
     count = len(node.attributes.get("activation_params", ()))
@@ -172,7 +150,7 @@ def fused_conv(
     """Returns activation(conv(x, w) + b + z)."""
     y = conv(xp, x, w, b, **geometry)
     first, second = (*activation_params, 0.0, 0.0)[:2]
-    return _activate(xp, y if z is None else y + z, activation, first, second)
+    return activate(xp, y if z is None else y + z, activation.casefold(), first, second)
 
 
 @microsoft_kernel(
@@ -206,7 +184,7 @@ _SHARED_CHOICES = {
 
 
 def route_tokens(xp: Namespace, scores: Array, weights: Array, k: int, *, normalizes: bool) -> tuple[Array, Array]:
-    """Returns (tokens, k) experts of the largest scores, the later one first where two are equal, and their weights."""
+    """Returns (tokens, k) experts of the largest scores, the later of equal scores first, and their weights."""
     count = scores.shape[1]
     # Sorted backwards: of equal scores ONNX Runtime prefers the expert with the larger number.
     order = xp.argsort(-scores[:, ::-1], axis=1, kind="stable")[:, :k]
@@ -226,7 +204,7 @@ def activate_expert(
     activation_type: str = "relu",
     swiglu_limit: float = _NO_LIMIT,
 ) -> Array:
-    """Returns what an expert makes of its first product; SwiGLU's gates and values alternate along the last axis."""
+    """Returns the activation of an expert's first product; SwiGLU's gates and values alternate along the last axis."""
     if activation_type == "swiglu":
         gate, value, limit = x[..., 0::2], x[..., 1::2], np.float32(swiglu_limit)
         if swiglu_limit != _NO_LIMIT:
@@ -240,7 +218,7 @@ def activate_expert(
 
 
 def refuse_fusion(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses SwiGLU whose gates and values do not alternate, which ONNX Runtime's CPU kernels do not run."""
+    """Refuses SwiGLU with separate gates and values, which ONNX Runtime's CPU kernels do not run."""
     is_swiglu = node.attributes.get("activation_type", "relu") == "swiglu"
     if is_swiglu and node.attributes.get("swiglu_fusion", 0) != 1:
         return f"swiglu_fusion of {node.operator} is {node.attributes.get('swiglu_fusion', 0)}; implemented for swiglu: 1"
@@ -263,7 +241,7 @@ def mixture_of_experts(
     normalize_routing_weights: int = 0,
     **activation: Any,
 ) -> Array:
-    """Returns for each token the weighted sum of what its k likeliest experts make of it.
+    """Returns for each token the weighted sum of the results of its k likeliest experts.
 
     x: (tokens, hidden) or (batch, steps, hidden); router_probs: logits (tokens, experts); fc1_weights: (experts, inner, hidden);
     fc2_weights: (experts, hidden, inner).
@@ -272,24 +250,32 @@ def mixture_of_experts(
     shares = softmax_of(xp, router_probs, 1)
     experts, weights = route_tokens(xp, shares, shares, k, normalizes=bool(normalize_routing_weights))
 
-    def run_expert(index: int, tokens: Array) -> Array:
-        inner = multiply(xp, tokens, fc1_weights[index].T)
-        inner = inner if fc1_bias is None else inner + fc1_bias[index]
-        inner = activate_expert(xp, inner, **activation)
-        y = multiply(xp, inner, fc2_weights[index].T)
-        return y if fc2_bias is None else y + fc2_bias[index]
-
-    return sum_experts(xp, rows, experts, weights, fc1_weights.shape[0], run_expert).reshape(x.shape)
+    products = ((fc1_weights.__getitem__, fc1_bias), (fc2_weights.__getitem__, fc2_bias))
+    return sum_experts(xp, rows, experts, weights, fc1_weights.shape[0], products, activation).reshape(x.shape)
 
 
 def sum_experts(
-    xp: Namespace, rows: Array, experts: Array, weights: Array, count: int, run_expert: Callable[[int, Array], Array]
+    xp: Namespace,
+    rows: Array,
+    experts: Array,
+    weights: Array,
+    count: int,
+    products: tuple[tuple[Callable[[int], Array], Array | None], ...],
+    activation: Mapping[str, Any],
 ) -> Array:
-    """Returns the weighted sum over the experts of each token; every expert sees all tokens, and counts where it was chosen."""
+    """Returns the weighted sum over the experts of each token; every expert sees all tokens, and counts if it was chosen.
+
+    products: the weights by expert and the bias, for each of both products.
+    """
     y = xp.zeros(rows.shape, dtype=np.float32)
     for index in range(count):
         share = xp.sum(xp.where(experts == index, weights, np.float32(0)), axis=1, keepdims=True)
-        y = y + xp.where(share > 0, share * run_expert(index, rows), np.float32(0))
+        x = rows
+        for place, (read_weights, bias) in enumerate(products):
+            x = activate_expert(xp, x, **activation) if place else x
+            x = multiply(xp, x, read_weights(index).T)
+            x = x if bias is None else x + widen(bias[index])
+        y = y + xp.where(share > 0, share * x, np.float32(0))
     return y
 
 
@@ -335,7 +321,7 @@ def quantized_mixture_of_experts(
     normalize_routing_weights: int = 0,
     **activation: Any,
 ) -> Array:
-    """Returns what MoE returns, of weights in codes of 2, 4 or 8 bits with a scale for each row or block of a row."""
+    """Returns the result of MoE for weights in codes of 2, 4 or 8 bits with a scale for each row or block of a row."""
     if fc3_weights is not None:
         raise ValueError("weights of a third product are not implemented; fuse them into the first with swiglu_fusion 1")
     rows = widen(x.reshape((-1, x.shape[-1])))
@@ -354,14 +340,11 @@ def quantized_mixture_of_experts(
         blocks = codes.reshape((codes.shape[0], -1, size))
         return restore_blocks(xp, blocks, scales[index], zeros, expert_weight_bits, codes.shape[1])
 
-    def run_expert(index: int, tokens: Array) -> Array:
-        inner = multiply(xp, tokens, restore(fc1_weights, fc1_scales, fc1_zero_points, index).T)
-        inner = inner if fc1_bias is None else inner + widen(fc1_bias[index])
-        inner = activate_expert(xp, inner, **activation)
-        y = multiply(xp, inner, restore(fc2_weights, fc2_scales, fc2_zero_points, index).T)
-        return y if fc2_bias is None else y + widen(fc2_bias[index])
-
-    y = sum_experts(xp, rows, experts, weights, fc1_weights.shape[0], run_expert)
+    products = (
+        (partial(restore, fc1_weights, fc1_scales, fc1_zero_points), fc1_bias),
+        (partial(restore, fc2_weights, fc2_scales, fc2_zero_points), fc2_bias),
+    )
+    y = sum_experts(xp, rows, experts, weights, fc1_weights.shape[0], products, activation)
     return narrow(y.reshape(x.shape), x.dtype)
 
 
@@ -381,7 +364,7 @@ def moe_group_router(
 ) -> tuple[Array, Array, Array]:
     """Returns the logarithm of the sigmoid of each token's top experts and a sentinel elsewhere; or all scores, with and without bias.
 
-    Experts are chosen by biased score from the groups whose best scores sum highest.
+    Experts are chosen by biased score from the groups with the highest sums of best scores.
     """
     wide = widen(logits).reshape((-1, logits.shape[-1]))
     scores = sigmoid_of(xp, wide if projection_weight is None else multiply(xp, wide, widen(projection_weight).T))

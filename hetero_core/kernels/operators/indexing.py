@@ -5,6 +5,8 @@ Negative indices count from the end; an index outside is an error on the host. S
 
 from __future__ import annotations
 
+from math import ceil, prod
+
 import numpy as np
 
 from hetero_core.kernels.operators.layout import pad_all, range_
@@ -29,13 +31,13 @@ from hetero_core.network.types import TensorType, ValueType
 
 @kernel("Gather", since=(1, 11, 13), dtypes=(ANY, INDEX))
 def gather(xp: Namespace, x: Array, indices: Array, *, axis: int = 0) -> Array:
-    """Returns the slices of x along the axis that the indices name, in their shape. Source: ONNX Gather-13."""
+    """Returns the slices of x along the axis that the indices name, in their shape."""
     return xp.take(x, indices, axis=axis)
 
 
 @kernel("GatherElements", since=(11, 13), dtypes=(ANY, INDEX))
 def gather_elements(xp: Namespace, x: Array, indices: Array, *, axis: int = 0) -> Array:
-    """Returns x[..., indices[...], ...] with the index in place of the position along the axis. Source: ONNX GatherElements-13."""
+    """Returns x[..., indices[...], ...] with the index in place of the position along the axis."""
     return x[grid_of(xp, indices, x.ndim, normalize_axis(axis, x.ndim))]
 
 
@@ -55,7 +57,7 @@ def grid_of(xp: Namespace, indices: Array, rank: int, axis: int) -> tuple[Array,
 @microsoft_kernel("GatherND", dtypes=(ANY, INDEX), without=("batch_dims",))
 @kernel("GatherND", since=(11, 12, 13), dtypes=(ANY, INT64))
 def gather_nd(xp: Namespace, x: Array, indices: Array, *, batch_dims: int = 0) -> Array:
-    """Returns the slices of x that the last axis of the indices addresses, batch by batch. Source: ONNX GatherND-13."""
+    """Returns the slices of x that the last axis of the indices addresses, batch by batch."""
     depth = indices.shape[-1]
     coordinates = tuple(indices[..., position] for position in range(depth))
     if batch_dims == 0:
@@ -74,7 +76,7 @@ _DATA: Dtypes = NUMBERS | BOOL | COMPLEX | STRING
 
 
 def _refuse_reduction(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses what has no meaning: sums of strings, the greater of two complex numbers."""
+    """Refuses reductions without a meaning: sums of strings, the greater of two complex numbers."""
     reduction, data_type = node.attributes.get("reduction", "none"), input_types[0]
     dtype = data_type.dtype if isinstance(data_type, TensorType) else None
     if (dtype == "string" and reduction != "none") or (dtype in COMPLEX and reduction in ("max", "min")):
@@ -85,7 +87,7 @@ def _refuse_reduction(node: Node, input_types: tuple[ValueType | None, ...]) -> 
 @kernel("Scatter", since=(9, 11), dtypes=(ANY, INDEX, ANY))
 @kernel("ScatterElements", since=(11, 13), dtypes=(ANY, INDEX, ANY))
 def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0) -> Array:
-    """Returns x with the updates written at the positions that the indices name. Source: ONNX ScatterElements-13."""
+    """Returns x with the updates written at the positions that the indices name."""
     y = x.copy()
     y[grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim))] = updates
     return y
@@ -97,7 +99,7 @@ def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *,
 def scatter_reduced_elements(
     xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
 ) -> Array:
-    """Returns x with the updates written, or combined with what lies there. Source: ONNX ScatterElements-18."""
+    """Returns x with the updates written, or combined with the elements there."""
     grid = grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim))
     return _write(xp, x, grid, updates, reduction)
 
@@ -105,7 +107,7 @@ def scatter_reduced_elements(
 @kernel("ScatterND", since=(11, 13), dtypes=(ANY, INT64, ANY), without=("reduction",))
 @kernel("ScatterND", since=(16, 18), dtypes=(_DATA, INT64, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction)
 def scatter_nd(xp: Namespace, x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
-    """Returns x with the addressed slices replaced, or combined with what lies there. Source: ONNX ScatterND-18."""
+    """Returns x with the addressed slices replaced, or combined with the elements there."""
     return _write(xp, x, _coordinates(xp, x, indices), updates, reduction)
 
 
@@ -131,7 +133,7 @@ def _write(xp: Namespace, x: Array, where: tuple[Array, ...], updates: Array, re
 def tensor_scatter(
     xp: Namespace, past: Array, update: Array, write_indices: Array | None = None, *, axis: int = -2, mode: str = "linear"
 ) -> Array:
-    """Returns the cache with the update written along the axis from each batch's index on. Source: ONNX TensorScatter-24."""
+    """Returns the cache with the update written along the axis from each batch's index on."""
     resolved = normalize_axis(axis, past.ndim)
     length, count = past.shape[resolved], update.shape[resolved]
     starts = [0] * past.shape[0] if write_indices is None else [int(start) for start in write_indices]
@@ -148,14 +150,14 @@ def tensor_scatter(
 @kernel("ArgMax", since=(1, 11), dtypes=NUMBERS, without=("select_last_index",))
 @kernel("ArgMax", since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
 def arg_max(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """Returns the position of the first (or last) largest element along the axis. Source: ONNX ArgMax-13."""
+    """Returns the position of the first (or last) largest element along the axis."""
     return _find_extreme(xp, xp.argmax, x, axis, keepdims, select_last_index)
 
 
 @kernel("ArgMin", since=(1, 11), dtypes=NUMBERS, without=("select_last_index",))
 @kernel("ArgMin", since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
 def arg_min(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """Returns the position of the first (or last) smallest element along the axis. Source: ONNX ArgMin-13."""
+    """Returns the position of the first (or last) smallest element along the axis."""
     return _find_extreme(xp, xp.argmin, x, axis, keepdims, select_last_index)
 
 
@@ -180,14 +182,14 @@ def top_k(
 ) -> tuple[Array, Array]:
     """Returns the k largest (or smallest) elements along the axis in order, and their positions; the lower position wins a tie.
 
-    Without `sorted` any order is allowed; this one is sorted, too. Source: ONNX TopK-24.
+    Without `sorted` any order is allowed; this one is sorted, too.
     """
     return _sort_top(xp, x, integers_of(k)[0], axis, largest)
 
 
 @kernel("TopK", since=(1,), dtypes=NUMBERS, outputs=2)
 def top_k_by_attribute(xp: Namespace, x: Array, *, axis: int = -1, k: int) -> tuple[Array, Array]:
-    """Returns the k largest elements along the axis, and their positions. Source: ONNX TopK-1."""
+    """Returns the k largest elements along the axis, and their positions."""
     return _sort_top(xp, x, k, axis, 1)
 
 
@@ -206,7 +208,7 @@ def _sort_top(xp: Namespace, x: Array, k: int, axis: int, largest: int) -> tuple
 
 @kernel("NonZero", since=(9, 13), dtypes=NUMBERS | BOOL | COMPLEX)
 def non_zero(xp: Namespace, x: Array) -> Array:
-    """Returns the positions of all elements that are not zero, one column each, in row-major order. Source: ONNX NonZero-13."""
+    """Returns the positions of all elements that are not zero, one column each, in row-major order."""
     flags = (x != 0).reshape(-1)
     positions = xp.asarray(xp.nonzero(flags)[0], dtype=np.int64)
     if x.ndim == 0:
@@ -224,7 +226,7 @@ def unique(
 ) -> tuple[Array, ...]:
     """Returns the distinct slices along the axis (or elements), first positions, inverse positions, and counts.
 
-    In ascending order, or in order of first appearance where sorted is 0. Source: ONNX Unique-28.
+    In ascending order, or in order of first appearance if sorted is 0.
     """
     wide = widen(x)
     _, first, inverse, counts = np.unique(wide, return_index=True, return_inverse=True, return_counts=True, axis=axis)
@@ -268,9 +270,22 @@ def inverse(xp: Namespace, x: Array) -> Array:
     return narrow(xp.linalg.inv(widen(x)), x.dtype)
 
 
-@microsoft_kernel("Range", dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2))
+def _count_range(start: Array, limit: Array, delta: Array | None = None) -> int:
+    """Returns the bytes of the numbers in int64 and in the type of the result."""
+    first, end, step = (1 if value is None else np.asarray(value).reshape(-1)[0].item() for value in (start, limit, delta))
+    return max(ceil((end - first) / step), 0) * (8 + int(start.itemsize))
+
+
+def _count_padded(x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> int:
+    begins, ends = np.asarray(pads).reshape((2, -1)).tolist()
+    return int(prod(size + begin + end for size, begin, end in zip(x.shape, begins, ends, strict=True))) * int(x.itemsize)
+
+
+@microsoft_kernel(
+    "Range", dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2), count_bytes=_count_range
+)
 def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
-    """Returns the numbers from start up to limit by delta, 1 where it is absent."""
+    """Returns the numbers from start up to limit by delta, or by 1 without it."""
     step = np.asarray(1, start.dtype) if delta is None else delta.reshape(())
     return range_(xp, start.reshape(()), limit.reshape(()), step)
 
@@ -280,6 +295,7 @@ def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | No
     halves=(0,),
     dtypes=(FLOAT32, INT64, FLOAT32),
     host=(1,),
+    count_bytes=_count_padded,
     choices={"mode": ("constant", "edge", "reflect")},
 )
 def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:
@@ -290,7 +306,7 @@ def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = No
 
 @microsoft_kernel("Unique", dtypes=FLOAT32, outputs=3, runs_on_host=True)
 def microsoft_unique(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
-    """Returns the values in the order in which they come first, for each element where its value stands, and how often each occurs."""
+    """Returns the values in order of first appearance, the index of each element's value, and the count of each value."""
     values, first, places, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(first, kind="stable")
     ranks = np.empty_like(order)

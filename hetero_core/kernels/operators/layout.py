@@ -19,19 +19,19 @@ Sizes = tuple[int, ...]
 
 @kernel("Identity", since=(1, 13, 14, 16, 19, *_NEW), dtypes=ANY)
 def identity(xp: Namespace, x: Array) -> Array:
-    """Returns x itself: tensor, sequence or optional. Source: ONNX Identity-25."""
+    """Returns x itself: tensor, sequence or optional."""
     return x
 
 
 @kernel("Reshape", since=(5, 13, 14, 19, *_NEW), dtypes=(ANY, INT64), host=(1,), choices={"allowzero": (0, 1)})
 def reshape(xp: Namespace, x: Array, shape: Array, *, allowzero: int = 0) -> Array:
-    """Returns x in a shape in which 0 keeps a size unless allowzero, and -1 takes the rest. Source: ONNX Reshape-25."""
+    """Returns x in a shape in which 0 keeps a size unless allowzero, and -1 takes the rest."""
     return _reshape(x, integers_of(shape), keeps_zero=bool(allowzero))
 
 
 @kernel("Reshape", since=(1,), dtypes=ANY)
 def reshape_by_attribute(xp: Namespace, x: Array, *, shape: Sizes) -> Array:
-    """Returns x in the shape of the attribute. Source: ONNX Reshape-1."""
+    """Returns x in the shape of the attribute."""
     return _reshape(x, shape, keeps_zero=False)
 
 
@@ -40,7 +40,7 @@ def _reshape(x: Array, shape: Sizes, *, keeps_zero: bool) -> Array:
     if -1 in sizes and 0 in sizes:
         if keeps_zero:
             raise ValueError(f"shape {list(shape)} has both -1 and 0, which leaves the size of -1 open where allowzero is 1")
-        # NumPy cannot infer a size beside an empty one; ONNX gives it what the other sizes leave.
+        # NumPy cannot infer a size beside an empty one; ONNX gives it the rest that the other sizes leave.
         others = prod(size for size in sizes if size != -1)
         sizes[sizes.index(-1)] = x.size // others if others else 0
     return x.reshape(tuple(sizes))
@@ -48,26 +48,26 @@ def _reshape(x: Array, shape: Sizes, *, keeps_zero: bool) -> Array:
 
 @kernel("Flatten", since=(1, 9, 11, 13, *_NEW), dtypes=ANY)
 def flatten(xp: Namespace, x: Array, *, axis: int = 1) -> Array:
-    """Returns x as a matrix: the axes before `axis` are rows, the others columns. Source: ONNX Flatten-25."""
+    """Returns x as a matrix: the axes before `axis` are rows, the others columns."""
     first = axis if axis >= 0 else axis + x.ndim
     return x.reshape((prod(x.shape[:first]), prod(x.shape[first:])))
 
 
 @kernel("Transpose", since=(1, 13, *_NEW), dtypes=ANY)
 def transpose(xp: Namespace, x: Array, *, perm: Sizes | None = None) -> Array:
-    """Returns x with its axes in the order `perm`, reversed without it. Source: ONNX Transpose-25."""
+    """Returns x with its axes in the order `perm`, reversed without it."""
     return xp.transpose(x, perm)
 
 
 @kernel("Squeeze", since=(13, *_NEW), dtypes=(ANY, INT64), host=(1,))
 def squeeze(xp: Namespace, x: Array, axes: Array | None = None) -> Array:
-    """Returns x without the axes, or without every axis of size 1. Source: ONNX Squeeze-25."""
+    """Returns x without the axes, or without every axis of size 1."""
     return _squeeze(x, None if axes is None else integers_of(axes))
 
 
 @kernel("Squeeze", since=(1, 11), dtypes=ANY)
 def squeeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes | None = None) -> Array:
-    """Returns x without the axes, or without every axis of size 1. Source: ONNX Squeeze-11."""
+    """Returns x without the axes, or without every axis of size 1."""
     return _squeeze(x, axes)
 
 
@@ -81,13 +81,13 @@ def _squeeze(x: Array, axes: Sizes | None) -> Array:
 
 @kernel("Unsqueeze", since=(13, *_NEW), dtypes=(ANY, INT64), host=(1,))
 def unsqueeze(xp: Namespace, x: Array, axes: Array) -> Array:
-    """Returns x with new axes of size 1, which the axes name in the result. Source: ONNX Unsqueeze-25."""
+    """Returns x with new axes of size 1, which the axes name in the result."""
     return unsqueeze_by_attribute(xp, x, axes=integers_of(axes))
 
 
 @kernel("Unsqueeze", since=(1, 11), dtypes=ANY)
 def unsqueeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes) -> Array:
-    """Returns x with new axes of size 1, which the axes name in the result. Source: ONNX Unsqueeze-11."""
+    """Returns x with new axes of size 1, which the axes name in the result."""
     rank = x.ndim + len(axes)
     added = normalize_axes(axes, rank)
     if len(set(added)) != len(added):
@@ -98,19 +98,19 @@ def unsqueeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes) -> Array:
 
 @kernel("Expand", since=(8, 13), dtypes=(ANY, INT64), host=(1,))
 def expand(xp: Namespace, x: Array, shape: Array) -> Array:
-    """Returns x broadcast together with a shape; a size of 1 there keeps x's. Source: ONNX Expand-13."""
+    """Returns x broadcast together with a shape; a size of 1 there keeps x's."""
     return xp.broadcast_to(x, np.broadcast_shapes(x.shape, integers_of(shape)))
 
 
 @kernel("Tile", since=(6, 13), dtypes=(ANY, INT64), host=(1,))
 def tile(xp: Namespace, x: Array, repeats: Array) -> Array:
-    """Returns x repeated along each axis. Source: ONNX Tile-13."""
+    """Returns x repeated along each axis."""
     return xp.tile(x, integers_of(repeats))
 
 
 @kernel("Tile", since=(1,), dtypes=(NOT_STRING, NUMBERS, NUMBERS), host=(1, 2))
 def tile_along_axis(xp: Namespace, x: Array, tiles: Array, axis: Array) -> Array:
-    """Returns x repeated along one axis. Source: ONNX Tile-1."""
+    """Returns x repeated along one axis."""
     repeats = [1] * x.ndim
     repeats[integers_of(axis)[0]] = integers_of(tiles)[0]
     return xp.tile(x, tuple(repeats))
@@ -118,13 +118,13 @@ def tile_along_axis(xp: Namespace, x: Array, tiles: Array, axis: Array) -> Array
 
 @kernel("Concat", since=(4, 11, 13), dtypes=ANY)
 def concat(xp: Namespace, *inputs: Array, axis: int) -> Array:
-    """Returns the inputs one after another along the axis. Source: ONNX Concat-13."""
+    """Returns the inputs one after another along the axis."""
     return xp.concatenate(inputs, axis=axis)
 
 
 @kernel("Concat", since=(1,), dtypes=ANY)
 def concat_first(xp: Namespace, *inputs: Array, axis: int = 1) -> Array:
-    """Returns what Concat returns; the axis has a default. Source: ONNX Concat-1."""
+    """Returns the result of Concat; the axis has a default."""
     return xp.concatenate(inputs, axis=axis)
 
 
@@ -132,7 +132,7 @@ def concat_first(xp: Namespace, *inputs: Array, axis: int = 1) -> Array:
 def split(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, num_outputs: int | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
-    """Returns parts of the given sizes, or num_outputs parts of which the last may be smaller. Source: ONNX Split-18."""
+    """Returns parts of the given sizes, or num_outputs parts of which the last may be smaller."""
     if sizes is not None:
         return _split(x, integers_of(sizes), axis)
     count = output_count if num_outputs is None else num_outputs
@@ -145,7 +145,7 @@ def split(
 def split_equally(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1
 ) -> tuple[Array, ...]:
-    """Returns parts of the given sizes, or one equal part per output. Source: ONNX Split-13."""
+    """Returns parts of the given sizes, or one equal part per output."""
     return split_by_attribute(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
 
 
@@ -153,7 +153,7 @@ def split_equally(
 def split_by_attribute(
     xp: Namespace, x: Array, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
-    """Returns parts of the given sizes, or one equal part per output. Source: ONNX Split-11."""
+    """Returns parts of the given sizes, or one equal part per output."""
     if split:
         return _split(x, split, axis)
     length = x.shape[normalize_axis(axis, x.ndim)]
@@ -173,10 +173,7 @@ def _refuse_two_splits(node: Node, input_types: tuple[ValueType | None, ...]) ->
 def split_by_either(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
-    """Returns parts of the sizes, of the attribute or the input, or one equal part per output; axis is 0 by default, as in version 2.
-
-    Source: ONNX Split-1.
-    """
+    """Returns parts of the sizes, of the attribute or the input, or one equal part per output; axis is 0 by default, as in version 2."""
     return split_by_attribute(xp, x, axis=axis, split=split or integers_of(sizes), output_count=output_count)
 
 
@@ -193,7 +190,7 @@ def _split(x: Array, sizes: Sizes, axis: int) -> tuple[Array, ...]:
 
 @kernel("DepthToSpace", since=(1, 11, 13, 28), dtypes=ANY, choices={"mode": ("DCR", "CRD")})
 def depth_to_space(xp: Namespace, x: Array, *, blocksize: int, mode: str = "DCR") -> Array:
-    """Returns blocks of channels as blocks of pixels; mode says which channel axis is outer. Source: ONNX DepthToSpace-28."""
+    """Returns blocks of channels as blocks of pixels; mode says which channel axis is outer."""
     batch, channels, height, width = x.shape
     depth = channels // blocksize**2
     if mode == "DCR":
@@ -205,7 +202,7 @@ def depth_to_space(xp: Namespace, x: Array, *, blocksize: int, mode: str = "DCR"
 
 @kernel("SpaceToDepth", since=(1, 13, 28), dtypes=ANY, choices={"mode": ("DCR", "CRD")})
 def space_to_depth(xp: Namespace, x: Array, *, blocksize: int, mode: str = "DCR") -> Array:
-    """Returns blocks of pixels as channels, the block (DCR) or the old channel (CRD) outermost. Source: ONNX SpaceToDepth-28."""
+    """Returns blocks of pixels as channels, the block (DCR) or the old channel (CRD) outermost."""
     batch, channels, height, width = x.shape
     blocks = x.reshape((batch, channels, height // blocksize, blocksize, width // blocksize, blocksize))
     moved = xp.transpose(blocks, (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
@@ -214,31 +211,31 @@ def space_to_depth(xp: Namespace, x: Array, *, blocksize: int, mode: str = "DCR"
 
 @kernel("Dropout", since=(7,), dtypes=FLOATS, outputs=2)
 def drop_nothing(xp: Namespace, x: Array, *, ratio: float = 0.5) -> tuple[Array, Array]:
-    """Returns x and a mask of ones: the operator is in test mode, where the mask has no meaning. Source: ONNX Dropout-7."""
+    """Returns x and a mask of ones, which has no meaning in test mode."""
     return x, xp.broadcast_to(xp.ones((), dtype=x.dtype), x.shape)
 
 
 @kernel("Dropout", since=(10,), dtypes=FLOATS, outputs=2)
 def drop_nothing_masked(xp: Namespace, x: Array, *, ratio: float = 0.5) -> tuple[Array, Array]:
-    """Returns x and a mask of true: the operator is in test mode. Source: ONNX Dropout-10."""
+    """Returns x and a mask of true: the operator is in test mode."""
     return x, xp.broadcast_to(xp.ones((), dtype=bool), x.shape)
 
 
 @kernel("Dropout", since=(1, 6), dtypes=FLOATS, choices={"is_test": (1,)}, outputs=2)
 def drop_nothing_in_test(xp: Namespace, x: Array, *, is_test: int, ratio: float = 0.5) -> tuple[Array, Array]:
-    """Returns x and a mask of ones, which has no meaning; the operator trains unless is_test is 1. Source: ONNX Dropout-6."""
+    """Returns x and a mask of ones, which has no meaning; the operator trains unless is_test is 1."""
     return drop_nothing(xp, x)
 
 
 @kernel("Shape", since=(1, 13, 15, 19, *_NEW), dtypes=ANY, reads_shapes=True)
 def shape_of(xp: Namespace, x: Array, *, end: int | None = None, start: int = 0) -> Array:
-    """Returns the sizes of the axes from start to end. Source: ONNX Shape-25."""
+    """Returns the sizes of the axes from start to end."""
     return xp.asarray(x.shape[start:end], dtype=np.int64)
 
 
 @kernel("Size", since=(1, 13, 19, *_NEW), dtypes=ANY, reads_shapes=True)
 def size_of(xp: Namespace, x: Array) -> Array:
-    """Returns the number of elements. Source: ONNX Size-25."""
+    """Returns the number of elements."""
     return xp.asarray(x.size, dtype=np.int64)
 
 
@@ -249,13 +246,13 @@ def _count_sequence(sequence: list[Array], **_: Any) -> int:
 
 @kernel("ConcatFromSequence", since=(11,), dtypes=ANY - STRING, choices={"new_axis": (0, 1)}, count_bytes=_count_sequence)
 def concat_from_sequence(xp: Namespace, sequence: list[Array], *, axis: int, new_axis: int = 0) -> Array:
-    """Returns the elements concatenated, or stacked along a new axis. Source: ONNX ConcatFromSequence-11."""
+    """Returns the elements concatenated, or stacked along a new axis."""
     return xp.stack(sequence, axis=axis) if new_axis else xp.concatenate(sequence, axis=axis)
 
 
 @kernel("Slice", since=(10, 11, 13), dtypes=(ANY, INDEX), host=(1, 2, 3, 4))
 def slice_(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
-    """Returns x[start:end:step] along the axes; ends are clamped, a negative step walks back. Source: ONNX Slice-13."""
+    """Returns x[start:end:step] along the axes; ends are clamped, a negative step walks back."""
     begins, stops = integers_of(starts), integers_of(ends)
     resolved = tuple(range(len(begins))) if axes is None else integers_of(axes)
     strides = (1,) * len(begins) if steps is None else integers_of(steps)
@@ -266,7 +263,7 @@ def slice_(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | No
 def slice_by_attributes(
     xp: Namespace, x: Array, *, axes: tuple[int, ...] | None = None, ends: tuple[int, ...], starts: tuple[int, ...]
 ) -> Array:
-    """Returns x[start:end] along the axes. Source: ONNX Slice-1."""
+    """Returns x[start:end] along the axes."""
     return _slice(x, starts, ends, tuple(range(len(starts))) if axes is None else axes, (1,) * len(starts))
 
 
@@ -292,14 +289,14 @@ def clamp(begin: int, stop: int, stride: int, size: int) -> slice:
 
 @kernel("Compress", since=(9, 11, 28), dtypes=(ANY, BOOL), host=(1,))
 def compress(xp: Namespace, x: Array, condition: Array, *, axis: int | None = None) -> Array:
-    """Returns the slices along the axis, or the elements, where the condition holds. Source: ONNX Compress-28."""
+    """Returns the slices along the axis, or the elements, for which the condition holds."""
     indices = xp.asarray(np.flatnonzero(condition).tolist(), dtype=np.int64)
     return xp.take(x.reshape(-1) if axis is None else x, indices, axis=0 if axis is None else axis)
 
 
 @kernel("ReverseSequence", since=(10, 28), dtypes=(ANY, INT64), host=(1,), choices={"time_axis": (0, 1), "batch_axis": (0, 1)})
 def reverse_sequence(xp: Namespace, x: Array, sequence_lens: Array, *, batch_axis: int = 1, time_axis: int = 0) -> Array:
-    """Returns x with the first sequence_lens[i] steps of batch i reversed. Source: ONNX ReverseSequence-28."""
+    """Returns x with the first sequence_lens[i] steps of batch i reversed."""
     y = x.copy()
     for item, length in enumerate(integers_of(sequence_lens)):
         # The batch and time axes are 0 and 1, in either order.
@@ -314,7 +311,7 @@ _TRIANGLES = BOOL | INT64 | {"float32", "float64"}
 @microsoft_kernel("Trilu", halves=(0,), dtypes=(_TRIANGLES, INT64), host=(1,), choices={"upper": (0, 1)})
 @kernel("Trilu", since=(14,), dtypes=(ANY, INT64), host=(1,), choices={"upper": (0, 1)})
 def trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
-    """Returns the upper or lower triangle of the last two axes, k diagonals off; the rest is 0. Source: ONNX Trilu-14."""
+    """Returns the upper or lower triangle of the last two axes, k diagonals off; the rest is 0."""
     offset = 0 if k is None else integers_of(k)[0]
     rows, columns = x.shape[-2:]
     distance = xp.arange(columns).reshape((1, -1)) - xp.arange(rows).reshape((-1, 1))
@@ -324,14 +321,14 @@ def trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) ->
 
 @kernel("CumSum", since=(11, 14), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
 def cumulative_sum(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """Returns running sums along the axis; exclusive ones leave their own element out. Source: ONNX CumSum-14."""
+    """Returns running sums along the axis; exclusive ones leave their own element out."""
     wide = widen(x)
     return _accumulate(xp, xp.cumsum, x, wide, integers_of(axis)[0], exclusive, reverse, 0)
 
 
 @kernel("CumProd", since=(26,), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
 def cumulative_product(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """Returns running products along the axis; exclusive ones leave their own element out. Source: ONNX CumProd-26."""
+    """Returns running products along the axis; exclusive ones leave their own element out."""
     wide = widen(x)
     return _accumulate(xp, xp.cumprod, x, wide, integers_of(axis)[0], exclusive, reverse, 1)
 
@@ -364,25 +361,25 @@ Pads = tuple[int, ...]
 def pad(
     xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
 ) -> Array:
-    """Returns x with a border on the axes; negative pads cut. Source: ONNX Pad-25."""
+    """Returns x with a border on the axes; negative pads cut."""
     return _pad(xp, x, _spread_pads(integers_of(pads), axes, x.ndim), constant_value, mode)
 
 
 @kernel("Pad", since=(11, 13), dtypes=(ANY, INT64, ANY), host=(1,), choices={"mode": _MODES})
 def pad_all(xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, *, mode: str = "constant") -> Array:
-    """Returns x with a border on every axis; negative pads cut. Source: ONNX Pad-13."""
+    """Returns x with a border on every axis; negative pads cut."""
     return _pad(xp, x, _spread_pads(integers_of(pads), None, x.ndim), constant_value, mode)
 
 
 @kernel("Pad", since=(2,), dtypes=FLOATS, choices={"mode": _MODES})
 def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Pads, value: float = 0.0) -> Array:
-    """Returns x with a border on every axis; negative pads cut. Source: ONNX Pad-2."""
+    """Returns x with a border on every axis; negative pads cut."""
     return _pad(xp, x, _spread_pads(pads, None, x.ndim), xp.full((), value, dtype=x.dtype), mode)
 
 
 @kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES})
 def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Pads, value: float = 0.0) -> Array:
-    """Returns what Pad-2 returns; the attribute has another name. Source: ONNX Pad-1."""
+    """Returns the result of Pad-2; the attribute has another name."""
     return pad_by_attributes(xp, x, mode=mode, pads=paddings, value=value)
 
 
@@ -398,7 +395,7 @@ def _spread_pads(pads: Pads, axes: Array | None, rank: int) -> list[tuple[int, i
 
 
 def _pad(xp: Namespace, x: Array, pads: list[tuple[int, int]], value: Array | None, mode: str) -> Array:
-    # Cutting comes first: what was cut off is not mirrored or repeated.
+    # Cutting comes first: removed elements are not mirrored or repeated.
     y = x[tuple(slice(max(-begin, 0), size - max(-end, 0)) for size, (begin, end) in zip(x.shape, pads, strict=True))]
     grown = [(max(begin, 0), max(end, 0)) for begin, end in pads]
     if mode == "constant":
@@ -438,7 +435,7 @@ def find_sources(size: int, begin: int, end: int, mode: str) -> list[int]:
 
 @kernel("CenterCropPad", since=(18,), dtypes=(ANY, INDEX), host=(1,))
 def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: tuple[int, ...] | None = None) -> Array:
-    """Returns the center of x in the wanted sizes, cut or surrounded by zeros. Source: ONNX CenterCropPad-18."""
+    """Returns the center of x in the wanted sizes, cut or surrounded by zeros."""
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
     pads = [(0, 0)] * x.ndim
     for axis, size in zip(named, integers_of(shape), strict=True):
@@ -454,7 +451,7 @@ _NUMBERS_OF_RANGE = frozenset({"float32", "float64", "int16", "int32", "int64"})
 
 @kernel("Range", since=(11,), dtypes=_NUMBERS_OF_RANGE, host=(0, 1, 2))
 def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
-    """Returns start, start + delta, ... below the limit (above it for a negative delta). Source: ONNX Range-11."""
+    """Returns start, start + delta, ... below the limit (above it for a negative delta)."""
     first, end, step = (np.asarray(value).reshape(-1)[0] for value in (start, limit, delta))
     if start.dtype.kind == "i":
         # The same numbers in a third of the time, which a decoder takes for each token.
@@ -471,20 +468,20 @@ def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
     choices={"stash_type": (1,)},
 )
 def range_stashed(xp: Namespace, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
-    """Returns what Range-11 returns; small floats are computed in float32. Source: ONNX Range-27."""
+    """Returns the result of Range-11; small floats are computed in float32."""
     return range_(xp, widen(start), widen(limit), widen(delta)).astype(start.dtype)
 
 
 @kernel("ConstantOfShape", since=(9, 20, 21, 23, 24, 25), dtypes=INT64, host=(0,))
 def constant_of_shape(xp: Namespace, shape: Array, *, value: Any = None) -> Array:
-    """Returns a tensor of one value, float32 zero by default. Source: ONNX ConstantOfShape-25."""
+    """Returns a tensor of one value, float32 zero by default."""
     fill = np.zeros(1, dtype=np.float32) if value is None else np.asarray(value).reshape(-1)
     return xp.full(integers_of(shape), fill[0], dtype=fill.dtype)
 
 
 @kernel("EyeLike", since=(9, 22), dtypes=NOT_STRING)
 def eye_like(xp: Namespace, x: Array, *, dtype: int | None = None, k: int = 0) -> Array:
-    """Returns ones on the k-th diagonal of a matrix like x. Source: ONNX EyeLike-22."""
+    """Returns ones on the k-th diagonal of a matrix like x."""
     name = None if dtype is None else dtype_of_onnx(dtype)
     return xp.eye(*x.shape, k=k, dtype=x.dtype if name is None else numpy_dtype(name))
 
@@ -496,9 +493,9 @@ def _count_one_hot(indices: Array, depth: Array, values: Array, **_: Any) -> int
 
 @kernel("OneHot", since=(9, 11, 28), dtypes=(NUMBERS, NUMBERS, ANY), host=(1,), count_bytes=_count_one_hot)
 def one_hot(xp: Namespace, indices: Array, depth: Array, values: Array, *, axis: int = -1) -> Array:
-    """Returns values[1] where the new axis equals the index and values[0] elsewhere.
+    """Returns values[1] at the index along the new axis, else values[0].
 
-    Negative indices count from the depth; those outside select nothing. Source: ONNX OneHot-28.
+    Negative indices count from the depth; those outside select nothing.
     """
     count = integers_of(depth)[0]
     place = normalize_axis(axis, indices.ndim + 1)
@@ -515,25 +512,25 @@ _INDEX = (ANY, INDEX)
 
 @kernel("SequenceConstruct", since=(11,), dtypes=ANY)
 def sequence_construct(xp: Namespace, *inputs: Array) -> list[Array]:
-    """Returns the inputs as a sequence. Source: ONNX SequenceConstruct-11."""
+    """Returns the inputs as a sequence."""
     return list(inputs)
 
 
 @kernel("SequenceEmpty", since=(11,), dtypes=ANY)
 def sequence_empty(xp: Namespace, *, dtype: int = 1) -> list[Array]:
-    """Returns a sequence without elements. Source: ONNX SequenceEmpty-11."""
+    """Returns a sequence without elements."""
     return []
 
 
 @kernel("SequenceAt", since=(11,), dtypes=_INDEX, host=(1,))
 def sequence_at(xp: Namespace, sequence: list[Array], position: Array) -> Array:
-    """Returns one element; a negative position counts from the end. Source: ONNX SequenceAt-11."""
+    """Returns one element; a negative position counts from the end."""
     return sequence[integers_of(position)[0]]
 
 
 @kernel("SequenceErase", since=(11,), dtypes=_INDEX, host=(1,))
 def sequence_erase(xp: Namespace, sequence: list[Array], position: Array | None = None) -> list[Array]:
-    """Returns the sequence without one element, the last by default. Source: ONNX SequenceErase-11."""
+    """Returns the sequence without one element, the last by default."""
     index = len(sequence) - 1 if position is None else integers_of(position)[0]
     if not -len(sequence) <= index < len(sequence):
         raise ValueError(f"position {index} is outside of a sequence of {len(sequence)}")
@@ -543,7 +540,7 @@ def sequence_erase(xp: Namespace, sequence: list[Array], position: Array | None 
 
 @kernel("SequenceInsert", since=(11,), dtypes=(ANY, ANY, INDEX), host=(2,))
 def sequence_insert(xp: Namespace, sequence: list[Array], tensor: Array, position: Array | None = None) -> list[Array]:
-    """Returns the sequence with a tensor before the position, at the end by default. Source: ONNX SequenceInsert-11."""
+    """Returns the sequence with a tensor before the position, at the end by default."""
     index = len(sequence) if position is None else integers_of(position)[0]
     if not -len(sequence) <= index <= len(sequence):
         raise ValueError(f"position {index} is outside of a sequence of {len(sequence)}")
@@ -553,13 +550,13 @@ def sequence_insert(xp: Namespace, sequence: list[Array], tensor: Array, positio
 
 @kernel("SequenceLength", since=(11,), dtypes=ANY, reads_shapes=True)
 def sequence_length(xp: Namespace, sequence: list[Array]) -> Array:
-    """Returns the number of elements. Source: ONNX SequenceLength-11."""
+    """Returns the number of elements."""
     return xp.asarray(len(sequence), dtype=np.int64)
 
 
 @kernel("SplitToSequence", since=(11, 24), dtypes=_INDEX, host=(1,), choices={"keepdims": (0, 1)})
 def split_to_sequence(xp: Namespace, x: Array, split: Array | None = None, *, axis: int = 0, keepdims: int = 1) -> list[Array]:
-    """Returns slices along the axis: of size 1, of one size, or of the sizes given. Source: ONNX SplitToSequence-24."""
+    """Returns slices along the axis: of size 1, of one size, or of the sizes given."""
     place = normalize_axis(axis, x.ndim)
     ahead = (slice(None),) * place
     length = x.shape[place]
@@ -579,13 +576,13 @@ def split_to_sequence(xp: Namespace, x: Array, split: Array | None = None, *, ax
 
 @kernel("Optional", since=(15, 28), dtypes=ANY)
 def optional(xp: Namespace, value: Any = None, *, type: Any = None) -> Any:  # noqa: A002 - ONNX's name
-    """Returns the value as an optional, an absent one without it. Source: ONNX Optional-28."""
+    """Returns the value as an optional, an absent one without it."""
     return value
 
 
 @kernel("OptionalGetElement", since=(15, 18, 28), dtypes=ANY)
 def optional_get_element(xp: Namespace, value: Any) -> Any:
-    """Returns the value of an optional. Source: ONNX OptionalGetElement-28."""
+    """Returns the value of an optional."""
     if value is None:
         raise ValueError("the optional has no element")
     return value
@@ -593,5 +590,5 @@ def optional_get_element(xp: Namespace, value: Any) -> Any:
 
 @kernel("OptionalHasElement", since=(15, 18, 28), dtypes=ANY, reads_shapes=True)
 def optional_has_element(xp: Namespace, value: Any = None) -> Array:
-    """Returns whether the optional has a value. Source: ONNX OptionalHasElement-28."""
+    """Returns whether the optional has a value."""
     return xp.asarray(value is not None)

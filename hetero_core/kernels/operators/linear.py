@@ -11,9 +11,9 @@ from hetero_core.kernels.registry import FLOATS, NUMBERS, kernel
 
 @kernel("MatMul", since=(1, 9, 13), dtypes=NUMBERS)
 def mat_mul(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns the product of the last two axes, the others broadcast. Source: ONNX MatMul-13.
+    """Returns the product of the last two axes, the others broadcast.
 
-    A stack of matrices on the left of one matrix is multiplied as one: a product for each of them takes three times as long with few rows.
+    A stack of matrices times a single matrix is a single product: a product for each of them takes three times as long with few rows.
     """
     if a.ndim > 2 and b.ndim == 2:
         rows = multiply(xp, widen(a).reshape(prod(a.shape[:-1]), a.shape[-1]), widen(b))
@@ -33,7 +33,7 @@ def gemm(
     transA: int = 0,  # noqa: N803 - ONNX's name
     transB: int = 0,  # noqa: N803 - ONNX's name
 ) -> Array:
-    """Returns alpha * A @ B + beta * C, with A and B transposed on demand and C broadcast. Source: ONNX Gemm-13."""
+    """Returns alpha * A @ B + beta * C, with A and B transposed on demand and C broadcast."""
     left, right = widen(a), widen(b)
     y = multiply(xp, left.T if transA else left, right.T if transB else right)
     if alpha != 1:
@@ -57,7 +57,7 @@ def gemm_with_broadcast(
     transA: int = 0,  # noqa: N803 - ONNX's name
     transB: int = 0,  # noqa: N803 - ONNX's name
 ) -> Array:
-    """Returns alpha * A @ B + beta * C; C has the result's shape unless broadcast is 1. Source: ONNX Gemm-6."""
+    """Returns alpha * A @ B + beta * C; C has the result's shape unless broadcast is 1."""
     shape = (a.shape[1 if transA else 0], b.shape[0 if transB else 1])
     if not broadcast and c.shape != shape:
         raise ValueError(f"C has shape {c.shape}, the product {shape}, and broadcast is 0")
@@ -66,5 +66,5 @@ def gemm_with_broadcast(
 
 @kernel("Einsum", since=(12, 28), dtypes=NUMBERS)
 def einsum(xp: Namespace, *inputs: Array, equation: str) -> Array:
-    """Returns the sum of products that the equation names. Source: ONNX Einsum-28."""
+    """Returns the sum of products that the equation names."""
     return narrow(xp.einsum(equation.replace(" ", ""), *[widen(x) for x in inputs], optimize=len(inputs) > 1), inputs[0].dtype)

@@ -23,14 +23,14 @@ from hetero_core.network.types import MapType, TensorType, ValueType
 
 @ml_kernel("Scaler", since=(1,), dtypes=NUMERIC)
 def scaler(xp: Namespace, x: Array, *, offset: tuple[float, ...] = (0.0,), scale: tuple[float, ...] = (1.0,)) -> Array:
-    """Returns (x - offset) * scale as float32; one value serves all features. Source: ONNX Scaler-1."""
+    """Returns (x - offset) * scale as float32; one value serves all features."""
     wide = x if x.dtype == np.float64 else x.astype(np.float32)
     return ((wide - xp.asarray(offset, dtype=wide.dtype)) * xp.asarray(scale, dtype=wide.dtype)).astype(np.float32)
 
 
 @ml_kernel("Normalizer", since=(1,), dtypes=NUMERIC, choices={"norm": ("MAX", "L1", "L2")})
 def normalizer(xp: Namespace, x: Array, *, norm: str = "MAX") -> Array:
-    """Returns each row by its norm, float32; a row whose norm is zero stays as it is. Source: ONNX Normalizer-1.
+    """Returns each row by its norm, float32; a row of norm zero stays.
 
     MAX is the greatest element with its sign, as the text and ONNX Runtime have it; scikit-learn takes the greatest magnitude.
     """
@@ -46,7 +46,7 @@ def normalizer(xp: Namespace, x: Array, *, norm: str = "MAX") -> Array:
 
 @ml_kernel("Binarizer", since=(1,), dtypes=NUMERIC)
 def binarizer(xp: Namespace, x: Array, *, threshold: float = 0.0) -> Array:
-    """Returns 1 where x is above the threshold, 0 elsewhere, in the type of x. Source: ONNX Binarizer-1."""
+    """Returns 1 for elements above the threshold, else 0, in the type of x."""
     return (x > threshold).astype(x.dtype)
 
 
@@ -68,7 +68,7 @@ def _prepare_imputer(
 
 @ml_kernel("Imputer", since=(1,), dtypes=NUMERIC, prepare=_prepare_imputer)
 def imputer(xp: Namespace, x: Array, *, prepared: tuple[tuple[float, ...], float]) -> Array:
-    """Returns x with the missing value (NaN, too) replaced by its feature's value, or by the one value. Source: ONNX Imputer-1."""
+    """Returns x with the missing value (NaN, too) replaced by its feature's value, or by the one value."""
     values, missing = prepared
     if len(values) not in (1, x.shape[-1]):
         raise ValueError(f"{len(values)} imputed values are given for {x.shape[-1]} features")
@@ -78,7 +78,7 @@ def imputer(xp: Namespace, x: Array, *, prepared: tuple[tuple[float, ...], float
 
 @ml_kernel("FeatureVectorizer", since=(1,), dtypes=NUMERIC)
 def feature_vectorizer(xp: Namespace, *features: Array, inputdimensions: tuple[int, ...]) -> Array:
-    """Returns the inputs side by side as float32, each cut or filled with zeros to its size. Source: ONNX FeatureVectorizer-1."""
+    """Returns the inputs side by side as float32, each cut or filled with zeros to its size."""
     if len(features) != len(inputdimensions):
         raise ValueError(f"{len(features)} inputs are given and {len(inputdimensions)} sizes")
     columns = []
@@ -91,7 +91,7 @@ def feature_vectorizer(xp: Namespace, *features: Array, inputdimensions: tuple[i
 
 @ml_kernel("ArrayFeatureExtractor", since=(1,), dtypes=(NUMERIC | STRING, INT64))
 def array_feature_extractor(xp: Namespace, x: Array, y: Array) -> Array:
-    """Returns the elements of the last axis at the indices y; of a vector, one row. Source: ONNX ArrayFeatureExtractor-1."""
+    """Returns the elements of the last axis at the indices y; of a vector, one row."""
     picked = xp.take(x, y.reshape(-1), axis=-1)
     return picked.reshape((1, -1)) if x.ndim == 1 else picked
 
@@ -194,7 +194,7 @@ def _refuse_nan(node: Node, input_types: InputTypes) -> str | None:
     refuse=_refuse_nan,
 )
 def label_encoder(xp: Namespace, x: Array, *, prepared: Lookup) -> Array:
-    """Returns the value of each key, the default for others; a NaN is a key like any other. Source: ONNX LabelEncoder-4."""
+    """Returns the value of each key, the default for others; a NaN is a key like any other."""
     return _look_up(prepared, x)
 
 
@@ -251,9 +251,9 @@ def _prepare_one_hot_encoder(
 
 @ml_kernel("OneHotEncoder", since=(1,), dtypes=NUMERIC | STRING, runs_on_host=True, prepare=_prepare_one_hot_encoder)
 def one_hot_encoder(xp: Namespace, x: Array, *, prepared: tuple[Lookup, int, bool]) -> Array:
-    """Returns float32 (*x, categories): 1 at the category; floats are truncated first. Source: ONNX OneHotEncoder-1.
+    """Returns float32 (*x, categories): 1 at the category; floats are truncated first.
 
-    Raises: ValueError for an unknown category where zeros is 0.
+    Raises: ValueError for an unknown category if zeros is 0.
     """
     lookup, count, allows_unknown = prepared
     places = _look_up(lookup, x.astype(np.int64) if x.dtype.kind == "f" else x)
@@ -275,7 +275,7 @@ def _prepare_zip_map(
 
 @ml_kernel("ZipMap", since=(1,), dtypes=FLOAT32, runs_on_host=True, prepare=_prepare_zip_map)
 def zip_map(xp: Namespace, x: Array, *, prepared: tuple[int | str, ...]) -> list[Map]:
-    """Returns one map for each row of x, from the keys to its elements. Source: ONNX ZipMap-1."""
+    """Returns one map for each row of x, from the keys to its elements."""
     rows = x.reshape((1, -1)) if x.ndim == 1 else x
     if rows.shape[1] != len(prepared):
         raise ValueError(f"x has {rows.shape[1]} columns for {len(prepared)} keys")
@@ -286,7 +286,7 @@ _CASTS: Mapping[str, Any] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_S
 
 
 def _refuse_texts(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses what only one engine defines: how numbers are spelled, and what fills a sparse vector of texts."""
+    """Refuses results that a single engine defines: the spelling of numbers, and the filler of a sparse vector of texts."""
     if node.attributes.get("cast_to", "TO_FLOAT") != "TO_STRING":
         return None
     input_type = input_types[0]
@@ -308,7 +308,7 @@ def _refuse_texts(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     refuse=_refuse_texts,
 )
 def cast_map(xp: Namespace, x: Map, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Array:
-    """Returns the values (1, values) in order of their keys, or (1, max_map) with each at its key. Source: ONNX CastMap-1.
+    """Returns the values (1, values) in order of their keys, or (1, max_map) with each at its key.
 
     Raises: ValueError for a key outside of max_map, or a text that is no number.
     """
@@ -358,7 +358,7 @@ def _prepare_dict_vectorizer(
     prepare=_prepare_dict_vectorizer,
 )
 def dict_vectorizer(xp: Namespace, x: Map, *, prepared: Vocabulary) -> Array:
-    """Returns the values (1, words) in the order of the vocabulary, zero or "" for absent ones. Source: ONNX DictVectorizer-1.
+    """Returns the values (1, words) in the order of the vocabulary, zero or "" for absent ones.
 
     The row is ONNX Runtime's; ONNX writes a vector. Both pass over keys that are not in the vocabulary.
     """

@@ -45,7 +45,7 @@ def transform_scores(xp: Namespace, scores: Array, post_transform: str) -> Array
 
 
 def _softmax_zero(xp: Namespace, scores: Array) -> Array:
-    """Returns the softmax in which a score of zero has no share; halves where all are zero, as ONNX's reference evaluator has it."""
+    """Returns the softmax in which a score of zero has no share; halves if all are zero, as in ONNX's reference evaluator."""
     peak = xp.max(scores, axis=-1, keepdims=True)
     is_zero = xp.abs(scores) <= 1e-7
     parts = xp.where(is_zero, scores * xp.exp(-peak), xp.exp(scores - peak))
@@ -157,7 +157,7 @@ def _prepare_classifier(
     "LinearClassifier", since=(1,), dtypes=NUMERIC, choices=_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_classifier
 )
 def linear_classifier(xp: Namespace, x: Array, *, prepared: LinearModel) -> tuple[Array, Array]:
-    """Returns the label of the greatest of x W + b and, float32, these scores transformed. Source: ONNX LinearClassifier-1.
+    """Returns the label of the greatest of x W + b and, float32, these scores transformed.
 
     x: (rows, features) or (features,). `multi_class` has no effect on the formula.
     """
@@ -181,7 +181,7 @@ def _prepare_regressor(
 
 @ml_kernel("LinearRegressor", since=(1,), dtypes=NUMERIC, choices=_CHOICES, prepare=_prepare_regressor)
 def linear_regressor(xp: Namespace, x: Array, *, prepared: LinearModel) -> Array:
-    """Returns x W + b, transformed, float32 (rows, targets). Source: ONNX LinearRegressor-1."""
+    """Returns x W + b, transformed, float32 (rows, targets)."""
     return transform_scores(xp, _score(xp, prepared, x), prepared.post_transform).astype(np.float32)
 
 
@@ -340,7 +340,7 @@ def _couple_pairs(decisions: Array, machine: Machine) -> Array:
 
 
 def _list_unfinished(q: Array, probabilities: Array, *, limit: int) -> Iterator[Array]:
-    """Yields, up to `limit` times, the rows whose equations are not fulfilled yet."""
+    """Yields, up to `limit` times, the rows with open equations."""
     for _ in range(limit):
         products = np.einsum("nij,nj->ni", q, probabilities)
         errors = np.abs(products - (probabilities * products).sum(axis=1, keepdims=True)).max(axis=1)

@@ -341,7 +341,7 @@ def _prepare_ensemble(
 ) -> Forest:
     refuse_transform(n_targets, POST_TRANSFORMS[post_transform])
     count = len(nodes_featureids)
-    # The leaves follow the nodes, so that one index says where a row stands.
+    # The leaves follow the nodes, so that an index is the position of a row in the forest.
     places = [
         np.asarray(ids, dtype=np.int64) + np.where(np.asarray(are_leaves, dtype=bool), count, 0)
         for ids, are_leaves in ((nodes_truenodeids, nodes_trueleafs), (nodes_falsenodeids, nodes_falseleafs))
@@ -356,7 +356,7 @@ def _prepare_ensemble(
         np.asarray(nodes_missing_value_tracks_true or (0,) * count, dtype=bool),
         _split_members(modes, membership_values),
     )
-    # A tree of one leaf has a node whose branches are that leaf.
+    # A tree with a single leaf is a node with this leaf as both branches.
     weights = np.asarray(leaf_weights).reshape(-1).astype(np.float64)
     leaves = Leaves(np.arange(len(weights)) + count, np.asarray(leaf_targetids, dtype=np.int64), weights)
     return build_forest(
@@ -366,7 +366,7 @@ def _prepare_ensemble(
 
 
 def _split_members(modes: Array, membership_values: Any) -> list[list[float]]:
-    """Returns the members of each node, none but where its mode is MEMBER; each list ends at a NaN."""
+    """Returns the members of each node of mode MEMBER; each list ends at a NaN."""
     values = [] if membership_values is None else np.asarray(membership_values).reshape(-1).astype(np.float64).tolist()
     lists: list[list[float]] = [[]]
     for value in values:
@@ -391,7 +391,7 @@ def _split_members(modes: Array, membership_values: Any) -> list[list[float]]:
     prepare=_prepare_ensemble,
 )
 def tree_ensemble(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
-    """Returns the weights of the leaves that each row reaches, aggregated by target. Source: ONNX TreeEnsemble-5."""
+    """Returns the weights of the leaves that each row reaches, aggregated by target."""
     return _finish(xp, prepared, x).astype(x.dtype)
 
 
@@ -443,13 +443,13 @@ def _prepare_regressor(
     unread=UNREAD_HITRATES,
 )
 def tree_ensemble_regressor(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
-    """Returns what TreeEnsemble-5 does, plus the base values, as float32. Source: ONNX TreeEnsembleRegressor-3."""
+    """Returns the result of TreeEnsemble-5 plus the base values, as float32."""
     return _finish(xp, prepared, x).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class ClassifierForest:
-    """A forest, its labels, and what the score of the second class says of the first: "" where both have their own."""
+    """A forest, its labels, and the rule for the score of the first of two classes: "" if both classes have scores."""
 
     forest: Forest
     labels: Array
@@ -502,9 +502,9 @@ def _prepare_classifier(
 
 
 def _choose_opposite(labels: Array, class_ids: tuple[int, ...], weights: Array, bases: Array, post_transform: str) -> str:
-    """Returns how the first of two classes follows from the only score: "complement", "negative", or "" where each has its own.
+    """Returns how the first of two classes follows from the only score: "complement", "negative", or "" if both classes have scores.
 
-    Raises: ValueError for what engines read in different ways.
+    Raises: ValueError for attributes that engines read in different ways.
     """
     if len(labels) == 1:
         raise ValueError("has one class label, and ONNX does not say what the other class is")
@@ -535,7 +535,7 @@ def _choose_opposite(labels: Array, class_ids: tuple[int, ...], weights: Array, 
     unread=UNREAD_HITRATES,
 )
 def tree_ensemble_classifier(xp: Namespace, x: Array, *, prepared: ClassifierForest) -> tuple[Array, Array]:
-    """Returns the label of each row and, float32, the scores of all classes. Source: ONNX TreeEnsembleClassifier-3."""
+    """Returns the label of each row and, float32, the scores of all classes."""
     scores = aggregate_trees(xp, prepared.forest, as_rows(xp, x))
     if prepared.opposite:
         scores = np.concatenate([-scores if prepared.opposite == "negative" else 1 - scores, scores], axis=1)

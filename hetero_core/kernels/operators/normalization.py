@@ -48,10 +48,7 @@ def _take_statistics(xp: Namespace, x: Array, axes: tuple[int, ...]) -> tuple[Ar
 def batch_normalization_inference(
     xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5
 ) -> Array:
-    """Returns x normalized by the given statistics: with one output the operator is in test mode.
-
-    Source: ONNX BatchNormalization-9.
-    """
+    """Returns x normalized by the given statistics: with one output the operator is in test mode."""
     parts = [_per_channel(x, values) for values in (scale, bias, mean, variance)]
     return _apply_statistics(xp, x, parts[0], parts[1], parts[2], parts[3], epsilon)
 
@@ -60,7 +57,7 @@ def batch_normalization_inference(
 def batch_normalization_spatial(
     xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5, spatial: int = 1
 ) -> Array:
-    """Returns x normalized by statistics per channel, or per element where spatial is 0. Source: ONNX BatchNormalization-7."""
+    """Returns x normalized by statistics per channel, or per element if spatial is 0."""
     if spatial:
         return batch_normalization_inference(xp, x, scale, bias, mean, variance, epsilon=epsilon)
     parts = [widen(values).reshape(x.shape[1:]) for values in (scale, bias, mean, variance)]
@@ -84,7 +81,6 @@ def batch_normalization_test(
     """Returns x normalized by the given statistics; the operator trains unless is_test is 1.
 
     Statistics of each channel are taken so whatever `spatial` says, which decides how they come about; others are those of each element.
-    Source: ONNX BatchNormalization-6.
     """
     per_channel = spatial or scale.size == x.shape[1]
     return batch_normalization_spatial(xp, x, scale, bias, mean, variance, epsilon=epsilon, spatial=int(per_channel))
@@ -103,7 +99,7 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: int = 0,
 ) -> Array | tuple[Array, Array, Array]:
-    """Returns x normalized; in training by its own statistics, along with the running ones. Source: ONNX BatchNormalization-15."""
+    """Returns x normalized; in training by its own statistics, along with the running ones."""
     if not training_mode:
         return batch_normalization_inference(xp, x, scale, bias, mean, variance, epsilon=epsilon)
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
@@ -119,7 +115,7 @@ def batch_normalization(
 
 @kernel("InstanceNormalization", since=(1, 6, 22), dtypes=FLOATS)
 def instance_normalization(xp: Namespace, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5) -> Array:
-    """Returns x normalized in each channel of each instance. Source: ONNX InstanceNormalization-22."""
+    """Returns x normalized in each channel of each instance."""
     axes = tuple(range(2, x.ndim))
     wide = widen(x)
     mean, variance = _take_statistics(xp, wide, axes)
@@ -130,7 +126,7 @@ def instance_normalization(xp: Namespace, x: Array, scale: Array, bias: Array, *
 def group_normalization(
     xp: Namespace, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
 ) -> Array:
-    """Returns x normalized in each group of channels, then scaled per channel. Source: ONNX GroupNormalization-21."""
+    """Returns x normalized in each group of channels, then scaled per channel."""
     dtype = numpy_dtype(dtype_of_onnx(stash_type) or "float32")
     normalized = _normalize_groups(xp, x.astype(dtype), num_groups, epsilon)
     y = widen(narrow(normalized, x.dtype)) * _per_channel(x, scale) + _per_channel(x, bias)
@@ -141,7 +137,7 @@ def group_normalization(
 def group_normalization_per_group(
     xp: Namespace, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int
 ) -> Array:
-    """Returns x normalized and scaled in each group of channels. Source: ONNX GroupNormalization-18."""
+    """Returns x normalized and scaled in each group of channels."""
     normalized = _normalize_groups(xp, widen(x), num_groups, epsilon).reshape(
         (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups)
     )
@@ -186,7 +182,7 @@ def layer_normalization(
 def rms_normalization(
     xp: Namespace, x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Array:
-    """Returns x / sqrt(mean(x^2) + epsilon) * scale in the type of scale. Source: ONNX RMSNormalization-23."""
+    """Returns x / sqrt(mean(x^2) + epsilon) * scale in the type of scale."""
     axes = tuple(range(normalize_axis(axis, x.ndim), x.ndim))
     wide = x.astype(numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
     normalized = wide / xp.sqrt(reduce_mean(xp, wide * wide, axes, keepdims=True) + epsilon)
@@ -197,7 +193,7 @@ def rms_normalization(
 def local_response_normalization(
     xp: Namespace, x: Array, *, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0, size: int
 ) -> Array:
-    """Returns x / (bias + alpha / size * sum of x^2 over `size` channels)^beta; the odd channel lies ahead. Source: ONNX LRN-13."""
+    """Returns x / (bias + alpha / size * sum of x^2 over `size` channels)^beta; the odd channel lies ahead."""
     wide = widen(x)
     squares = wide * wide
     channels = x.shape[1]
@@ -211,7 +207,7 @@ def local_response_normalization(
 
 @kernel("LpNormalization", since=(1, 22), dtypes=FLOATS, choices={"p": (1, 2)})
 def lp_normalization(xp: Namespace, x: Array, *, axis: int = -1, p: int = 2) -> Array:
-    """Returns x divided by its norm along the axis, 0 where the norm is 0. Source: ONNX LpNormalization-22."""
+    """Returns x divided by its norm along the axis, or 0 if the norm is 0."""
     wide = widen(x)
     magnitudes = xp.abs(wide) if p == 1 else wide * wide
     norm = xp.sum(magnitudes, axis=axis, keepdims=True)
@@ -379,7 +375,7 @@ def qembed_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> tuple[Array, Array]:
-    """Returns what EmbedLayerNormalization returns, of quantized tables."""
+    """Returns the result of EmbedLayerNormalization for quantized tables."""
     steps = input_ids.shape[1]
     total = _restore(xp.take(word_embedding, input_ids, axis=0), word_scale, word_zero_point)
     total = total + _restore(position_embedding[:steps], position_scale, position_zero_point)

@@ -2,7 +2,7 @@
 
 y = saturate(round(x / scale) + zero_point), ties to even; x = (y - zero_point) * scale. Products are summed in float64, where every
 sum below 2^53 is exact: the BLAS is many times faster than integer loops. Operators of com.microsoft equal ONNX Runtime's x86 kernels
-bit for bit: they multiply by ratios of scales and round where those kernels round. Weights in blocks are restored to float32.
+bit for bit: they multiply by ratios of scales and round at the same steps. Weights in blocks are restored to float32.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NARROW = frozenset({"int8", "uint8", "int16", "uint16", "int4", "uint4", "int2"
 
 
 def _refuse_power_of_two(node: Node, input_types: tuple[ValueType | None, ...], *, attribute: str) -> str | None:
-    """Refuses a scale that is a power of two, float8e8m0, where nothing names the type to compute in."""
+    """Refuses a scale that is a power of two, float8e8m0, if nothing names the type of the computation."""
     scale = input_types[1]
     if isinstance(scale, TensorType) and scale.dtype == "float8e8m0" and not node.attributes.get(attribute, 0):
         return f"{node.operator} has a scale of float8e8m0 and no {attribute} that names a wider type"
@@ -87,10 +87,7 @@ def quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Array:
-    """Returns x quantized; the division has the scale's precision unless `precision` names another.
-
-    Source: ONNX QuantizeLinear-28.
-    """
+    """Returns x quantized; the division has the scale's precision unless `precision` names another."""
     name = dtype_of_onnx(output_dtype) or "uint8"
     target = numpy_dtype(name) if y_zero_point is None else y_zero_point.dtype
     computed = numpy_dtype(dtype_of_onnx(precision) or "float32") if precision else y_scale.dtype
@@ -120,7 +117,7 @@ def saturate_integers(xp: Namespace, quotient: Array, zero: Array | None, target
 
 
 def spread(xp: Namespace, values: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
-    """Returns scales or zero points shaped to broadcast over x: one value, one per index of the axis, or one per block of it."""
+    """Returns scales or zero points shaped to broadcast over x: a single value, or values per index or per block of the axis."""
     if values.size == 1 and not block_size:
         return values.reshape(())
     place = normalize_axis(axis, len(shape))
@@ -165,7 +162,7 @@ def dequantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Array:
-    """Returns (x - zero point) * scale in the scale's type or the one asked for. Source: ONNX DequantizeLinear-28."""
+    """Returns (x - zero point) * scale in the scale's type or the one asked for."""
     target = numpy_dtype(dtype_of_onnx(output_dtype) or "float32") if output_dtype else x_scale.dtype
     steps = _to_steps(x)
     if x_zero_point is not None:
@@ -184,9 +181,7 @@ def _to_steps(x: Array) -> Array:
 def dynamic_quantize_linear(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
     """Returns x as uint8 with the scale and zero point of its own range, which includes 0.
 
-    Of nothing but zeros the range is empty: the scale is then 1, as ONNX Runtime has it, so that what is divided by it stays finite.
-
-    Source: ONNX DynamicQuantizeLinear-11.
+    The range of zeros is empty: the scale is then 1, as in ONNX Runtime, so that quotients stay finite.
     """
     zero = np.float32(0)
     low, high = (xp.minimum(xp.min(x), zero), xp.maximum(xp.max(x), zero)) if x.size else (xp.asarray(zero), xp.asarray(zero))
@@ -208,7 +203,7 @@ def _wrap(total: Array) -> Array:
 
 
 def _per_output(values: Array, rank: int) -> Array:
-    """Returns one value, or one per output channel shaped for (outputs, channels, *kernel)."""
+    """Returns a scalar, or values per output channel shaped for (outputs, channels, *kernel)."""
     return values.reshape(()) if values.size == 1 else values.reshape((-1, *(1,) * (rank - 1)))
 
 
@@ -223,7 +218,7 @@ def conv_integer(
     group: int = 1,
     **geometry: Any,
 ) -> Array:
-    """Returns the convolution of x - x_zero_point with w - w_zero_point as int32. Source: ONNX ConvInteger-10."""
+    """Returns the convolution of x - x_zero_point with w - w_zero_point as int32."""
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     w_zero = None if w_zero_point is None else _per_output(w_zero_point, w.ndim)
     return _wrap(convolve(xp, _center(x, x_zero_point), _center(w, w_zero), windows, group))
@@ -240,7 +235,7 @@ def to_layout(xp: Namespace, y: Array, channels_last: int) -> Array:
 
 
 def _refuse_same_dilated(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses what ONNX Runtime pads as if nothing were dilated."""
+    """Refuses dilated windows under SAME, which ONNX Runtime pads as if they were not dilated."""
     is_dilated = any(step != 1 for step in node.attributes.get("dilations", ()))
     if is_dilated and str(node.attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
         return f"auto_pad of {node.operator} is {node.attributes['auto_pad']} and its windows are dilated; write the pads out"
@@ -282,10 +277,7 @@ def qlinear_conv(
     group: int = 1,
     **geometry: Any,
 ) -> Array:
-    """Returns the quantized convolution, rescaled by x_scale * w_scale / y_scale in float32.
-
-    Source: ONNX QLinearConv-10.
-    """
+    """Returns the quantized convolution, rescaled by x_scale * w_scale / y_scale in float32."""
     x = to_channels_first(xp, x, channels_last)
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     total = convolve(xp, _center(x, x_zero_point), _center(w, _per_output(w_zero_point, w.ndim)), windows, group)
@@ -300,7 +292,7 @@ def qlinear_conv(
 def mat_mul_integer(
     xp: Namespace, a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
 ) -> Array:
-    """Returns (a - a_zero_point) @ (b - b_zero_point) as int32. Source: ONNX MatMulInteger-10."""
+    """Returns (a - a_zero_point) @ (b - b_zero_point) as int32."""
     a_zero = None if a_zero_point is None else _per_row(a_zero_point)
     return _wrap(multiply(xp, _center(a, a_zero), _center(b, b_zero_point)))
 
@@ -325,7 +317,7 @@ def qlinear_mat_mul(
     y_scale: Array,
     y_zero_point: Array,
 ) -> Array:
-    """Returns the quantized product, rescaled by a_scale * b_scale / y_scale in float32. Source: ONNX QLinearMatMul-21."""
+    """Returns the quantized product, rescaled by a_scale * b_scale / y_scale in float32."""
     total = multiply(xp, _center(a, _per_row(a_zero_point)), _center(b, b_zero_point))
     factor = _per_row(widen(a_scale)) * widen(b_scale) / _per_row(widen(y_scale))
     zero = _per_row(y_zero_point).astype(np.float32)
@@ -428,7 +420,7 @@ def qlinear_leaky_relu(
     *,
     alpha: float = 0.01,
 ) -> Array:
-    """Returns x, times alpha where it is negative."""
+    """Returns x, negative elements times alpha."""
 
     def compute(codes: Array) -> Array:
         value = dequantize_bytes(codes, x_scale, x_zero_point)
@@ -463,7 +455,7 @@ def qlinear_where(
     z_scale: Array,
     z_zero_point: Array,
 ) -> Array:
-    """Returns x where the condition holds, else y, both under the scale of the result."""
+    """Returns x if the condition holds, else y, both under the scale of the result."""
     left = requantize_bytes(xp, x, x_scale, x_zero_point, z_scale, z_zero_point)
     right = requantize_bytes(xp, y, y_scale, y_zero_point, z_scale, z_zero_point)
     return xp.where(condition, left, right)
@@ -546,7 +538,7 @@ def sum_products(xp: Namespace, a: Array, a_zero_point: Array | None, b: Array, 
 
 
 def shape_columns(values: Array, x: Array) -> Array:
-    """Returns one value, one per column, or one per column of each matrix, ready to be broadcast over x."""
+    """Returns a scalar, or values per column or per column of each matrix, ready to be broadcast over x."""
     if values.size == 1:
         return values.reshape(())
     return values.reshape((*values.shape[:-1], 1, values.shape[-1])) if 1 < values.ndim < x.ndim else values
@@ -601,7 +593,7 @@ def qgemm(
     transA: int = 0,  # noqa: N803 - ONNX's name
     transB: int = 0,  # noqa: N803 - ONNX's name
 ) -> Array:
-    """Returns alpha * A @ B plus C, rescaled to y_scale and y_zero_point, or as float32 where they are absent.
+    """Returns alpha * A @ B plus C, rescaled to y_scale and y_zero_point, or as float32 without them.
 
     C holds whole steps of alpha * a_scale * b_scale.
     """
@@ -699,7 +691,7 @@ def restore_blocks(
     """Returns (rows, columns) of float32 from codes (rows, blocks, size), with a scale and a zero point for each block.
 
     scales: as many as rows and blocks; zero_points: packed like the codes along the blocks, or one float for each block.
-    `groups` names the block of each column, where it is not the one that the column lies in.
+    `groups` names the block of each column; by default, blocks follow the order of the columns.
     """
     rows, blocks, size = codes.shape
     factors = widen(scales).reshape((rows, blocks))
@@ -902,7 +894,7 @@ def _restore_q6_k(blocks: Any) -> Any:
     return ((_half(blocks, 208) * scales)[..., None] * groups).reshape((*blocks.shape[:-1], 256))
 
 
-# Number in ggml -> elements and bytes of a block, and what restores it.
+# Number in ggml -> elements and bytes of a block, and the function that restores it.
 _FORMATS: Mapping[int, tuple[int, int, Callable[[Any], Any]]] = {
     0: (1, 4, lambda blocks: blocks.view(np.float32)),
     1: (1, 2, lambda blocks: blocks.view(np.float16).astype(np.float32)),

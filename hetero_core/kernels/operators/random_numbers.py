@@ -32,7 +32,7 @@ def _target(dtype: int | None, default: Any) -> Any:
 
 
 def _refuse_untold(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses random numbers in the type of the input where that is no float."""
+    """Refuses random numbers in the type of an input that is no float."""
     input_type = input_types[0]
     dtype = input_type.dtype if isinstance(input_type, TensorType) else None
     if "dtype" in node.attributes or dtype is None or dtype in FLOATS:
@@ -44,7 +44,7 @@ def _refuse_untold(node: Node, input_types: tuple[ValueType | None, ...]) -> str
 def random_normal(
     xp: Namespace, *, dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None, shape: tuple[int, ...]
 ) -> Array:
-    """Returns normally distributed numbers. Source: ONNX RandomNormal-22."""
+    """Returns normally distributed numbers."""
     return xp.asarray(_make_generator(xp, seed).normal(mean, scale, shape)).astype(_target(dtype, np.float32))
 
 
@@ -52,7 +52,7 @@ def random_normal(
 def random_uniform(
     xp: Namespace, *, dtype: int = 1, high: float = 1.0, low: float = 0.0, seed: float | None = None, shape: tuple[int, ...]
 ) -> Array:
-    """Returns evenly distributed numbers. Source: ONNX RandomUniform-22."""
+    """Returns evenly distributed numbers."""
     return xp.asarray(_make_generator(xp, seed).uniform(low, high, shape)).astype(_target(dtype, np.float32))
 
 
@@ -60,7 +60,7 @@ def random_uniform(
 def random_normal_like(
     xp: Namespace, x: Array, *, dtype: int | None = None, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
 ) -> Array:
-    """Returns normally distributed numbers in the shape of x. Source: ONNX RandomNormalLike-22."""
+    """Returns normally distributed numbers in the shape of x."""
     return xp.asarray(_make_generator(xp, seed).normal(mean, scale, x.shape)).astype(_target(dtype, x.dtype))
 
 
@@ -68,20 +68,20 @@ def random_normal_like(
 def random_uniform_like(
     xp: Namespace, x: Array, *, dtype: int | None = None, high: float = 1.0, low: float = 0.0, seed: float | None = None
 ) -> Array:
-    """Returns evenly distributed numbers in the shape of x. Source: ONNX RandomUniformLike-22."""
+    """Returns evenly distributed numbers in the shape of x."""
     return xp.asarray(_make_generator(xp, seed).uniform(low, high, x.shape)).astype(_target(dtype, x.dtype))
 
 
 @kernel("Bernoulli", since=(15, 22), dtypes=FLOATS)
 def bernoulli(xp: Namespace, x: Array, *, dtype: int | None = None, seed: float | None = None) -> Array:
-    """Returns 1 with the probability x, else 0. Source: ONNX Bernoulli-22."""
+    """Returns 1 with the probability x, else 0."""
     drawn = xp.asarray(_make_generator(xp, seed).uniform(0.0, 1.0, x.shape))
     return (drawn < widen(x)).astype(_target(dtype, x.dtype))
 
 
 @kernel("Multinomial", since=(7, 22), dtypes=FLOATS, choices={"dtype": (6, 7)})
 def multinomial(xp: Namespace, x: Array, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Array:
-    """Returns class indices drawn by unnormalized log-probabilities (batch, classes). Source: ONNX Multinomial-22."""
+    """Returns class indices drawn by unnormalized log-probabilities (batch, classes)."""
     wide = widen(x)
     weights = xp.exp(wide - xp.max(wide, axis=1, keepdims=True))
     totals = xp.cumsum(weights, axis=1)
@@ -94,7 +94,7 @@ def multinomial(xp: Namespace, x: Array, *, dtype: int = 6, sample_size: int = 1
 def dropout(
     xp: Namespace, x: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None = None
 ) -> tuple[Array, Array]:
-    """Returns x and a mask of true; in training x / (1 - ratio) with that share of elements at zero. Source: ONNX Dropout-22."""
+    """Returns x and a mask of true; in training x / (1 - ratio) with that share of elements at zero."""
     share = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
     if training_mode is None or not bool(training_mode.reshape(-1)[0]) or share == 0:
         return x, xp.broadcast_to(xp.ones((), dtype=bool), x.shape)

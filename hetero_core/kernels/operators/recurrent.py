@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.errors import suggest
-from hetero_core.kernels.operators.elementwise import sigmoid_of, softplus_of
+from hetero_core.kernels.operators.elementwise import activate
 from hetero_core.kernels.operators.quantization import dynamic_quantize_linear, mat_mul_integer_to_float
 from hetero_core.kernels.operators.reductions import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
@@ -83,20 +83,9 @@ _FIRST = {
 
 def _activate(xp: Namespace, name: str, alpha: float, beta: float, x: Array) -> Array:
     """Returns an activation of the recurrent operators. Source: ONNX LSTM-22, its list of functions."""
-    formulas: dict[str, Callable[[], Array]] = {
-        "affine": lambda: alpha * x + beta,
-        "elu": lambda: xp.where(x >= 0, x, alpha * xp.expm1(xp.minimum(x, 0))),
-        "hardsigmoid": lambda: xp.clip(alpha * x + beta, 0, 1),
-        "leakyrelu": lambda: xp.where(x >= 0, x, alpha * x),
-        "relu": lambda: xp.maximum(x, 0),
-        "scaledtanh": lambda: alpha * xp.tanh(beta * x),
-        "sigmoid": lambda: sigmoid_of(xp, x),
-        "softplus": lambda: softplus_of(xp, x),
-        "softsign": lambda: x / (1 + xp.abs(x)),
-        "tanh": lambda: xp.tanh(x),
-        "thresholdedrelu": lambda: xp.where(x >= alpha, x, x.dtype.type(0)),
-    }
-    return formulas[name]()
+    if name == "thresholdedrelu":  # it keeps x = alpha, unlike the operator ThresholdedRelu
+        return xp.where(x >= alpha, x, x.dtype.type(0))
+    return activate(xp, x, name, alpha, beta)
 
 
 def choose_activations(
@@ -108,7 +97,7 @@ def choose_activations(
     clip: float | None = None,
     **_: Any,
 ) -> list[Activation]:
-    """Returns the functions; each function that takes an alpha or beta consumes the next value. `clip` limits what goes in."""
+    """Returns the functions; each function that takes an alpha or beta consumes the next value. `clip` limits their inputs."""
     chosen: list[Activation] = []
     next_alpha, next_beta = iter(activation_alpha), iter(activation_beta)
     for name in names:
@@ -215,7 +204,7 @@ def rnn(
     activations: tuple[str, ...] = ("Tanh", "Tanh"),
     **walk: Any,
 ) -> tuple[Array, ...]:
-    """Returns Y and Y_h of H = f(X W^T + H R^T + Wb + Rb). Source: ONNX RNN-22."""
+    """Returns Y and Y_h of H = f(X W^T + H R^T + Wb + Rb)."""
     functions = choose_activations(xp, activations, **walk)
 
     def step_of(index: int) -> CellStep:
@@ -243,7 +232,7 @@ def gru(
     linear_before_reset: int = 0,
     **walk: Any,
 ) -> tuple[Array, ...]:
-    """Returns Y and Y_h of H = (1 - z) h + z H with update gate z and reset gate inside h. Source: ONNX GRU-22."""
+    """Returns Y and Y_h of H = (1 - z) h + z H with update gate z and reset gate inside h."""
     names = _name_activations(activations, ("Sigmoid", "Tanh"), w.shape[0])
     functions = choose_activations(xp, names, **walk)
     hidden = r.shape[-1]
@@ -299,8 +288,8 @@ def lstm(
 ) -> tuple[Array, ...]:
     """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c.
 
-    `clip` limits what goes into the gates and into g, and not what goes into h. ONNX's text says "the input of activations"; ONNX Runtime
-    and OpenVINO compute it so. Source: ONNX LSTM-22.
+    `clip` limits the inputs of the gates and of g, and not the input of h. ONNX's text says "the input of activations"; ONNX Runtime
+    and OpenVINO compute it so.
     """
     names = _name_activations(activations, ("Sigmoid", "Tanh", "Tanh"), w.shape[0])
     functions = choose_activations(xp, names, **walk)
@@ -327,9 +316,9 @@ def make_lstm_step(
     clip: float | None,
     couples: bool,
 ) -> CellStep:
-    """Returns one step of an LSTM from (h, c) to (h, c). `recur` gives what a hidden state adds to the gates i, o, f, c.
+    """Returns one step of an LSTM from (h, c) to (h, c). `recur` returns the summands of a hidden state for the gates i, o, f, c.
 
-    With `couples` the forget gate is 1 minus the input gate. `clip` limits what goes into the gates.
+    With `couples` the forget gate is 1 minus the input gate. `clip` limits the inputs of the gates.
     """
     peep_i, peep_o, peep_f = (0, 0, 0) if peepholes is None else _split_columns(peepholes, 3)
     activate_gate, activate_cell, activate_output = activations
@@ -401,7 +390,7 @@ def dynamic_quantize_lstm(
     input_forget: int = 0,
     **walk: Any,
 ) -> tuple[Array, Array, Array]:
-    """Returns Y, Y_h and Y_c of an LSTM whose inputs and hidden states are quantized to 8 bits by their own range before each product.
+    """Returns Y, Y_h and Y_c of an LSTM with inputs and hidden states quantized to 8 bits by their own range before each product.
 
     w: (directions, input, 4 hidden); r: (directions, hidden, 4 hidden); scales and zero points for each direction, or each of its
     columns.
@@ -470,7 +459,7 @@ def attention_lstm(
     input_forget: int = 0,
     **walk: Any,
 ) -> tuple[Array, Array, Array]:
-    """Returns Y, Y_h and Y_c of an LSTM whose input has what it attended to in a memory behind it.
+    """Returns Y, Y_h and Y_c of an LSTM that reads its input and the result of its attention to a memory.
 
     w: (directions, 4 hidden, input + attention); m: (batch, memory steps, depth); qw, mw: projections of query and memory; v: weights
     of their tanh; aw: the projection of (hidden, context). Source: ONNX Runtime, com.microsoft.AttnLSTM-1; Bahdanau et al. 2015.

@@ -208,7 +208,7 @@ _REDUCTION = {"reduction": ("none", "mean", "sum")}
 def negative_log_likelihood_loss(
     xp: Namespace, x: Array, target: Array, weight: Array | None = None, *, ignore_index: int | None = None, reduction: str = "mean"
 ) -> Array:
-    """Returns -weight[target] * x[target], or its sum, or its mean by weight. Source: ONNX NegativeLogLikelihoodLoss-22."""
+    """Returns -weight[target] * x[target], or its sum, or its mean by weight."""
     return narrow(_lose(xp, widen(x), target, weight, ignore_index, reduction), x.dtype)
 
 
@@ -216,7 +216,7 @@ def negative_log_likelihood_loss(
 def softmax_cross_entropy_loss(
     xp: Namespace, x: Array, target: Array, weight: Array | None = None, *, ignore_index: int | None = None, reduction: str = "mean"
 ) -> tuple[Array, Array]:
-    """Returns the loss of log(softmax(x)), and that logarithm. Source: ONNX SoftmaxCrossEntropyLoss-13."""
+    """Returns the loss of log(softmax(x)), and that logarithm."""
     logarithm = log_softmax_of(xp, widen(x), 1)
     loss = _lose(xp, logarithm, target, weight, ignore_index, reduction)
     return narrow(loss, x.dtype), narrow(logarithm, x.dtype)

@@ -59,7 +59,7 @@ class Axis:
 
 
 def _refuse_resize(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses what sources disagree on: interpolated integers (rounding), and scales together with a region (output size)."""
+    """Refuses cases on which sources disagree: interpolated integers (rounding), and scales together with a region (output size)."""
     x_type = input_types[0] if input_types else None
     mode = node.attributes.get("mode", "nearest")
     if mode != "nearest" and isinstance(x_type, TensorType) and x_type.dtype is not None and x_type.dtype not in FLOATS:
@@ -100,7 +100,7 @@ def resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Array:
-    """Returns x resampled to the sizes, or by the scales. Source: ONNX Resize-19."""
+    """Returns x resampled to the sizes, or by the scales."""
     exact = bool(exclude_outside), bool(antialias)
     sampling = Sampling(mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, *exact, extrapolation_value)
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
@@ -113,7 +113,7 @@ _LEGACY = {"mode": ("nearest", "linear")}
 @kernel("Resize", since=(10,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
 @kernel("Upsample", since=(9,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
 def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nearest") -> Array:
-    """Returns x resampled from coordinates x / scale; nearest rounds down where the axis grows and up where it shrinks.
+    """Returns x resampled from coordinates x / scale; nearest rounds down if the axis grows and up if it shrinks.
 
     Source: ONNX Resize-10; it leaves the rounding open, ONNX Runtime and the official case of that version agree on this one.
     """
@@ -125,7 +125,7 @@ def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nea
 
 @kernel("Upsample", since=(7,), dtypes=ANY, choices=_LEGACY, refuse=_refuse_resize)
 def upsample_by_attribute(xp: Namespace, x: Array, *, mode: str = "nearest", scales: tuple[float, ...]) -> Array:
-    """Returns what Upsample-9 returns. Source: ONNX Upsample-7."""
+    """Returns the result of Upsample-9, with scales as an attribute."""
     return resize_by_scales(xp, x, np.asarray(scales), mode=mode)
 
 
@@ -142,7 +142,7 @@ def _count_upsampled(x: Array, *, height_scale: float, width_scale: float, **_: 
     count_bytes=_count_upsampled,
 )
 def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Array:
-    """Returns images resampled along height and width. Source: ONNX Upsample-1."""
+    """Returns images resampled along height and width."""
     scales = np.asarray((1.0, 1.0, height_scale, width_scale))
     return resize_by_scales(xp, x, scales, mode="linear" if mode == "bilinear" else mode)
 
@@ -150,7 +150,7 @@ def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = 
 def lay_axes(
     shape: tuple[int, ...], named: tuple[int, ...], roi: Array | None, scales: Array | None, sizes: Array | None, policy: str
 ) -> list[Axis]:
-    """Returns the axes with their output sizes: floor(size * scale) from scales, the nearest integer where the ratio is kept."""
+    """Returns the axes with their output sizes: floor(size * scale) from scales, the nearest integer if the ratio is kept."""
     target_sizes = integers_of(sizes)
     if target_sizes:
         pairs = list(zip(target_sizes, (shape[axis] for axis in named), strict=True))
@@ -211,7 +211,7 @@ def _find_line(axis: Axis, transformation: str) -> tuple[Fraction, Fraction]:
 
 
 def _find_coordinates(axis: Axis, transformation: str) -> tuple[Any, int]:
-    """Returns (numerators, denominator): the integers whose quotients are the coordinates of all outputs.
+    """Returns (numerators, denominator): the coordinates of all outputs as quotients of integers.
 
     They are int64, or Python's if four times a numerator or denominator could overflow.
     """

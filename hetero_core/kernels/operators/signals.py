@@ -22,7 +22,7 @@ _WINDOW_DTYPES = {"output_datatype": (1, 10, 11, 16), "periodic": (0, 1)}
 def dft(
     xp: Namespace, x: Array, dft_length: Array | None = None, axis: Array | None = None, *, inverse: int = 0, onesided: int = 0
 ) -> Array:
-    """Returns the discrete Fourier transform along an axis. Source: ONNX DFT-20."""
+    """Returns the discrete Fourier transform along an axis."""
     return _transform(xp, x, dft_length, -2 if axis is None else integers_of(axis)[0], inverse, onesided)
 
 
@@ -30,7 +30,7 @@ def dft(
 def dft_by_attribute(
     xp: Namespace, x: Array, dft_length: Array | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
 ) -> Array:
-    """Returns the discrete Fourier transform along an axis. Source: ONNX DFT-17."""
+    """Returns the discrete Fourier transform along an axis."""
     return _transform(xp, x, dft_length, axis, inverse, onesided)
 
 
@@ -61,10 +61,7 @@ def stft(
     *,
     onesided: int = 1,
 ) -> Array:
-    """Returns the transforms of windowed frames of a signal (batch, length, 1 or 2), or (batch, length) as torch's exporter writes it.
-
-    Source: ONNX STFT-17.
-    """
+    """Returns the transforms of windowed frames of a signal (batch, length, 1 or 2), or (batch, length) as torch's exporter writes it."""
     signal = signal if signal.ndim == 3 else signal[..., None]
     step = integers_of(frame_step)[0]
     default = signal.shape[1] if window is None else window.shape[0]
@@ -125,10 +122,7 @@ def mel_weight_matrix(
     *,
     output_datatype: int = 1,
 ) -> Array:
-    """Returns triangles of height 1 that map spectrum bins to mel bins, mel(f) = 2595 log10(1 + f / 700).
-
-    Source: ONNX MelWeightMatrix-17.
-    """
+    """Returns triangles of height 1 that map spectrum bins to mel bins, mel(f) = 2595 log10(1 + f / 700)."""
     bins, length, rate = (integers_of(value)[0] for value in (num_mel_bins, dft_length, sample_rate))
     low, high = (2595 * np.log10(1 + float(edge.reshape(-1)[0]) / 700) for edge in (lower_edge_hertz, upper_edge_hertz))
     mels = np.arange(bins + 2) * (high - low) / (bins + 2) + low

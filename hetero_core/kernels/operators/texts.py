@@ -21,7 +21,7 @@ _EXTRA = "needs google-re2, which is not installed; pip install hetero-core[text
 def compile_match(pattern: str) -> Callable[[str], bool]:
     """Returns a function that says whether a pattern matches a whole text.
 
-    Raises: ValueError with the reason, for a pattern that RE2 refuses and where google-re2 is not installed.
+    Raises: ValueError with the reason, for a pattern that RE2 refuses, or if google-re2 is not installed.
     """
     expression = _compile(pattern, takes_longest=False)
     return lambda text: expression.fullmatch(_encode(text)) is not None
@@ -71,7 +71,7 @@ def _encode(text: str) -> bytes:
 
 
 def _find_letters(encoded: bytes) -> list[int]:
-    """Returns where each letter of a text begins in its bytes, and its end."""
+    """Returns the offset of each letter in the bytes of a text, and the end."""
     return [place for place, byte in enumerate(encoded) if byte & 0xC0 != 0x80] + [len(encoded)]
 
 
@@ -90,13 +90,13 @@ def _count_pieces(x: Array, *, delimiter: str | None = None, maxsplit: int | Non
 
 @kernel("StringConcat", since=(20,), dtypes=STRING, runs_on_host=True, count_bytes=_count_concatenated)
 def string_concat(xp: Namespace, x: Array, y: Array) -> Array:
-    """Returns the concatenation of both texts, element by element. Source: ONNX StringConcat-20."""
+    """Returns the concatenation of both texts, element by element."""
     return np.asarray(x.astype(object) + y.astype(object), dtype=object)
 
 
 @kernel("StringSplit", since=(20,), dtypes=STRING, outputs=2, runs_on_host=True, count_bytes=_count_pieces)
 def string_split(xp: Namespace, x: Array, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Array, Array]:
-    """Returns the parts of each text along a new axis, filled up with "", and how many there are. Source: ONNX StringSplit-20.
+    """Returns the parts of each text along a new axis, filled up with "", and how many there are.
 
     Without a delimiter runs of white space separate, and those at the ends are dropped.
     """
@@ -116,7 +116,7 @@ def _prepare_match(xp: Namespace, input_types: InputTypes, *, pattern: str) -> C
 
 @kernel("RegexFullMatch", since=(20,), dtypes=STRING, runs_on_host=True, prepare=_prepare_match)
 def regex_full_match(xp: Namespace, x: Array, *, prepared: Callable[[str], bool]) -> Array:
-    """Returns whether the whole text matches, in time linear in its length. Source: ONNX RegexFullMatch-20."""
+    """Returns whether the whole text matches, in time linear in its length."""
     matches = [prepared(str(text)) for text in x.reshape(-1)]
     return np.asarray(matches, dtype=bool).reshape(x.shape)
 
@@ -140,7 +140,7 @@ def string_normalizer(
     locale: str | None = None,
     stopwords: tuple[str, ...] = (),
 ) -> Array:
-    """Returns the texts without stop words, in another case; a single empty text if all are removed. Source: ONNX StringNormalizer-10.
+    """Returns the texts without stop words, in another case; a single empty text if all are removed.
 
     x is (texts,) or (1, texts). Case changes do not depend on the locale.
     """
@@ -175,7 +175,7 @@ def tfidf_vectorizer(
 ) -> Array:
     """Returns how often each n-gram of the pool occurs in each row, with 0 to max_skip_count elements left out between its members.
 
-    TF gives counts, IDF the weight of what occurs, TFIDF their product. Source: ONNX TfIdfVectorizer-9.
+    TF gives counts, IDF the weights of present n-grams, TFIDF their product.
     """
     slots = _index_pool(pool_strings or pool_int64s, ngram_counts, ngram_indexes)
     rows = x.reshape((1, -1)) if x.ndim <= 1 else x
@@ -200,7 +200,7 @@ def tfidf_vectorizer(
 def _index_pool(
     pool: tuple[str, ...] | tuple[int, ...], ngram_counts: tuple[int, ...], ngram_indexes: tuple[int, ...]
 ) -> dict[tuple[str | int, ...], int]:
-    """Returns n-gram -> output position. The pool holds all 1-grams, then all 2-grams, ...; ngram_counts says where each begins."""
+    """Returns n-gram -> output position. The pool holds all 1-grams, then all 2-grams, ...; ngram_counts holds the begin of each length."""
     slots: dict[tuple[str | int, ...], int] = {}
     ends = (*ngram_counts[1:], len(pool))
     for length, (begin, end) in enumerate(zip(ngram_counts, ends, strict=True), start=1):
@@ -251,7 +251,7 @@ def _prepare_tokenizer(
 
 
 def _split(text: str, places: list[tuple[int, int]]) -> list[str]:
-    """Returns what lies between places of a text."""
+    """Returns the pieces of a text between these ranges."""
     begins, ends = [0, *(end for _, end in places)], [*(begin for begin, _ in places), len(text)]
     return [text[begin:end] for begin, end in zip(begins, ends, strict=True)]
 
@@ -267,7 +267,7 @@ def _split(text: str, places: list[tuple[int, int]]) -> list[str]:
     prepare=_prepare_tokenizer,
 )
 def tokenizer(xp: Namespace, x: Array, *, prepared: TokenRule) -> Array:
-    """Returns the tokens of each text along a new axis, filled up with pad_value: what matches, or lies between separators.
+    """Returns the tokens of each text along a new axis, filled up with pad_value: the matches, or the text between separators.
 
     Of several matches at a place the longest counts.
     """

@@ -45,7 +45,7 @@ def adagrad(
     epsilon: float = 1e-6,
     norm_coefficient: float = 0.0,
 ) -> tuple[Array, ...]:
-    """Returns x - r / (1 + t decay) g / (sqrt(h) + epsilon) with h the sum of squared gradients, and h. Source: ONNX Adagrad-1."""
+    """Returns x - r / (1 + t decay) g / (sqrt(h) + epsilon) with h the sum of squared gradients, and h."""
     rate = _scalar(r) / (1 + _scalar(t) * decay_factor)
 
     def step(x: Array, g: Array, h: Array) -> tuple[Array, ...]:
@@ -68,7 +68,7 @@ def adam(
     norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0,
 ) -> tuple[Array, ...]:
-    """Returns x - r' v / (sqrt(h) + epsilon) with both running means, of gradients and of their squares. Source: ONNX Adam-1.
+    """Returns x - r' v / (sqrt(h) + epsilon) with both running means, of gradients and of their squares.
 
     From the first step on the rate r' corrects the bias of the means: r sqrt(1 - beta^t) / (1 - alpha^t).
     """
@@ -90,7 +90,7 @@ def adam(
 def momentum(
     xp: Namespace, r: Array, t: Array, *tensors: Array, alpha: float, beta: float, mode: str, norm_coefficient: float
 ) -> tuple[Array, ...]:
-    """Returns x - r v with v = alpha v + beta g; nesterov looks ahead: x - r (g + alpha v). Source: ONNX Momentum-1."""
+    """Returns x - r v with v = alpha v + beta g; nesterov looks ahead: x - r (g + alpha v)."""
     rate = _scalar(r)
     weight = beta if _scalar(t) > 0 else 1.0
 

@@ -19,7 +19,7 @@ from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
 Resolve = Callable[[Array, int], tuple[Array, Array | None]]
-"""(integer positions, axis) -> (positions inside the axis, where the element counts; None for everywhere)."""
+"""(integer positions, axis) -> (positions inside the axis, mask of the counted elements or None)."""
 
 
 def count_inside(xp: Namespace, sizes: tuple[int, ...]) -> Resolve:
@@ -92,7 +92,7 @@ Vector = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
 def _refuse_interpolation(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses to interpolate what is no float, for which no source says how it is rounded."""
+    """Refuses to interpolate integers, for which no source defines the rounding."""
     mode, data_type = node.attributes.get("mode", "linear"), input_types[0]
     dtype = data_type.dtype if isinstance(data_type, TensorType) else None
     if mode == "nearest" or dtype is None or dtype in FLOATS:
@@ -108,7 +108,7 @@ _grid_kernel = partial(kernel, "GridSample", dtypes=(NUMBERS | BOOL | COMPLEX, F
 def grid_sample_image(
     xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
 ) -> Array:
-    """Returns images sampled at the grid's positions. Source: ONNX GridSample-16."""
+    """Returns images sampled at the grid's positions."""
     general = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     return grid_sample(xp, x, grid, align_corners=align_corners, mode=general, padding_mode=padding_mode)
 
@@ -117,7 +117,7 @@ def grid_sample_image(
 def grid_sample(
     xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Array:
-    """Returns x (batch, channels, *sizes) at grid (batch, *outputs, axes), whose last axis names the innermost axis first.
+    """Returns x (batch, channels, *sizes) at grid (batch, *outputs, axes), the last axis names the innermost axis first.
 
     -1 and 1 are the centers of the outer elements with align_corners, else their outer edges. Source: ONNX GridSample-22.
     """
@@ -148,7 +148,7 @@ def _reflect(xp: Namespace, place: Array, size: int, align_corners: int) -> Arra
 
 
 def _bring_inside(xp: Namespace, place: Array, size: int, padding_mode: str, align_corners: int) -> Array:
-    """Returns reflected positions inside. Those beyond a border stay where they are, as far as a cubic sees a difference.
+    """Returns reflected positions inside. Positions beyond a border stay, as far as a cubic sees a difference.
 
     What a cubic reads there is the border's element, so it bends within two steps of it: PyTorch and ONNX Runtime have it so, the
     reference evaluator moves the position to the border first.
@@ -172,7 +172,7 @@ def _resolve_border(xp: Namespace, sizes: tuple[int, ...], padding_mode: str, al
 
 @kernel("AffineGrid", since=(20,), dtypes=(FLOATS, INT64), host=(1,), choices={"align_corners": (0, 1)})
 def affine_grid(xp: Namespace, theta: Array, size: Array, *, align_corners: int = 0) -> Array:
-    """Returns theta applied to the positions of an image or a volume in [-1, 1]. Source: ONNX AffineGrid-20."""
+    """Returns theta applied to the positions of an image or a volume in [-1, 1]."""
     sizes = integers_of(size)[2:]
     rank = len(sizes)
     wide = widen(theta)
@@ -220,7 +220,7 @@ def roi_align(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Array:
-    """Returns regions pooled from interpolated samples. Source: ONNX RoiAlign-22."""
+    """Returns regions pooled from interpolated samples."""
     shift = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
     outputs = (output_height, output_width)
     wide = widen(x)
@@ -254,7 +254,7 @@ def roi_align(
     shared={"mode": "avg", "output_height": 1, "output_width": 1, "sampling_ratio": 0, "spatial_scale": 1.0},
 )
 def roi_align_unshifted(xp: Namespace, x: Array, rois: Array, batch_indices: Array, **attributes: Any) -> Array:
-    """Returns pooled regions without the shift by half a pixel. Source: ONNX RoiAlign-10."""
+    """Returns pooled regions without the shift by half a pixel."""
     return roi_align(xp, x, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", **attributes)
 
 
@@ -300,9 +300,9 @@ def _pool_region(
 
 @kernel("MaxRoiPool", since=(1, 22), dtypes=FLOATS, host=(1,))
 def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0) -> Array:
-    """Returns the largest element of each bin of each region, 0 where a bin is empty. rois: (regions, 5).
+    """Returns the largest element of each bin of each region, 0 for an empty bin. rois: (regions, 5).
 
-    Corners are rounded half away from zero to elements, and both belong to the region. Source: ONNX MaxRoiPool-22.
+    Corners are rounded half away from zero to elements, and both belong to the region.
     """
     regions = []
     for roi in rois.astype(np.float32):
@@ -351,7 +351,7 @@ def non_max_suppression(
 ) -> Array:
     """Returns (batch, class, box) of the boxes that no better one of their class overlaps by more than the threshold.
 
-    In descending order of score; the lower index goes first among equals. Source: ONNX NonMaxSuppression-11.
+    In descending order of score; the lower index goes first among equals.
     """
     limit = 0 if max_output_boxes_per_class is None else integers_of(max_output_boxes_per_class)[0]
     overlap = np.float32(0) if iou_threshold is None else iou_threshold.reshape(-1)[0]
@@ -390,7 +390,7 @@ def _suppress(corners: Vector, ranked: Vector, limit: int, overlap: Any) -> list
 
 
 _MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
-# First bytes of formats whose codec is an optional part of Pillow, and what Pillow calls that part.
+# First bytes of formats with an optional codec in Pillow, and Pillow's name of the codec.
 _CODECS = (
     (b"\xff\xd8\xff", "jpg", "JPEG"),
     (b"\x00\x00\x00\x0cjP  ", "jpg_2000", "JPEG 2000"),
@@ -415,9 +415,9 @@ def _refuse_without_pillow(node: Node, input_types: tuple[ValueType | None, ...]
     refuse=_refuse_without_pillow,
 )
 def decode_image(xp: Namespace, encoded_stream: Array, *, pixel_format: str = "RGB") -> Array:
-    """Returns the pixels of an encoded image, uint8 (height, width, channels); no pixels where it is damaged or unknown.
+    """Returns the pixels of an encoded image, uint8 (height, width, channels); no pixels if it is damaged or unknown.
 
-    Raises: RuntimeError when the image has a format for which this Pillow was built without a codec. Source: ONNX ImageDecoder-20.
+    Raises: RuntimeError when the image has a format for which this Pillow was built without a codec.
     """
     from PIL import Image, UnidentifiedImageError, features  # optional, and slow to import
 
@@ -429,7 +429,7 @@ def decode_image(xp: Namespace, encoded_stream: Array, *, pixel_format: str = "R
         with Image.open(BytesIO(encoded)) as image:
             pixels = np.asarray(image.convert(_MODES[pixel_format]))
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError):
-        # Pillow raises these for what is no image or breaks off; the operator then gives an empty matrix.
+        # Pillow raises these for damaged or unknown images; the operator then returns an empty matrix.
         return np.zeros((0, 0, 1 if pixel_format == "Grayscale" else 3), dtype=np.uint8)
     if pixel_format == "Grayscale":
         return pixels[:, :, None]
@@ -449,7 +449,7 @@ def crop_and_resize(
     extrapolation_value: float = 0.0,
     mode: str = "bilinear",
 ) -> Array:
-    """Returns each region (top, left, bottom, right, from 0 to 1), resized with its corners kept; a value where it lies outside."""
+    """Returns each region (top, left, bottom, right, from 0 to 1), resized with its corners kept; a fixed value outside of the image."""
     sizes = x.shape[2:]
     rows, columns = (
         _lay_line(xp, rois[:, axis], rois[:, axis + 2], sizes[axis], count) for axis, count in enumerate(integers_of(crop_size))
@@ -588,9 +588,9 @@ def deform_conv(
     offset_group: int = 1,
     **geometry: Any,
 ) -> Array:
-    """Returns the convolution whose elements are read `offset` away from their place and weighed by `mask`.
+    """Returns the convolution of elements that are read at a distance `offset` and weighed by `mask`.
 
-    offset: (batch, offset_group * kernel * axes, *outputs); mask without the axes. Source: ONNX DeformConv-22.
+    offset: (batch, offset_group * kernel * axes, *outputs); mask without the axes.
     """
     sizes, taps = x.shape[2:], w.shape[2:]
     windows = lay_windows(sizes, taps, **geometry)
@@ -619,7 +619,7 @@ def deform_conv(
 
 
 def _lay_places(xp: Namespace, windows: Windows) -> list[Array]:
-    """Returns for each axis where a plain convolution reads: (kernel positions, outputs)."""
+    """Returns for each axis the positions that a plain convolution reads: (kernel positions, outputs)."""
     rank = len(windows.sizes)
     places = []
     for axis in range(rank):
@@ -636,7 +636,7 @@ def _lay_places(xp: Namespace, windows: Windows) -> list[Array]:
 def _find_pooled_shape(
     x: Array, *, kernel_shape: Sizes, pads: Sizes | None = None, strides: Sizes | None = None
 ) -> tuple[int, ...]:
-    """Returns the shape of what a MaxPool with these attributes made x of."""
+    """Returns the shape of the input from which a MaxPool with these attributes made x."""
     rank = x.ndim - 2
     steps, flat = strides or (1,) * rank, pads or (0,) * (2 * rank)
     sizes = ((x.shape[2 + axis] - 1) * steps[axis] + kernel_shape[axis] - flat[axis] - flat[axis + rank] for axis in range(rank))
@@ -645,7 +645,7 @@ def _find_pooled_shape(
 
 @kernel("Col2Im", since=(18,), dtypes=(NUMBERS | COMPLEX, INT64, INT64), host=(1, 2), shared=_STEPS)
 def col_to_im(xp: Namespace, x: Array, image_shape: Array, block_shape: Array, **geometry: Any) -> Array:
-    """Returns images in which each column is added at its window. x: (batch, channels * block, windows). Source: ONNX Col2Im-18."""
+    """Returns images in which each column is added at its window. x: (batch, channels * block, windows)."""
     image, block = integers_of(image_shape), integers_of(block_shape)
     windows = lay_windows(image, block, **geometry)
     batch, channels = x.shape[0], x.shape[1] // prod(block)
@@ -674,9 +674,9 @@ def max_unpool(
     pads: Sizes | None = None,
     strides: Sizes | None = None,
 ) -> Array:
-    """Returns zeros with the elements of x where MaxPool found them.
+    """Returns zeros with the elements of x at the indices of MaxPool.
 
-    The indices count in the shape that the attributes give; a larger output_shape adds zeros behind it. Source: ONNX MaxUnpool-22.
+    The indices count in the shape that the attributes give; a larger output_shape adds zeros behind it.
     """
     shape = _find_pooled_shape(x, kernel_shape=kernel_shape, pads=pads, strides=strides)
     y = xp.zeros(prod(shape), dtype=x.dtype)

@@ -12,7 +12,7 @@ kind = "composer"
 
 @hookimpl
 def create_device(core: Any) -> object:
-    """Returns the device; it keeps the Core, whose other devices it asks and loads."""
+    """Returns the device; it keeps the Core, and asks and loads its other devices."""
     from hetero_batch.device import BatchDevice  # keeps `import hetero_batch` free of everything
 
     return BatchDevice(core)

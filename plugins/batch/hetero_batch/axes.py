@@ -1,7 +1,7 @@
 """The batch axis of every value of a network, from its inputs on; and the nodes that mix images, which cannot be batched.
 
-A value has the axis on which the images of a batch lie, None if it is the same for all of them, or SIZE where it is made from the
-size of the batch: it may say a shape, but not enter the numbers. `rules` tells where the axis goes in a node that reads images.
+A value has the axis on which the images of a batch lie, None if it is the same for all of them, or SIZE if it is made from the
+size of the batch: it may be part of a shape, but not of the numbers. `rules` follows the axis through a node that reads images.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RECURRENT = ("GRU", "LSTM", "RNN")
 
 
 def find_batch_axes(network: Network) -> BatchAxes:
-    """Returns the batch axes: on the first axis of the inputs, or on the second where a recurrent operator has it there."""
+    """Returns the batch axes: on the first axis of the inputs, or on the second if a recurrent operator has it there."""
     axes = _walk(network, 0)
     if not axes.refused or any(network.node(name).op_type not in _RECURRENT for name in axes.refused):
         return axes
@@ -106,7 +106,7 @@ def _takes_size(view: NodeView) -> bool:
 def find_input_axis(network: Network, spec: ValueSpec, place: int) -> int | None:
     """Returns the batch axis of an input.
 
-    That is N of its layout, where one is known. Else the size on axis `place` of the first input is the batch's: an input has it where
+    That is N of its layout, if a layout is known. Else the size on axis `place` of the first input is the batch's: an input has it where
     that named size is, or, for a number or an open size without a name, on the same axis if its size is the same.
     """
     layout = network.border.layouts.get(spec.name)

@@ -68,7 +68,7 @@ class BatchDevice(Composer):
 
     @hookimpl
     def export_network(self, executable: BatchExecutable) -> Payload:
-        """The blob of the device, and where the images lie."""
+        """The blob of the device, and the batch axes."""
         sections: dict[str, Any] = {}
         row = export_part(executable.child, None, "device", sections)
         fields = {"axes": [executable.axes.inputs, executable.axes.outputs], "size": executable.size, "device": row}
@@ -126,9 +126,9 @@ class BatchDevice(Composer):
     def _examine(
         self, device: DeviceName, network: Network, config: Mapping[str, Any]
     ) -> tuple[QueryResult, QueryResult, Network, BatchAxes]:
-        """Returns the answer of BATCH, that of its device, the network as it is loaded, and where its images lie.
+        """Returns the answer of BATCH, that of its device, the network as it is loaded, and its batch axes.
 
-        Its batch size is open, or, where the device refuses that, that of the list: smaller batches are filled up then.
+        Its batch size is open. If the device refuses that, it is the size of the list, and smaller batches are filled up.
         """
         entry, name = self._require_entry(device)
         own = configure_children(self._core, device, [name], config)[name]
@@ -157,7 +157,7 @@ def _is_open(network: Network, axes: BatchAxes) -> bool:
 
 
 def _rebatch(network: Network, axes: BatchAxes, size: int | str) -> Network:
-    """Returns the network with this size where its images lie. Raises: InvalidNetworkError."""
+    """Returns the network with this size on its batch axes. Raises: InvalidNetworkError."""
     # Those inputs alone: a size that is the same by chance is none of the batch.
     layouts = {
         spec.name: "".join("N" if place == axis else "." for place in range(len(spec.shape or ())))

@@ -1,4 +1,4 @@
-"""BatchExecutable: a network whose requests run together on one device, each with its own part of the inputs and outputs."""
+"""BatchExecutable: requests of a network run together on a device, each with its own part of the inputs and outputs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class BatchExecutable(Executable):
         return self.child
 
     def create_state(self) -> object:
-        """Returns what counts the request among those that may come."""
+        """Returns a token that counts the request as expected."""
         request = _Request()
         self.gatherer.know(request)
         return request
@@ -86,20 +86,20 @@ class BatchExecutable(Executable):
         return place_executed(self.child.list_executed(), str(self.child.device), 0)
 
     def close(self) -> None:
-        """Ends what waits, and closes the child."""
+        """Ends the waiting requests, and closes the child."""
         self.gatherer.close()
         self.child.close()
 
 
 def _describe(inputs: Sequence[Any], axes: Sequence[int | None]) -> tuple[int, Hashable | None]:
-    """Returns how many images a request has, and what it has in common with those of its batch; None if it must run alone."""
+    """Returns the number of images of a request and the key of its batch; None if it must run alone."""
     rows: int | None = None
     key: list[Hashable] = []
     for value, axis in zip(inputs, axes, strict=True):
         if not isinstance(value, np.ndarray):
             return 1, None
         if axis is None:
-            # Requests share a batch only where what has no images is the same.
+            # Requests share a batch only if their inputs without images are equal.
             if value.dtype.kind == "O":
                 return 1, None
             key.append((value.shape, value.tobytes()))
@@ -125,7 +125,7 @@ class _Runner:
         self._fixed = fixed[0] if fixed else None
 
     def begin(self, batch: Sequence[BatchTicket], done: Done) -> None:
-        """Starts a run of these requests; those that were cancelled run with the others, and nobody looks at what they get."""
+        """Starts a run of these requests; cancelled requests run, too, and their results are dropped."""
         child = self._child
         if all(ticket.context.token.is_set for ticket in batch):
             raise RequestCancelledError("the requests of the batch were cancelled before it began")
@@ -147,7 +147,7 @@ class _Runner:
                         self._split(value, axis, batch, spec.name)
                         for value, axis, spec in zip(outputs, self._axes.outputs, child.all_outputs, strict=True)
                     ]
-                except Exception as wrong:  # noqa: BLE001  # whoever holds the requests is told
+                except Exception as wrong:  # noqa: BLE001  # the holders of the requests get the error
                     error = wrong
             if error is None:
                 # The memory of a run that failed, or was set aside, is not used again.
@@ -161,7 +161,7 @@ class _Runner:
         start_child(child, self._join(batch, rows), context, end)
 
     def _join(self, batch: Sequence[BatchTicket], rows: int) -> tuple[Any, ...]:
-        """Returns the inputs of the batch; where the device has a fixed size, the last image is repeated up to it."""
+        """Returns the inputs of the batch; for a fixed size of the batch the last image is repeated."""
         joined = []
         for place, axis in enumerate(self._axes.inputs):
             values = [ticket.inputs[place] for ticket in batch]

@@ -1,4 +1,4 @@
-"""The gatherer: which requests wait, when those that fit together begin as one batch, and what becomes of them.
+"""The gatherer: holds waiting requests, and starts those that fit together as a batch.
 
 A batch begins when it is full, when its first request has waited for the timeout, or when nobody else can come: all requests that there
 are wait in it. While the device is busy, requests gather. A batch that fails is run again one by one, so that a request that is
@@ -90,7 +90,7 @@ class Gatherer:
         group.tickets.append(ticket)
 
     def close(self) -> None:
-        """Takes nothing more; what waits ends as cancelled."""
+        """Takes no more requests; waiting requests end as cancelled."""
         with self._changed:
             self._is_closed = True
             dropped = [*self._single, *(ticket for group in self._groups.values() for ticket in group.tickets)]
@@ -101,7 +101,7 @@ class Gatherer:
             ticket.done(None, RequestCancelledError(f"{self._title}: the network was closed before the request began"))
 
     def _advance(self) -> None:
-        """Begins what can begin. A run that ends while it begins comes back here, and is left to the loop that began it."""
+        """Starts all batches that are ready. A run that ends during its start is left to the loop that started it."""
         if self._here.is_beginning:
             return
         self._here.is_beginning = True
@@ -117,7 +117,7 @@ class Gatherer:
 
         try:
             self._begin(batch, end)
-        except BaseException as error:  # noqa: BLE001  # whoever holds the requests is told
+        except BaseException as error:  # noqa: BLE001  # the holders of the requests get the error
             end(None, error)
 
     def _take_batch(self) -> list[BatchTicket] | None:
@@ -152,7 +152,7 @@ class Gatherer:
         return None
 
     def _watch(self) -> None:
-        """Has a thread watch the time, where something waits for it."""
+        """Has a thread watch the time, if a request waits for it."""
         if not self._groups or self._is_closed:
             return
         if self._is_watched:

@@ -1,6 +1,6 @@
-"""The batch axis behind an operator: a table says where an operator mixes images; the shapes of its results say where the axis goes.
+"""The batch axis behind an operator: a table lists the axes along which operators mix images; the shapes of the results do the rest.
 
-The shapes are inferred with two sizes of the batch: the axis whose size follows is the batch axis of the result. Axes count from 0.
+The shapes are inferred with two sizes of the batch: the axis that follows them is the batch axis of the result. Axes count from 0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def find_output_axes(view: NodeView) -> list[Axis]:
 
 
 def follow_shapes(view: NodeView) -> list[Axis]:
-    """Returns the axis of each output whose size is that of the batch. Raises: MixedImages."""
+    """Returns the axis of each output that has the size of the batch. Raises: MixedImages."""
     axes: list[Axis] = []
     for name, *shapes in zip(view.node.outputs, *(_infer_shapes(view, size) for size in _BATCHES), strict=False):
         pairs = enumerate(zip(*shapes, strict=True))

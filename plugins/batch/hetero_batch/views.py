@@ -16,7 +16,7 @@ for all images."""
 
 
 def shape_with_size_at(place: int) -> str:
-    """Returns what stands for a shape with the size of the batch at this place."""
+    """Returns the mark of a shape with the size of the batch at this place."""
     return f"{SIZE}@{place}"
 
 
@@ -42,7 +42,7 @@ def refuse(reason: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node with what is known of the values around it."""
+    """A node with the shapes, constants and batch axes of its values."""
 
     node: Node
     network: Network
@@ -53,7 +53,7 @@ class NodeView:
         return self.axes.get(self.node.inputs[index]) if index < len(self.node.inputs) else None
 
     def shape(self, index: int) -> tuple[Any, ...]:
-        """Returns the shape of an input. Raises: MixedImages where its rank is not known."""
+        """Returns the shape of an input. Raises: MixedImages if its rank is not known."""
         return self._shape_of(self.node.inputs[index])
 
     def output_shape(self, index: int = 0) -> tuple[Any, ...]:
@@ -77,7 +77,7 @@ class NodeView:
         return None
 
     def require_shared(self, *indices: int) -> None:
-        """Raises MixedImages where one of these inputs has images."""
+        """Raises MixedImages if any of these inputs has images."""
         for index in indices:
             if self.axis(index) is not None:
                 refuse(f"its input '{self.node.inputs[index]}' has images, where it expects what is the same for all")

@@ -47,7 +47,7 @@ class TemplateArray:
         self._elements = elements
 
     def read(self, memory: str) -> Any:
-        """Returns the elements to who works in this memory. Raises: InferenceError for any other."""
+        """Returns the elements, in this memory only. Raises: InferenceError for another memory."""
         if memory != self.memory:
             raise InferenceError(f"an array in {self.memory} was given to {memory}; expected a transfer by to_host, from_host")
         return self._elements
@@ -68,7 +68,7 @@ class TemplateDevice(DeviceHooks):
 
     @hookimpl
     def close_device(self) -> bool:
-        """Frees what the device holds for all networks: pools, contexts, driver handles. The queues belong to the loaded networks."""
+        """Frees the resources of all networks: pools, contexts, driver handles. The queues belong to the loaded networks."""
         self._extensions.clear()
         return True
 
@@ -121,19 +121,19 @@ class TemplateDevice(DeviceHooks):
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """Loads the network of a blob that the core has checked; what this device refuses today is refused here, too."""
+        """Loads the network of a blob that the core has checked; nodes that this device refuses today are refused here, too."""
         payload.require_version(PAYLOAD_VERSION)
         return self.load_network(device, unpack_network(payload.sections), config, None)
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:
-        """Adds a custom operator to what query and loading read; its function gets arrays of `XP`."""
+        """Adds a custom operator for query and load; its function gets arrays of `XP`."""
         self._extensions[extension.domain, extension.op_type] = extension
         return True
 
     @hookimpl
     def to_host(self, array: TemplateArray) -> Any:
-        """Copies a value out of the device; the core calls it where a reader is elsewhere, never between two stages of this memory."""
+        """Copies a value out of the device; the core calls it for a reader in another memory, never between two stages of this memory."""
         return array.read(array.memory).copy()
 
     @hookimpl
@@ -173,13 +173,13 @@ class TemplateExecutable(Executable):
     def _run_queued(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         try:
             outputs = self.run(inputs, context)
-        except BaseException as error:  # noqa: BLE001  # whoever waits is told of every end, an exit included
+        except BaseException as error:  # noqa: BLE001  # the caller gets every end, an exit included
             done(None, error)
         else:
             done(outputs, None)
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
-        """Tells the steps of a run, for those who look at `network.get_runtime_model()`."""
+        """Returns the steps of a run, for `network.get_runtime_model()`."""
         return self._program.list_steps(self.network.types)
 
     def close(self) -> None:

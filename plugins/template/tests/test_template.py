@@ -13,7 +13,7 @@ import pytest
 from hetero_template.device import TemplateArray, TemplateExecutable, transform_network
 
 from hetero_core import Core, Network, RunContext, ValueSpec
-from hetero_core.errors import BlobMismatchError, InferenceError, RequestCancelledError, UnsupportedNodesError
+from hetero_core.errors import InferenceError, RequestCancelledError, UnsupportedNodesError
 from hetero_core.network.types import TensorType
 
 Read = Callable[[str], Network]
@@ -184,28 +184,7 @@ def test_refused_operator_within_a_body_refuses_the_node_that_has_the_body(core:
     assert reason == f"node 'deep' in a body of {operator}: operator Exp is refused by TEMPLATE_REFUSED_OPERATORS"
 
 
-def test_operator_without_a_kernel_within_a_body_is_refused(core: Core, read: Read) -> None:
-    network = read(BODIES["If"].replace("Exp (x)", "Nothing (x)"))
-    assert "operator Nothing has no kernel" in core.query_network(network, "TEMPLATE").refused["inner"]
-
-
 def test_import_takes_the_memory_of_the_device_that_imports(core: Core, read: Read, tmp_path: Path) -> None:
     core.load_network(read(CHAIN), "TEMPLATE.1").export_network(tmp_path / "t.blob")
     imported = core.import_network(tmp_path / "t.blob", "TEMPLATE.0")
     assert imported.inputs == (ValueSpec("x", TensorType("float32", (2,)), "TEMPLATE:0"),)
-
-
-def test_blob_comes_back_and_other_plugins_versions_do_not(core: Core, read: Read, tmp_path: Path) -> None:
-    network = read("g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> { a = Div(x, w) y = Relu(a) }")
-    loaded = core.load_network(network, "TEMPLATE.1", {REFUSED: "Exp"})
-    loaded.export_network(tmp_path / "t.blob")
-    imported = core.import_network(tmp_path / "t.blob", "TEMPLATE")
-    x = np.array([[3, 4], [-1, 5]], np.float32)
-    for network_of_two in (loaded, imported):
-        assert network_of_two.infer({"x": x})["y"].tolist() == [[3, 2], [0, 2.5]]
-    assert imported.get_config(REFUSED) == ("Exp",)
-    assert imported.fingerprint == loaded.fingerprint == network.fingerprint
-    with pytest.raises(BlobMismatchError, match="the blob's device is TEMPLATE, here it is CPU"):
-        core.import_network(tmp_path / "t.blob", "CPU")
-    with pytest.raises(BlobMismatchError, match="TEMPLATE_REFUSED_OPERATORS is Abs in the call and Exp in the blob"):
-        core.import_network(tmp_path / "t.blob", "TEMPLATE", {REFUSED: "Abs"})

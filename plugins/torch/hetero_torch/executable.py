@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from hetero_core.kernels.host_operators import HostOperator
+from hetero_core.kernels.program import HostOperator
 from torch import Tensor
 
 from hetero_core.contract import Executable, Extension, RunContext
