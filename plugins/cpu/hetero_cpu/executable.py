@@ -322,9 +322,9 @@ class CpuExecutable(Executable):
         It is of the class of sizes that input shapes belong to, or of these shapes alone. The background calls it with a proxy of the
         executable, which may be freed while its kernels are compiled.
         """
-        from hetero_cpu.plan.passes import join_network, specialize
+        from hetero_cpu.plan.passes import join_network, specialize_network
 
-        special = specialize(self.transformed, signature)
+        special = specialize_network(self.transformed, signature)
         if self._plans.needs_class(signature):
             from hetero_cpu.plan.tabulating import make_open_plan
 
@@ -455,9 +455,9 @@ class CpuExecutable(Executable):
             last = self._last_open
         if last is None or self._verifier.has_refuted:
             return None
-        from hetero_cpu.plan.passes import join_network, specialize
+        from hetero_cpu.plan.passes import join_network, specialize_network
 
-        special = join_network(specialize(self.transformed, last))
+        special = join_network(specialize_network(self.transformed, last))
         plan = compile_plan(self._plan_sizes(special, last), self.workers)
         return plan.opened if plan.is_native else None
 

@@ -20,7 +20,6 @@ from hetero_cpu.symbols.sizes import is_open, terms_of
 from hetero_cpu.symbols.terms import evaluate
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
-from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
 
 from .trial import make_open_plan
@@ -41,7 +40,7 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[tuple[int, ...], ..
 def open_model(name: str) -> OpenPlan:
     make, signature = MODELS[name]
     network = transform_network(read_network(make()))
-    example = specialize_network(network, signature, evaluate_node)
+    example = specialize_network(network, signature)
     plan = make_open_plan(network, signature, example, weights=PackedWeights(), extensions={}, workers=2)
     assert plan is not None
     return plan

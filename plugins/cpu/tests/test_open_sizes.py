@@ -20,7 +20,6 @@ from hetero_tests.open_models import make_encoder
 from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.kernels.arena import Lifetime
-from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
 
 from .trial import make_open_plan
@@ -190,7 +189,7 @@ def test_blocks_that_live_at_the_same_time_lie_apart_for_all_sizes(seed: int) ->
 def _open_encoder() -> OpenPlan | None:
     network = transform_network(read_network(make_encoder(layers=1, width=64)))
     signature = ((3, 37), (3, 37))
-    example = specialize_network(network, signature, evaluate_node)
+    example = specialize_network(network, signature)
     return make_open_plan(network, signature, example, weights=PackedWeights(), extensions={}, workers=2)
 
 

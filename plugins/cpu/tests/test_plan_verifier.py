@@ -12,14 +12,13 @@ import pytest
 from hetero_cpu.operators.recipe import Recipe
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import planner
-from hetero_cpu.plan import planner as arena_layout
 from hetero_cpu.plan.passes import join_network, specialize_network, transform_network
 from hetero_cpu.plan.plan import Derived, ExecutionPlan, Joined, Outside, PlannedStep
+from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.symbols.size_class import read_static_signature
 from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.kernels.arena import Lifetime, place_blocks
-from hetero_core.kernels.single_nodes import evaluate_node
 from hetero_core.network.reader import read_network
 
 
@@ -36,8 +35,8 @@ def make_plan(text: str, **constants: Any) -> ExecutionPlan:
     network = transform_network(read_network(model))
     signature = read_static_signature(network.inputs)
     assert signature is not None
-    special = join_network(specialize_network(network, signature, evaluate_node))
-    return planner.build_plan(special, PackedWeights(), {}, workers=2)
+    special = join_network(specialize_network(network, signature))
+    return build_plan(special, PackedWeights(), {}, workers=2)
 
 
 def draw_array(*shape: int) -> Any:
@@ -116,7 +115,7 @@ def test_lifetime_that_ends_too_early_is_found(monkeypatch: pytest.MonkeyPatch) 
             [Lifetime(own.nbytes, own.begin, min(own.end, own.begin + 1)) for own in lifetimes], alignment=alignment
         )
 
-    monkeypatch.setattr(arena_layout, "place_blocks", place_cut)
+    monkeypatch.setattr(planner, "place_blocks", place_cut)
     problems = list_problems(make_plan(PRODUCTS, **WEIGHT))
     assert "step 'Sub_3' (Sub-14), value 'a'" in problems
     assert "not as value 'a'" in problems

@@ -6,18 +6,12 @@ float. Arrays that a call reads hold no addresses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hetero_cpu.machine.compiler import Kernel
-
-if TYPE_CHECKING:
-    from hetero_cpu.operators.weights import LaterArray
-    from hetero_cpu.symbols.arrays import OpenArray
-
 
 Array = np.ndarray[Any, Any]
 
@@ -63,20 +57,20 @@ class NativeCall:
     keep: tuple[object, ...] = field(default=(), repr=False)
 
 
-def address_of(array: Array | LaterArray | OpenArray) -> int:
-    """Returns the address of the first element: an `Address`, or an expression of symbols where the array is open.
+class Addressed(Protocol):
+    """An array that is no NumPy array yet: with symbols for sizes, or only promised."""
 
-    An array that is only promised is made now.
-    """
+    @property
+    def address(self) -> Any:
+        """The address of the first element; an array that is only promised is made."""
+
+
+def address_of(array: Array | Addressed) -> int:
+    """Returns the address of the first element: an `Address`, or an expression of symbols if the array is open."""
     if isinstance(array, np.ndarray):
         return Address(array.__array_interface__["data"][0], array)
-    from hetero_cpu.symbols.arrays import OpenArray  # a plan that is read has neither of the two
-
-    if isinstance(array, OpenArray):
-        address: int = array.address
-        return address
-    memory = array.get()
-    return Address(memory.__array_interface__["data"][0], memory)
+    address: int = array.address
+    return address
 
 
 def list_strides(name: str, array: Array | None) -> dict[str, int]:
@@ -85,13 +79,6 @@ def list_strides(name: str, array: Array | None) -> dict[str, int]:
         return {}
     image, _, row, pixel = array.strides
     return {name: address_of(array), f"{name}_image": image, f"{name}_row": row, f"{name}_pixel": pixel}
-
-
-def list_addresses(call: NativeCall) -> Iterator[tuple[int, Address]]:
-    """Yields the addresses among the numbers of a call, each with its position."""
-    for position, number in enumerate(call.numbers):
-        if isinstance(number, Address):
-            yield position, number
 
 
 def bits_of(number: float) -> int:

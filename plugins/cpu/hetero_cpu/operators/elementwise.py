@@ -480,7 +480,7 @@ class _LinkTest:
         return ExpressionReader(self._constants, self._weights, ranks).read_node(node)
 
 
-_MOST_OPERANDS = 64
+_MOST_OPERANDS_OF_NODE = 64
 
 
 @native_step(*sorted(ELEMENTWISE))
@@ -495,7 +495,7 @@ def plan_native_expression(site: Site) -> Recipe | None:
     arrays = [site.prototypes[operand] if isinstance(operand, str) else operand for operand in reader.operands]
     shape = site.output_shape()
     # NumPy 2 broadcasts shapes of up to 32 dimensions. A Sum of thousands would be code of megabytes.
-    if len(shape) > 32 or len(arrays) > _MOST_OPERANDS:
+    if len(shape) > 32 or len(arrays) > _MOST_OPERANDS_OF_NODE:
         return None
     if any(array.dtype != np.float32 for array in arrays) or 0 in shape or broadcast_shapes(*(a.shape for a in arrays)) != shape:
         return None

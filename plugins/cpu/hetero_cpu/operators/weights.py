@@ -14,6 +14,7 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from hetero_core.network.initializers import Initializer
+from hetero_cpu.machine.calls import Address
 
 Array = np.ndarray[Any, Any]
 
@@ -119,6 +120,12 @@ class LaterArray:
                 if self._releases:
                     self._release_sources(constants)
             return self._array
+
+    @property
+    def address(self) -> Address:
+        """The address of the packed array, which is made if it is not there yet."""
+        memory = self.get()
+        return Address(memory.__array_interface__["data"][0], memory)
 
     def _release_sources(self, constants: tuple[Initializer, ...]) -> None:
         for constant in constants:

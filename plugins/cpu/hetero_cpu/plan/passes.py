@@ -18,15 +18,14 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import infer_fixed_node, infer_types, rebuild_graph
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types
-from hetero_core.transforms.constants import Evaluate, drop_unread, fold_constants, fold_node
+from hetero_core.transforms.constants import drop_unread, fold_constants, fold_node
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.rewrite import run_passes
+from hetero_cpu.operators.groups import Group
 from hetero_cpu.symbols.size_class import Signature
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
-    from hetero_cpu.operators.weights import PackedWeights
-    from hetero_cpu.plan.plan import ExecutionPlan
     from hetero_cpu.symbols.sizes import Scope
 
 
@@ -35,7 +34,7 @@ _MOST_ROUNDS = 4
 _LARGEST_VALUE = 1 << 31
 
 
-def specialize_network(network: Network, signature: Signature, evaluate: Evaluate) -> Network:
+def specialize_network(network: Network, signature: Signature) -> Network:
     """Returns the network with these input shapes, its types inferred and its shape arithmetic computed."""
     inputs = []
     for spec, shape in zip(network.inputs, signature, strict=True):
@@ -43,15 +42,15 @@ def specialize_network(network: Network, signature: Signature, evaluate: Evaluat
         inputs.append(replace(spec, type=TensorType(spec.dtype, shape)) if is_open else spec)
     if all(new is old for new, old in zip(inputs, network.inputs, strict=True)):
         # Its types are those of these shapes already.
-        return _fold_shapes(network, evaluate)
-    plain = specialize_plainly(network, inputs, evaluate)
+        return _fold_shapes(network)
+    plain = specialize_plainly(network, inputs)
     if plain is not None:
         return plain
     types = {**network.types, **{spec.name: spec.type for spec in inputs}}
-    return _fold_shapes(infer_types(replace(network, inputs=tuple(inputs), types=MappingProxyType(types))), evaluate)
+    return _fold_shapes(infer_types(replace(network, inputs=tuple(inputs), types=MappingProxyType(types))))
 
 
-def specialize_plainly(network: Network, inputs: Sequence[ValueSpec], evaluate: Evaluate) -> Network | None:
+def specialize_plainly(network: Network, inputs: Sequence[ValueSpec]) -> Network | None:
     """Returns the network with these inputs in one sweep, node by node, without onnx; None if one node has no rule of types.
 
     onnx's inference takes a network as a message, many times if shapes are computed in the network. All errors are onnx's to find.
@@ -66,7 +65,7 @@ def specialize_plainly(network: Network, inputs: Sequence[ValueSpec], evaluate: 
         folded = (
             None
             if is_turned_for_products(node, network)
-            else fold_node(node, network, constants, evaluate, type_of=types.get, room=room)
+            else fold_node(node, network, constants, evaluate_node, type_of=types.get, room=room)
         )
         if folded is not None:
             room -= sum(constant.nbytes for constant in folded.values())
@@ -87,12 +86,12 @@ def specialize_plainly(network: Network, inputs: Sequence[ValueSpec], evaluate: 
     return drop_unread(replace(sized, initializers=MappingProxyType(constants)))
 
 
-def _fold_shapes(network: Network, evaluate: Evaluate) -> Network:
+def _fold_shapes(network: Network) -> Network:
     """Returns the network with everything computed that follows from its constants, and the types that follow from that."""
     special, room = network, FOLDED_FLOOR
     for _ in range(_MOST_ROUNDS):
         # What is large does not hang on the shapes of inputs, and has been folded before; what is kept here stays within one limit.
-        folded = fold_constants(special, evaluate, is_kept=is_turned_for_products, room=room)
+        folded = fold_constants(special, evaluate_node, is_kept=is_turned_for_products, room=room)
         if folded is special:
             break
         room -= sum(folded.initializers[name].nbytes for name in folded.initializers.keys() - special.initializers.keys())
@@ -143,7 +142,7 @@ def read_static_type(network: Network, value: str) -> TensorType | None:
     return value_type if nbytes is not None and nbytes <= _LARGEST_VALUE else None
 
 
-class LatePass:
+class OperatorPass:
     """A pass of `hetero_core.transforms`, imported and run where a network has one of the operators without which it changes nothing."""
 
     def __init__(self, module: str, name: str, operators: str, *others: str) -> None:
@@ -168,31 +167,31 @@ PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 PASSES = (
     *PASSES_OF_QUERY,
     _fold,
-    LatePass("normalizations", "fuse_layer_normalization", "ReduceMean"),
-    LatePass("normalizations", "fuse_rms_normalization", "ReduceMean"),
-    LatePass("normalizations", "fuse_softmax", "ReduceMax"),
-    LatePass("activations", "fuse_gelu", "Erf Tanh"),
-    LatePass("activations", "fuse_hard_swish", "Clip HardSigmoid Max Min"),
-    LatePass("activations", "fuse_swish", "Exp Sigmoid"),
-    LatePass("transposes", "cancel_transposes", "Transpose"),
-    LatePass("pads", "fold_pads", "Pad"),
-    LatePass("scalars", "fold_scalars", "Add Div Mul Sub"),
-    LatePass("affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
+    OperatorPass("normalizations", "fuse_layer_normalization", "ReduceMean"),
+    OperatorPass("normalizations", "fuse_rms_normalization", "ReduceMean"),
+    OperatorPass("normalizations", "fuse_softmax", "ReduceMax"),
+    OperatorPass("activations", "fuse_gelu", "Erf Tanh"),
+    OperatorPass("activations", "fuse_hard_swish", "Clip HardSigmoid Max Min"),
+    OperatorPass("activations", "fuse_swish", "Exp Sigmoid"),
+    OperatorPass("transposes", "cancel_transposes", "Transpose"),
+    OperatorPass("pads", "fold_pads", "Pad"),
+    OperatorPass("scalars", "fold_scalars", "Add Div Mul Sub"),
+    OperatorPass("affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
 )
-_ELIMINATE_IDLE = LatePass(
+_ELIMINATE_IDLE = OperatorPass(
     "reshapes", "eliminate_idle", "Cast Concat Expand Flatten Identity Max Mean Min Pad Reshape Slice Squeeze Sum Tile Unsqueeze"
 )
-_MERGE_RESHAPES = LatePass("reshapes", "merge_reshapes", "Flatten Reshape Squeeze Unsqueeze")
+_MERGE_RESHAPES = OperatorPass("reshapes", "merge_reshapes", "Flatten Reshape Squeeze Unsqueeze")
 # These ask for sizes, so they see the network once for each set of input shapes.
 PASSES_OF_SHAPES = (
     _ELIMINATE_IDLE,
     _MERGE_RESHAPES,
-    LatePass("reshapes", "merge_stacked_transposes", "Transpose"),
-    LatePass("attention", "fuse_attention", "Softmax"),
-    LatePass("shared_heads", "share_heads", "Attention"),
-    LatePass("transposes", "merge_transposes", "Transpose"),
-    LatePass("attention", "pack_heads", "Attention"),
-    LatePass("caches", "fuse_caches", "Attention"),
+    OperatorPass("reshapes", "merge_stacked_transposes", "Transpose"),
+    OperatorPass("attention", "fuse_attention", "Softmax"),
+    OperatorPass("shared_heads", "share_heads", "Attention"),
+    OperatorPass("transposes", "merge_transposes", "Transpose"),
+    OperatorPass("attention", "pack_heads", "Attention"),
+    OperatorPass("caches", "fuse_caches", "Attention"),
 )
 
 
@@ -229,28 +228,6 @@ def join_open_network(network: Network, scope: Scope) -> Network:
     return run_passes(stripped, PASSES_OF_OPEN_SHAPES)
 
 
-def specialize(network: Network, signature: Signature) -> Network:
-    """Returns the network for one set of input shapes."""
-    from hetero_core.kernels.single_nodes import evaluate_node
-
-    return specialize_network(network, signature, evaluate_node)
-
-
-def join(network: Network) -> Network:
-    """Returns a network whose shapes are known, after the passes that need to know them."""
-
-    return join_network(network)
-
-
-def build_plan(
-    network: Network, weights: PackedWeights, extensions: Mapping[tuple[str, str], Any], **options: Any
-) -> ExecutionPlan:
-    """Returns the plan of a network, as the planner makes it with these options."""
-    from hetero_cpu.plan.planner import build_plan
-
-    return build_plan(network, weights, extensions, **options)
-
-
 def compile_toolkit(network: Network, extensions: Mapping[tuple[str, str], Any]) -> Program:
     """Returns the network as the toolkit runs it, node by node, with the names that a profile shows."""
     from hetero_core.kernels.program import compile_program
@@ -260,6 +237,4 @@ def compile_toolkit(network: Network, extensions: Mapping[tuple[str, str], Any])
 
 def name_nodes(network: Network) -> tuple[Node, ...]:
     """Returns the nodes of a network, each under the joined names of the nodes of the model that it was made of."""
-    from hetero_cpu.operators.groups import Group
-
     return tuple([Group(node).name_profile() for node in network.nodes])

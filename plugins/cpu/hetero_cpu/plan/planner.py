@@ -1,13 +1,12 @@
 """From groups to a plan: a recipe for each. Computes nothing, allocates nothing that is kept.
 
 ```text
-group ── choose ──> recipe, views or join ── placing.py ──> a place for each value ── arena_layout.py ──> its offset
+group ── choose ──> recipe, views or join ── placing.py ──> a place for each value ── lay_arena ──> its offset
 ```
 """
 
 from __future__ import annotations
 
-import marshal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from hetero_core.kernels.arena import Lifetime, place_blocks
 from hetero_core.kernels.single_nodes import compile_node
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import TensorType, TypeNumbers
+from hetero_core.network.types import TensorType
 from hetero_cpu.machine.memory import ALIGNMENT, align
 from hetero_cpu.operators.elementwise import join_chains
 from hetero_cpu.operators.groups import Group, form_groups
@@ -26,93 +25,6 @@ from hetero_cpu.plan.passes import list_static_types
 from hetero_cpu.plan.placing import FEWEST_BYTES, ValuePlacer, copy_pieces, make_halo_table
 from hetero_cpu.plan.plan import NOTHING_OUTSIDE, Block, Derived, ExecutionPlan, Foreign, Outside, PlannedStep
 from hetero_cpu.symbols.sizes import Scope, is_open, value_of
-
-AS_WRITTEN = 2
-"""The version of marshal that writes equal values alike, whoever else refers to them."""
-
-
-class AlikeGroups:
-    """The choices of one plan, whose sites share their maps."""
-
-    __slots__ = ("_choices", "_find_root", "_numbers")
-
-    def __init__(self, find_root: Callable[[str], str | None]) -> None:
-        """`find_root` returns the value whose memory a value lies in."""
-        self._find_root = find_root
-        self._numbers = TypeNumbers()
-        self._choices: dict[tuple[Any, ...], tuple[Choice | None, tuple[str, ...]]] = {}
-
-    def choose(self, site: Site) -> Choice | None:
-        """Returns `choose_step(site)`, or what that gave for a site like it, with the names of this one."""
-        described = self._describe(site)
-        if described is None:
-            return choose_step(site)
-        key, names = described
-        earlier = self._choices.get(key)
-        if earlier is None:
-            choice = choose_step(site)
-            self._choices[key] = choice, names
-            return choice
-        choice, own_names = earlier
-        return choice if choice is None or own_names == names else _rename(choice, dict(zip(own_names, names, strict=True)))
-
-    def _describe(self, site: Site) -> tuple[tuple[Any, ...], tuple[str, ...]] | None:
-        """Returns all that a step function sees of a site but names, and these in the order in which the group has them.
-
-        None if values that the group reads share memory, and for attributes that are no plain values.
-        """
-        places: dict[str, int] = {}
-        described: list[Any] = [site.readers, None if site.output_halo is NO_HALO else site.output_halo]
-        try:
-            for node in site.group.members:
-                _describe_node(node, described, places)
-        except ValueError:
-            return None
-        described += [places.get(extra.value, -1) for extra in site.group.epilogue]
-        types, constants, prototypes, halos = site.types, site.constants, site.prototypes, site.halos
-        roots = set()
-        for value in places:
-            described.append(self._numbers.find(types.get(value)))
-            if value in constants:
-                # One name, one array: others may be packed otherwise, and the plan reads this one.
-                described.append(value)
-            elif (prototype := prototypes.get(value)) is not None:
-                described += (prototype.dtype, prototype.shape, prototype.strides, halos.get(value))
-                root = self._find_root(value)
-                if root in roots:
-                    return None
-                roots.add(root)
-        return tuple(described), tuple(places)
-
-
-def _describe_node(node: Node, described: list[Any], places: dict[str, int]) -> None:
-    """Appends all of a node but names; each value gets the next of `places`. Raises: ValueError for what marshal cannot write."""
-    attributes = marshal.dumps(tuple(node.attributes.items()), AS_WRITTEN) if node.attributes else b""
-    described += (node.op_type, node.domain, node.since_version, node.opset, attributes)
-    for value in node.inputs:
-        described.append(places.setdefault(value, len(places)) if value else -1)
-    described.append(None)
-    for value in node.outputs:
-        described.append(places.setdefault(value, len(places)) if value else -1)
-
-
-def _rename(choice: Choice, names: Mapping[str, str]) -> Choice:
-    """Returns a choice for values of other names."""
-    if isinstance(choice, Recipe):
-        return Recipe(
-            tuple([names[value] for value in choice.reads]),
-            choice.bind,
-            choice.scratch,
-            choice.is_channels_last,
-            choice.overwrites,
-            choice.kernels,
-            choice.calls_functions,
-            choice.reaches,
-            choice.parts,
-        )
-    if isinstance(choice, Views):
-        return Views(names[choice.source], choice.make)
-    return Join(tuple([names[value] for value in choice.sources]), choice.axis, choice.is_channels_last)
 
 
 class ArenaLayout(NamedTuple):
@@ -214,13 +126,9 @@ class _Builder:
     scope: Scope | None
     placer: ValuePlacer
     steps: list[PlannedStep] = field(default_factory=list)
-    alike: AlikeGroups = field(init=False)
     last_read: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)  # the constants that steps read as they are
-
-    def __post_init__(self) -> None:
-        self.alike = AlikeGroups(self.placer.memory.find_root)
 
     def add_group(self, group: Group) -> None:
         """Plans a group: by a step function, or node by node."""
@@ -265,9 +173,6 @@ class _Builder:
             self.placer.find_halo(group.outputs[0]),
             self.workers,
         )
-        # Of symbols each choice may set conditions on the sizes.
-        if self.scope is None:
-            return self.alike.choose(site)
         return choose_step(site)
 
     def _has_places(self, group: Group) -> bool:
