@@ -243,12 +243,6 @@ class OpenPlan:
         # Of each late constant where its elements are; None if it is computed.
         self._late_elements = [index_of_element.get(name) for name in late.names]
 
-    def list_numbers(self, products: Products) -> tuple[Array, Array]:
-        """Returns all numbers of calls and the chunks of each for a set of sizes; addresses count from the begin of their memory."""
-        calls, chunks = self.numbers.counts[:2]
-        both = Sums(self.numbers.table, np.arange(calls + chunks)).evaluate(products)
-        return both[:calls], both[calls:]
-
     def bind_numbers(self, products: Products, begins: Sequence[int]) -> Array:
         """Returns the numbers of calls in `rows` for a set of sizes; `begins`: of the arena, of memories outside and of tables."""
         return self._open_numbers.evaluate((*products, *begins))

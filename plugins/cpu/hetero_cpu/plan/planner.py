@@ -22,7 +22,7 @@ from hetero_cpu.operators.recipe import NO_HALO, Array, Choice, Join, Recipe, Si
 from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.passes import list_static_types
-from hetero_cpu.plan.placing import FEWEST_BYTES, ValuePlacer, copy_pieces, make_halo_table
+from hetero_cpu.plan.placing import FEWEST_BYTES, HaloTable, ValuePlacer, copy_pieces
 from hetero_cpu.plan.plan import NOTHING_OUTSIDE, Block, Derived, ExecutionPlan, Foreign, Outside, PlannedStep
 from hetero_cpu.symbols.sizes import Scope, is_open, value_of
 
@@ -106,7 +106,7 @@ def build_plan(
     weights = weights.serve(network.initializers)
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
     groups = join_chains(form_groups(network, types, constants), network, types, constants)
-    placer = ValuePlacer(network, types, constants, make_halo_table(network, types, groups), scope)
+    placer = ValuePlacer(network, types, constants, HaloTable(network, types, groups), scope)
     builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer)
     for group in groups:
         builder.add_group(group)
@@ -202,7 +202,7 @@ class _Builder:
         if None in placed:
             # The kernel may return a view of what it reads.
             self.fixed.update(reads)
-            self.placer.memory.fix(reads)
+            self.placer.fix(reads)
         self._add_step(node, Foreign(program, reads, tuple(placed)), node.writes)
 
     def _add_step(self, node: Node, work: Recipe | Foreign, writes: tuple[str, ...]) -> None:
@@ -260,7 +260,7 @@ class _Builder:
             [(step.work, step.writes) for step in self.steps],
             self.placer.places,
             self.placer.prototypes,
-            self.placer.memory.find_root,
+            self.placer.find_root,
         )
 
     def _drop_unused_inputs(self) -> set[str]:

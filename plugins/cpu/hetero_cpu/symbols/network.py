@@ -30,6 +30,8 @@ _MOST_ELEMENTS = 64
 _INTEGERS = ("int32", "int64")
 _REARRANGING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators that keep the elements of their first input in order."""
+_TAKING = ("Cast", "ConstantOfShape", "Expand", "Gather", "Shape", "Size", "Slice", "Transpose")
+"""Further operators whose elements are those of their first input, or its sizes."""
 _COMPARING = ("Greater", "Less", "Range")
 """Operators whose result would hold for few sizes: it is computed when a plan is bound."""
 _WITH_INDICES = ("Dropout", "MaxPool")
@@ -152,20 +154,7 @@ def _is_finite(node: Node, open_shapes: OpenShapes) -> bool:
         return all(holds(value) for value in node.inputs[1:])
     if node.op_type in ("Range", "LessOrEqual", "Less", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or"):
         return True
-    if node.op_type in (
-        "Shape",
-        "Size",
-        "Cast",
-        "ConstantOfShape",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Transpose",
-    ):
+    if node.op_type in _REARRANGING or node.op_type in _TAKING:
         return all(holds(value) for value in node.inputs[:1])
     if node.op_type in ("Add", "Concat", "Max", "Min", "Mul", "Sub"):
         return all(holds(value) for value in node.inputs)

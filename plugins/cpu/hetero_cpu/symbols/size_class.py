@@ -81,11 +81,6 @@ class SizeClass:
                 self._known.popitem(last=False)
             return products
 
-    def read_sizes(self, signature: Signature) -> dict[int, int]:
-        """Returns the symbols' values by atom, for a set of input shapes of the class."""
-        atoms = (symbol.atom for symbol in self.form.symbols)
-        return dict(zip(atoms, self._read_sizes(signature), strict=True))
-
     def _match(self, signature: Signature) -> Products | None:
         try:
             sizes = self._read_sizes(signature)

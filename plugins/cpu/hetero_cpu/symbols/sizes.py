@@ -7,7 +7,7 @@ leaves for a place that knows no symbols, is written down as a *guard*: what hol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,19 +106,6 @@ class Scope:
             if atom.kind == "base":
                 self._bases.add(number)
         return Size(self, {(number,): 1})
-
-    def evaluate_atoms(self, sizes: Mapping[int, int]) -> list[int]:
-        """Returns the values of all atoms for sizes; addresses are those of the example."""
-        values: list[int] = []
-        for number, atom in enumerate(self.atoms):
-            parts = [evaluate(dict(part), values) for part in atom.parts]
-            if atom.kind == "quotient":
-                values.append(parts[0] // parts[1])
-            elif atom.kind == "largest":
-                values.append(max(parts))
-            else:
-                values.append(sizes.get(number, self.values[number]))
-        return values
 
     def bound(self, terms: Terms) -> tuple[int, int]:
         """Returns limits of a sum while the guards hold. Cached: planning asks for the same ones four or five times."""
