@@ -13,7 +13,7 @@ from hetero_cpu.operators.recipe import Recipe
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import planner
 from hetero_cpu.plan.passes import join_network, specialize_network, transform_network
-from hetero_cpu.plan.plan import Derived, ExecutionPlan, Joined, Outside, PlannedStep
+from hetero_cpu.plan.plan import Derived, ExecutionPlan, External, Joined, PlannedStep
 from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.symbols.size_class import read_static_signature
 from hetero_tests.plan_verifier import verify_plan
@@ -221,7 +221,7 @@ def test_result_of_the_toolkit_that_is_read_before_it_is_made_is_found() -> None
 
 def test_input_of_the_caller_that_is_written_over_is_found() -> None:
     plan = make_plan(LARGE, w=draw_array(64, 64))
-    assert plan.outside == Outside(("x",), {"y": plan.outside.outputs["y"]})
+    assert plan.external == External(("x",), {"y": plan.external.outputs["y"]})
     over = replace(plan, places={**plan.places, "a": Derived("x", lambda array: array)})
     assert "value 'a'" in list_problems(over)
     assert "it is written over the input 'x', which is the caller's" in list_problems(over)
@@ -229,8 +229,8 @@ def test_input_of_the_caller_that_is_written_over_is_found() -> None:
 
 def test_input_in_the_memory_of_an_output_of_the_caller_is_found() -> None:
     plan = make_plan(LARGE, w=draw_array(64, 64))
-    root = plan.outside.outputs["y"]
-    inside = replace(plan, places={**plan.places, "x": Derived(root, lambda array: array)}, outside=Outside((), {"y": root}))
+    root = plan.external.outputs["y"]
+    inside = replace(plan, places={**plan.places, "x": Derived(root, lambda array: array)}, external=External((), {"y": root}))
     assert "the begin of the run, value 'x'" in list_problems(inside)
     assert f"it is copied in the arena, and calls go to where '{root}' lies outside of it" in list_problems(inside)
 

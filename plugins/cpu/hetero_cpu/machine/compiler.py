@@ -75,9 +75,9 @@ def load_image(image: bytes, name: str) -> int:
     sections = _read_sections(image)
     places, code_begin, end = _place_sections(sections)
     symbols = _read_symbols(image, sections)
-    outside = sorted({symbol.name for symbol in symbols if symbol.section == 0 and symbol.name})
-    jumps = {symbol: end + position * _JUMP_BYTES for position, symbol in enumerate(outside)}
-    size = -(-max(end + len(outside) * _JUMP_BYTES, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+    external = sorted({symbol.name for symbol in symbols if symbol.section == 0 and symbol.name})
+    jumps = {symbol: end + position * _JUMP_BYTES for position, symbol in enumerate(external)}
+    size = -(-max(end + len(external) * _JUMP_BYTES, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = bytearray(size)
     for index, place in places.items():
         section = sections[index]

@@ -93,7 +93,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         pixel_bytes=convolution.channels * 4 * prod(windows.strides),
         workers=site.workers,
     )
-    weight = convolution.pack_later(("product", tiling.vectors, tiling.width), ColumnPacking(tiling.packing))
+    weight = convolution.pack_lazily(("product", tiling.vectors, tiling.width), ColumnPacking(tiling.packing))
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     units = lines * tiling.tiles

@@ -14,7 +14,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Mask, Number
 from hetero_cpu.operators.recipe import Halo, Site
-from hetero_cpu.operators.weights import LaterArray
+from hetero_cpu.operators.weights import LazyArray
 from hetero_cpu.symbols.sizes import is_open
 
 _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
@@ -55,9 +55,9 @@ class Convolution:
         """Returns the weights in another form, made once."""
         return self.site.weights.pack((self.weight,), purpose, make)
 
-    def pack_later(self, purpose: tuple[object, ...], make: Callable[..., Array]) -> LaterArray:
+    def pack_lazily(self, purpose: tuple[object, ...], make: Callable[..., Array]) -> LazyArray:
         """Returns the promise of the weights in another form."""
-        return self.site.weights.pack_later((self.weight,), purpose, make)
+        return self.site.weights.pack_lazily((self.weight,), purpose, make)
 
 
 def read_convolution(site: Site) -> Convolution | None:

@@ -125,7 +125,7 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
             return None
     tiling = choose_tiling(rows, outputs, find_width())
     chunks = choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=site.workers)
-    packed = site.weights.pack_later(
+    packed = site.weights.pack_lazily(
         (weight,), ("product", is_turned, tiling.vectors, tiling.width), ColumnPacking(tiling.packing, is_turned)
     )
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)

@@ -80,7 +80,7 @@ def allocate_floats(count: int) -> Array:
     return own[begin : begin + nbytes].view(np.float32)
 
 
-class LaterArray:
+class LazyArray:
     """An array that is made when it is first asked for, read-only. Safe for threads."""
 
     __slots__ = ("__weakref__", "_array", "_lock", "_make", "_memory", "_releases", "_sources", "purpose")
@@ -173,11 +173,11 @@ class PackedWeights:
     def __init__(self, *, releases: bool = False, is_once: bool = False) -> None:
         self.is_once = is_once
         # The sources are kept beside what was made of them: an id is only theirs while they live.
-        self._arrays: dict[tuple[object, ...], LaterArray] = {}
+        self._arrays: dict[tuple[object, ...], LazyArray] = {}
         self._releases = releases
         self._memory = WeightMemory()
         self._owners: Mapping[int, Initializer] = {}
-        self._unshared: list[ReferenceType[LaterArray]] = []
+        self._unshared: list[ReferenceType[LazyArray]] = []
 
     @property
     def releases(self) -> bool:
@@ -202,21 +202,21 @@ class PackedWeights:
 
     def pack(self, constants: tuple[Array, ...], purpose: tuple[object, ...], make: Callable[..., Array]) -> Array:
         """Returns `make(*constants)`, read-only; `purpose` tells apart what is made of the same constants."""
-        return self.pack_later(constants, purpose, make).get()
+        return self.pack_lazily(constants, purpose, make).get()
 
-    def pack_later(self, constants: tuple[Array, ...], purpose: tuple[object, ...], make: Callable[..., Array]) -> LaterArray:
+    def pack_lazily(self, constants: tuple[Array, ...], purpose: tuple[object, ...], make: Callable[..., Array]) -> LazyArray:
         """Returns the promise of `make(*constants)`: what is promised is made by `pack_all`, or when it is asked for."""
         sources = tuple(map(self._find_owner, constants))
         if self._releases and not all(isinstance(source, Initializer) for source in sources):
             # Views, as of a matrix that is turned: let go with what they are views of, so that nothing may find them by their id.
-            unshared = LaterArray(sources, make, memory=self._memory, releases=True, purpose=purpose)
+            unshared = LazyArray(sources, make, memory=self._memory, releases=True, purpose=purpose)
             self._unshared.append(ref(unshared))
             return unshared
         key = (*map(id, sources), *purpose)
-        later = self._arrays.get(key)
-        if later is not None:
-            return later
-        promise = LaterArray(sources, make, memory=self._memory, releases=self._releases, purpose=purpose)
+        lazy = self._arrays.get(key)
+        if lazy is not None:
+            return lazy
+        promise = LazyArray(sources, make, memory=self._memory, releases=self._releases, purpose=purpose)
         return self._arrays.setdefault(key, promise)
 
     def _find_owner(self, array: Array) -> Array | Initializer:
@@ -226,27 +226,27 @@ class PackedWeights:
 
     def pack_all(self, workers: int) -> None:
         """Makes what is promised, the largest first, with up to `workers` threads."""
-        arrays = [later for later in self._list_arrays() if not later.nbytes]
-        arrays.sort(key=lambda later: -later.source_bytes)
+        arrays = [lazy for lazy in self._list_arrays() if not lazy.nbytes]
+        arrays.sort(key=lambda lazy: -lazy.source_bytes)
         if workers <= 1 or len(arrays) <= 1:
-            for later in arrays:
-                later.get()
+            for lazy in arrays:
+                lazy.get()
             return
         from concurrent.futures import ThreadPoolExecutor  # only several processors need it
 
         with ThreadPoolExecutor(min(workers, len(arrays)), thread_name_prefix="hetero-CPU-weights") as pool:
-            for future in [pool.submit(later.get) for later in arrays]:
+            for future in [pool.submit(lazy.get) for lazy in arrays]:
                 future.result()
 
-    def list_made(self) -> list[LaterArray]:
+    def list_made(self) -> list[LazyArray]:
         """Returns the arrays that are made already."""
-        return [later for later in self._list_arrays() if later.nbytes]
+        return [lazy for lazy in self._list_arrays() if lazy.nbytes]
 
     @property
     def nbytes(self) -> int:
         """The bytes of all arrays that are held."""
-        return sum(later.nbytes for later in self._list_arrays())
+        return sum(lazy.nbytes for lazy in self._list_arrays())
 
-    def _list_arrays(self) -> list[LaterArray]:
+    def _list_arrays(self) -> list[LazyArray]:
         unshared = (held() for held in list(self._unshared))
-        return [*list(self._arrays.values()), *(later for later in unshared if later is not None)]
+        return [*list(self._arrays.values()), *(lazy for lazy in unshared if lazy is not None)]

@@ -349,7 +349,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
         bool(epilogue.added),
         epilogue.activations,
     )
-    weight = convolution.pack_later(
+    weight = convolution.pack_lazily(
         ("winograd", size, tiling.vectors, tiling.width), partial(_pack, size=size, tiling=tiling.packing)
     )
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)

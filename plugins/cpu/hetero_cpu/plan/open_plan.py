@@ -41,7 +41,7 @@ _COMPARISONS = {
 }
 
 
-def write_late(program: Program) -> Compute | None:
+def write_shape_constants(program: Program) -> Compute | None:
     """Returns a function of the inputs that returns the outputs as `program.run` does; None if a node is of another operator."""
     ranks = {}
     for slot, spec in zip(program.input_slots, program.inputs, strict=True):
@@ -157,7 +157,7 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class LateConstants:
+class ShapeConstants:
     """Constants that follow from sizes: their names, what computes them by nodes of the network, and the values that it reads.
 
     `elements`: the shapes of values whose elements are numbers of the plan.
@@ -203,7 +203,7 @@ class OpenPlan:
         plan: ExecutionPlan,
         sizes: SizeClass,
         numbers: NumberForm,
-        late: LateConstants,
+        shape_constants: ShapeConstants,
         *,
         inputs: Sequence[str],
         calls: Sequence[NativeCall],
@@ -216,11 +216,11 @@ class OpenPlan:
         are read. `steps` have marks for arrays and numbers. `tables`: what makes each, and of how many numbers. `constants`: those that
         are touched by name. `origin`: what the plan was made of; None if it was stored.
         """
-        self.plan, self.sizes, self.numbers, self.late = plan, sizes, numbers, late
+        self.plan, self.sizes, self.numbers, self.shape_constants = plan, sizes, numbers, shape_constants
         self.calls, self.steps, self.constants, self.origin = tuple(calls), tuple(steps), constants, origin
         self.tables = tuple(tables)
-        self.inputs = (*inputs, *late.names)
-        self.roots = plan.outside.roots
+        self.inputs = (*inputs, *shape_constants.names)
+        self.roots = plan.external.roots
         self.match = sizes.match
         calls_end = numbers.counts[0]
         chunks_end = calls_end + numbers.counts[1]
@@ -234,14 +234,14 @@ class OpenPlan:
         self._open_chunks = Sums(placed, self.chunk_rows + calls_end) if self.chunk_rows.size else None
         parameters = sizes.form.derivation.parameters
         self._measure: Callable[..., int] = write_function(parameters, *numbers.arena.write([0]))
-        self._describe = write_function(parameters, _write_described(numbers, late, chunks_end))
-        written = None if late.program is None else write_late(late.program)
-        self.late_calls_toolkit = late.program is not None and written is None
-        self._compute_late = None if late.program is None else add_toolkit(written, late.program)
-        index_of_element = {name: index for index, name in enumerate(late.elements)}
-        self._late_reads = [index_of_element[name] for name in late.reads]
+        self._describe = write_function(parameters, _write_described(numbers, shape_constants, chunks_end))
+        written = None if shape_constants.program is None else write_shape_constants(shape_constants.program)
+        self.constants_call_toolkit = shape_constants.program is not None and written is None
+        self._compute_constants = None if shape_constants.program is None else add_toolkit(written, shape_constants.program)
+        index_of_element = {name: index for index, name in enumerate(shape_constants.elements)}
+        self._constant_reads = [index_of_element[name] for name in shape_constants.reads]
         # Of each late constant where its elements are; None if it is computed.
-        self._late_elements = [index_of_element.get(name) for name in late.names]
+        self._constant_elements = [index_of_element.get(name) for name in shape_constants.names]
 
     def bind_numbers(self, products: Products, begins: Sequence[int]) -> Array:
         """Returns the numbers of calls in `rows` for a set of sizes; `begins`: of the arena, of memories outside and of tables."""
@@ -277,10 +277,14 @@ class OpenPlan:
             begin += count
         return tables
 
-    def compute_late(self, elements: Sequence[Any]) -> tuple[Array, ...]:
+    def compute_shape_constants(self, elements: Sequence[Any]) -> tuple[Array, ...]:
         """Returns the late constants; `elements`: as `Described` has them."""
-        computed = iter(() if self._compute_late is None else self._compute_late(*[elements[index] for index in self._late_reads]))
-        return tuple([next(computed) if index is None else np.array(elements[index], np.int64) for index in self._late_elements])
+        computed = iter(
+            () if self._compute_constants is None else self._compute_constants(*[elements[index] for index in self._constant_reads])
+        )
+        return tuple(
+            [next(computed) if index is None else np.array(elements[index], np.int64) for index in self._constant_elements]
+        )
 
 
 def _add_begins(numbers: NumberForm, products: int) -> Table:
@@ -293,7 +297,7 @@ def _add_begins(numbers: NumberForm, products: int) -> Table:
     return Table(numbers.table.constants, (entries[0], entries[1], entries[2]))
 
 
-def _write_described(numbers: NumberForm, late: LateConstants, begin: int) -> str:
+def _write_described(numbers: NumberForm, shape_constants: ShapeConstants, begin: int) -> str:
     """Returns the expression of the parts of a description, whose rows begin there."""
     sums = iter(numbers.table.write(range(begin, len(numbers.table))))
     arrays = []
@@ -301,7 +305,7 @@ def _write_described(numbers: NumberForm, late: LateConstants, begin: int) -> st
         address, shape, strides = next(sums), write_tuple(islice(sums, rank)), write_tuple(islice(sums, rank))
         arrays.append(f"({address}, {shape}, {strides})")
     extra = write_tuple(islice(sums, numbers.counts[3]))
-    elements = write_tuple(_write_elements(shape, sums) for shape in late.elements.values())
+    elements = write_tuple(_write_elements(shape, sums) for shape in shape_constants.elements.values())
     return write_tuple([write_tuple(arrays), extra, elements, write_tuple(sums)])
 
 

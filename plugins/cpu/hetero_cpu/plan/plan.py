@@ -112,7 +112,7 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class External:
     """The values that lie outside the arena where the caller's arrays fit: inputs, and outputs by the values in whose block they are.
 
     Each of these blocks has a place in the arena for the whole run all the same, for arrays that do not fit.
@@ -127,7 +127,7 @@ class Outside:
         return (*self.inputs, *self.outputs.values())
 
 
-NOTHING_OUTSIDE = Outside()
+NO_EXTERNAL = External()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class ExecutionPlan:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     arena_bytes: int
-    outside: Outside = NOTHING_OUTSIDE
+    external: External = NO_EXTERNAL
     joins: Mapping[str, Joined] = field(default_factory=dict)
     """The values that are concatenations, and what of them is computed in its place."""
 

@@ -23,7 +23,7 @@ from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.passes import list_static_types
 from hetero_cpu.plan.placing import FEWEST_BYTES, HaloTable, ValuePlacer, copy_pieces
-from hetero_cpu.plan.plan import NOTHING_OUTSIDE, Block, Derived, ExecutionPlan, Foreign, Outside, PlannedStep
+from hetero_cpu.plan.plan import NO_EXTERNAL, Block, Derived, ExecutionPlan, External, Foreign, PlannedStep
 from hetero_cpu.symbols.sizes import Scope, is_open, value_of
 
 
@@ -41,21 +41,21 @@ def lay_arena(
     blocks: Mapping[str, Block],
     spans: Mapping[str, tuple[int, int]],
     scratch_bytes: Sequence[int],
-    outside: Collection[str],
+    external: Collection[str],
     scope: Scope | None,
 ) -> ArenaLayout:
     """Lays out blocks that live for `spans`, first and last moment, and the working memory of each step.
 
-    `outside`: blocks that lie in the caller's memory where they can; they get a place behind all others, shared with none.
+    `external`: blocks that lie in the caller's memory where they can; they get a place behind all others, shared with none.
     Step i is moment i + 1. `scope`: that of the symbols where sizes are some.
     """
-    inner = [name for name in spans if name not in outside]
+    inner = [name for name in spans if name not in external]
     working = [(index, scratch) for index, scratch in enumerate(scratch_bytes) if scratch]
     lifetimes = [Lifetime(blocks[name].nbytes, *spans[name]) for name in inner]
     lifetimes += [Lifetime(align(scratch), index + 1, index + 1) for index, scratch in working]
     placed, arena_bytes = place_blocks(lifetimes, alignment=ALIGNMENT) if scope is None else place_open(scope, lifetimes)
     offsets = dict(zip(inner, placed, strict=False))
-    for name in outside:
+    for name in external:
         offsets[name] = arena_bytes
         arena_bytes += align(blocks[name].nbytes)
     return ArenaLayout(offsets, dict(zip((index for index, _ in working), placed[len(inner) :], strict=True)), arena_bytes)
@@ -227,12 +227,12 @@ class _Builder:
             self.last_read[value] = end
         used = self._drop_unused_inputs()
         spans = self.placer.find_spans(used, self.last_read, end)
-        outside = self._find_outside(used)
+        external = self._find_outside(used)
         blocks = {root: block for root in spans if isinstance(block := self.placer.places[root], Block)}
-        layout = lay_arena(blocks, spans, [step.scratch for step in self.steps], outside.roots, self.scope)
+        layout = lay_arena(blocks, spans, [step.scratch for step in self.steps], external.roots, self.scope)
         clears: dict[int, tuple[str, ...]] = {}
         for root, (first, _) in spans.items():
-            if root not in outside.roots and self.placer.halos.get(root, NO_HALO) != NO_HALO:
+            if root not in external.roots and self.placer.halos.get(root, NO_HALO) != NO_HALO:
                 clears[first - 1] = (*clears.get(first - 1, ()), root)
         for index in sorted({*layout.scratch_offsets, *clears}):
             offset = layout.scratch_offsets.get(index, 0)
@@ -249,12 +249,12 @@ class _Builder:
             tuple(spec.name for spec in self.network.inputs),
             tuple(spec.name for spec in self.network.outputs),
             layout.arena_bytes,
-            outside,
+            external,
             self.placer.joins,
         )
 
-    def _find_outside(self, used: set[str]) -> Outside:
-        return find_outside(
+    def _find_outside(self, used: set[str]) -> External:
+        return find_external(
             [spec.name for spec in self.network.inputs if spec.name in used],
             [spec.name for spec in self.network.outputs],
             [(step.work, step.writes) for step in self.steps],
@@ -275,14 +275,14 @@ class _Builder:
         }
 
 
-def find_outside(
+def find_external(
     inputs: Sequence[str],
     outputs: Sequence[str],
     steps: Iterable[tuple[Recipe | Foreign, Sequence[str]]],
     places: Mapping[str, Block | Derived],
     prototypes: Mapping[str, Array],
     find_root: Callable[[str], str | None],
-) -> Outside:
+) -> External:
     """Returns the values that may lie outside: large, in one piece in C order, and only machine code touches their memory.
 
     `steps`: what computes, and the values that it writes. An input must not be written, and nothing of it be an output; an output must be
@@ -318,8 +318,8 @@ def find_outside(
         for value, root in zip(outputs, roots_of_outputs, strict=True)
         if root is not None and root in written and root not in inputs and roots_of_outputs.count(root) == 1
     ]
-    outside = Outside(
+    external = External(
         tuple(value for value in read if may_move(value)),
         {value: root for value, root in own if may_move(root) and is_whole(value, root)},
     )
-    return outside if outside.roots else NOTHING_OUTSIDE
+    return external if external.roots else NO_EXTERNAL

@@ -95,14 +95,14 @@ def list_appending(plan: OpenPlan, outputs: Collection[str]) -> tuple[Appending,
     own: list[Appending] = []
     rows_of_roots = plan.numbers.rows_of_roots
     root_of_row = {row: root for root, rows in enumerate(rows_of_roots) for row in rows.tolist()}
-    output_of_root = {root: value for value, root in plan.plan.outside.outputs.items() if value in outputs}
+    output_of_root = {root: value for value, root in plan.plan.external.outputs.items() if value in outputs}
     begin = 0
     for call in plan.calls:
         for fields in find_cache_numbers(call.kernel.name):
             past, present = (root_of_row.get(begin + fields[name]) for name in ("past", "whole"))
             if past is not None and present is not None and len(rows_of_roots[past]) == len(rows_of_roots[present]) == 1:
                 output = output_of_root.get(plan.roots[present])
-                if output is not None and plan.roots[past] in plan.plan.outside.inputs:
+                if output is not None and plan.roots[past] in plan.plan.external.inputs:
                     names = ("past_rows", "past_batch", "past_head", "whole_batch", "whole_head")
                     rows, past_batch, past_head, batch, head = (begin + fields[name] for name in names)
                     fixed = begin + fields["past"], begin + fields["whole"], begin + fields["past_bytes"]

@@ -243,18 +243,18 @@ class Instance:
         # What the numbers of calls were made of last.
         self._begins: list[int] = []
         self._silence = None if plan.plan.foreign_count else make_silence()
-        self._late: tuple[Array, ...] = ()
+        self._shape_constants: tuple[Array, ...] = ()
         self._tables: list[Array] = []
         self._table_begins: list[int] = []
-        outside = plan.plan.outside
-        self._inputs = [(value, self._index_of_root[value] if value in outside.inputs else None) for value in plan.inputs]
-        self._outputs = [(value, value in outside.outputs) for value in plan.plan.outputs]
+        external = plan.plan.external
+        self._inputs = [(value, self._index_of_root[value] if value in external.inputs else None) for value in plan.inputs]
+        self._outputs = [(value, value in external.outputs) for value in plan.plan.outputs]
         index_of_output, arrays = plan.numbers.outputs, plan.numbers.laid
         self._position_of_output = {value: position for position, value in enumerate(plan.plan.outputs)}
         room = 1.0 if plan.sizes.is_single else 1.125
         self._lent = [
             (value, self._index_of_root[root], index := index_of_output[value], OutputMemory(arrays[index][0], room=room))
-            for value, root in outside.outputs.items()
+            for value, root in external.outputs.items()
         ]
         lent = set(index_of_output.values())
         self._in_arena = [index for index in range(len(arrays)) if index not in lent]
@@ -295,28 +295,28 @@ class Instance:
         current = self._current
         current.token, current.limits, current.team = context.token, context.limits, team
         try:
-            outside: dict[str, Array] = {}
+            external: dict[str, Array] = {}
             begins = [0] * len(self._index_of_root)
-            for (value, root), array in zip(self._inputs, (*inputs, *self._late), strict=True):
+            for (value, root), array in zip(self._inputs, (*inputs, *self._shape_constants), strict=True):
                 if root is not None:
                     flags = array.flags
                     is_laid = flags.c_contiguous or (self._appended is not None and root in self._appended.pasts)
                     whole = array if is_laid and flags.aligned else np.ascontiguousarray(array)
-                    outside[value], begins[root] = whole, whole.__array_interface__["data"][0]
+                    external[value], begins[root] = whole, whole.__array_interface__["data"][0]
                 elif value in self._arrays:
                     self._arrays[value][...] = array
                 else:
                     current.passed[value] = lay_input(array)
-            caches = {} if self._appended is None else self._open_caches(self._appended, described, outside, begins, context)
+            caches = {} if self._appended is None else self._open_caches(self._appended, described, external, begins, context)
             presets = context.outputs if context.owns_outputs else None
             for value, root, index, memory in self._lent:
                 shape = described.laid[index][1]
                 preset = None if presets is None else presets[self._position_of_output[value]]
                 own = caches.get(value, preset)
                 if own is not None and (value in caches or _fits(own, shape, memory.dtype)):
-                    outside[value], begins[root] = own, own.__array_interface__["data"][0]
+                    external[value], begins[root] = own, own.__array_interface__["data"][0]
                 else:
-                    outside[value], begins[root] = memory.take(shape)
+                    external[value], begins[root] = memory.take(shape)
             self._move(begins)
             if self._appended is not None:
                 self._appended.write()
@@ -325,25 +325,25 @@ class Instance:
             else:
                 with np.errstate(all="ignore"):
                     self._calls.run(context.profile, context.limits)
-            return self._take_out(outside, context.outputs)
+            return self._take_out(external, context.outputs)
         finally:
             current.team = None
             current.passed.clear()
 
     def _open_caches(
-        self, appended: AppendedCaches, described: Described, outside: dict[str, Array], begins: list[int], context: RunContext
+        self, appended: AppendedCaches, described: Described, external: dict[str, Array], begins: list[int], context: RunContext
     ) -> dict[str, Array]:
-        """Returns the outputs that this run appends to, in memory that grows; `outside` and `begins` get inputs as the calls read them.
+        """Returns the outputs that this run appends to, in memory that grows; `external` and `begins` get inputs as the calls read them.
 
         With limits, which count bytes, and with arrays of the caller's, of which some may overlap, nothing grows.
         """
-        pasts = {root: outside[value] for value, root in self._inputs if root in appended.pasts}
+        pasts = {root: external[value] for value, root in self._inputs if root in appended.pasts}
         is_bare = context.limits is None and context.outputs is None
         shapes = {value: described.laid[index][1] for value, _, index, _ in self._lent}
         caches = appended.open(pasts, shapes, can_grow=is_bare)
         for value, root in self._inputs:
             if root in appended.pasts:
-                outside[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
+                external[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
         return caches
 
     def _bind(self, products: Products) -> None:
@@ -367,7 +367,7 @@ class Instance:
             if self._appended is not None:
                 self._appended.bind(products)
         self._lay(described, before)
-        self._late = plan.compute_late(described.elements)
+        self._shape_constants = plan.compute_shape_constants(described.elements)
         self._described = described
         self._products = products
 

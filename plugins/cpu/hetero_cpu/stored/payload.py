@@ -36,7 +36,7 @@ from hetero_cpu.stored.plans import Memories, NotStorableError, WrittenPlan, rea
 from hetero_cpu.symbols.size_class import read_static_signature
 
 if TYPE_CHECKING:
-    from hetero_cpu.operators.weights import LaterArray, PackedWeights
+    from hetero_cpu.operators.weights import LazyArray, PackedWeights
     from hetero_cpu.plan.open_plan import OpenPlan
 
 
@@ -231,14 +231,14 @@ def _pack(source: NetworkSource, weights: PackedWeights, plan: OpenPlan) -> tupl
     except NotStorableError as error:
         logger.info("network '%s' is exported without its plan: %s", network.name, error)
         return None
-    model, outside = pack_model(network)
-    layout = _Layout([(offset, initializer) for offset, initializer in outside.initializers], network.initializers)
+    model, external = pack_model(network)
+    layout = _Layout([(offset, initializer) for offset, initializer in external.initializers], network.initializers)
     written = replace(written, memories=tuple(layout.place(memories.owners, weights.list_made())))
     index = {
         "inputs": [[spec.name, type_to_json(spec.type)] for spec in source.inputs],
         "outputs": [[spec.name, type_to_json(spec.type)] for spec in source.outputs],
         "signature": plan.sizes.write_signature(()),
-        "size": outside.size,
+        "size": external.size,
         "kept": layout.kept,
         "unpacked": layout.unpacked,
     }
@@ -258,26 +258,26 @@ class _Layout:
     only in `packed`, and how it is restored.
     """
 
-    def __init__(self, outside: list[tuple[int, Initializer]], constants: Mapping[str, Initializer]) -> None:
-        """`outside`: the constants that are no part of the model, by their offsets."""
+    def __init__(self, external: list[tuple[int, Initializer]], constants: Mapping[str, Initializer]) -> None:
+        """`external`: the constants that are no part of the model, by their offsets."""
         self.packed, self.weights = _Section(), _Section()
         self.kept: list[list[int]] = []
         self.unpacked: list[list[Any]] = []
-        self._outside, self._constants = outside, constants
-        self._offset_of_constant = {id(initializer): offset for offset, initializer in outside}
+        self._outside, self._constants = external, constants
+        self._offset_of_constant = {id(initializer): offset for offset, initializer in external}
 
-    def place(self, owners: list[Any], packed: list[LaterArray]) -> list[list[Any]]:
+    def place(self, owners: list[Any], packed: list[LazyArray]) -> list[list[Any]]:
         """Lays all out; returns [section, begin, bytes] of each memory. `packed`: all that are packed, in order."""
         spans: dict[int, list[Any]] = {}
         index_of_owner = {id(owner): index for index, owner in enumerate(owners)}
         offsets = [self._find_offset(owner) if isinstance(owner, str) else None for owner in owners]
         read: set[int | None] = set(offsets)
         restored: set[int] = set()
-        for later in packed:
-            if (index := index_of_owner.get(id(later))) is not None:
-                spans[index] = self._add(self.packed, PACKED, later.get())
-                offset = self._offset_of_constant.get(id(later.constant))
-                if offset is not None and offset not in read and (rule := _find_rule(later)):
+        for lazy in packed:
+            if (index := index_of_owner.get(id(lazy))) is not None:
+                spans[index] = self._add(self.packed, PACKED, lazy.get())
+                offset = self._offset_of_constant.get(id(lazy.constant))
+                if offset is not None and offset not in read and (rule := _find_rule(lazy)):
                     read.add(offset)
                     restored.add(offset)
                     self.unpacked.append([offset, *spans[index][1:], *rule])
@@ -324,11 +324,11 @@ class _Section:
         return memory.data
 
 
-def _find_rule(later: LaterArray) -> list[Any] | None:
+def _find_rule(lazy: LazyArray) -> list[Any] | None:
     """Returns how a constant comes out of its packed form: shape, whether it is turned, columns of a block. None if it does not."""
     from hetero_cpu.operators.tiling import ColumnPacking
 
-    constant, make = later.constant, later.make
+    constant, make = lazy.constant, lazy.make
     if constant is None or not isinstance(make, ColumnPacking) or constant.dtype != "float32":
         return None
     return [constant.array.shape, make.is_turned, make.columns]

@@ -217,7 +217,7 @@ class OpenNetwork:
     shapes: OpenShapes
 
 
-class LateConstant(Initializer):
+class ShapeConstant(Initializer):
     """A constant that follows from the sizes of the inputs. Reading its elements pins these sizes."""
 
     __slots__ = ("elements", "example", "is_finite", "open_shapes")
@@ -231,7 +231,7 @@ class LateConstant(Initializer):
     @property
     def array(self) -> Any:
         """The elements as symbols, or what pins all sizes when it is looked into."""
-        return LateElements(self) if self.elements is None else self.elements
+        return ShapeConstantElements(self) if self.elements is None else self.elements
 
     @property
     def digest(self) -> bytes:
@@ -246,10 +246,10 @@ class LateConstant(Initializer):
                 int(size)
 
 
-class LateElements:
+class ShapeConstantElements:
     """Stands for the elements of a late constant."""
 
-    def __init__(self, constant: LateConstant) -> None:
+    def __init__(self, constant: ShapeConstant) -> None:
         self._constant = constant
         self.shape, self.size = constant.shape, int(constant.example.array.size)
 
@@ -325,22 +325,24 @@ def _find_constant(name: str, initializer: Initializer, network: Network, open_s
         raise NotOpenError(f"constant '{name}' has a shape that nobody knows")
     if elements is not None and not any(is_open(number) for number in elements.reshape(-1)):
         return initializer
-    return LateConstant(initializer, shape, elements, open_shapes, is_finite=name in open_shapes.finite)
+    return ShapeConstant(initializer, shape, elements, open_shapes, is_finite=name in open_shapes.finite)
 
 
-def expose_late(network: Network) -> tuple[Network, tuple[str, ...]]:
+def expose_shape_constants(network: Network) -> tuple[Network, tuple[str, ...]]:
     """Returns a network whose late constants are inputs behind its own, and their names."""
-    late = tuple(name for name, initializer in network.initializers.items() if type(initializer) is LateConstant)
-    specs = tuple(ValueSpec(name, network.initializers[name].type) for name in late)
+    shape_constants = tuple(name for name, initializer in network.initializers.items() if type(initializer) is ShapeConstant)
+    specs = tuple(ValueSpec(name, network.initializers[name].type) for name in shape_constants)
     types = {**network.types, **{spec.name: spec.type for spec in specs}}
-    constants = {name: initializer for name, initializer in network.initializers.items() if name not in late}
+    constants = {name: initializer for name, initializer in network.initializers.items() if name not in shape_constants}
     exposed = replace(
         network, inputs=(*network.inputs, *specs), types=MappingProxyType(types), initializers=MappingProxyType(constants)
     )
-    return exposed, late
+    return exposed, shape_constants
 
 
-def compile_late(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program | None, tuple[str, ...], tuple[str, ...]]:
+def compile_shape_constants(
+    names: Sequence[str], open_shapes: OpenShapes
+) -> tuple[Program | None, tuple[str, ...], tuple[str, ...]]:
     """Returns what computes late constants, its nodes by name, and the values whose elements it reads, which are symbols."""
     needed, nodes = set(names), []
     for node in reversed(open_shapes.network.nodes):
@@ -354,11 +356,11 @@ def compile_late(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program
     nodes.reverse()
     ranks = {name: tuple(open_shapes.elements[name].shape) for name in reads}
     computed = tuple(name for name in names if name not in open_shapes.elements)
-    program = compile_late_nodes(open_shapes.network, nodes, ranks, computed)
+    program = compile_constant_nodes(open_shapes.network, nodes, ranks, computed)
     return program, tuple(node.name for node in nodes), tuple(reads)
 
 
-def compile_late_nodes(
+def compile_constant_nodes(
     network: Network, nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]], names: Sequence[str]
 ) -> Program | None:
     """Returns what computes late constants of these names by nodes of the network from values of int64 of these shapes."""
@@ -371,4 +373,4 @@ def compile_late_nodes(
     # A kernel whose types are known does not look at them in each run.
     values.update(value for node in nodes for value in node.writes)
     known = {name: TensorType(own.dtype, None) for name in sorted(values) if isinstance(own := types.get(name), TensorType)}
-    return compile_program(Graph("late", inputs, outputs, tuple(nodes), constants, known))
+    return compile_program(Graph("shape constants", inputs, outputs, tuple(nodes), constants, known))
