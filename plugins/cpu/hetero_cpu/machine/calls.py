@@ -38,7 +38,7 @@ class Address(int):
 
 
 def _is_number(distance: object) -> bool:
-    """Says whether a distance is one integer: no array, and no symbol, whose type says that it is an `int`."""
+    """Says whether a distance is one integer: no array, and no symbol, which is an `int` for isinstance."""
     return isinstance(distance, np.integer) or issubclass(type(distance), int)
 
 
@@ -47,8 +47,8 @@ class NativeCall:
     """One call of a kernel for each of `chunks` chunks, in any order, by any thread; the call is over when all of them are.
 
     The kernel gets the address of `numbers` (int64), the chunk, and the number of the thread, below the `workers` that the plan was
-    made for. Chunks write to different memory; what is only of a thread, as working memory, is told apart by its number. `keep` holds
-    what the addresses point to.
+    made for. Chunks write to different memory; working memory of a thread is found by its number. `keep` holds
+    the memory that the addresses point to.
     """
 
     kernel: Kernel

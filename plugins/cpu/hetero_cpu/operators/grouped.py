@@ -1,4 +1,4 @@
-"""Conv of channels-last images in several groups of channels: one product for each, all by one kernel."""
+"""Conv of channels-last images in several groups of channels: a product for each, all by the same kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOVED = ("x", "w", "bias", "y", "added")
 
 
 def make_grouped_product(shape: ProductShape) -> Kernel:
-    """Returns the kernel of products of one shape, side by side."""
+    """Returns the kernel of products of the same shape, side by side."""
     return Kernel(f"grouped_{make_product(shape).name}", lambda name, width: _emit(name, width, shape))
 
 

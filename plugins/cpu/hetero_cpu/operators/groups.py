@@ -1,7 +1,7 @@
-"""Groups: a node with what follows it, computed by one step.
+"""Groups: a node with its epilogue, computed by a single step.
 
-A product (Conv, MatMul, Gemm) takes along the additions and the activation that are the only readers of its result. A group stands where
-its last node stood, so everything that it reads is there.
+A product (Conv, MatMul, Gemm) takes along the additions and the activation that are the only readers of its result. A group takes the
+place of its last node, so everything that it reads is there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ACTIVATIONS = frozenset({"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "Lea
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """One node of an epilogue: y = node(y), or y + value where it adds one."""
+    """A node of an epilogue: y = node(y), or y + value."""
 
     node: Node
     value: str = ""
@@ -52,7 +52,7 @@ class Group:
         return tuple(dict.fromkeys([value for member in self.members for value in member.reads if value not in inner]))
 
     def count_readers(self, value: str) -> int:
-        """Returns how many nodes of the group read one of its `reads`."""
+        """Returns how many nodes of the group read a value of `reads`."""
         return sum([value in node.reads for node in self.members]) if self.epilogue else 1
 
     def name_profile(self) -> Node:
@@ -85,7 +85,7 @@ def _join(
 ) -> Group:
     if index_of_value.keys().isdisjoint(node.inputs):
         return Group(node)
-    # Of a sum of two products the later one takes the addition: the other is there by then.
+    # Of a sum of two products the later product takes the addition: the first is computed by then.
     for position, value in sorted(
         {(index_of_value[value], value) for value in node.inputs if value in index_of_value}, reverse=True
     ):

@@ -1,4 +1,4 @@
-"""The step functions of machine code, asked in order: which of them takes a group of nodes, and what it makes of it."""
+"""The step functions of machine code, asked in order: the first that takes a group of nodes plans it."""
 
 from __future__ import annotations
 

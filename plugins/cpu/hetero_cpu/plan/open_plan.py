@@ -1,4 +1,4 @@
-"""A plan for a class of sizes as data: calls whose numbers are sums of symbols, bound to sizes without planning.
+"""A plan for a class of sizes as data: calls with sums of symbols as numbers, bound to sizes without planning.
 
 ```text
 OpenNetwork ── build_plan ──> ExecutionPlan with symbols ── tabulating.py ──> OpenPlan <── stored/plans.py ──> file
@@ -42,7 +42,7 @@ _COMPARISONS = {
 
 
 def write_shape_constants(program: Program) -> Compute | None:
-    """Returns a function of the inputs that returns the outputs as `program.run` does; None if a node is of another operator."""
+    """Returns a function of the inputs that returns the outputs as `program.run` does; None if a node has no written form."""
     ranks = {}
     for slot, spec in zip(program.input_slots, program.inputs, strict=True):
         if not isinstance(spec.type, TensorType) or spec.type.shape is None:
@@ -74,7 +74,7 @@ def write_shape_constants(program: Program) -> Compute | None:
 
 
 def add_toolkit(written: Compute | None, program: Program) -> Compute:
-    """Returns a function that returns what `program.run` does, by a function that was written of it where there is one."""
+    """Returns a function with the results of `program.run`, by the written function if there is one."""
 
     def compute(*inputs: Array | int) -> tuple[Array, ...]:
         if written is not None:
@@ -88,7 +88,7 @@ def add_toolkit(written: Compute | None, program: Program) -> Compute:
 
 
 def _write_step(step: Step, ranks: Mapping[int, int], names: Mapping[str, Any], integers: set[str]) -> tuple[str, int] | None:
-    """Returns what a node computes, and the number of axes of the result; None if it is not one of those that are known."""
+    """Returns the expression of a node, and the number of axes of the result; None for an unknown operator."""
     node, operands = step.node, [f"v{slot}" for slot in step.sources]
     own = [ranks[slot] for slot in step.sources]
     constants = [names.get(operand) for operand in operands]
@@ -144,10 +144,10 @@ PARTS = 6
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is not machine code's for a set of sizes, as plain numbers. Addresses count from the begin of their memory.
+    """The numbers of arrays and functions for a set of sizes. Addresses count from the begin of their memory.
 
     `laid`: of each array that is touched by name or function its address, shape and strides. `extra`: numbers of functions; `elements`:
-    of late constants and of what they are computed of, a plain number for each that has no axes; `tables`: what small arrays are made of.
+    of shape constants and of their inputs, a plain number for each that has no axes; `tables`: the arguments of small arrays.
     """
 
     laid: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
@@ -158,7 +158,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class ShapeConstants:
-    """Constants that follow from sizes: their names, what computes them by nodes of the network, and the values that it reads.
+    """Constants that follow from sizes: their names, the nodes and the program that compute them, and the values that it reads.
 
     `elements`: the shapes of values whose elements are numbers of the plan.
     """
@@ -172,11 +172,11 @@ class ShapeConstants:
 
 @dataclass(frozen=True, slots=True)
 class NumberForm:
-    """The numbers of a plan, and what each is for.
+    """The numbers of a plan, and the purpose of each.
 
-    `counts`: of each part. `laid`: element type and rank of the arrays that somebody touches by name or function; `inside`: those in the
-    arena, by value; `outputs`: those of outputs outside of it. `rows_...`: the numbers of calls that are addresses in the arena, in each
-    memory outside, in each table.
+    `counts`: of each part. `laid`: element type and rank of the arrays that are used by name or function; `inside`: the arrays in the
+    arena, by value; `outputs`: the arrays of outputs outside of it. `rows_...`: the numbers of calls that are addresses in the arena,
+    in each external memory, in each table.
     """
 
     table: Table
@@ -212,9 +212,9 @@ class OpenPlan:
         constants: Mapping[str, Array],
         origin: Origin | None = None,
     ) -> None:
-        """`inputs`: those of the network, without late constants. Of `calls` only the kernels, the counts of numbers and what they keep
-        are read. `steps` have marks for arrays and numbers. `tables`: what makes each, and of how many numbers. `constants`: those that
-        are touched by name. `origin`: what the plan was made of; None if it was stored.
+        """`inputs`: of the network, without shape constants. Of `calls` only the kernels, the counts of numbers and their `keep`
+        are read. `steps` have marks for arrays and numbers. `tables`: the function that makes each, and its number of arguments.
+        `constants`: the arrays that are used by name. `origin`: the plan with symbols; None if the plan was stored.
         """
         self.plan, self.sizes, self.numbers, self.shape_constants = plan, sizes, numbers, shape_constants
         self.calls, self.steps, self.constants, self.origin = tuple(calls), tuple(steps), constants, origin
@@ -227,9 +227,9 @@ class OpenPlan:
         placed = _add_begins(numbers, len(sizes.form.derivation.products))
         rows = placed.list_open_rows()
         self.rows = rows[rows < calls_end]
-        """The numbers of calls that depend on sizes, or on where memory begins."""
+        """The numbers of calls that depend on sizes or on addresses of memory."""
         self.chunk_rows = rows[(rows >= calls_end) & (rows < chunks_end)] - calls_end
-        """The calls whose chunks depend on sizes."""
+        """The calls with chunks that depend on sizes."""
         self._open_numbers = Sums(placed, self.rows)
         self._open_chunks = Sums(placed, self.chunk_rows + calls_end) if self.chunk_rows.size else None
         parameters = sizes.form.derivation.parameters
@@ -240,7 +240,7 @@ class OpenPlan:
         self._compute_constants = None if shape_constants.program is None else add_toolkit(written, shape_constants.program)
         index_of_element = {name: index for index, name in enumerate(shape_constants.elements)}
         self._constant_reads = [index_of_element[name] for name in shape_constants.reads]
-        # Of each late constant where its elements are; None if it is computed.
+        # The index of the elements of each shape constant; None if it is computed.
         self._constant_elements = [index_of_element.get(name) for name in shape_constants.names]
 
     def bind_numbers(self, products: Products, begins: Sequence[int]) -> Array:
@@ -298,7 +298,7 @@ def _add_begins(numbers: NumberForm, products: int) -> Table:
 
 
 def _write_described(numbers: NumberForm, shape_constants: ShapeConstants, begin: int) -> str:
-    """Returns the expression of the parts of a description, whose rows begin there."""
+    """Returns the expression of the parts of a description, from row `begin` on."""
     sums = iter(numbers.table.write(range(begin, len(numbers.table))))
     arrays = []
     for _, rank in numbers.laid:
@@ -329,7 +329,7 @@ def map_action(action: Any, bind: Callable[[Any], Any]) -> Any:
 
 
 def list_leaves(action: Any) -> list[Any]:
-    """Returns the arguments of a function and their parts, in the order of `map_action`; none of a range of calls."""
+    """Returns the arguments of a function and their parts, in the order of `map_action`; empty for a range of calls."""
     leaves: list[Any] = []
     if not isinstance(action, range):
         map_action(action, leaves.append)

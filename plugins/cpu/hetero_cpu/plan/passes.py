@@ -1,6 +1,6 @@
 """The passes of this device, in order.
 
-The query applies only those that take nodes away: the others look into nodes, which a stranger's may not stand, so they come after
+The query applies only the passes that remove nodes: the rest look into nodes, which may be invalid, so they come after
 every node has been accepted. They make nodes that the device takes out of nodes that it takes, so the query's answer holds.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _MOST_ROUNDS = 4
-# Bytes; what is larger gets no place in an arena, and fails, if it does, in the run that makes it.
+# Bytes; a larger value gets no place in an arena, and may fail in the run that makes it.
 _LARGEST_VALUE = 1 << 31
 
 
@@ -51,10 +51,10 @@ def specialize_network(network: Network, signature: Signature) -> Network:
 
 
 def specialize_plainly(network: Network, inputs: Sequence[ValueSpec]) -> Network | None:
-    """Returns the network with these inputs in one sweep, node by node, without onnx; None if one node has no rule of types.
+    """Returns the network with these inputs in one sweep, node by node, without onnx; None if a node has no rule of types.
 
     onnx's inference takes a network as a message, many times if shapes are computed in the network. All errors are onnx's to find.
-    Cost: linear, some 5 us for each node and what the computed ones take.
+    Cost: linear, some 5 us for each node, and the time of computed nodes.
     """
     room = FOLDED_FLOOR
     constants: dict[str, Initializer] = dict(network.initializers)
@@ -90,12 +90,12 @@ def _fold_shapes(network: Network) -> Network:
     """Returns the network with everything computed that follows from its constants, and the types that follow from that."""
     special, room = network, FOLDED_FLOOR
     for _ in range(_MOST_ROUNDS):
-        # What is large does not hang on the shapes of inputs, and has been folded before; what is kept here stays within one limit.
+        # Large constants do not depend on the shapes of inputs, and were folded before; new constants stay within a limit.
         folded = fold_constants(special, evaluate_node, is_kept=is_turned_for_products, room=room)
         if folded is special:
             break
         room -= sum(folded.initializers[name].nbytes for name in folded.initializers.keys() - special.initializers.keys())
-        # What became constant, as the shape of a Reshape, tells more types.
+        # New constants, as the shape of a Reshape, tell more types.
         static = list_static_types(folded)
         has_open_types = any(value not in static for node in folded.nodes for value in node.writes)
         special = infer_types(folded) if has_open_types else folded
@@ -103,7 +103,7 @@ def _fold_shapes(network: Network) -> Network:
 
 
 def is_turned_for_products(node: Node, network: Network) -> bool:
-    """Says whether a node turns a constant matrix that only products read on the right: they read it turned, without a second one."""
+    """Says whether a node turns a constant matrix that only products read on the right: they read it turned, without a copy."""
     if node.op_type != "Transpose" or node.domain or len(node.inputs) != 1 or tuple(node.attributes.get("perm", (1, 0))) != (1, 0):
         return False
     constant = network.initializers.get(node.inputs[0])
@@ -117,11 +117,11 @@ def is_turned_for_products(node: Node, network: Network) -> bool:
 
 
 def list_static_types(network: Network) -> dict[str, TensorType]:
-    """Returns what `read_static_type` gives of all values for which it gives something."""
+    """Returns the static types of all values that have one."""
     verdicts: dict[int, TensorType | None] = {}
     static: dict[str, TensorType] = {}
     for value, value_type in network.types.items():
-        # Values of one type mostly share it.
+        # Values of the same type mostly share the object.
         key = id(value_type)
         verdict = verdicts[key] if key in verdicts else verdicts.setdefault(key, read_static_type(network, value))
         if verdict is not None:
@@ -130,7 +130,7 @@ def list_static_types(network: Network) -> dict[str, TensorType]:
 
 
 def read_static_type(network: Network, value: str) -> TensorType | None:
-    """Returns the type of a value whose every size is known and whose elements are numbers; None otherwise."""
+    """Returns the type of a value of numbers if all its sizes are known."""
     value_type = network.type_of(value)
     if not isinstance(value_type, TensorType) or value_type.shape is None or value_type.dtype in (None, "string"):
         return None
@@ -143,10 +143,10 @@ def read_static_type(network: Network, value: str) -> TensorType | None:
 
 
 class OperatorPass:
-    """A pass of `hetero_core.transforms`, imported and run where a network has one of the operators without which it changes nothing."""
+    """A pass of `hetero_core.transforms`, imported and run only if a network has an operator that the pass changes."""
 
     def __init__(self, module: str, name: str, operators: str, *others: str) -> None:
-        """`operators` and each of `others`: operators of which a network has to have one."""
+        """A network has to have any of `operators`, and any of each of `others`."""
         self.module, self.name, self.operators = f"hetero_core.transforms.{module}", name, frozenset(operators.split())
         self.others = tuple(frozenset(names.split()) for names in others)
 
@@ -163,7 +163,7 @@ def _fold(network: Network) -> Network:
 
 
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
-# What was written out is found first: a turned or folded part of it would not be known again.
+# Written-out operators are found first: passes below would hide their patterns.
 PASSES = (
     *PASSES_OF_QUERY,
     _fold,
@@ -195,7 +195,7 @@ PASSES_OF_SHAPES = (
 )
 
 
-# `merge_reshapes` writes shapes as plain numbers, which nothing after it needs where chains of reshapes are views.
+# `merge_reshapes` writes shapes as plain numbers, which nothing after it needs if chains of reshapes are views.
 PASSES_OF_OPEN_SHAPES = tuple(apply for apply in PASSES_OF_SHAPES if apply not in (_ELIMINATE_IDLE, _MERGE_RESHAPES))
 
 
@@ -205,7 +205,7 @@ def strip_network(network: Network) -> Network:
 
 
 def transform_network(network: Network) -> Network:
-    """Returns the network as it is compiled; every node of it has to be one that the device takes."""
+    """Returns the network as it is compiled; the device has to support every node."""
     return run_passes(network, PASSES)
 
 

@@ -1,6 +1,6 @@
 """Placing: each value of a plan gets a block of its own, a view of another value, a piece of a concatenation, or the memory of an operand.
 
-What is placed has a prototype, an array of the same strides without memory, for the steps that read it.
+A placed value has a prototype, an array of the same strides without memory, for the steps that read it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from hetero_cpu.symbols.sizes import Scope, value_of
 Array = Any
 
 _MOST_MOVED = 256
-"""Values of a block that may become a piece of another one: each is laid anew, once for every move."""
+"""Values of a block that may become a piece of another block: each is laid anew, once for every move."""
 
 
-# Plain images have few channels; what has more comes from another part of a network, and a convolution wants it channels last.
+# Plain images have few channels; an input with more comes from another part of a network, and a convolution wants it channels last.
 _FEWEST_CHANNELS = 8
 _READERS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool"})
 
@@ -46,7 +46,7 @@ def wants_channels_last(network: Network, value: str, value_type: TensorType) ->
 
 
 def can_stand_for(piece: Array, array: Array) -> bool:
-    """Says whether steps that were planned for an array may be bound to a piece of another one instead, of the same shape.
+    """Says whether steps that were planned for an array may be bound to a piece of the same shape instead.
 
     Elements lie at the same distances, or the array is an image channels last, whose pixels lie farther apart and all at one distance.
     """

@@ -1,7 +1,7 @@
-"""The content of an export: the network after its passes and, where machine code runs it, the weights as kernels read them.
+"""The content of an export: the network after its passes and, if machine code runs it, the weights as kernels read them.
 
 Of a network without machine code: the sections `model` and `weights` of `pack_network`. Else `packed` holds arrays in order
-as they lie in memory, `weights` only those constants that are not to be had from there, and `index` says what is where. How the plan
+as they lie in memory, `weights` the constants that cannot be restored from there, and `index` describes both. How the plan
 calls the kernels is no part of it: that steers machine code, and stays in the private store.
 """
 
@@ -92,7 +92,7 @@ def _read_blob(sections: Mapping[str, Any]) -> Network:
 INDEX, MODEL, WEIGHTS, PACKED = "index", "model", "weights", "packed"
 KIND = "blob"
 MOST_FORMS = 1.1
-"""Bytes of weights that are held once, for each byte of them in the model: what is padded counts, too."""
+"""Bytes of weights that are held once, for each byte of them in the model: padding counts, too."""
 
 
 def find_blob_network(payload: Payload, workers: int, *, is_once: bool) -> NetworkSource | None:
@@ -107,7 +107,7 @@ def find_blob_network(payload: Payload, workers: int, *, is_once: bool) -> Netwo
     sections, index = align_sections(payload.sections), read_index(payload.sections)
     if is_once and not _has_weights_once(sections, index):
         return None
-    written: WrittenPlan = pickle.loads(content)  # of the private store, where machine code is as well
+    written: WrittenPlan = pickle.loads(content)  # of the private store, as trusted as machine code
     if not COMPILER.load_stored((*written.list_kernels(), *list_interpreters(workers))):
         return None
     views = {name: view_section(sections, name) for name in (WEIGHTS, PACKED)}
@@ -141,7 +141,7 @@ def _has_weights_once(sections: Mapping[str, Any], index: Mapping[str, Any]) -> 
 
 
 def find_digests(payload: Payload) -> dict[str, bytes] | None:
-    """Returns what binds a plan to a payload; None if that has no packed weights, or is of a format without digests."""
+    """Returns the digests that bind a plan to a payload; None if it has no packed weights, or its format no digests."""
     names = (INDEX, MODEL, WEIGHTS, PACKED)
     return {name: payload.digests[name] for name in names} if all(name in payload.digests for name in names) else None
 
@@ -158,7 +158,7 @@ def read_index(sections: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def align_sections(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns sections whose weights begin at a cache line: those of a mapped file themselves, others as a copy."""
+    """Returns sections whose weights begin at a cache line: sections of a mapped file as views, others as copies."""
     return {**sections, **{name: _align(sections[name]) for name in (WEIGHTS, PACKED)}}
 
 
@@ -325,7 +325,7 @@ class _Section:
 
 
 def _find_rule(lazy: LazyArray) -> list[Any] | None:
-    """Returns how a constant comes out of its packed form: shape, whether it is turned, columns of a block. None if it does not."""
+    """Returns how a constant is restored from its packed form: shape, whether it is turned, columns of a block. None if it cannot."""
     from hetero_cpu.operators.tiling import ColumnPacking
 
     constant, make = lazy.constant, lazy.make
@@ -374,7 +374,7 @@ def _find_pieces(index: Mapping[str, Any], weights: Array, packed: Array) -> tup
     from hetero_cpu.operators.tiling import restore_columns
 
     size = int(index["size"])
-    # Each constant of at least a KiB leaves less than a cache line unused, and a packed one is never smaller.
+    # Each constant of at least a KiB leaves less than a cache line unused, and a packed constant is never smaller.
     if not 0 <= size <= 2 * (len(weights) + len(packed)):
         raise ValueError(f"its constants take {size} bytes, of which it has {len(weights)} and {len(packed)}")
     pieces, total = {}, 0

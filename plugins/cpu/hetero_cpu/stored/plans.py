@@ -1,11 +1,11 @@
-"""Plans of machine code written down and read again: what planning decided, without symbols and without addresses.
+"""Plans of machine code written down and read again, without symbols and addresses.
 
-A plan is pickled, but for four things. An array that is part of a constant or of packed weights is a place in one of the plan's
+A plan is pickled, except four things. An array that is part of a constant or of packed weights is a place in one of the plan's
 memories; an address among the numbers of calls is a memory and a distance; a kernel is its name; a node of the toolkit is that of the
 network, which is compiled again. The plan of one set of sizes is that of a class without symbols, and is read without a network.
 
-Pickled plans lie in the private store alone, where machine code is as well, and never in a blob. Their names hold the digest of the code
-that wrote them, so that what is read has the form that is expected.
+Pickled plans lie in the private store alone, as machine code does, and never in a blob. Their names hold the digest of the code
+that wrote them, so that they have the expected form when they are read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class NotStorableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WrittenPlan:
-    """A plan that was written down. `memories` is what each of its memories is made of; the other names of `body` are in the code below."""
+    """A plan that was written down. `memories` describes each of its memories; the fields of `body` are in the code below."""
 
     form: ClassForm
     kernels: tuple[str, ...]
@@ -75,7 +75,7 @@ class Memories:
         self._name_of_constant = {id(constant): name for name, constant in constants.items()}
         self._place_of_owner: dict[Any, int] = {}
         spans: list[tuple[int, int, Any]] = [(*byte_bounds(lazy.get()), lazy) for lazy in weights.list_made()]
-        # Behind what is packed, so that what needs no packing is the constant itself.
+        # Behind packed weights, so that a weight without packing is the constant itself.
         for name, constant in constants.items():
             if constant.nbytes and not constant.array.dtype.hasobject:
                 spans.append((*byte_bounds(constant.array), name))
@@ -83,7 +83,7 @@ class Memories:
         self._begins = [begin for begin, _, _ in self._spans]
 
     def locate(self, array: Array) -> tuple[int, int] | None:
-        """Returns the memory that an array lies in and where that begins; None if it is no part of constants or packed weights."""
+        """Returns the memory of an array and its begin; None if it is no part of constants or packed weights."""
         if not array.size:
             return None
         low, high = byte_bounds(array)
@@ -113,10 +113,10 @@ class Memories:
         return self._place_of_owner[key]
 
     def describe(self) -> tuple[Any, ...]:
-        """Returns what makes each memory again, for `open_memories`."""
+        """Returns the description of each memory, for `open_memories`."""
         described: list[Any] = []
         while len(described) < len(self.owners):
-            # What weights are packed of may be a further owner.
+            # Sources of packed weights may be further owners.
             described.append(self._describe(self.owners[len(described)]))
         return tuple(described)
 
@@ -157,7 +157,7 @@ def open_memories(written: WrittenPlan, constants: Mapping[str, Initializer], we
     for place in range(len(written.memories)):
         open_memory(place)
     if workers > 1:
-        # Reading packs one weight after the other.
+        # Reading packs the weights in order.
         weights.pack_all(workers)
     return find
 
@@ -168,7 +168,7 @@ class _Pickler(pickle.Pickler):
         self._memories = memories
 
     def persistent_id(self, value: Any) -> Any:
-        """Returns the place of an array in a memory; None for what is written as it is."""
+        """Returns the place of an array in a memory; None for values that are pickled."""
         if type(value) is Size:
             raise NotStorableError("a number that depends on sizes")
         if not isinstance(value, np.ndarray):
@@ -292,7 +292,7 @@ def _write_foreign(work: Foreign, network: Network | None) -> tuple[Any, ...]:
 
 
 def _is_like(node: Node, other: Node) -> bool:
-    """Says whether two nodes differ at most in what they read, as passes leave them that name a value anew."""
+    """Says whether two nodes differ at most in the names of their inputs, which passes may change."""
     fields = [(own.name, own.op_type, own.domain, own.since_version, own.outputs, own.attributes.keys()) for own in (node, other)]
     return fields[0] == fields[1] and all(value is other.attributes[key] for key, value in node.attributes.items())
 
@@ -374,7 +374,7 @@ class StoredClasses:
     """The stored plans of one network. Safe for threads."""
 
     def __init__(self, network: Network, weights: PackedWeights, workers: int) -> None:
-        """`network`: after the passes that do not ask for sizes; `weights`: where what is packed is held."""
+        """`network`: after the passes that do not ask for sizes; `weights`: the owner of packed arrays."""
         self._network, self._weights, self._workers = network, weights, workers
         self._lock = threading.Lock()
         self._name = ""
@@ -432,7 +432,7 @@ class StoredClasses:
             for constant in self._network.initializers.values():
                 constant.drop_pages()
         content = STORE.read(self._name)
-        return [] if content is None else pickle.loads(content)  # of the private store, where machine code is as well
+        return [] if content is None else pickle.loads(content)  # of the private store, as trusted as machine code
 
     def _open(self, written: WrittenPlan) -> PlanInUse | None:
         if not COMPILER.load_stored((*written.list_kernels(), *list_interpreters(self._workers))):

@@ -31,16 +31,16 @@ _INTEGERS = ("int32", "int64")
 _REARRANGING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators that keep the elements of their first input in order."""
 _TAKING = ("Cast", "ConstantOfShape", "Expand", "Gather", "Shape", "Size", "Slice", "Transpose")
-"""Further operators whose elements are those of their first input, or its sizes."""
+"""Further operators that pass on elements of their first input, or its sizes."""
 _COMPARING = ("Greater", "Less", "Range")
-"""Operators whose result would hold for few sizes: it is computed when a plan is bound."""
+"""Operators with a result for few sizes: it is computed when a plan is bound."""
 _WITH_INDICES = ("Dropout", "MaxPool")
-"""Operators whose second output follows from all sizes of the first."""
+"""Operators with a second output that follows from all sizes of the first."""
 
 
 @dataclass(slots=True, eq=False)
 class OpenShapes:
-    """`shapes` of values; `elements` of those that follow from shapes; `derived`: all that follows from shapes and constants alone."""
+    """`shapes` of values; `elements` of values that follow from shapes; `derived`: values that follow from shapes and constants alone."""
 
     network: Network
     scope: Scope
@@ -48,9 +48,9 @@ class OpenShapes:
     elements: dict[str, Elements] = field(default_factory=dict)
     derived: set[str] = field(default_factory=set)
     fixed: set[str] = field(default_factory=set)
-    """Derived values that are the same for all sizes: what follows from sizes that are not open."""
+    """Derived values that are the same for all sizes, since they follow from sizes that are not open."""
     finite: set[str] = field(default_factory=set)
-    """Derived floats without infinities and NaN, whatever the sizes."""
+    """Derived floats without infinities and NaN for all sizes."""
 
     def read(self, value: str) -> Elements | None:
         """Returns the elements of a value; None unless it is a small array of integers."""
@@ -91,7 +91,7 @@ class OpenShapes:
 def infer_open_shapes(network: Network, inputs: Mapping[str, Shape], example: Network, scope: Scope) -> OpenShapes:
     """Returns the shapes of a network whose inputs have such shapes; `example` is the same network with the sizes of the example.
 
-    Raises: NotOpenError, also where a rule and the example differ.
+    Raises: NotOpenError, also if a rule and the example differ.
     """
     open_shapes = OpenShapes(network, scope, dict(inputs))
     for node in network.nodes:
@@ -182,7 +182,7 @@ def _pin_node(node: Node, open_shapes: OpenShapes, example: Network) -> Sequence
 
 
 def _compute(node: Node, open_shapes: OpenShapes) -> None:
-    """Computes the elements of what follows from shapes, where they are few integers; the rest is computed when a plan is bound."""
+    """Computes the elements of a value that follows from shapes, if they are few integers; the rest is computed when a plan is bound."""
     shape = open_shapes.shapes.get(node.outputs[0])
     if shape is None or any(is_open(size) for size in shape) or prod(shape) > _MOST_ELEMENTS or len(node.writes) != 1:
         return
@@ -230,7 +230,7 @@ class ShapeConstant(Initializer):
 
     @property
     def array(self) -> Any:
-        """The elements as symbols, or what pins all sizes when it is looked into."""
+        """The elements as symbols, or an array that pins all sizes when it is read."""
         return ShapeConstantElements(self) if self.elements is None else self.elements
 
     @property
@@ -255,7 +255,7 @@ class ShapeConstantElements:
 
     def __array_ufunc__(self, function: Any, method: str, *operands: Any, **keywords: Any) -> Any:
         if function is np.isfinite:
-            # Nobody knows of the others, which is no reason to pin sizes.
+            # Unknown elements are no reason to pin sizes.
             return np.full((), self._constant.is_finite, np.bool_)
         return getattr(function, method)(*(np.asarray(operand) for operand in operands), **keywords)
 
@@ -271,7 +271,7 @@ class ShapeConstantElements:
 
 
 def open_network(network: Network, signature: Signature, example: Network) -> OpenNetwork:
-    """Returns a network whose open sizes are symbols; `example` is what it is made for one set of input shapes.
+    """Returns a network whose open sizes are symbols; `example` is the same network for a set of input shapes.
 
     Raises: NotOpenError.
     """
@@ -316,7 +316,7 @@ def _open_type(known: Any, shape: Shape | None) -> Any:
 
 
 def _find_constant(name: str, initializer: Initializer, network: Network, open_shapes: OpenShapes) -> Initializer:
-    """Returns a constant of the example, a late one where it follows from sizes."""
+    """Returns a constant of the example, a `ShapeConstant` if it follows from sizes."""
     if name in network.initializers or name not in open_shapes.derived or name in open_shapes.fixed:
         return initializer
     elements = open_shapes.elements.get(name)
@@ -329,7 +329,7 @@ def _find_constant(name: str, initializer: Initializer, network: Network, open_s
 
 
 def expose_shape_constants(network: Network) -> tuple[Network, tuple[str, ...]]:
-    """Returns a network whose late constants are inputs behind its own, and their names."""
+    """Returns a network with its shape constants as inputs behind its own, and their names."""
     shape_constants = tuple(name for name, initializer in network.initializers.items() if type(initializer) is ShapeConstant)
     specs = tuple(ValueSpec(name, network.initializers[name].type) for name in shape_constants)
     types = {**network.types, **{spec.name: spec.type for spec in specs}}
@@ -343,7 +343,7 @@ def expose_shape_constants(network: Network) -> tuple[Network, tuple[str, ...]]:
 def compile_shape_constants(
     names: Sequence[str], open_shapes: OpenShapes
 ) -> tuple[Program | None, tuple[str, ...], tuple[str, ...]]:
-    """Returns what computes late constants, its nodes by name, and the values whose elements it reads, which are symbols."""
+    """Returns the program of shape constants, its nodes by name, and the values that it reads, with symbols as elements."""
     needed, nodes = set(names), []
     for node in reversed(open_shapes.network.nodes):
         if needed.isdisjoint(node.writes) or set(node.writes) <= set(open_shapes.elements):
@@ -363,14 +363,14 @@ def compile_shape_constants(
 def compile_constant_nodes(
     network: Network, nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]], names: Sequence[str]
 ) -> Program | None:
-    """Returns what computes late constants of these names by nodes of the network from values of int64 of these shapes."""
+    """Returns the program that computes shape constants by nodes of the network from values of int64 of these shapes."""
     if not nodes:
         return None
     types, values = network.types, {value for node in nodes for value in node.reads}
     inputs = tuple(ValueSpec(name, TensorType("int64", shape)) for name, shape in shapes.items())
     outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in names)
     constants = {name: network.initializers[name] for name in sorted(values) if name in network.initializers}
-    # A kernel whose types are known does not look at them in each run.
+    # A kernel with known types does not look at them in each run.
     values.update(value for node in nodes for value in node.writes)
     known = {name: TensorType(own.dtype, None) for name in sorted(values) if isinstance(own := types.get(name), TensorType)}
     return compile_program(Graph("shape constants", inputs, outputs, tuple(nodes), constants, known))
