@@ -75,7 +75,9 @@ def _type_of(x: Any) -> TensorType | None:
 def _infer_bytes(node: Node, input_types: tuple[TensorType | None, ...], values: tuple[tuple[Any, ...] | None, ...]) -> int:
     from hetero_core.network.inference import infer_contrib  # many rules, and asked for only if a limit is set
 
-    outputs = _infer_outputs(node, input_types, values) if node.since_version else infer_contrib(node, input_types, lambda value: None)
+    outputs = (
+        _infer_outputs(node, input_types, values) if node.since_version else infer_contrib(node, input_types, lambda value: None)
+    )
     return sum(_count_bytes(value_type) for value_type in outputs.values())
 
 

@@ -206,7 +206,8 @@ def list_texts(level: str) -> dict[str, str]:
     compiler._describe_processor = lambda: " ".join(sorted(compiler.FLAGS[level]))  # type: ignore[assignment]  # has a cache
     from hetero_cpu.machine.interpreter import list_interpreters
     from hetero_cpu.operators.weights import PackedWeights
-    from hetero_cpu.plan.passes import build_plan, join, specialize, transform_network
+    from hetero_cpu.plan.passes import join_network, specialize_network, transform_network
+    from hetero_cpu.plan.planner import build_plan
     from hetero_cpu.plan.tabulating import make_open_plan
 
     from hetero_core.network.reader import read_network
@@ -216,10 +217,10 @@ def list_texts(level: str) -> dict[str, str]:
         network, weights = transform_network(read_network(model)), PackedWeights()
         for example in examples:
             signature = tuple(example[spec.name] for spec in network.inputs)
-            special = specialize(network, signature)
+            special = specialize_network(network, signature)
             # More workers get the same kernels.
             opened = _finish(make_open_plan(network, signature, special, weights=weights, extensions={}, workers=1))
-            fixed = build_plan(join(special), weights, {}, workers=1)
+            fixed = build_plan(join_network(special), weights, {}, workers=1)
             kernels |= dict.fromkeys([*(opened.plan.kernels if opened else ()), *fixed.kernels])
     return {kernel.name: kernel.emit(kernel.name, compiler.find_width()).take_text() for kernel in kernels}
 

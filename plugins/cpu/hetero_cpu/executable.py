@@ -42,7 +42,7 @@ _MANY_CONSTANTS = 1 << 24
 """Bytes of constants from which on a load reads the plans of earlier processes: a run would wait 2 ms for each megabyte, which is read
 and packed. Loads of smaller networks are to be short."""
 _MOST_FAILURES = 3
-"""Sets of input shapes without a class, after which a network that has no class gets none."""
+"""Sets of input shapes without a class, after which no class is tried for the network."""
 _LARGE_FILE = 1 << 28
 """Bytes of mapped constants from which packing and runs of the toolkit take turns: each of them reads all pages of the file."""
 _LONGEST_WAIT = 30.0
@@ -205,7 +205,7 @@ class CpuExecutable(Executable):
         # The input shapes of the last run by the plan of a class.
         self._last_open: Signature | None = None
         self._program: Program | None = None
-        # The plan of a network whose inputs have one shape each: no run has to look for it.
+        # The only plan of a network with fixed input shapes: no run has to look for it.
         self._only_plan: PlanInUse | None = None
         if source.plan is not None:
             self._add_plan(source.plan, None)
@@ -252,7 +252,7 @@ class CpuExecutable(Executable):
             outputs = self._verifier.run(self.source.name, inputs, context, lambda: plan.run(inputs, context, self._teams), program)
         finally:
             if self._verifier.has_refuted:
-                # If one plan is wrong, others may be.
+                # If a plan is wrong, all may be.
                 with self._lock:
                     self._plans.refute()
         plan.needs_check = False
@@ -322,9 +322,9 @@ class CpuExecutable(Executable):
         It is of the class of sizes that input shapes belong to, or of these shapes alone. The background calls it with a proxy of the
         executable, which may be freed while its kernels are compiled.
         """
-        from hetero_cpu.plan.passes import join_network, specialize
+        from hetero_cpu.plan.passes import join_network, specialize_network
 
-        special = specialize(self.transformed, signature)
+        special = specialize_network(self.transformed, signature)
         if self._plans.needs_class(signature):
             from hetero_cpu.plan.tabulating import make_open_plan
 
@@ -380,7 +380,7 @@ class CpuExecutable(Executable):
             return self._plans.find(signature)
 
     def _add_plan(self, plan: PlanInUse, signature: Signature | None) -> PlanInUse:
-        """Returns the plan that runs of input shapes use from now on: this one, or that of another run which was first."""
+        """Returns the plan that runs of input shapes use from now on: this plan, or an earlier one of a run beside it."""
         with self._lock:
             earlier = None if signature is None else self._plans.find(signature)
             if earlier is not None:
@@ -439,7 +439,7 @@ class CpuExecutable(Executable):
         return export_network(self.source, self.native_weights, self._find_native_plan(), self.workers)
 
     def store_plan(self, payload: Payload) -> None:
-        """Stores the plan of a network that was imported without one beside its blob."""
+        """Stores the plan of an imported network beside its blob, for the next import."""
         from hetero_cpu.stored.payload import store_plan  # as above
 
         plan = self._find_native_plan()
@@ -455,9 +455,9 @@ class CpuExecutable(Executable):
             last = self._last_open
         if last is None or self._verifier.has_refuted:
             return None
-        from hetero_cpu.plan.passes import join_network, specialize
+        from hetero_cpu.plan.passes import join_network, specialize_network
 
-        special = join_network(specialize(self.transformed, last))
+        special = join_network(specialize_network(self.transformed, last))
         plan = compile_plan(self._plan_sizes(special, last), self.workers)
         return plan.opened if plan.is_native else None
 
@@ -494,12 +494,12 @@ class CpuExecutable(Executable):
         return [plan.plan for plan in self._plans.plans.copy()]
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
-        """Notes which outputs only the next run reads: a cache among them grows where it lies."""
+        """Notes which outputs only the next run reads: a cache among them grows in place."""
         self._plans.appended = frozenset(output_of_input.values())
         return {}
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
-        """The steps of the newest plan; before the first run of a network with open sizes its nodes one by one."""
+        """The steps of the newest plan; before the first run of a network with open sizes all its nodes."""
         network = self.source.open()
         plan = next(reversed(self._plans.plans.copy()), None)
         if plan is None or plan.is_refuted:

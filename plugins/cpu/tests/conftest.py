@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,7 +159,8 @@ def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
     if compiler.find_width() < request.param:
         pytest.skip(f"the processor has no vectors of {request.param} elements")
-    providers.import_native_steps()
+    for folder in providers.NATIVE_STEPS:
+        importlib.import_module(f"hetero_cpu.operators.{folder}")
     find_width: Callable[[], int] = lambda: request.param  # noqa: E731  # a stand-in for a function of this name
     for name, module in list(sys.modules.items()):
         if name.startswith("hetero_cpu.") and name != "hetero_cpu.machine.compiler" and hasattr(module, "find_width"):

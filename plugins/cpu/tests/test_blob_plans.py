@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
+from hetero_tests.fixed_plans import list_numbers
 
 pytest.importorskip("llvmlite", reason="plans of machine code are named by its version")
 
@@ -73,7 +74,7 @@ def test_every_kind_of_address_is_written_and_set_again() -> None:
     plan = read_plan(pickle.loads(pickle.dumps(written)), lambda place: section[begins[place] :])
     products = plan.sizes.match(((2, 8),))
     assert products is not None
-    (calls, chunks), base = plan.list_numbers(products), section.ctypes.data
+    (calls, chunks), base = list_numbers(plan, products), section.ctypes.data
     assert calls.tolist() == [-256, 72, 128, base + 464, base + 20480, base + 20544, 7, -3]
     assert chunks.tolist() == [5]
     assert plan.measure_arena(products) == 192

@@ -33,11 +33,12 @@ common_layers.list_models = lambda: iter([
 ])
 brought = common_layers.list_texts(sys.argv[2])
 from hetero_cpu.plan.passes import transform_network
-from hetero_cpu.plan.passes import build_plan, join, specialize
+from hetero_cpu.plan.passes import join_network, specialize_network
+from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.operators.weights import PackedWeights
 network = transform_network(read_network(light_model("resnet50")))
-special = specialize(network, tuple(spec.shape for spec in network.inputs))
-plan = build_plan(join(special), PackedWeights(), {}, workers=2)
+special = specialize_network(network, tuple(spec.shape for spec in network.inputs))
+plan = build_plan(join_network(special), PackedWeights(), {}, workers=2)
 print(len(plan.kernels), [kernel.name for kernel in plan.kernels if kernel.name not in brought])
 """
 

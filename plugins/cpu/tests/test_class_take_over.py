@@ -15,9 +15,10 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
+from hetero_cpu import executable
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
-from hetero_cpu.run import plans as open_plans
+from hetero_cpu.run.plans import compile_plan
 from hetero_cpu.stored.payload import load_source
 
 from hetero_core.contract import RunContext
@@ -44,15 +45,15 @@ class Orders:
     def finish(self) -> None:
         """Does the first order, as the compiling thread does."""
         planning, take_over = self._orders.pop(0)
-        take_over(open_plans.compile_plan(planning, 1), None)
+        take_over(compile_plan(planning, 1), None)
 
 
 @pytest.fixture(name="orders")
 def fixture_orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
     """The network finds nothing compiled until `finish`."""
     orders = Orders()
-    monkeypatch.setattr(open_plans, "order_plan", orders.add)
-    monkeypatch.setattr(open_plans, "has_interpreters", lambda _: False)
+    monkeypatch.setattr(executable, "order_plan", orders.add)
+    monkeypatch.setattr(executable, "has_interpreters", lambda _: False)
     return orders
 
 
@@ -80,7 +81,7 @@ def test_two_first_runs_at_once_order_one_class(network: CpuExecutable, orders: 
         both_have_asked.wait()
         return False
 
-    monkeypatch.setattr(open_plans, "has_interpreters", have_asked)
+    monkeypatch.setattr(executable, "has_interpreters", have_asked)
     threads = [threading.Thread(target=check, args=(network, rows)) for rows in (5, 7)]
     for thread in threads:
         thread.start()

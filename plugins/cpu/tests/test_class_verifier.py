@@ -24,7 +24,10 @@ from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.kernels.arena import Lifetime
+<<<<<<< HEAD
 from hetero_core.kernels.program import evaluate_node
+=======
+>>>>>>> floors
 from hetero_core.network.reader import read_network
 
 from .trial import make_open_plan
@@ -63,7 +66,7 @@ def draw_array(*shape: int) -> Any:
 
 def open_model(model: onnx.ModelProto, signature: tuple[tuple[int, ...], ...]) -> OpenPlan:
     network = transform_network(read_network(model))
-    example = specialize_network(network, signature, evaluate_node)
+    example = specialize_network(network, signature)
     opened = make_open_plan(network, signature, example, weights=PackedWeights(), extensions={}, workers=2)
     assert opened is not None
     return opened

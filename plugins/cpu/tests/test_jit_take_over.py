@@ -229,21 +229,21 @@ def test_packed_weights_are_made_once_and_only_when_they_are_asked_for() -> None
         calls.append("double")
         return array * 2
 
-    later = weights.pack_later((constant,), ("double",), double)
+    lazy = weights.pack_lazily((constant,), ("double",), double)
     assert (calls, weights.nbytes) == ([], 0)
     weights.pack_all(2)
     weights.pack_all(1)
-    assert weights.pack((constant,), ("double",), double) is later.get()
+    assert weights.pack((constant,), ("double",), double) is lazy.get()
     assert calls == ["double"]
-    assert not later.get().flags.writeable
+    assert not lazy.get().flags.writeable
     assert weights.nbytes == 48
-    np.testing.assert_array_equal(later.get(), [0, 2, 4, 6, 8, 10])
+    np.testing.assert_array_equal(lazy.get(), [0, 2, 4, 6, 8, 10])
 
 
 def test_errors_of_packing_come_out_of_all_workers() -> None:
     weights = PackedWeights()
     for purpose in range(3):
-        weights.pack_later((np.zeros(1),), (purpose,), lambda array: array.reshape(2))
+        weights.pack_lazily((np.zeros(1),), (purpose,), lambda array: array.reshape(2))
     with pytest.raises(ValueError, match="cannot reshape array of size 1"):
         weights.pack_all(2)
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cpu.operators.images import make_stage
-from hetero_cpu.plan.open_plan import add_toolkit, write_late
+from hetero_cpu.plan.open_plan import add_toolkit, write_shape_constants
 
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.reader import read_network
@@ -36,7 +36,7 @@ def compile_graph(name: str, comparison: str = "LessOrEqual") -> Any:
 
 
 def check(program: Any) -> None:
-    compute = add_toolkit(write_late(program), program)
+    compute = add_toolkit(write_shape_constants(program), program)
     for sizes in SIZES:
         inputs = tuple(np.array(size, np.int64) for size in sizes)
         for actual, expected in zip(compute(*sizes), program.run(inputs), strict=True):
@@ -48,7 +48,7 @@ def check(program: Any) -> None:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_function_computes_what_the_toolkit_does(name: str) -> None:
     program = compile_graph(name)
-    assert (write_late(program) is not None) == (name in WRITTEN)
+    assert (write_shape_constants(program) is not None) == (name in WRITTEN)
     check(program)
 
 
@@ -63,7 +63,7 @@ def test_error_is_that_of_the_toolkit() -> None:
     with pytest.raises(IndexError) as expected:
         program.run(inputs)
     with pytest.raises(IndexError) as actual:
-        add_toolkit(write_late(program), program)(*inputs)
+        add_toolkit(write_shape_constants(program), program)(*inputs)
     assert (str(actual.value), actual.value.__notes__) == (str(expected.value), expected.value.__notes__)
 
 

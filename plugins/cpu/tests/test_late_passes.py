@@ -6,13 +6,13 @@ import importlib
 
 import onnx.parser
 import pytest
-from hetero_cpu.plan.passes import PASSES, PASSES_OF_SHAPES, LatePass, join_network, transform_network
+from hetero_cpu.plan.passes import PASSES, PASSES_OF_SHAPES, OperatorPass, join_network, transform_network
 
 from hetero_core.network.reader import read_network
 from hetero_core.transforms import activations, attention, normalizations, reshapes
 from hetero_core.transforms.matching import OneOf, Op, Pattern, Rule
 
-LATE = {apply.name: apply for apply in (*PASSES, *PASSES_OF_SHAPES) if isinstance(apply, LatePass)}
+LATE = {apply.name: apply for apply in (*PASSES, *PASSES_OF_SHAPES) if isinstance(apply, OperatorPass)}
 RULES = {
     "fuse_layer_normalization": [*normalizations._LAYER_RULES, *normalizations._UNBIASED_LAYER_RULES],
     "fuse_rms_normalization": normalizations._RMS_RULES,

@@ -18,9 +18,13 @@ from hetero_cpu.symbols.arrays import OpenArray
 from hetero_cpu.symbols.evaluation import Sums, Table
 from hetero_cpu.symbols.sizes import is_open, terms_of
 from hetero_cpu.symbols.terms import evaluate
+from hetero_tests.fixed_plans import evaluate_atoms, list_numbers, read_sizes
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
+<<<<<<< HEAD
 from hetero_core.kernels.program import evaluate_node
+=======
+>>>>>>> floors
 from hetero_core.network.reader import read_network
 
 from .trial import make_open_plan
@@ -41,7 +45,7 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[tuple[int, ...], ..
 def open_model(name: str) -> OpenPlan:
     make, signature = MODELS[name]
     network = transform_network(read_network(make()))
-    example = specialize_network(network, signature, evaluate_node)
+    example = specialize_network(network, signature)
     plan = make_open_plan(network, signature, example, weights=PackedWeights(), extensions={}, workers=2)
     assert plan is not None
     return plan
@@ -67,7 +71,7 @@ def check(instance: Instance, plan: OpenPlan, signature: Any, roots: list[int]) 
     scope = origin.scope
     bases = zip([*origin.bases.values(), *scope.tables.values()], [instance._begin, *roots, *instance._table_begins], strict=True)
     atoms = {number: begin for base, begin in bases for (number,) in base.terms}
-    values = scope.evaluate_atoms({**plan.sizes.read_sizes(signature), **atoms})
+    values = evaluate_atoms(scope, {**read_sizes(plan, signature), **atoms})
 
     def fix(number: Any) -> int:
         return evaluate(terms_of(number), values)
@@ -85,7 +89,7 @@ def check(instance: Instance, plan: OpenPlan, signature: Any, roots: list[int]) 
     chunks = [fix(call.chunks) for call in origin.calls]
     assert instance._program._rows[:, 2].tolist() == chunks
     assert instance._program._several == [0, *accumulate(int(count > 1) for count in chunks)]
-    assert plan.list_numbers(instance._products or ())[1].tolist() == chunks
+    assert list_numbers(plan, instance._products or ())[1].tolist() == chunks
     for table, (make, numbers) in zip(instance._tables, scope.tables, strict=True):
         assert np.array_equal(table, make(*[evaluate(dict(key), values) for key in numbers]))
     for name in plan.numbers.inside:

@@ -15,12 +15,15 @@ from hetero_cpu.symbols.evaluation import Evaluator, Sums
 from hetero_cpu.symbols.size_class import ClassForm, write_guards
 from hetero_cpu.symbols.sizes import Scope, is_open, largest, least, terms_of
 from hetero_cpu.symbols.terms import NotOpenError, evaluate
-from hetero_tests.fixed_plans import fix_plan
+from hetero_tests.fixed_plans import evaluate_atoms, fix_plan
 from hetero_tests.open_models import make_encoder
 from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.kernels.arena import Lifetime
+<<<<<<< HEAD
 from hetero_core.kernels.program import evaluate_node
+=======
+>>>>>>> floors
 from hetero_core.network.reader import read_network
 
 from .trial import make_open_plan
@@ -82,7 +85,7 @@ def test_what_symbols_give_holds_wherever_the_guards_do(seed: int) -> None:
     sums = Sums(table, np.arange(len(table)))
     rng, covered = np.random.default_rng(2000 + seed), 0
     for sizes in [example, *(rng.integers(2, 60, 3).tolist() for _ in range(200))]:
-        values = scope.evaluate_atoms(dict(enumerate(sizes)))
+        values = evaluate_atoms(scope, dict(enumerate(sizes)))
         products = evaluator.derive(sizes)
         assert products is not None
         assert holds(*products) == _holds(scope, values)
@@ -171,7 +174,7 @@ def test_blocks_that_live_at_the_same_time_lie_apart_for_all_sizes(seed: int) ->
         lifetimes.append(Lifetime(factors * 4, begin, begin + int(rng.integers(0, 5))))
     offsets, total = layout.place_open(scope, lifetimes)
     for sizes in rng.integers(2, 300, (20, 2)).tolist():
-        values = scope.evaluate_atoms(dict(enumerate(sizes)))
+        values = evaluate_atoms(scope, dict(enumerate(sizes)))
         spans = [
             (evaluate(terms_of(offset), values), evaluate(terms_of(block.nbytes), values))
             for offset, block in zip(offsets, lifetimes, strict=True)
@@ -190,7 +193,7 @@ def test_blocks_that_live_at_the_same_time_lie_apart_for_all_sizes(seed: int) ->
 def _open_encoder() -> OpenPlan | None:
     network = transform_network(read_network(make_encoder(layers=1, width=64)))
     signature = ((3, 37), (3, 37))
-    example = specialize_network(network, signature, evaluate_node)
+    example = specialize_network(network, signature)
     return make_open_plan(network, signature, example, weights=PackedWeights(), extensions={}, workers=2)
 
 

@@ -290,9 +290,9 @@ def test_an_imported_plan_reads_and_writes_where_the_caller_has_the_arrays(
     imported = native_core.import_network(tmp_path / "x.blob", "CPU")
     assert imported.executable.source.payload is not None
     assert imported.executable.source.plan is not None
-    outside = imported.executable.source.plan.plan.outside
+    outside = imported.executable.source.plan.plan.external
     assert outside.roots
-    assert outside == loaded.executable._only_plan.plan.outside  # type: ignore[attr-defined]  # of CpuExecutable
+    assert outside == loaded.executable._only_plan.plan.external  # type: ignore[attr-defined]  # of CpuExecutable
     runs = []
     for seed in range(3):
         inputs = {spec.name: draw_array(seed, *spec.shape) for spec in imported.inputs}

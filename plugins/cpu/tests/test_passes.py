@@ -14,7 +14,10 @@ from hetero_cpu.symbols.size_class import read_static_signature
 from hetero_tests.larger_models import bert_model, gpt2_step_model, vit_tiny_model
 
 from hetero_core import Core, Network
+<<<<<<< HEAD
 from hetero_core.kernels.program import evaluate_node
+=======
+>>>>>>> floors
 from hetero_core.testing.compare import assert_same
 from hetero_core.testing.models import light_inputs
 
@@ -51,7 +54,7 @@ def compile_network(core: Core, model: onnx.ModelProto) -> Network:
     network = transform_network(core.read_network(model))
     signature = read_static_signature(network.inputs)
     assert signature is not None
-    return join_network(specialize_network(network, signature, evaluate_node))
+    return join_network(specialize_network(network, signature))
 
 
 ENCODER = ["MatMul", "Add"] * 3 + ["Attention", "MatMul", "Add", "Add", "LayerNormalization"]
@@ -108,7 +111,7 @@ def test_attention_of_open_sizes_is_found_for_each_set_of_shapes(core: Core) -> 
     loaded = core.load_network(model, "CPU")
     network = transform_network(core.read_network(model))
     for batch, length in ((1, 5), (3, 2), (1, 1)):
-        special = join_network(specialize_network(network, ((batch, length, 12), (batch, length)), evaluate_node))
+        special = join_network(specialize_network(network, ((batch, length, 12), (batch, length))))
         (attention,) = (node for node in special.nodes if node.op_type == "Attention")
         assert attention.attributes["q_num_heads"] == 3
         seen = np.random.default_rng([batch, length]).integers(0, 2, (batch, length))

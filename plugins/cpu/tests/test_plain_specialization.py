@@ -10,7 +10,10 @@ from hetero_cpu.plan.passes import specialize_network, specialize_plainly, trans
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core import Core
+<<<<<<< HEAD
 from hetero_core.kernels.program import evaluate_node
+=======
+>>>>>>> floors
 from hetero_core.network.graph import Network
 
 
@@ -24,14 +27,14 @@ def by_rules(network: Network, signature: Any) -> Network | None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(specialization, "specialize_plainly", note)
-        specialize_network(network, signature, evaluate_node)
+        specialize_network(network, signature)
     return answers[0] if answers else None
 
 
 def by_onnx(network: Network, signature: Any) -> Network:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(specialization, "specialize_plainly", lambda *_, **__: None)
-        return specialize_network(network, signature, evaluate_node)
+        return specialize_network(network, signature)
 
 
 @pytest.mark.parametrize(

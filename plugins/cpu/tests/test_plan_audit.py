@@ -19,7 +19,10 @@ from hetero_tests.larger_models import bert_model, u_net_model
 from hetero_tests.plan_audit import audit_plan
 from hetero_tests.plan_verifier import verify_plan
 
+<<<<<<< HEAD
 from hetero_core.kernels.program import evaluate_node
+=======
+>>>>>>> floors
 from hetero_core.network.reader import read_network
 from hetero_core.testing.models import light_inputs
 
@@ -71,7 +74,7 @@ def make_plan(model: onnx.ModelProto) -> tuple[ExecutionPlan, list[Any]]:
     network = transform_network(read_network(model))
     signature = read_static_signature(network.inputs)
     assert signature is not None
-    special = join_network(specialize_network(network, signature, evaluate_node))
+    special = join_network(specialize_network(network, signature))
     plan = build_plan(special, PackedWeights(), {}, workers=2)
     inputs = light_inputs(model)
     return plan, [inputs[value] for value in plan.inputs]

@@ -12,14 +12,17 @@ import pytest
 from hetero_cpu.operators.recipe import Recipe
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import planner
-from hetero_cpu.plan import planner as arena_layout
 from hetero_cpu.plan.passes import join_network, specialize_network, transform_network
-from hetero_cpu.plan.plan import Derived, ExecutionPlan, Joined, Outside, PlannedStep
+from hetero_cpu.plan.plan import Derived, ExecutionPlan, External, Joined, PlannedStep
+from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.symbols.size_class import read_static_signature
 from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.kernels.arena import Lifetime, place_blocks
+<<<<<<< HEAD
 from hetero_core.kernels.program import evaluate_node
+=======
+>>>>>>> floors
 from hetero_core.network.reader import read_network
 
 
@@ -36,8 +39,8 @@ def make_plan(text: str, **constants: Any) -> ExecutionPlan:
     network = transform_network(read_network(model))
     signature = read_static_signature(network.inputs)
     assert signature is not None
-    special = join_network(specialize_network(network, signature, evaluate_node))
-    return planner.build_plan(special, PackedWeights(), {}, workers=2)
+    special = join_network(specialize_network(network, signature))
+    return build_plan(special, PackedWeights(), {}, workers=2)
 
 
 def draw_array(*shape: int) -> Any:
@@ -116,7 +119,7 @@ def test_lifetime_that_ends_too_early_is_found(monkeypatch: pytest.MonkeyPatch) 
             [Lifetime(own.nbytes, own.begin, min(own.end, own.begin + 1)) for own in lifetimes], alignment=alignment
         )
 
-    monkeypatch.setattr(arena_layout, "place_blocks", place_cut)
+    monkeypatch.setattr(planner, "place_blocks", place_cut)
     problems = list_problems(make_plan(PRODUCTS, **WEIGHT))
     assert "step 'Sub_3' (Sub-14), value 'a'" in problems
     assert "not as value 'a'" in problems
@@ -222,7 +225,7 @@ def test_result_of_the_toolkit_that_is_read_before_it_is_made_is_found() -> None
 
 def test_input_of_the_caller_that_is_written_over_is_found() -> None:
     plan = make_plan(LARGE, w=draw_array(64, 64))
-    assert plan.outside == Outside(("x",), {"y": plan.outside.outputs["y"]})
+    assert plan.external == External(("x",), {"y": plan.external.outputs["y"]})
     over = replace(plan, places={**plan.places, "a": Derived("x", lambda array: array)})
     assert "value 'a'" in list_problems(over)
     assert "it is written over the input 'x', which is the caller's" in list_problems(over)
@@ -230,8 +233,8 @@ def test_input_of_the_caller_that_is_written_over_is_found() -> None:
 
 def test_input_in_the_memory_of_an_output_of_the_caller_is_found() -> None:
     plan = make_plan(LARGE, w=draw_array(64, 64))
-    root = plan.outside.outputs["y"]
-    inside = replace(plan, places={**plan.places, "x": Derived(root, lambda array: array)}, outside=Outside((), {"y": root}))
+    root = plan.external.outputs["y"]
+    inside = replace(plan, places={**plan.places, "x": Derived(root, lambda array: array)}, external=External((), {"y": root}))
     assert "the begin of the run, value 'x'" in list_problems(inside)
     assert f"it is copied in the arena, and calls go to where '{root}' lies outside of it" in list_problems(inside)
 

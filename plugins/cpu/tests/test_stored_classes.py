@@ -227,12 +227,12 @@ def test_a_load_of_few_constants_reads_no_plan_before_it_is_wanted() -> None:
 def test_an_import_with_a_plan_reads_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[NetworkSource] = []
     open_network = NetworkSource.open
-    monkeypatch.setattr(NetworkSource, "open", lambda source: (opened.append(source), open_network(source))[1])
     feeds = {"x": np.random.default_rng(7).standard_normal((7, 8)).astype(np.float32)}
     with Core() as core:
         network = core.load_network(_make_small(), "CPU", {"CPU_KERNELS": "JIT"})
         network.infer(feeds)
         network.export_network(tmp_path / "x.blob")
+        monkeypatch.setattr(NetworkSource, "open", lambda source: (opened.append(source), open_network(source))[1])
         imported = core.import_network(tmp_path / "x.blob", "CPU", {"CPU_KERNELS": "JIT"})
         assert imported.executable.source.payload is not None
         assert not opened

@@ -16,10 +16,10 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
-import hetero_cpu.executable as executable_module
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.machine import compiler
 from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.plan import planner
 from hetero_cpu.plan import tabulating as making
 from hetero_cpu.run.verification import Verifier, is_random
 
@@ -87,13 +87,13 @@ def core(kernels: None) -> Iterator[Core]:
 @pytest.fixture
 def fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of machine code have both inputs, over which the softmaxes are written, at one place."""
-    build_plan: Callable[..., Any] = executable_module.build_plan
+    build_plan: Callable[..., Any] = planner.build_plan
 
     def build_wrong_plan(*arguments: Any, **options: Any) -> Any:
         plan = build_plan(*arguments, **options)
         return replace(plan, offsets={**plan.offsets, "x": plan.offsets["z"]})
 
-    monkeypatch.setattr(executable_module, "build_plan", build_wrong_plan)
+    monkeypatch.setattr(planner, "build_plan", build_wrong_plan)
     monkeypatch.setattr(making, "build_plan", build_wrong_plan)
 
 

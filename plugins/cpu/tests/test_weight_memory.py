@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hetero_cpu.operators.weights import LaterArray, PackedWeights, allocate_floats
+from hetero_cpu.operators.weights import LazyArray, PackedWeights, allocate_floats
 
 COUNT = 60_000
 """Float32 numbers of an array: 240 kB, so that seventeen are little in all and the ones behind them are not."""
@@ -21,8 +21,8 @@ def copy(array: np.ndarray) -> np.ndarray:
     return packed
 
 
-def promise(weights: PackedWeights, count: int, size: int = COUNT) -> list[LaterArray]:
-    return [weights.pack_later((np.full(size, number, np.float32),), ("copy",), copy) for number in range(count)]
+def promise(weights: PackedWeights, count: int, size: int = COUNT) -> list[LazyArray]:
+    return [weights.pack_lazily((np.full(size, number, np.float32),), ("copy",), copy) for number in range(count)]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from hetero_core.kernels.program import HostOperator
 from torch import Tensor
 
 from hetero_core.contract import Executable, Extension, RunContext
 from hetero_core.errors import DeviceMemoryError
 from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
-from hetero_core.kernels.program import compile_program, find_host_inputs
+from hetero_core.kernels.program import HostOperator, compile_program, find_host_inputs
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_torch.arrays import DTYPES, to_array, to_tensor

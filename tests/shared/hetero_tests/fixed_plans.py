@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,19 +13,46 @@ from hetero_cpu.plan.open_plan import OpenPlan, OpenStep, map_action
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Joined, PlannedStep
 from hetero_cpu.plan.tabulating import Origin
 from hetero_cpu.symbols.arrays import OpenArray
+from hetero_cpu.symbols.evaluation import Products, Sums
 from hetero_cpu.symbols.size_class import Signature
-from hetero_cpu.symbols.sizes import is_open, terms_of
+from hetero_cpu.symbols.sizes import Scope, is_open, terms_of
 from hetero_cpu.symbols.terms import evaluate
 
 Array = Any
 Fix = Callable[[Any], int]
 
 
+def read_sizes(opened: OpenPlan, signature: Signature) -> dict[int, int]:
+    """Returns the symbols' values by atom, for a set of input shapes of the class."""
+    return {symbol.atom: (signature[symbol.input] or ())[symbol.axis] for symbol in opened.sizes.form.symbols}
+
+
+def evaluate_atoms(scope: Scope, sizes: Mapping[int, int]) -> list[int]:
+    """Returns the values of all atoms for sizes; addresses are those of the example."""
+    values: list[int] = []
+    for number, atom in enumerate(scope.atoms):
+        parts = [evaluate(dict(part), values) for part in atom.parts]
+        if atom.kind == "quotient":
+            values.append(parts[0] // parts[1])
+        elif atom.kind == "largest":
+            values.append(max(parts))
+        else:
+            values.append(sizes.get(number, scope.values[number]))
+    return values
+
+
+def list_numbers(opened: OpenPlan, products: Products) -> tuple[Array, Array]:
+    """Returns all numbers of calls and the chunks of each for a set of sizes; addresses count from the begin of their memory."""
+    calls, chunks = opened.numbers.counts[:2]
+    both = Sums(opened.numbers.table, np.arange(calls + chunks)).evaluate(products)
+    return both[:calls], both[calls:]
+
+
 def fix_plan(opened: OpenPlan, signature: Signature) -> ExecutionPlan:
     """Returns the plan as it is bound for a set of input shapes of its class; it was made here, not read from a file."""
     plan, origin = opened.plan, opened.origin
     assert origin is not None, "a plan that was stored has no symbols"
-    values = origin.scope.evaluate_atoms(opened.sizes.read_sizes(signature))
+    values = evaluate_atoms(origin.scope, read_sizes(opened, signature))
 
     def fix(number: Any) -> int:
         return evaluate(terms_of(number), values)

@@ -333,7 +333,7 @@ def _list_misplaced_pieces(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[
 
 def _list_misplaced_outside(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
     """Yields the values outside the arena that are not all of a block in C order, as the caller's arrays are."""
-    outside = plan.outside
+    outside = plan.external
     for value, root in (*((value, value) for value in outside.inputs), *outside.outputs.items()):
         array = layout.arrays[value]
         is_whole = layout.find_root(value) == root and layout.find(value).count == layout.find_block(root).count
@@ -373,7 +373,7 @@ class _Walk:
         self._label_of: dict[str, int] = {}
         # The values that a value without a place may be a view of.
         self._seen: dict[str, tuple[str, ...]] = {value: () for value in plan.inputs if value not in plan.places}
-        self._outside = tuple((root, layout.find_block(root)) for root in plan.outside.roots)
+        self._outside = tuple((root, layout.find_block(root)) for root in plan.external.roots)
         self._events = [_Event(f"step {step.node.label}", step, layout.list_accesses(step)) for step in plan.steps]
         sets = [runs for event in self._events for runs in event.access.list_sets()]
         sets += [layout.find(value) for value in (*plan.inputs, *plan.outputs) if value in plan.places]
@@ -384,14 +384,14 @@ class _Walk:
         plan = self._plan
         for value in plan.inputs:
             if value in plan.places:
-                yield from self._check_border(_BEGIN, value, plan.outside.inputs)
+                yield from self._check_border(_BEGIN, value, plan.external.inputs)
                 self._mark(self._layout.find(value), f"value '{value}'")
         for event in self._events:
             yield from self._check_step(event)
         for value in plan.outputs:
             yield from self._check_read(_END, value)
             if value in plan.places:
-                yield from self._check_border(_END, value, tuple(plan.outside.outputs))
+                yield from self._check_border(_END, value, tuple(plan.external.outputs))
 
     def _check_step(self, event: _Event) -> Iterator[PlanFault]:
         access = event.access
@@ -472,7 +472,7 @@ class _Walk:
                     yield PlanFault(event.name, value, problem, block)
             for value, runs in writes:
                 both = intersect(runs, block)
-                if both.count and root in self._plan.outside.inputs:
+                if both.count and root in self._plan.external.inputs:
                     yield PlanFault(event.name, value, f"it is written over the input '{root}', which is the caller's", both)
                 elif both.count and value == _WORKING_MEMORY:
                     yield PlanFault(event.name, root, "the step works where the value lies, outside the arena in a run", both)

@@ -1,4 +1,4 @@
-"""Functions of one float32 vector by their names in ONNX: activations, roots, roundings. Each keeps a NaN, but for ThresholdedRelu,
+"""Functions of one float32 vector by their names in ONNX: activations, roots, roundings. Each keeps a NaN, except ThresholdedRelu,
 which is 0 there by its formula.
 
 Beside the functions that are exact (Abs, Relu, Clip, Round, ...) the results are within a few units in the last place of the exact
@@ -41,9 +41,9 @@ def _reduce(code: Code, x: Floats) -> tuple[Floats, Floats]:
 
 
 def emit_exponential(code: Code, x: Floats) -> Floats:
-    """Returns e**x: 2**n * e**r with n = rint(x / ln 2). 0 below -104, infinity above 88.7228; error 1.0, also where it is subnormal."""
+    """Returns e**x: 2**n * e**r with n = rint(x / ln 2). 0 below -104, infinity above 88.7228; error 1.0, also if it is subnormal."""
     low, high = -104.0, 88.72283
-    # What is far below becomes 0 before: a result that is nearly nothing costs a hundred cycles.
+    # Far smaller values become 0 before: a subnormal result costs a hundred cycles.
     is_low = x < low
     inside = is_low.choose(code.constant(0.0, x.width), x).at_most(high)
     r, n = _reduce(code, inside)
@@ -55,7 +55,7 @@ def emit_exponential(code: Code, x: Floats) -> Floats:
 
 
 def emit_exponential_of_negative(code: Code, x: Floats) -> Floats:
-    """Returns e**x for x <= 0, 0 below -87.3: what a softmax is made of. NaN gives NaN; error 1.0."""
+    """Returns e**x for x <= 0, 0 below -87.3, for a softmax. NaN gives NaN; error 1.0."""
     low = -87.33654
     is_low = x < low
     r, n = _reduce(code, is_low.choose(code.constant(0.0, x.width), x))
@@ -73,7 +73,7 @@ def emit_exponential_less_one(code: Code, x: Floats) -> Floats:
 
 
 def emit_logarithm(code: Code, x: Floats) -> Floats:
-    """Returns log(x): -infinity for 0, NaN below it; error 0.9, also for what is subnormal."""
+    """Returns log(x): -infinity for 0, NaN below it; error 0.9, also for a subnormal x."""
     is_subnormal = x < _SMALLEST_NORMAL
     scaled = is_subnormal.choose(x * 2.0**23, x)
     m, n = code.split_exponent(scaled)
@@ -88,7 +88,7 @@ def emit_logarithm(code: Code, x: Floats) -> Floats:
 def emit_softplus(code: Code, x: Floats) -> Floats:
     """Returns log(1 + e**x) = max(x, 0) + log(1 + e**-|x|); error 1.7."""
     u = emit_exponential(code, -code.call_intrinsic("fabs", x))
-    # 1 + u is halved where it is above sqrt(2), and u itself is the fraction where it is not.
+    # 1 + u is halved if it is above sqrt(2); otherwise u itself is the fraction.
     is_large = u > 0.41421354
     f = is_large.choose((u - 1.0) * 0.5, u)
     n = is_large.choose(code.constant(1.0, x.width), code.constant(0.0, x.width))
@@ -203,7 +203,7 @@ def _celu(code: Code, x: Floats, alpha: float) -> Floats:
 
 
 def _gelu(code: Code, x: Floats) -> Floats:
-    """x (1 + erf(x / sqrt 2)) / 2, error 4 * 2**-24 |x|: the sum cancels where x is negative, as in every engine that has this formula."""
+    """x (1 + erf(x / sqrt 2)) / 2, error 4 * 2**-24 |x|: the sum cancels if x is negative, as in every engine that has this formula."""
     half = x * 0.5
     return code.multiply_add(half, emit_erf(code, x * sqrt(0.5)), half)
 

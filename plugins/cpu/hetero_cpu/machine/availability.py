@@ -20,9 +20,9 @@ VERIFY_CHOICES = (NO, YES, AUTO)
 
 
 def choose_kernels(choice: str, device: str) -> str:
-    """Returns NUMPY, JIT (wait for machine code) or AUTO (the toolkit answers until it is compiled), by the wish and what is possible.
+    """Returns NUMPY, JIT (wait for machine code) or AUTO (the toolkit answers until it is compiled), as wished and possible.
 
-    Raises: ConfigValueError for JIT where no machine code can be made.
+    Raises: ConfigValueError for JIT if no machine code can be made.
     """
     if choice == NUMPY:
         return NUMPY
@@ -37,7 +37,7 @@ def choose_kernels(choice: str, device: str) -> str:
 
 
 def describe_machine_code() -> str:
-    """Returns in a few words which machine code is made here, or what it would need."""
+    """Returns in a few words which machine code is made here, or the missing requirement."""
     obstacle = _find_obstacle()
     if obstacle is not None:
         return f"no machine code, which needs {obstacle}"

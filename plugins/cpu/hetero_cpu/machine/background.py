@@ -14,7 +14,7 @@ from hetero_cpu.machine.compiler import COMPILER, Kernel, give_back_memory
 
 
 class OrderDroppedError(Exception):
-    """Nobody wants the kernels any more; never leaves the device."""
+    """The kernels are not needed any more; never leaves the device."""
 
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class BackgroundCompiler:
     ) -> None:
         """Has kernels compiled, then calls `done` in the compiling thread: with None, or with the error that stopped it.
 
-        `is_wanted` is asked before each kernel; OrderDroppedError is the error where it is not. Nothing begins before `begin` is
+        `is_wanted` is asked before each kernel; OrderDroppedError is the error if they are not wanted. Nothing begins before `begin` is
         set, or LONGEST_DELAY seconds have passed, but the start of LLVM's process. So `kernels` is gone through in the compiling thread,
         and may take its time to find out which they are.
         """
@@ -69,7 +69,7 @@ class BackgroundCompiler:
             error: Exception | None = None
             try:
                 self._compile(order)
-            except Exception as found:  # noqa: BLE001  # handed to whoever ordered
+            except Exception as found:  # noqa: BLE001  # handed to the caller of `order`
                 error = found
             if self._is_over.is_set():
                 COMPILER.rest()
@@ -80,7 +80,7 @@ class BackgroundCompiler:
                 logger.exception("the plan of machine code could not take over")
             # Behind the plan, which waits for no process to end.
             COMPILER.rest()
-            # What it was for may go now, not with the next order; so may what the plan before has left.
+            # The executable and memory of the plan before may be freed now, not with the next order.
             del order, error
             give_back_memory()
 
@@ -92,7 +92,7 @@ class BackgroundCompiler:
                 order.begin.wait(LONGEST_DELAY)
         self._require_wanted(order)
         COMPILER.compile_all(order.kernels, lambda: self._require_wanted(order))
-        # What was emitted is left to the allocator, and the packed weights come now.
+        # The emitted texts are free memory now, and the packed weights come next.
         give_back_memory()
 
     def _require_wanted(self, order: Order) -> None:

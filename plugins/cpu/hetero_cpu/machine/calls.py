@@ -6,18 +6,12 @@ float. Arrays that a call reads hold no addresses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hetero_cpu.machine.compiler import Kernel
-
-if TYPE_CHECKING:
-    from hetero_cpu.operators.weights import LaterArray
-    from hetero_cpu.symbols.arrays import OpenArray
-
 
 Array = np.ndarray[Any, Any]
 
@@ -44,7 +38,7 @@ class Address(int):
 
 
 def _is_number(distance: object) -> bool:
-    """Says whether a distance is one integer: no array, and no symbol, whose type says that it is an `int`."""
+    """Says whether a distance is one integer: no array, and no symbol, which is an `int` for isinstance."""
     return isinstance(distance, np.integer) or issubclass(type(distance), int)
 
 
@@ -53,8 +47,8 @@ class NativeCall:
     """One call of a kernel for each of `chunks` chunks, in any order, by any thread; the call is over when all of them are.
 
     The kernel gets the address of `numbers` (int64), the chunk, and the number of the thread, below the `workers` that the plan was
-    made for. Chunks write to different memory; what is only of a thread, as working memory, is told apart by its number. `keep` holds
-    what the addresses point to.
+    made for. Chunks write to different memory; working memory of a thread is found by its number. `keep` holds
+    the memory that the addresses point to.
     """
 
     kernel: Kernel
@@ -63,20 +57,20 @@ class NativeCall:
     keep: tuple[object, ...] = field(default=(), repr=False)
 
 
-def address_of(array: Array | LaterArray | OpenArray) -> int:
-    """Returns the address of the first element: an `Address`, or an expression of symbols where the array is open.
+class Addressed(Protocol):
+    """An array that is no NumPy array yet: with symbols for sizes, or only promised."""
 
-    An array that is only promised is made now.
-    """
+    @property
+    def address(self) -> Any:
+        """The address of the first element; an array that is only promised is made."""
+
+
+def address_of(array: Array | Addressed) -> int:
+    """Returns the address of the first element: an `Address`, or an expression of symbols if the array is open."""
     if isinstance(array, np.ndarray):
         return Address(array.__array_interface__["data"][0], array)
-    from hetero_cpu.symbols.arrays import OpenArray  # a plan that is read has neither of the two
-
-    if isinstance(array, OpenArray):
-        address: int = array.address
-        return address
-    memory = array.get()
-    return Address(memory.__array_interface__["data"][0], memory)
+    address: int = array.address
+    return address
 
 
 def list_strides(name: str, array: Array | None) -> dict[str, int]:
@@ -85,13 +79,6 @@ def list_strides(name: str, array: Array | None) -> dict[str, int]:
         return {}
     image, _, row, pixel = array.strides
     return {name: address_of(array), f"{name}_image": image, f"{name}_row": row, f"{name}_pixel": pixel}
-
-
-def list_addresses(call: NativeCall) -> Iterator[tuple[int, Address]]:
-    """Yields the addresses among the numbers of a call, each with its position."""
-    for position, number in enumerate(call.numbers):
-        if isinstance(number, Address):
-            yield position, number
 
 
 def bits_of(number: float) -> int:

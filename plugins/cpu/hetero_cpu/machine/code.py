@@ -1,7 +1,7 @@
 """The language that kernels are written in: Python functions that emit LLVM instructions, with operators for numbers and vectors.
 
 Addresses and strides are in bytes. A vector has as many float32 elements as a register of the processor (`Code.width`). Variables are
-memory of the stack that LLVM turns into registers. Nothing here knows what an operator of ONNX is.
+memory of the stack that LLVM turns into registers. Nothing here knows operators of ONNX.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def begin_kernel(name: str, width: int, names: Sequence[str]) -> tuple[Code, dic
 
 
 class Code:
-    """A function of numbers under construction, in a module of its own or in one that is given."""
+    """A function of numbers under construction, in a module of its own or in the given module."""
 
     def __init__(self, name: str, parameters: int, width: int, module: Any = None, *, returns: bool = False) -> None:
         self.width = width
@@ -60,7 +60,7 @@ class Code:
         self._inners: dict[str, Code] = {}
 
     def finish(self, result: Number | None = None) -> Code:
-        """Ends the function, and returns it; it returns `result` where it was said to return a number."""
+        """Ends the function, and returns it; it returns `result` if it was declared to return a number."""
         self.builder.give_back(None if result is None else result.value)
         self._entry.branch(self._first)
         return self
@@ -107,7 +107,7 @@ class Code:
         return Floats(self, ir.write_float(float(np.float32(value)), lanes))
 
     def spread(self, scalar: Floats) -> Floats:
-        """Returns a vector of one element, many times."""
+        """Returns a vector with the same element in each lane."""
         return Floats(self, self.builder.spread(scalar.value, self.width))
 
     def hide(self, value: Number) -> Number:
@@ -115,7 +115,7 @@ class Code:
         return Number(self, self.builder.hide(value.value))
 
     def float_of(self, bits: Number) -> Floats:
-        """Returns the float32 whose bits are the lower half of a number."""
+        """Returns the float32 with the bits of the lower half of a number."""
         return Floats(self, self.builder.convert("bitcast", self.builder.convert("trunc", bits.value, ir.I32), ir.FLOAT))
 
     def variable(self, first: Term) -> Variable:
@@ -149,7 +149,7 @@ class Code:
         return Floats(self, self.builder.load(self._point(address, offset), ir.FLOAT, FLOAT_BYTES))
 
     def load(self, address: Number, offset: int = 0, *, mask: Mask | None = None, width: int | None = None) -> Floats:
-        """Returns the vector at an address; zeros where the mask does not hold, and nothing is read there."""
+        """Returns the vector at an address; masked elements are zeros and are not read."""
         kind = ir.VectorType(ir.FLOAT, self.width if width is None else width)
         pointer = self._point(address, offset)
         if mask is None:
@@ -160,7 +160,7 @@ class Code:
         return Floats(self, self.builder.call(function, [pointer, ir.write_integer(ir.I32, 4), mask.value, zeros]))
 
     def store(self, address: Number, value: Floats, offset: int = 0, *, mask: Mask | None = None) -> None:
-        """Writes a vector or a scalar; only where the mask holds."""
+        """Writes a vector or a scalar; masked elements are not written."""
         pointer = self._point(address, offset)
         if mask is None:
             self.builder.store(value.value, pointer, FLOAT_BYTES)
@@ -176,12 +176,12 @@ class Code:
         self.builder.store(value.value, self._point(address, offset), align, is_far=True)
 
     def mask_first(self, count: Number | int) -> Mask:
-        """Returns a mask that holds for the first `count` elements, all of them where there are more."""
+        """Returns a mask that holds for the first `count` elements, or for all, if there are fewer."""
         limit = self.builder.spread(self.number(count).value, self.width)
         return Mask(self, self.builder.compare("icmp slt", ir.write_integers(ir.I64, range(self.width)), limit))
 
     def mask_between(self, first: Number | int, end: Number | int) -> Mask:
-        """Returns a mask that holds for the elements from `first` to the one before `end`."""
+        """Returns a mask that holds for the elements `first` to `end` - 1."""
         before = self.mask_first(first).value
         beyond = self.builder.compute("xor", before, ir.write_integer(before.type, 1))
         return Mask(self, self.builder.compute("and", self.mask_first(end).value, beyond))
@@ -212,7 +212,7 @@ class Code:
         return Floats(self, self.builder.convert("bitcast", self.builder.compute("shl", biased, ir.write_integer(bits, 23)), kind))
 
     def scale_by_power(self, value: Floats, exponent: Floats) -> Floats:
-        """Returns value * 2**n for whole float32 n of -252 to 254, rounded once where the result is subnormal."""
+        """Returns value * 2**n for whole float32 n of -252 to 254, rounded once if the result is subnormal."""
         if value.width == 16:
             kind = value.value.type
             name = "llvm.x86.avx512.mask.scalef.ps.512"
@@ -223,7 +223,7 @@ class Code:
         return value * self.exponent_power(half) * self.exponent_power(exponent - half)
 
     def estimate_reciprocal_root(self, value: Floats) -> Floats:
-        """Returns 1 / sqrt(value) to 14 bits in a vector of 16, to 11 bits in one of 8; for positive values that are not subnormal."""
+        """Returns 1 / sqrt(value) for positive normal values: to 14 bits in a vector of 16, to 11 bits in a vector of 8."""
         kind = value.value.type
         if value.width == 16:
             function = self._declare("llvm.x86.avx512.rsqrt14.ps.512", kind, [kind, kind, ir.I16])
@@ -246,7 +246,7 @@ class Code:
 
     @contextmanager
     def loop(self, begin: Number | int, end: Number | int, step: Number | int = 1) -> Iterator[Number]:
-        """Repeats what is emitted inside for begin, begin + step, ... below end."""
+        """Repeats the body for begin, begin + step, ... below end."""
         counter = self.variable(self.number(begin))
         head, body, after = (self.function.append_block() for _ in range(3))
         self.builder.branch(head)
@@ -261,13 +261,13 @@ class Code:
 
     @contextmanager
     def visit_chunk(self, chunk: Number, size: Number, count: Number) -> Iterator[Number]:
-        """Repeats what is emitted inside for the units of a chunk of `size` units, of which there are `count` in all."""
+        """Repeats the body for the units of a chunk of `size` units, of which there are `count` in all."""
         begin = chunk * size
         with self.loop(begin, (begin + size).at_most(count)) as unit:
             yield unit
 
     def visit_vectors(self, length: Number, emit: Callable[[Number, Mask | None], None]) -> None:
-        """Emits `emit(first element, mask)` for each vector of a row; the one that is not full has a mask."""
+        """Emits `emit(first element, mask)` for each vector of a row; a vector that is not full has a mask."""
         full = length - length % self.width
         with self.loop(0, full, self.width) as element:
             emit(element, None)
@@ -276,7 +276,7 @@ class Code:
 
     @contextmanager
     def repeat(self) -> Iterator[Any]:
-        """Repeats what is emitted inside until the function that is yielded is told a condition to leave for."""
+        """Repeats the body until the function that is yielded is told a condition to leave for."""
         body, after = self.function.append_block(), self.function.append_block()
         self.builder.branch(body)
         self.builder.go_to(body)
@@ -292,19 +292,19 @@ class Code:
 
     @contextmanager
     def when(self, condition: Truth) -> Iterator[None]:
-        """Does what is emitted inside where the condition holds."""
+        """Runs the body if the condition holds."""
         with self.builder.when(condition.value):
             yield
 
     @contextmanager
     def either(self, condition: Truth) -> Iterator[tuple[Any, Any]]:
-        """Yields two contexts: what is emitted in the first is done where the condition holds, in the second where it does not."""
+        """Yields two contexts: code in the first runs if the condition holds, code in the second if it does not."""
         yes, no, after = self.builder.either(condition.value)
         yield yes, no
         self.builder.go_to(after)
 
     def emit_either(self, condition: Truth, emit: Callable[[Any], object], yes: Any, no: Any) -> None:
-        """Emits `emit(yes)` for where the condition holds, and `emit(no)` for where it does not."""
+        """Emits `emit(yes)` if the condition holds, and `emit(no)` if it does not."""
         with self.either(condition) as (where, elsewhere):
             with where:
                 emit(yes)
@@ -312,7 +312,7 @@ class Code:
                 emit(no)
 
     def prefetch(self, address: Number, offset: int = 0) -> None:
-        """Has a cache line brought into the second cache; nothing happens where the address is not ours."""
+        """Has a cache line brought into the second cache; nothing happens if the address is not ours."""
         function = self._declare("llvm.prefetch.p0", ir.VOID, [ir.POINTER, ir.I32, ir.I32, ir.I32])
         # For reading, kept in the second cache, as numbers.
         self.builder.call(function, [self._point(address, offset), *(ir.write_integer(ir.I32, flag) for flag in (0, 2, 1))])
@@ -320,7 +320,7 @@ class Code:
     # Threads.
 
     def add_atomically(self, address: Number, amount: Number | int) -> Number:
-        """Adds to an int64 in memory, and returns what was there before."""
+        """Adds to an int64 in memory, and returns the value before."""
         return Number(self, self.builder.add_atomically(self._point(address, 0), self.number(amount).value))
 
     def load_atomically(self, address: Number) -> Number:
@@ -332,7 +332,7 @@ class Code:
         self.builder.store_atomically(self.number(value).value, self._point(address, 0))
 
     def exchange_if(self, address: Number, expected: Number | int, wanted: Number | int) -> Truth:
-        """Writes an int64 where the expected one is there, in one step; returns whether it was."""
+        """Writes an int64 atomically if the expected value is there; returns whether it was."""
         before, after = self.number(expected).value, self.number(wanted).value
         return Truth(self, self.builder.exchange_if(self._point(address, 0), before, after))
 

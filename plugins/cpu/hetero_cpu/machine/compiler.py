@@ -45,7 +45,7 @@ _MAPPING_FAILED = ctypes.c_void_p(-1).value
 
 
 class ImageError(Exception):
-    """An object file that has what is not expected of a kernel."""
+    """An object file with sections or symbols that a kernel does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ def load_image(image: bytes, name: str) -> int:
     sections = _read_sections(image)
     places, code_begin, end = _place_sections(sections)
     symbols = _read_symbols(image, sections)
-    outside = sorted({symbol.name for symbol in symbols if symbol.section == 0 and symbol.name})
-    jumps = {symbol: end + position * _JUMP_BYTES for position, symbol in enumerate(outside)}
-    size = -(-max(end + len(outside) * _JUMP_BYTES, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+    external = sorted({symbol.name for symbol in symbols if symbol.section == 0 and symbol.name})
+    jumps = {symbol: end + position * _JUMP_BYTES for position, symbol in enumerate(external)}
+    size = -(-max(end + len(external) * _JUMP_BYTES, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = bytearray(size)
     for index, place in places.items():
         section = sections[index]
@@ -225,7 +225,7 @@ FLAGS = {
 class Kernel:
     """A function of machine code: void (int64 row, int64 chunk, int64 worker). `emit(name, width)` returns its Code, finished.
 
-    `name` is unique for the code: all parameters are in it. Two kernels of one name are the same. A kernel of a stored plan has no
+    `name` is unique for the code: all parameters are in it. Kernels of the same name are equal. A kernel of a stored plan has no
     `emit`: it is loaded, or the plan is not used.
     """
 
@@ -256,7 +256,7 @@ def find_width() -> int:
 
 @cache
 def _describe_processor() -> str:
-    """Returns the lines of the first processor that say which it is, and what it and the system can do."""
+    """Returns the lines of the first processor with its model and its flags."""
     fields = {"vendor_id", "cpu family", "model", "model name", "stepping", "flags"}
     lines = []
     try:
@@ -285,7 +285,7 @@ def name_brought(text: str, level: str) -> str:
 
 
 class Compiler:
-    """Safe for threads: two may compile the same kernel, one result stays."""
+    """Safe for threads: two threads may compile the same kernel, the first result stays."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -294,7 +294,7 @@ class Compiler:
         self._texts: dict[str, str] = {}
 
     def renew_lock(self) -> None:
-        """Makes a forked child free of a lock that a thread of its parent may hold; what is compiled is mapped there, too."""
+        """Replaces a lock that a thread of the parent may hold, in a forked child; compiled kernels are mapped there, too."""
         self._lock = threading.Lock()
 
     def find(self, kernel: Kernel) -> int | None:
@@ -309,14 +309,14 @@ class Compiler:
         return not missing
 
     def compile(self, kernel: Kernel) -> int:
-        """Returns the address of a kernel, compiled now where it is not yet; takes some 10 to 100 ms then."""
+        """Returns the address of a kernel, compiled now if it is not yet; takes some 10 to 100 ms then."""
         self.compile_all([kernel])
         return self._addresses[kernel.name]
 
     def compile_all(self, kernels: Iterable[Kernel], before: Callable[[], None] = lambda: None) -> None:
-        """Compiles kernels, each emitted while LLVM is at the one before; calls `before` before each, which may raise.
+        """Compiles kernels, each emitted while LLVM compiles its predecessor; calls `before` before each, which may raise.
 
-        LLVM is at rest when this returns or raises. To emit takes a tenth of the time, more where other threads run Python.
+        LLVM is at rest when this returns or raises. To emit takes a tenth of the time, more if other threads run Python.
         """
         translation: _Translation | None = None
         try:
@@ -390,13 +390,13 @@ class Compiler:
             self.prepare()
 
     def prepare(self) -> None:
-        """Has the process that compiles started, where there is none, and does not wait for it."""
-        from hetero_cpu.machine.translator import TRANSLATOR  # subprocess, and LLVM where there can be no other process
+        """Starts the compiling process if there is none, and does not wait for it."""
+        from hetero_cpu.machine.translator import TRANSLATOR  # subprocess, and LLVM if there can be no other process
 
         TRANSLATOR.prepare()
 
     def rest(self) -> None:
-        """Ends the process that compiles, where there is one; for when nothing is left to be compiled."""
+        """Ends the compiling process, if there is one, when nothing is left to be compiled."""
         from hetero_cpu.machine.translator import TRANSLATOR
 
         TRANSLATOR.rest()
@@ -424,7 +424,7 @@ class _Translation(threading.Thread):
             self._error = error
 
     def wait(self) -> None:
-        """Waits until the kernel is there. Raises: what has stopped it."""
+        """Waits until the kernel is compiled. Raises: the error that stopped it."""
         self.join()
         if self._error is not None:
             raise self._error
@@ -463,6 +463,6 @@ def _name_lead(kernel: Kernel) -> str:
 
 
 COMPILER = Compiler()
-"""The compiler of this process; what it has compiled is shared by all Cores."""
+"""The compiler of this process; all Cores share its kernels."""
 
 call_in_child(COMPILER.renew_lock)

@@ -1,10 +1,10 @@
-"""Machine code that runs calls of kernels in order: alone, with a team's help, and the life of one who helps.
+"""Machine code that runs calls of kernels in order: alone or with a team's help, and the life of a helper.
 
 A program is a table with one row of COLUMNS for each call. A team is a block of memory, its places named below. The caller alone moves
 from call to call; for one with several chunks it publishes kernel, numbers and chunks, and then the ticket: the number of the call in the
-life of the team (upper bits) and how many chunks nobody has claimed (lower bits). Whoever lowers the ticket by one has claimed a chunk,
+life of the team (upper bits) and how many chunks are unclaimed (lower bits). A thread that lowers the ticket by 1 has claimed a chunk,
 and, as the ticket was the same before and after, has read what belongs to it. A helper that is late finds another ticket and claims
-nothing, so nobody ever waits for a helper that has claimed nothing; the caller waits for the chunks claimed by others, which are counted
+nothing, so no thread ever waits for a helper without a chunk; the caller waits for the chunks of helpers, which are counted
 when they are done. A call of one chunk is the caller's: it costs no more than without a team.
 """
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 COLUMNS = ("kernel", "numbers", "chunks", "reserved")
 """Of a program's table, int64 each: address of the machine code, address of its numbers, count of chunks."""
 MOST_CHUNKS = 2**24 - 1
-"""Of one call: what the lower bits of a ticket hold."""
+"""Of a call: the largest number in the lower bits of a ticket."""
 
-# Places of a team in bytes. What different threads write lies in cache lines of its own, in pairs as the processor fetches them.
+# Places of a team in bytes. Places that different threads write lie in cache lines of their own, in pairs as the processor fetches them.
 TICKET, KERNEL, NUMBERS, CHUNKS = 0, 8, 16, 24
 DONE, PARKED, CALLED, STOP, SEMAPHORE = 128, 256, 264, 384, 512
 TEAM_BYTES = 640
@@ -52,7 +52,7 @@ def open_alone() -> Callable[[int, int, int], None]:
 
 @cache
 def open_together() -> Callable[[int, int, int, int, int], None]:
-    """Returns run(table, begin, end, team, wanted): the same with a team, of whom `wanted` are woken first where they sleep."""
+    """Returns run(table, begin, end, team, wanted): the same with a team, of which `wanted` helpers are woken first if they sleep."""
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)(COMPILER.compile(_TOGETHER))
 
 
@@ -63,7 +63,7 @@ def open_helper() -> Callable[[int, int], None]:
 
 
 def _begin(name: str, parameters: int, width: int) -> Code:
-    from hetero_cpu.machine.code import Code  # the language of kernels: what is stored is not emitted
+    from hetero_cpu.machine.code import Code  # the language of kernels: stored kernels are not emitted
 
     return Code(name, parameters, width)
 
@@ -88,7 +88,7 @@ def _emit_together(name: str, width: int) -> Code:
     table, begin, end, team, helpers = code.parameters
     wake = _emit_wake(code)
     code.call(wake, team, helpers)
-    # Nobody works for the team between two calls, so that the count stands still here.
+    # No helper works between two calls, so that the count stands still here.
     expected = code.variable(code.load_atomically(team + DONE))
     with code.loop(table + begin * _ROW_BYTES, table + end * _ROW_BYTES, _ROW_BYTES) as row:
         chunks = code.load_number(row, 16)
@@ -118,9 +118,9 @@ def _emit_together(name: str, width: int) -> Code:
 
 
 def _emit_wake(outer: Code) -> Code:
-    """A function (team, helpers) that wakes as many helpers, or all that sleep where they are fewer.
+    """A function (team, helpers) that wakes as many helpers, or all that sleep if they are fewer.
 
-    To wake one costs about 10 us. The caller wakes one, and everyone who wakes up two more of those who are called.
+    To wake one costs about 10 us. The caller wakes a helper, and each helper that wakes up wakes two more.
     """
     code = outer.inner("wake", 2)
     team, helpers = code.parameters
@@ -137,7 +137,7 @@ def _emit_wake(outer: Code) -> Code:
 
 
 def _emit_pass_on(code: Code, team: Number, most: int) -> None:
-    """Wakes up to `most` of the helpers that are called and that nobody has woken yet."""
+    """Wakes up to `most` of the helpers that are called and not woken yet."""
     left = code.variable(code.number(most))
     with code.repeat() as leave_if:
         called = code.load_atomically(team + CALLED)
@@ -184,7 +184,7 @@ def _emit_helper(name: str, width: int) -> Code:
 
 
 def _emit_park(code: Code, team: Number) -> None:
-    """Sleeps until someone who wakes helpers, or the end of the team, posts the semaphore, once for each who sleeps."""
+    """Sleeps until a thread or the end of the team posts the semaphore, once for each sleeper."""
     code.add_atomically(team + PARKED, 1)
     with code.repeat() as leave_if:
         # An int, of which the upper half of the register says nothing; not 0 when a signal ended the wait.

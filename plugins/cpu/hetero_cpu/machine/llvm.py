@@ -1,7 +1,7 @@
 """The text of LLVM's modules: the types, constants, instructions and functions that kernels have, each written as it is emitted.
 
 An instruction is a line of its block from the start; nothing is kept of it but its name and type. So emitting takes a third of the time
-that it takes with `llvmlite.ir`, and a process that compiles in another one never imports llvmlite. LLVM checks what is written here
+that it takes with `llvmlite.ir`, and a process that compiles in a child process never imports llvmlite. LLVM checks the text
 when it reads the module.
 """
 
@@ -37,7 +37,7 @@ FLOAT, VOID, POINTER = Type("float"), Type("void"), Type("ptr")
 
 
 class Value:
-    """A value of a function, or a constant: its type, and its text where it is an operand."""
+    """A value of a function, or a constant: its type, and its text as an operand."""
 
     __slots__ = ("text", "type")
 
@@ -59,7 +59,7 @@ def write_integers(kind: Type, values: Sequence[int]) -> Value:
 
 
 def write_float(value: float, lanes: int) -> Value:
-    """Returns a float32 constant, or a vector of one for more than one lane; the value is a float32."""
+    """Returns a float32 constant, or a vector of it for several lanes; the value is a float32."""
     # By its bytes: zeros of either sign are equal.
     return _write_bytes(struct.pack(">d", value), lanes)
 
@@ -87,7 +87,7 @@ class Module:
 
     def __str__(self) -> str:
         functions = [str(function) for function in self.globals.values()]
-        # The one node that instructions name: memory past the caches.
+        # The only metadata node: memory past the caches.
         return "\n".join([f'; ModuleID = "{self.name}"', *functions, "!0 = !{i32 1}", ""])
 
 
@@ -101,7 +101,7 @@ class BasicBlock:
 
 
 class Function:
-    """A function with a body, or without one the declaration of one that is elsewhere."""
+    """A function with a body, or the declaration of a function elsewhere."""
 
     def __init__(self, module: Module, name: str, result: Type, parameters: Sequence[Type], *, is_internal: bool = False) -> None:
         self.name, self.result, self.is_internal = name, result, is_internal
@@ -155,7 +155,7 @@ class Builder:
     # Arithmetic.
 
     def compute(self, operation: str, left: Value, right: Value) -> Value:
-        """Returns the result of an instruction of two operands of one type, such as "add" or "fmul"."""
+        """Returns the result of an instruction of two operands of the same type, such as "add" or "fmul"."""
         return self._give(left.type, f"{operation} {left.type.text} {left.text}, {right.text}")
 
     def negate(self, value: Value) -> Value:
@@ -168,7 +168,7 @@ class Builder:
         return self._give(kind, f"{predicate} {left.type.text} {left.text}, {right.text}")
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
-        """Returns one of two values."""
+        """Returns the first or the second value, by a condition."""
         return self._give(yes.type, f"select {_list_operands((condition, yes, no))}")
 
     def convert(self, operation: str, value: Value, kind: Type) -> Value:
@@ -178,12 +178,12 @@ class Builder:
     # Vectors.
 
     def extract_element(self, vector: Value, position: int) -> Value:
-        """Returns one element."""
+        """Returns an element."""
         assert isinstance(vector.type, VectorType)
         return self._give(vector.type.element, f"extractelement {vector.type.text} {vector.text}, i32 {position}")
 
     def spread(self, scalar: Value, lanes: int) -> Value:
-        """Returns a vector of one element, many times."""
+        """Returns a vector with the same element in each lane."""
         kind = VectorType(scalar.type, lanes)
         first_lane = self._give(kind, f"insertelement {kind.text} undef, {scalar.type.text} {scalar.text}, i32 0")
         return self._give(kind, f"shufflevector {kind.text} {first_lane.text}, {kind.text} undef, <{lanes} x i32> zeroinitializer")
@@ -201,7 +201,7 @@ class Builder:
         return self._give(POINTER, f"alloca {kind.text}" if count == 1 else f"alloca [{count} x {kind.text}]")
 
     def load(self, pointer: Value, kind: Type, align: int) -> Value:
-        """Returns what is at an address."""
+        """Returns the value at an address."""
         return self._give(kind, f"load {kind.text}, ptr {pointer.text}, align {align}")
 
     def store(self, value: Value, pointer: Value, align: int, *, is_far: bool = False) -> None:
@@ -210,7 +210,7 @@ class Builder:
         self._write(f"store {value.type.text} {value.text}, ptr {pointer.text}, align {align}{far}")
 
     def get(self, place: Value, kind: Type) -> Value:
-        """Returns what is in a place on the stack."""
+        """Returns the value of a place on the stack."""
         return self._give(kind, f"load {kind.text}, ptr {place.text}")
 
     def set(self, place: Value, value: Value) -> None:
@@ -226,11 +226,11 @@ class Builder:
         self._write(f"store atomic i64 {value.text}, ptr {pointer.text} seq_cst, align 8")
 
     def add_atomically(self, pointer: Value, amount: Value) -> Value:
-        """Adds to an int64 in memory, and returns what was there before."""
+        """Adds to an int64 in memory, and returns the value before."""
         return self._give(I64, f"atomicrmw add ptr {pointer.text}, i64 {amount.text} seq_cst")
 
     def exchange_if(self, pointer: Value, expected: Value, wanted: Value) -> Value:
-        """Writes an int64 where the expected one is there, in one step; returns whether it was."""
+        """Writes an int64 atomically if the expected value is there; returns whether it was."""
         pair = Type("{ i64, i1 }")
         both = self._give(pair, f"cmpxchg ptr {pointer.text}, i64 {expected.text}, i64 {wanted.text} seq_cst seq_cst")
         return self._give(I1, f"extractvalue {pair.text} {both.text}, 1")
@@ -238,7 +238,7 @@ class Builder:
     # Calls.
 
     def call(self, function: Function, arguments: Sequence[Value]) -> Value:
-        """Returns the result of a function; a value of type void where it has none."""
+        """Returns the result of a function; a value of type void if it returns nothing."""
         return self.call_pointer(f'@"{function.name}"', function.result, arguments)
 
     def call_pointer(self, pointer: str, result: Type, arguments: Sequence[Value]) -> Value:
@@ -260,11 +260,11 @@ class Builder:
         self._end(f"br label %{block.label}")
 
     def branch_if(self, condition: Value, yes: BasicBlock, no: BasicBlock) -> None:
-        """Goes on in one of two blocks."""
+        """Goes on in the first or the second block, by a condition."""
         self._end(f"br i1 {condition.text}, label %{yes.label}, label %{no.label}")
 
     def give_back(self, value: Value | None) -> None:
-        """Ends the function, with a value or without one."""
+        """Ends the function, with or without a value."""
         self._end("ret void" if value is None else f"ret {value.type.text} {value.text}")
 
     def _end(self, text: str) -> None:
@@ -279,7 +279,7 @@ class Builder:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """Does what is written inside where the condition holds."""
+        """Runs the body if the condition holds."""
         yes, after = self._function.append_block(), self._function.append_block()
         self.branch_if(condition, yes, after)
         with self._inside(yes, after):

@@ -54,14 +54,14 @@ _MOST_KEPT = 2
 
 
 class OutputMemory:
-    """Hands out arrays of one type, each in memory where no other one that is alive lies. Used by one run at a time."""
+    """Hands out arrays of one type, each in memory that no living array uses. Used by one run at a time."""
 
     __slots__ = ("_kept", "_room", "dtype")
 
     def __init__(self, dtype: np.dtype[Any], *, room: float = 1.0) -> None:
         """`room`: the size of new memory over that of the array, for larger arrays that follow."""
         self.dtype, self._room = dtype, room
-        # Memory, its address, and the array that was handed out; the last one comes last.
+        # Memory, its address, and the array that was handed out; the newest comes last.
         self._kept: list[tuple[memoryview, int, weakref.ref[Array]]] = []
 
     def take(self, shape: tuple[int, ...]) -> tuple[Array, int]:
@@ -71,7 +71,7 @@ class OutputMemory:
         places = (place for place, (memory, _, lent) in enumerate(self._kept) if lent() is None and need <= memory.nbytes)
         free = next(places, None)
         memory, address = _allocate(int(need * self._room)) if free is None else self._kept.pop(free)[:2]
-        # Every view of it holds this very array: NumPy's chain of bases ends with the one whose memory is no array's.
+        # Every view of it holds this very array: NumPy's chain of bases ends at memory that is no array's.
         lent: Array = np.frombuffer(memory, self.dtype, count)
         self._kept.append((memory, address, weakref.ref(lent)))
         del self._kept[:-_MOST_KEPT]

@@ -40,7 +40,7 @@ class Team:
         self._memory = _make_memory()
         self.address = address_of(self._memory)
         self._threads = _start_threads(self._memory, workers)
-        # Only tells them: who collects garbage may hold a lock that a thread needs in order to end.
+        # Only tells them: garbage collection may hold a lock that a thread needs in order to end.
         self._end = weakref.finalize(self, _stop, self._memory, len(self._threads))
         self._end.atexit = False
 
@@ -58,7 +58,7 @@ class TeamPool:
     def __init__(self, workers: int, *, most: int = 4) -> None:
         self.workers = workers
         self._is_closed = False
-        # A slot is free while it is here: a team, or None for one that is not made yet. No lock, which a fork could leave locked.
+        # A slot is free while it is here: a team, or None for a team that is not made yet. No lock, which a fork could leave locked.
         self._slots: deque[Team | None] = deque([None] * most if workers > 1 else [])
 
     @contextmanager
@@ -74,7 +74,7 @@ class TeamPool:
                 team = Team(self.workers)
             yield team
         finally:
-            # To the end that the next one takes from: the team that ran last is awake.
+            # To the end from which the next run takes: the team that ran last is awake.
             self._slots.append(team)
             if self._is_closed:
                 self.close()
@@ -144,7 +144,7 @@ def _stop_all() -> None:
 
 
 atexit.register(_stop_all)
-if hasattr(os, "register_at_fork"):  # not on Windows, where no kernels are made
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no kernels
     os.register_at_fork(after_in_child=_helpers.clear)
 
 
@@ -176,7 +176,7 @@ class NativeProgram:
         self._rows = table
         self._keep = (table, *(array for call in calls for array in call.keep))
         self._table = address_of(table)
-        # How many of the calls before have several chunks: where none is between two places, no team is of use.
+        # How many of the calls before have several chunks: if there is none between two places, a team is of no use.
         self._several = [0, *accumulate(int(call.chunks > 1) for call in calls)]
         self._alone, self._together = open_alone(), open_together()
 
@@ -190,7 +190,7 @@ class NativeProgram:
         return self._calls
 
     def run(self, begin: int, end: int, team: Team | None = None) -> None:
-        """Runs calls begin to end - 1, each when the one before is over; with a team where one is given and a call has several chunks."""
+        """Runs calls begin to end - 1, in order; with a team, if it is given and a call has several chunks."""
         assert 0 <= begin <= end <= self._calls
         if team is None or team.workers == 1 or self._several[begin] == self._several[end]:
             self._alone(self._table, begin, end)

@@ -1,6 +1,6 @@
 """The values that a kernel computes with: numbers, conditions, masks, and vectors of float32, as terms of the function in the making.
 
-Operators on terms emit instructions at the place where their `Code` is. Both operands have the same width, or one is a Python number.
+Operators on terms emit instructions at the current place of their `Code`. Both operands have the same width, or the second is a Python number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Term:
-    """A value of the function under construction. `code` emits what operators ask for."""
+    """A value of the function under construction. `code` emits the instructions of operators."""
 
     __slots__ = ("code", "value")
 
@@ -100,22 +100,22 @@ class Truth(Term):
         return Truth(self.code, self.code.builder.compute("or", self.value, other.value))
 
     def choose(self, yes: Any, no: Any) -> Any:
-        """Returns one of two values of the same kind."""
+        """Returns the first or the second value, of the same kind."""
         return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
 
 
 class Mask(Term):
-    """One truth for each element of a vector."""
+    """A truth value for each element of a vector."""
 
     __slots__ = ()
 
     def choose(self, yes: Floats, no: Floats) -> Floats:
-        """Returns elements of `yes` where the mask holds, of `no` elsewhere."""
+        """Returns for each element `yes` if the mask holds, else `no`."""
         return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
 
 
 class Floats(Term):
-    """A float32 or a vector of them; both operands of an operator have the same width, or one is a Python number."""
+    """A float32 or a vector of them; both operands of an operator have the same width, or the second is a Python number."""
 
     __slots__ = ()
 
@@ -174,15 +174,15 @@ class Floats(Term):
         return self._compare("oge", other)
 
     def is_nan(self) -> Mask:
-        """Returns where an element is not a number."""
+        """Returns the mask of the elements that are not a number."""
         return Mask(self.code, self.code.builder.compare("fcmp uno", self.value, self.value))
 
     def at_least(self, low: Floats | float) -> Floats:
-        """Returns max(self, low); a NaN of self stays one, as ONNX's Relu and Clip have it."""
+        """Returns max(self, low); a NaN of self stays, as in ONNX's Relu and Clip."""
         return self._limit("olt", low)
 
     def at_most(self, high: Floats | float) -> Floats:
-        """Returns min(self, high); a NaN of self stays one."""
+        """Returns min(self, high); a NaN of self stays."""
         return self._limit("ogt", high)
 
     def _limit(self, sign: str, bound: Floats | float) -> Floats:
@@ -190,7 +190,7 @@ class Floats(Term):
         return Mask(self.code, self.code.builder.compare(f"fcmp {sign}", self.value, limit.value)).choose(limit, self)
 
     def element(self, position: int) -> Floats:
-        """Returns one element."""
+        """Returns an element."""
         return Floats(self.code, self.code.builder.extract_element(self.value, position))
 
     def shuffle(self, other: Floats, positions: Sequence[int]) -> Floats:
@@ -198,7 +198,7 @@ class Floats(Term):
         return Floats(self.code, self.code.builder.shuffle(self.value, other.value, positions))
 
     def fold(self, combine: Any) -> Floats:
-        """Returns one float32 made of all elements by `combine(half, half)`, halves first."""
+        """Returns the float32 of all elements combined by `combine(half, half)`, halves first."""
         partial_result = self
         while partial_result.width > 1:
             half = partial_result.width // 2

@@ -1,7 +1,7 @@
 """LLVM: the text of a module to an object file for the processor at hand. Run as a program, it does so for another process.
 
 Rule: imports nothing of this project, since as a program it is run by its path. LLVM takes 50 MB when it is loaded and leaves 100
-more to the allocator, which a process that runs networks is spared where another one compiles.
+more to the allocator, which a process that runs networks is spared if a child compiles.
 
 A message is the count of its bytes, eight bytes, and these. A request is a message with the text of a module; an empty one ends the
 program. An answer is one byte, b"+" or b"-", and a message with an object file or the text of an error. The first answer, which is
@@ -60,7 +60,7 @@ def _open_target(level: str = "") -> Any:
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    # Vectors of AVX-512 are wanted where the code has them.
+    # Vectors of AVX-512 are wanted if the code has them.
     features = "-prefer-256-bit" if level else f"{binding.get_host_cpu_features().flatten()},-prefer-256-bit"
     # Code generation of level 1: from level 2 on instructions are put into another order after registers are chosen, which mixes up
     # the order in which weights are read. A product of one row, which waits for these, took 1.5 times as long.
@@ -84,7 +84,7 @@ def read_message(stream: IO[bytes]) -> bytes:
 
 
 def read_answer(stream: IO[bytes]) -> bytes:
-    """Returns what was made. Raises: EOFError if the other side has ended; RuntimeError with the error that it tells."""
+    """Returns the object file. Raises: EOFError if the child has ended; RuntimeError with its error."""
     kind, content = _read_exactly(stream, 1), read_message(stream)
     if kind != _MADE:
         raise RuntimeError(content.decode())
@@ -108,7 +108,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     while text := _read_request(requests):
         try:
             image = translate(text.decode())
-        except Exception as error:  # noqa: BLE001  # told to whoever asked, who raises it
+        except Exception as error:  # noqa: BLE001  # sent to the parent, which raises it
             write_message(answers, f"{type(error).__name__}: {error}".encode(), _FAILED)
         else:
             write_message(answers, image, _MADE)
@@ -122,6 +122,6 @@ def _read_request(requests: IO[bytes]) -> bytes:
 
 
 if __name__ == "__main__":
-    # Where llvmlite is; nothing else is needed beside the standard library.
+    # The folder of llvmlite; nothing else is needed beside the standard library.
     sys.path.append(sys.argv[1])
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,4 +1,4 @@
-"""A process beside this one in which LLVM compiles, so that neither its code nor what it leaves behind is in the memory of this one."""
+"""A child process in which LLVM compiles, so that neither its code nor its garbage is in the memory of this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NoProcessError(Exception):
 
 
 class Translator:
-    """Safe for threads. The process starts with the first module and goes with `rest`; where none can be had, LLVM is loaded here."""
+    """Safe for threads. The process starts with the first module and goes with `rest`; if none can be started, LLVM is loaded here."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class Translator:
         self._is_awaited = self._is_alone = False
 
     def prepare(self) -> None:
-        """Starts the process where there is none, and waits neither for it nor for a module that it is at."""
+        """Starts the process if there is none, and waits neither for it nor for its current module."""
         if self._process is not None:
             return
         with self._lock:
@@ -82,7 +82,7 @@ class Translator:
         logger.info("LLVM is loaded into this process, since no other can be had: %s", error)
 
     def rest(self) -> None:
-        """Ends the process; the next module starts another one."""
+        """Ends the process; the next module starts it again."""
         with self._lock:
             self._end()
 
@@ -106,7 +106,7 @@ class Translator:
         """Makes a forked child start a process of its own: this one belongs to the parent."""
         process, self._lock, self._process = self._process, threading.Lock(), None
         if process is not None:
-            # Nobody waits for it here.
+            # The child does not wait for it.
             process.returncode = 0
 
 
@@ -114,7 +114,7 @@ def _start_process() -> subprocess.Popen[bytes]:
     module_spec = find_spec("llvmlite")
     if not sys.executable or module_spec is None or module_spec.origin is None:
         raise NoProcessError("there is no interpreter to start, or no folder of llvmlite")
-    # Without site and environment: it starts faster, and imports nothing but what it is told to.
+    # Without site and environment: it starts faster, and imports nothing by itself.
     command = [sys.executable, "-I", "-S", translation.__file__, str(Path(module_spec.origin).parents[1])]
     try:
         # A session of its own: a key that interrupts this program is not meant for it. No buffers, which a forked process would have, too.

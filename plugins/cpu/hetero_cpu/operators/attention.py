@@ -27,7 +27,7 @@ _CACHE_LINE = 64
 
 
 def emit_stream(code: Code, target: Number, source: Number, nbytes: Number) -> None:
-    """Copies so many bytes, a multiple of four; both lie apart. What is read is asked for ahead."""
+    """Copies so many bytes, a multiple of four; both lie apart. Reads are prefetched."""
 
     def store(position: Number, vector: Floats, offset: int = 0) -> None:
         code.store(target + position, vector, offset)
@@ -39,7 +39,7 @@ def emit_stream(code: Code, target: Number, source: Number, nbytes: Number) -> N
 
 
 def emit_forked_stream(code: Code, near: Number, far: Number, source: Number, nbytes: Number) -> None:
-    """Copies so many bytes, of whole vectors, to a place that is read next, and to one that nobody reads soon."""
+    """Copies so many bytes, of whole vectors, to a place that is read next, and to a place that is not read soon."""
 
     def store(position: Number, vector: Floats, offset: int = 0) -> None:
         code.store(near + position, vector, offset)
@@ -83,12 +83,12 @@ CACHE_PARAMETERS = (
     "past_k_bytes",
     "past_v_bytes",
 )
-"""Further fields where a head's keys and values are first joined from past and new ones, as rows; a single piece is one row.
+"""Further fields if a head's keys and values are first joined from past and new ones, as rows; a single piece is a row.
 
-`past_k_bytes` and `past_v_bytes` are those of a head. Where the past ones lie in their places already, they have no rows to be copied.
+`past_k_bytes` and `past_v_bytes` are those of a head. If the past keys lie in their places already, they have no rows to be copied.
 """
 """Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
-queries of one head; `scores`, `masks`, `edges` and `near` are where these begin in the working memory of a worker."""
+queries of one head; `scores`, `masks`, `edges` and `near` begin there in the working memory of a worker."""
 
 _LOWEST = float(np.finfo(np.float32).min)
 # Keys of a tile beside one or two vectors of queries, by the elements of a vector.
@@ -99,9 +99,9 @@ _UNROLLED = 2
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """The numbers compiled in: vectors of queries in a block, queries of the last one (0: a number of the call), and the keys of a tile.
+    """The numbers compiled in: vectors of queries in a block, queries of the last block (0: a number of the call), and the keys of a tile.
 
-    `mask`: none, a "number" for each key, or "vectors" for each query and key.
+    `mask`: empty, a "number" for each key, or "vectors" for each query and key.
     """
 
     vectors: int
@@ -117,7 +117,7 @@ class AttentionShape:
     is_far: bool = False
     """Whether they are so many that they go past the caches, and are read in working memory."""
     may_be_few: bool = False
-    """Whether a call may have fewer keys than a tile: these are computed one by one."""
+    """Whether a call may have fewer keys than a tile: these are computed singly."""
 
     @property
     def name(self) -> str:
@@ -139,13 +139,13 @@ def choose_attention_shape(
 ) -> AttentionShape:
     """Returns the shape for numbers of queries and keys.
 
-    Whether an open number of queries is one block is asked where that is needed alone: for all others one kernel serves any number.
+    Whether an open number of queries is a single block is asked only if needed: otherwise the same kernel serves any number.
     """
     vectors = 2 if pays(queries, width + 1) else 1
     rows = vectors * width
-    # The last tile of keys overlaps the one before it.
+    # The last tile of keys overlaps its predecessor.
     counts = _KEYS[width, vectors]
-    # Of an open number of keys one kernel takes any.
+    # The same kernel takes any open number of keys.
     tile = counts[0] if is_open(keys) else min(keys, min(counts, key=lambda count: ceil(keys / count) * (count + 1)))
     blocks = -(-queries // rows)
     last_rows = 0 if is_open(queries) else queries - (blocks - 1) * rows
@@ -180,7 +180,7 @@ def _emit(name: str, width: int, shape: AttentionShape) -> Code:
             is_last = block.equals(p["blocks"] - 1)
             code.emit_either(is_last, lambda rows: emitter.emit_block(places, rows), shape.last_rows, full_rows)
         else:
-            # One code for all blocks: an open number of queries comes with a compilation that is waited for.
+            # The same code for all blocks: an open number of queries comes with a compilation that is waited for.
             last_or_full = block.equals(p["blocks"] - 1).choose(p["last_rows"], code.number(full_rows))
             emitter.emit_block(places, last_or_full)
     return code.finish()
@@ -205,7 +205,7 @@ class _Emitter:
         self._emit_values(places, rows, vectors)
 
     def _emit_append(self, places: dict[str, Number], key: str) -> None:
-        """Writes all keys or values of the head, and has them read where they are near."""
+        """Writes all keys or values of the head, and has them read from near memory."""
         code, p = self._code, self._p
         target, near = places[key], self._panel + p["near"]
         if self._shape.is_far:
@@ -230,7 +230,7 @@ class _Emitter:
         if shape.mask == "vectors":
             emit_turned_panel(code, places["mask"], p["mask_query"], p["keys"], columns, self._masks, vectors)
         for j in range(vectors):
-            # Not minus infinity, which scores have where the mask hides every key: their weights become 0 instead of NaN.
+            # Not minus infinity, which scores have if the mask hides every key: their weights become 0 instead of NaN.
             code.store(self._edges, code.constant(_LOWEST), j * code.width * FLOAT_BYTES)
 
         def walk(count: int) -> None:
@@ -281,7 +281,7 @@ class _Emitter:
             raise_row(key, 0)
         for j in range(vectors):
             total = sum((parts[j].get() for parts in totals[1:]), totals[0][j].get())
-            # The largest score alone adds 1, where there is one.
+            # The largest score alone adds 1, if there is any.
             code.store(self._edges, 1.0 / total.at_least(1.0), j * vector_bytes)
 
     def _emit_values(self, places: dict[str, Number], rows: Number | int, vectors: int) -> None:
@@ -311,7 +311,7 @@ class _Emitter:
             )
 
         def walk_tiles(rows: Number, pixels: int, offset: Number, count: int, *, is_masked: bool) -> None:
-            # The last tile overlaps the one before it.
+            # The last tile overlaps its predecessor.
             with code.loop(0, rows, pixels) as m:
                 call(m.at_most(rows - pixels), pixels, offset, count, is_masked=is_masked)
 
@@ -357,16 +357,16 @@ def _choose_value_tile(rows: int, vectors: int, width: int) -> tuple[int, int]:
 
 
 def _count_cycles(rows: int, vectors: int, most: int, together: int) -> float:
-    """Returns the cycles for one key: two products or two loads in each, and no sum before the one before it is done."""
+    """Returns the cycles for one key: two products or two loads in each, and each sum waits for its predecessor."""
     size = -(-rows // -(-rows // most))
     blocks = -(-vectors // together)
     return blocks * -(-rows // most) * max(size * together / 2, (size + together) / 2, 4.0)
 
 
 def find_cache_numbers(kernel: str) -> tuple[dict[str, int], ...]:
-    """Returns for keys and values where the numbers of a call stand, where the kernel of this name appends to them; else nothing.
+    """Returns the positions of the numbers of keys and values in a call, if the kernel of this name appends to them; else nothing.
 
-    `past` and `whole` are the addresses of the past ones and of all, with `_batch` and `_head`; `past_rows` are copied; a head has
+    `past` and `whole` are the addresses of the past rows and of all rows, with `_batch` and `_head`; `past_rows` are copied; a head has
     `past_bytes`.
     """
     if not kernel.startswith("attention_") or "_appends" not in kernel:
@@ -417,7 +417,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
         kind = "number" if broadcast(mask, full_shape).strides[2] == 0 or queries == 1 else "vectors"
     shape = choose_attention_shape(queries, keys, value_size, kind, find_width(), needs_one_block=appends)
     if appends:
-        # Where several units read a head, none could say when its keys are there.
+        # If several units read a head, no unit could say when its keys are there.
         if not shape.is_one_block:
             return None
         is_far = pays(batch * heads * keys * (size + value_size) * _FLOAT_BYTES, _FAR_BYTES)
@@ -427,7 +427,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
     scores = align(size * row_bytes)
     masks = scores + align(keys * row_bytes)
     edges = masks + (align(keys * row_bytes) if kind == "vectors" else 0)
-    # A line between workers, so that none waits for what another one writes.
+    # A line between workers, so that no worker waits for the writes of its neighbour.
     near = edges + align(row_bytes)
     worker_bytes = near + (align(keys * max(size, value_size) * _FLOAT_BYTES) if shape.is_far else 0) + 128
     blocks = -(-queries // (shape.vectors * find_width()))
@@ -464,7 +464,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
 
 
 def _list_rows(name: str, array: Array) -> dict[str, int]:
-    """Returns where the keys or values of each head lie, as one row where they do so in one piece."""
+    """Returns the rows of the keys or values of each head, a single row if they are contiguous."""
     batch, head, step, _ = array.strides
     count, row_bytes = array.shape[2], array.shape[3] * _FLOAT_BYTES
     rows, row_bytes = (1, count * row_bytes) if step == row_bytes else (count, row_bytes)
@@ -475,7 +475,7 @@ def _list_rows(name: str, array: Array) -> dict[str, int]:
 
 
 def _is_plain_attention(site: Site) -> bool:
-    """Says whether a node is the formula alone: float32, without soft caps, lengths and a causal mask; with both caches or none."""
+    """Says whether a node is the formula alone: float32, without soft caps, lengths and a causal mask; with both caches or neither."""
     node = site.node
     has_caches = [bool(name) for name in (*node.inputs[4:6], *node.outputs[1:3])]
     return (
@@ -488,7 +488,7 @@ def _is_plain_attention(site: Site) -> bool:
 
 
 def _join_caches(site: Site) -> tuple[Array, Array]:
-    """Returns arrays that lie as all keys and values do: the given ones, or where there are caches both in one. Raises: ValueError."""
+    """Returns arrays laid out as all keys and values: the inputs, or past and new ones joined if there are caches. Raises: ValueError."""
     names = site.node.inputs
     fresh_arrays = site.prototypes[names[1]], site.prototypes[names[2]]
     if not site.has_input(4):

@@ -103,10 +103,10 @@ class StridedTile:
     pixels: int
     vectors: int
     is_turned: bool = False
-    """Whether the m of one k lie side by side in x."""
+    """Whether the m of each k lie side by side in x."""
     is_masked: bool = False
     start: str = ""
-    """The initial value of the sums: nothing, one "number" for each m, or as many as there are in the result, in "vectors"."""
+    """The initial value of the sums: nothing, a "number" for each m, or as many as there are in the result, in "vectors"."""
     finish: str = ""
     """The operation at the end: nothing, a "factor" for each m, or the largest result of each n is kept as "maximum"."""
     activations: tuple[Activation, ...] = ()
@@ -120,12 +120,12 @@ class StridedTile:
 
 
 TILE_PARAMETERS = ("x", "x_step", "depth", "w", "w_step", "y", "y_step", "start", "start_step", "edge", "last")
-"""Addresses, strides in bytes and counts. `x_step`: from m to m, or from k to k where x is turned; `start_step` and `y_step`: from m to m;
-`edge`: one number for each m, or for each n, as `finish` has it; `last`: the elements of the last vector."""
+"""Addresses, strides in bytes and counts. `x_step`: from m to m, or from k to k if x is turned; `start_step` and `y_step`: from m to m;
+`edge`: a number for each m, or for each n, as `finish` reads it; `last`: the elements of the last vector."""
 
 
 def call_strided_tile(code: Code, tile: StridedTile, **arguments: Number | int) -> None:
-    """Calls a tile, which is emitted when it is first called, with its TILE_PARAMETERS by name; what is not given is 0."""
+    """Calls a tile, which is emitted when it is first called, with its TILE_PARAMETERS by name; the default is 0."""
     function = code.find_inner(f"strided_{tile.name}", len(TILE_PARAMETERS), partial(_emit_tile, tile=tile))
     code.call(function, *(arguments.get(name, 0) for name in TILE_PARAMETERS))
 
@@ -155,7 +155,7 @@ def _emit_tile(code: Code, *, tile: StridedTile) -> None:
             rows = [code.load(here, j * vector_bytes, mask=guards[j]) for j in range(tile.vectors)]
             here = here + p["w_step"]
             for m in range(tile.pixels):
-                # Beside each other where x is turned, else a stride apart.
+                # Side by side if x is turned, else a stride apart.
                 place, offset = (bases[0], m) if tile.is_turned else (pixels.find(bases, m), k)
                 spread = code.spread(code.load_scalar(place, offset * FLOAT_BYTES))
                 for j in range(tile.vectors):
@@ -199,8 +199,8 @@ PARAMETERS = (
     *(f"{key}{end}" for key in ARRAYS for end in ("", "_outer", "_middle", "_inner", "_step")),
     "middle", "inner", "rows", "depth", "columns", "blocks", "units", "units_of_chunk", "scratch", "scratch_worker",
 )  # fmt: skip
-"""Addresses, strides in bytes and counts. Matrices stand along three axes; `_step`: from row to row, or from column to column of one whose
-columns lie side by side. A unit is a block of columns of one matrix."""
+"""Addresses, strides in bytes and counts. Matrices stand along three axes; `_step`: from row to row, or from column to column if its
+columns lie side by side. A unit is a block of columns of a matrix."""
 
 # From how many rows on a tile is taken, its rows, and the vectors of columns that the registers hold, by the elements of a vector.
 _TILES = {16: ((7, (14, 11), 2), (2, (6,), 4), (1, (1,), 8)), 8: ((4, (6,), 2), (2, (3,), 3), (1, (1,), 8))}
@@ -208,7 +208,7 @@ _TILES = {16: ((7, (14, 11), 2), (2, (6,), 4), (1, (1,), 8)), 8: ((4, (6,), 2), 
 
 @dataclass(frozen=True, slots=True)
 class BatchedShape:
-    """The facts that are compiled in: rows of a tile, vectors of a block and of the last one, and which operands are turned."""
+    """The facts that are compiled in: rows of a tile, vectors of a block and of the last block, and which operands are turned."""
 
     rows: int
     vectors: int
@@ -217,7 +217,7 @@ class BatchedShape:
     is_a_turned: bool
     is_b_turned: bool
     packs: bool
-    """Whether blocks of b are copied together before they are read, as turned ones always are."""
+    """Whether blocks of b are copied together before they are read, always so if b is turned."""
     adds: bool
     activations: tuple[Activation, ...]
 
@@ -229,12 +229,12 @@ class BatchedShape:
 
 
 def choose_batched_tile(rows: int, columns: int, width: int) -> tuple[int, int, int, bool]:
-    """Returns rows of a tile, vectors of a block and of the last one, and whether that has a vector that is not full."""
+    """Returns rows of a tile, vectors of a block and of the last block, and whether that has a vector that is not full."""
     fewest, counts, most = next(tile for tile in _TILES[width] if rows >= tile[0])
-    # The last tile of rows overlaps the one before it; of an open number of rows the smallest one serves the class.
+    # The last tile of rows overlaps its predecessor; the smallest tile serves all open numbers of rows.
     tile = fewest if is_open(rows) else min(rows, min(counts, key=lambda count: ceil(rows / count) * (count + 1)))
     if is_open(columns):
-        # Any number of columns is blocks of one vector, of which the last one may be full or not.
+        # Any number of columns is blocks of a vector each, the last of them full or not.
         return tile, 1, 1, True
     vectors = min(most, ceil(columns / width))
     rest = columns - (ceil(columns / (vectors * width)) - 1) * vectors * width
@@ -350,7 +350,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     kernel = make_batched(BatchedShape(tile, vectors, last_vectors, is_masked, *operands, epilogue.activations))
 
     def spread(arrays: Sequence[Array], y: Array) -> list[Array]:
-        """Returns a, b, the result and what is added, each as a stack of the result's shape."""
+        """Returns a, b, the result and the addends, each as a stack of the result's shape."""
         extra = bias if bias is not None else arrays[2] if adds else y
         stacks = [broadcast(array, (*shape[:-2], *array.shape[-2:])) for array in arrays[:2]]
         return [*stacks, y, broadcast(extra, shape)]
@@ -396,7 +396,7 @@ def _turn(matrix: Array, is_turned: bool) -> Array:
 
 
 def _find_turn(matrix: Array, *, rows: bool) -> bool | None:
-    """Says whether the columns of a matrix lie side by side rather than its rows; None if neither do. Rows of one element do."""
+    """Says whether the columns of a matrix lie side by side rather than its rows; None if neither do. Rows of a single element do."""
     if not rows or matrix.strides[-1] == _FLOAT_BYTES:
         return False
     return True if matrix.shape[-2] == 1 or matrix.strides[-2] == _FLOAT_BYTES else None

@@ -1,7 +1,7 @@
 """Conv of channels-last images with constant weights, as a product over the taps of the kernel.
 
-No windows are copied: a tap is an offset into the image, which has a halo of zeros where the convolution has pads. Where the plan gave
-the image none, or it is in C order, it is staged into working memory that has one.
+No windows are copied: a tap is an offset into the image, which has a halo of zeros if the convolution has pads. If the plan gave
+the image no halo, or it is in C order, it is staged into working memory with a halo.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def plan_product_convolution(site: Site) -> Recipe | None:
 
 
 def is_pixels(site: Site, value: str) -> bool:
-    """Says whether the channels of each pixel of a value lie side by side; an absent one is fine."""
+    """Says whether the channels of each pixel of a value lie side by side; an absent value is fine."""
     return not value or site.prototypes[value].strides[1] == 4 or site.prototypes[value].shape[1] == 1
 
 
@@ -93,7 +93,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         pixel_bytes=convolution.channels * 4 * prod(windows.strides),
         workers=site.workers,
     )
-    weight = convolution.pack_later(("product", tiling.vectors, tiling.width), ColumnPacking(tiling.packing))
+    weight = convolution.pack_lazily(("product", tiling.vectors, tiling.width), ColumnPacking(tiling.packing))
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     units = lines * tiling.tiles
@@ -109,7 +109,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         assert not is_flat or is_even(y)
         _, _, row, pixel = image.strides
         top, left = (max(pads[0], 0) for pads in windows.pads)
-        # Where pixels lie side by side, a row of the kernel is one tap.
+        # If pixels lie side by side, a row of the kernel is a single tap.
         is_merged = pixel == convolution.channels * 4 and windows.dilations[1] == 1
         steps = 1 if is_merged else windows.kernel[1]
         taps, depth = windows.kernel[0] * steps, convolution.channels * windows.kernel[1] // steps

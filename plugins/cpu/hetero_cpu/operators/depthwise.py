@@ -31,7 +31,7 @@ from hetero_cpu.operators.windows import (
     plan_shape,
 )
 
-# Weights that stay in registers while a vector of channels is computed; more are read where they are used.
+# Weights that stay in registers while a vector of channels is computed; more are read when they are used.
 _HELD_WEIGHTS = 9
 
 

@@ -25,7 +25,7 @@ from hetero_cpu.operators.weights import PackedWeights, pack_affine
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import is_same_shape
 
-# Vectors of a row that are loaded before one is written; fewer of what takes many instructions, which would be long to compile.
+# Vectors of a row that are loaded before one is written; fewer for long expressions, which would take long to compile.
 _UNROLLED = 4
 _UNROLLED_LONG = 2
 _LONG = frozenset({"Celu", "Elu", "Erf", "Exp", "Gelu", "GeluTanh", "Log", "Mish", "Selu", "Sigmoid", "Softplus", "Swish", "Tanh"})
@@ -33,7 +33,7 @@ _LONG = frozenset({"Celu", "Elu", "Erf", "Exp", "Gelu", "GeluTanh", "Log", "Mish
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One function of earlier values: operand k of 0 or more is the k-th operand of the expression, -1 - k the result of instruction k."""
+    """A function of earlier values: operand k of 0 or more is the k-th operand of the expression, -1 - k the result of instruction k."""
 
     operator: str
     operands: tuple[int, ...]
@@ -157,7 +157,7 @@ _NUMBERS: Mapping[str, Mapping[str, float]] = {
 
 
 def read_activation(node: Node, constants: Mapping[str, Array]) -> Activation | None:
-    """Returns the function of its first input that a node is; None if it is none, or reads more that is computed."""
+    """Returns the function of its first input that a node is; None for other nodes, or if it reads further computed values."""
     if node.domain or any(name and name not in constants for name in node.inputs[1:]):
         return None
     reader = _READERS.get(node.op_type)
@@ -201,7 +201,7 @@ def _read_gelu(node: Node, constants: Mapping[str, Array]) -> Activation | None:
 
 
 def _read_prelu(node: Node, constants: Mapping[str, Array]) -> Activation | None:
-    # One slope for all elements is LeakyRelu's.
+    # A single slope for all elements is LeakyRelu's.
     slope = constants[node.inputs[1]]
     return Activation("LeakyRelu", (_single(slope.reshape(-1)[0]),)) if slope.size == 1 and slope.ndim <= 1 else None
 
@@ -249,7 +249,7 @@ _ALIKE = PLAIN | frozenset(_BINARY) - {"PRelu"}
 
 @dataclass(slots=True, eq=False)
 class ExpressionReader:
-    """Reads nodes in order: `operands` are values of the plan by name, or constants; `instructions` what is computed of them."""
+    """Reads nodes in order: `operands` are values of the plan by name, or constants; `instructions` the operations on them."""
 
     constants: Mapping[str, Array]
     weights: PackedWeights
@@ -294,7 +294,7 @@ class ExpressionReader:
         if any(parameter.dtype != np.float32 or parameter.ndim != 1 for parameter in parameters):
             return False
         if len({parameter.size for parameter in parameters}) != 1:
-            return False  # whoever computes it says what is wrong
+            return False  # the toolkit's kernel says what is wrong
         epsilon = float(node.attributes.get("epsilon", 1e-5))
 
         packed = self.weights.pack(parameters, ("affine", epsilon), partial(pack_affine, epsilon=epsilon))
@@ -320,19 +320,19 @@ class ExpressionReader:
 
 @dataclass(slots=True, eq=False)
 class _Chain:
-    """A candidate for a part of a group: nodes in order, the values that they read and those that they make for others.
+    """A candidate for a part of a group: nodes in order, the values that they read and the values that others read.
 
     A chain that grows takes over the list of nodes of the chain before it, so that joining costs the same for each node.
     """
 
     group: Group
-    """The group that the chain is, as long as it is one alone."""
+    """The group of the chain's first nodes; the whole chain if nothing was joined to it."""
     nodes: list[Node]
     reads: tuple[str, ...]
     outputs: tuple[str, ...]
 
     def close(self) -> Group:
-        """Returns the chain as a group: its epilogue holds the nodes after the first one."""
+        """Returns the chain as a group: its epilogue holds the nodes after the first."""
         first, *others = self.nodes
         return Group(first, tuple([Extra(node) for node in others])) if len(self.nodes) > len(self.group.members) else self.group
 
@@ -340,9 +340,9 @@ class _Chain:
 def join_chains(
     groups: Sequence[Group], graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, Array]
 ) -> tuple[Group, ...]:
-    """Returns the groups with those joined that are one expression; the order stays one in which they can run.
+    """Returns the groups, joined if they are a single expression, in an order in which they can run.
 
-    A joined group stands where its last node stood.
+    A joined group takes the place of its last node.
     """
     chains: list[_Chain | None] = []
     position_of_value: dict[str, int] = {}
@@ -361,7 +361,7 @@ def join_chains(
 def _append(
     chain: _Chain, chains: list[_Chain | None], position_of_value: Mapping[str, int], graph: Graph, types: Mapping[str, TensorType]
 ) -> _Chain | None:
-    """Returns what `_join` does, for a chain that only one chain before it could join; None if there may be others.
+    """Returns what `_join` does, for a chain with a single candidate to join; None if there may be more.
 
     Long chains consist of such nodes, each of which costs the same.
     """
@@ -392,10 +392,10 @@ def _append(
 
 
 def _find_maker(value: str, chains: Sequence[_Chain | None], position_of_value: Mapping[str, int]) -> _Chain | None:
-    """Returns the chain that makes a value, where it is an expression; None otherwise, or where it has been joined to another one."""
+    """Returns the chain that makes a value; None if it is no expression or was joined to a later chain."""
     position = position_of_value.get(value)
     maker = None if position is None else chains[position]
-    # What begins with an operator of expressions is one as a whole.
+    # A chain that begins with an operator of expressions is an expression.
     return maker if maker is not None and maker.nodes[0].op_type in ELEMENTWISE else None
 
 
@@ -421,7 +421,7 @@ def _join(
         operands, members = read, [maker, *members]
         count += len(maker.nodes)
         positions.append(position)
-        # What was refused before may now be read inside alone.
+        # A value that was refused before may now be read only inside.
         pending = list(dict.fromkeys([value for member in members for value in member.reads]))
     if not positions:
         return chain
@@ -429,7 +429,7 @@ def _join(
     for position in positions:
         chains[position] = None
     joined = makers[0]
-    # Several makers may stand in another order than the one in which they were met.
+    # Several makers may be in another order than they were met.
     operands = operands if len(makers) == 1 else _list_operands([*makers, chain])
     for member in (*makers[1:], chain):
         joined.nodes.extend(member.nodes)
@@ -438,7 +438,7 @@ def _join(
 
 
 def _is_read_inside(value: str, members: Sequence[_Chain], graph: Graph) -> bool:
-    """Says whether no other nodes than those of chains, of which one reads it, read a value."""
+    """Says whether only nodes of these chains read a value."""
     readers = graph.index_of_consumers.get(value, ())
     if len(readers) == 1:
         return True
@@ -447,13 +447,13 @@ def _is_read_inside(value: str, members: Sequence[_Chain], graph: Graph) -> bool
 
 
 def _list_operands(chains: Sequence[_Chain]) -> list[str]:
-    """Returns the values that come into chains, each once, in order; what one of them makes on its way nothing else reads."""
+    """Returns the values that come into chains, each once, in order; intermediate values are left out."""
     outputs = {value for chain in chains for value in chain.outputs}
     return [value for value in dict.fromkeys([value for chain in chains for value in chain.reads]) if value not in outputs]
 
 
 class _LinkTest:
-    """Says whether a group is one node that an expression may hold; nodes that differ in nothing that matters are read once."""
+    """Says whether a group is a single node that an expression may hold; equal kinds of nodes are checked once."""
 
     def __init__(self, types: Mapping[str, TensorType], constants: Mapping[str, Array]) -> None:
         self._types, self._constants, self._weights = types, constants, PackedWeights()
@@ -480,12 +480,12 @@ class _LinkTest:
         return ExpressionReader(self._constants, self._weights, ranks).read_node(node)
 
 
-_MOST_OPERANDS = 64
+_MOST_OPERANDS_OF_NODE = 64
 
 
 @native_step(*sorted(ELEMENTWISE))
 def plan_native_expression(site: Site) -> Recipe | None:
-    """Returns the recipe of a node or a chain of them: the result lies in memory as what is read in its shape does."""
+    """Returns the recipe of a node or a chain of them: the result has the memory layout of an operand of its shape."""
     ranks = {
         value: len(site.types[value].shape or ()) for node in site.group.members for value in node.reads if value in site.types
     }
@@ -495,7 +495,7 @@ def plan_native_expression(site: Site) -> Recipe | None:
     arrays = [site.prototypes[operand] if isinstance(operand, str) else operand for operand in reader.operands]
     shape = site.output_shape()
     # NumPy 2 broadcasts shapes of up to 32 dimensions. A Sum of thousands would be code of megabytes.
-    if len(shape) > 32 or len(arrays) > _MOST_OPERANDS:
+    if len(shape) > 32 or len(arrays) > _MOST_OPERANDS_OF_NODE:
         return None
     if any(array.dtype != np.float32 for array in arrays) or 0 in shape or broadcast_shapes(*(a.shape for a in arrays)) != shape:
         return None
@@ -505,7 +505,7 @@ def plan_native_expression(site: Site) -> Recipe | None:
     prototype = lay_empty(shape, np.float32, order)
     operand_kinds = [find_kind(array, prototype) for array in arrays]
     kinds = "".join(kind for kind in operand_kinds if kind is not None)
-    # Axes of an image that its halo holds apart are no more than those that there are.
+    # A halo adds no axes to the rows of an image.
     if None in operand_kinds or (len(shape) > 4 and cut_rows(prototype, arrays) is None):
         return None
     kernel = make_elementwise(Expression(kinds, tuple(reader.instructions)))

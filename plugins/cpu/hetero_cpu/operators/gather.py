@@ -24,9 +24,9 @@ _CHUNK = 1 << 15
 
 @native_step("Gather")
 def plan_native_gather(site: Site) -> Recipe | None:
-    """Returns the recipe of slices along one axis; one constant index is a view, which `layout` makes. Source: ONNX Gather-13.
+    """Returns the recipe of slices along one axis; a single constant index is a view, which `layout` makes. Source: ONNX Gather-13.
 
-    The run raises IndexError if an index is none of the axis.
+    The run raises IndexError if an index is out of range.
     """
     value, name = site.node.inputs
     x, indices = site.prototypes[value], site.prototypes[name]
@@ -57,7 +57,7 @@ def plan_native_gather(site: Site) -> Recipe | None:
 def _check_indices(x: Array, indices: Array, axis: int) -> None:
     size = x.shape[axis]
     if indices.min() < -size or indices.max() >= size:
-        # It raises what the toolkit's kernel raises.
+        # It raises the error of the toolkit's kernel.
         np.take(x, indices, axis=axis)
 
 
@@ -67,7 +67,7 @@ def _emit_gather(name: str, width: int) -> Code:
     with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as place:
         outer, position = place // p["count"], place % p["count"]
         index = code.load_number(p["indices"] + position * 8)
-        # Negative ones count from the end.
+        # Negative indices count from the end.
         index = (index < 0).choose(index + p["size"], index)
         emit_copy(code, p["y"] + place * row_bytes, p["x"] + outer * p["x_outer"] + index * row_bytes, row_bytes)
     return code.finish()

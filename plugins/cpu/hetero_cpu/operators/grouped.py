@@ -1,4 +1,4 @@
-"""Conv of channels-last images in several groups of channels: one product for each, all by one kernel."""
+"""Conv of channels-last images in several groups of channels: a product for each, all by the same kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOVED = ("x", "w", "bias", "y", "added")
 
 
 def make_grouped_product(shape: ProductShape) -> Kernel:
-    """Returns the kernel of products of one shape, side by side."""
+    """Returns the kernel of products of the same shape, side by side."""
     return Kernel(f"grouped_{make_product(shape).name}", lambda name, width: _emit(name, width, shape))
 
 
@@ -70,7 +70,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
     pixels, lines = (convolution.batch * height * width, 1) if is_flat else (width, convolution.batch * height)
     tiling = choose_tiling(pixels, group_outputs, find_width(), is_image=True, is_shared=site.weights.is_shared)
     chunks = choose_chunks(tiling, lines=lines, depth=own * taps, pixel_bytes=own * 4 * prod(windows.strides), workers=site.workers)
-    weight = convolution.pack_later(
+    weight = convolution.pack_lazily(
         ("grouped", group, tiling.vectors, tiling.width), partial(_pack_groups, group=group, tiling=tiling.packing)
     )
     bias = _pad_groups(epilogue.bias, group, group_outputs, tiling.padded_outputs)

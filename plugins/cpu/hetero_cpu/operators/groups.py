@@ -1,13 +1,14 @@
-"""Groups: a node with what follows it, computed by one step.
+"""Groups: a node with its epilogue, computed by a single step.
 
-A product (Conv, MatMul, Gemm) takes along the additions and the activation that are the only readers of its result. A group stands where
-its last node stood, so everything that it reads is there.
+A product (Conv, MatMul, Gemm) takes along the additions and the activation that are the only readers of its result. A group takes the
+place of its last node, so everything that it reads is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
@@ -19,41 +20,39 @@ ACTIVATIONS = frozenset({"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "Lea
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """One node of an epilogue: y = node(y), or y + value where it adds one."""
+    """A node of an epilogue: y = node(y), or y + value."""
 
     node: Node
     value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Group:
-    """A node, its epilogue, and the value that comes out; other outputs only a node without an epilogue has.
-
-    Facts derived from these fields are computed once, as planners ask for them often. `outputs` are the values that the group makes, absent
-    ones as ""; `members` the nodes, in order; `reads` the values that come in.
-    """
+    """A node, its epilogue, and the value that comes out; other outputs only a node without an epilogue has."""
 
     node: Node
     epilogue: tuple[Extra, ...] = ()
-    outputs: tuple[str, ...] = field(init=False, compare=False, repr=False)
-    members: tuple[Node, ...] = field(init=False, compare=False, repr=False)
-    reads: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        put, node = object.__setattr__, self.node
+    @cached_property
+    def members(self) -> tuple[Node, ...]:
+        """The nodes, in order."""
+        return (self.node, *[extra.node for extra in self.epilogue])
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The values that the group computes; an absent one is ""."""
+        return self.members[-1].outputs[:1] if self.epilogue else self.node.outputs
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """The values that come in."""
         if not self.epilogue:
-            put(self, "outputs", node.outputs)
-            put(self, "members", (node,))
-            put(self, "reads", node.reads)
-            return
-        members = (node, *[extra.node for extra in self.epilogue])
-        inner = {value for member in members for value in member.writes}
-        put(self, "outputs", members[-1].outputs[:1])
-        put(self, "members", members)
-        put(self, "reads", tuple(dict.fromkeys([value for member in members for value in member.reads if value not in inner])))
+            return self.node.reads
+        inner = {value for member in self.members for value in member.writes}
+        return tuple(dict.fromkeys([value for member in self.members for value in member.reads if value not in inner]))
 
     def count_readers(self, value: str) -> int:
-        """Returns how many nodes of the group read one of its `reads`."""
+        """Returns how many nodes of the group read a value of `reads`."""
         return sum([value in node.reads for node in self.members]) if self.epilogue else 1
 
     def name_profile(self) -> Node:
@@ -61,24 +60,7 @@ class Group:
         if not self.epilogue and self.node.origins == (self.node.name,):
             return self.node
         origins = tuple(dict.fromkeys([origin for node in self.members for origin in node.origins]))
-        return self.node if origins == (self.node.name,) else _name_after(self.node, origins)
-
-
-def _name_after(node: Node, origins: tuple[str, ...]) -> Node:
-    """Returns the node under the names of others, without `dataclasses.replace`, which takes longer than all else about a group."""
-    return Node(
-        "+".join(origins),
-        node.op_type,
-        node.inputs,
-        node.outputs,
-        node.domain,
-        node.opset,
-        node.since_version,
-        node.attributes,
-        node.captures,
-        origins,
-        node.original_name,
-    )
+        return self.node if origins == (self.node.name,) else replace(self.node, name="+".join(origins), origins=origins)
 
 
 def form_groups(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, object]) -> tuple[Group, ...]:
@@ -103,7 +85,7 @@ def _join(
 ) -> Group:
     if index_of_value.keys().isdisjoint(node.inputs):
         return Group(node)
-    # Of a sum of two products the later one takes the addition: the other is there by then.
+    # Of a sum of two products the later product takes the addition: the first is computed by then.
     for position, value in sorted(
         {(index_of_value[value], value) for value in node.inputs if value in index_of_value}, reverse=True
     ):

@@ -14,7 +14,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Mask, Number
 from hetero_cpu.operators.recipe import Halo, Site
-from hetero_cpu.operators.weights import LaterArray
+from hetero_cpu.operators.weights import LazyArray
 from hetero_cpu.symbols.sizes import is_open
 
 _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
@@ -22,7 +22,7 @@ _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "stride
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """One convolution of two spatial axes, without its weights: who binds the recipe must not keep them."""
+    """A convolution of two spatial axes, without its weights: a recipe must not keep them."""
 
     site: Site
     windows: Windows
@@ -55,13 +55,13 @@ class Convolution:
         """Returns the weights in another form, made once."""
         return self.site.weights.pack((self.weight,), purpose, make)
 
-    def pack_later(self, purpose: tuple[object, ...], make: Callable[..., Array]) -> LaterArray:
+    def pack_lazily(self, purpose: tuple[object, ...], make: Callable[..., Array]) -> LazyArray:
         """Returns the promise of the weights in another form."""
-        return self.site.weights.pack_later((self.weight,), purpose, make)
+        return self.site.weights.pack_lazily((self.weight,), purpose, make)
 
 
 def read_convolution(site: Site) -> Convolution | None:
-    """Returns what a Conv node says; None if it is not two-dimensional, not float32, or its weights are computed."""
+    """Returns the geometry of a Conv node; None if it is not two-dimensional, not float32, or its weights are computed."""
     node, weight = site.node, site.constant(1)
     if (
         weight is None
@@ -103,7 +103,7 @@ def reach_of_windows(windows: Windows, sizes: Sequence[int]) -> Halo:
     ends = []
     for axis in (0, 1):
         if is_open(windows.outputs[axis]):
-            # What no window passes; how many of these zeros the last one reads depends on the size.
+            # The last window may read fewer of these zeros, depending on the size.
             ends.append(int(max(windows.pads[axis][1], 0)))
             continue
         last = (windows.outputs[axis] - 1) * windows.strides[axis] + (windows.kernel[axis] - 1) * windows.dilations[axis] + 1
@@ -136,7 +136,7 @@ class Staging:
 
 
 def make_stage(x: Array) -> Kernel:
-    """Returns the kernel that copies images like x, (batch, channels, height, width), into the middle of larger ones with zeros around.
+    """Returns the kernel that copies images like x, (batch, channels, height, width), into the middle of larger images with zeros around.
 
     A chunk is a range of rows. Channels that lie side by side are copied as they are; of few, each in C order, vectors are interleaved.
     """
@@ -187,7 +187,7 @@ def _interleave_planes(code: Code, p: dict[str, Number], x: Number, y: Number, c
     with code.loop(0, even, width) as pixel:
         planes = [code.load(x + pixel * FLOAT_BYTES + p["x_channel"] * channel) for channel in range(channels)]
         for number in range(channels):
-            # Element k of the result is of channel k % channels and pixel k // channels; each step leaves what is not of its channel.
+            # Element k of the result is of channel k % channels and pixel k // channels; each step leaves the elements of other channels.
             places = [divmod(number * width + lane, channels) for lane in range(width)]
             interleaved = planes[0].shuffle(planes[0], [pixel_of_lane for pixel_of_lane, _ in places])
             for channel in range(1, channels):
@@ -205,7 +205,7 @@ def _copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number, begin: 
 
 
 def make_clear() -> Kernel:
-    """Returns the kernel that writes the zeros around the images of one array; a chunk is an image."""
+    """Returns the kernel that writes the zeros around the images of an array; a chunk is an image."""
     return Kernel("clear_halo", _emit_clear)
 
 
@@ -251,7 +251,7 @@ def emit_copy(code: Code, target: Number, source: Number, nbytes: Number) -> Non
 
 
 def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
-    """Returns the call that copies x, if there is one, and the array (batch, channels, height, width) that is read instead."""
+    """Returns the call that copies x, if it is staged, and the array (batch, channels, height, width) that is read instead."""
     if staging is None:
         return [], x
     batch, channels, height, width = x.shape

@@ -1,4 +1,4 @@
-"""Steps that move or rename elements: views where the result is one, Concat in place, copies by machine code elsewhere."""
+"""Steps that move or rename elements: views if possible, Concat in place, else copies by machine code."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _PARAMETERS = (
     "rows", "columns", "blocks", "middle", "inner", "units", "units_of_chunk",
     "y", "y_outer", "y_middle", "y_inner", "y_row", "x", "x_outer", "x_middle", "x_inner", "x_column",
 )  # fmt: skip
-"""Of each matrix: y has `rows` at a stride of `y_row` whose elements lie side by side; x has them as columns, `x_column` apart, so that its
-elements of one column of y lie side by side. Matrices stand along three axes. A unit is a block of rows of one matrix."""
+"""Of each matrix: y has contiguous `rows` at a stride of `y_row`; x has them as columns, `x_column` apart, so that its
+columns of y are contiguous there. Matrices stand along three axes. A unit is a block of rows of a matrix."""
 _CHUNK = 1 << 15
 _CHUNKS_OF_WORKER = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A kernel, and what makes its call for the arrays of a run: `bind(y, x)`, both of one shape."""
+    """A kernel, and `bind(y, x)`, which returns its call for arrays of the same shape."""
 
     kernel: Kernel
     bind: Callable[[Array, Array], NativeCall]
 
 
 def plan_copy(y: Array, x: Array, *, workers: int) -> Copy | None:
-    """Returns the copy of x, broadcast, into y; None if neither has what a vector could read or write.
+    """Returns the copy of x, broadcast, into y; None if neither has contiguous elements.
 
     The arrays stand for those that are copied: only their shapes and strides count. Elements have four bytes.
     """
@@ -62,10 +62,10 @@ def plan_copy(y: Array, x: Array, *, workers: int) -> Copy | None:
 
 
 def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[str, Array], *, workers: int) -> Recipe | None:
-    """Returns the recipe that copies each source into its piece of y; None if one of them cannot be copied so."""
+    """Returns the recipe that copies each source into its piece of y; None if a source cannot be copied so."""
     copies = [plan_copy(y[cut], array, workers=workers) for cut, array in zip(cuts, sources.values(), strict=True)]
     plans = [copy for copy in copies if copy is not None]
-    # More axes than rows can have may come of it where the result becomes a piece itself.
+    # If the result becomes a piece itself, it may have more axes than rows can have.
     if len(plans) != len(copies) or y.ndim > 4:
         return None
 
@@ -159,7 +159,7 @@ def _emit_turn(name: str, width: int) -> Code:
 def _emit_block(
     code: Code, x: Number, x_column: Number, y: Number, y_row: Number, rows: Number, columns: Number, *, is_full: bool
 ) -> None:
-    """Emits the copy of one block of at most `width` rows and columns; of a part nothing beside it is touched."""
+    """Emits the copy of a block of at most `width` rows and columns; nothing beside it is touched."""
     width = code.width
 
     def mask(position: int, count: Number, others: Number) -> Mask | None:
@@ -171,7 +171,7 @@ def _emit_block(
 
 
 def turn_vectors(vectors: list[Floats]) -> list[Floats]:
-    """Returns the columns of the matrix whose rows the vectors are: each round interleaves the halves of what there is."""
+    """Returns the columns of a matrix, given as vectors of its rows: each round interleaves halves."""
     width = len(vectors)
     low = [index // 2 + width * (index % 2) for index in range(width)]
     high = [position + width // 2 for position in low]
@@ -182,7 +182,7 @@ def turn_vectors(vectors: list[Floats]) -> list[Floats]:
 
 
 TURN = Kernel("turn_matrices", _emit_turn)
-"""The kernel that copies matrices into turned ones."""
+"""The kernel that copies matrices transposed."""
 
 
 _PRODUCTS = frozenset({"MatMul", "Transpose"})
@@ -190,7 +190,7 @@ _PRODUCTS = frozenset({"MatMul", "Transpose"})
 
 @native_step("Transpose")
 def plan_transpose(site: Site) -> Choice | None:
-    """Returns a view of a constant, for products, and of what lies in C order or channels last when it is turned; else a copy."""
+    """Returns a view of a constant, for products, and if the turned value is in C order or channels last; else a copy."""
     (value,) = site.node.inputs
     if site.group.epilogue:
         return None
@@ -295,7 +295,7 @@ def plan_concat(site: Site) -> Choice | None:
 
 @native_step("Gather")
 def plan_gather(site: Site) -> Choice | None:
-    """Returns the view of one row of a table, whose number is constant. Source: ONNX Gather-13."""
+    """Returns the view of a row of a table, by a constant number. Source: ONNX Gather-13."""
     value, indices = site.node.inputs
     axis = int(site.node.attributes.get("axis", 0)) % max(len(site.shape(value)), 1)
     constant = site.constants.get(indices)

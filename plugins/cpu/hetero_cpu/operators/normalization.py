@@ -23,7 +23,7 @@ _UNROLLED = 4
 
 
 def _visit_vectors(code: Code, length: Number, body: Callable[[Number, int, Mask | None], None]) -> None:
-    """Emits `body(offset in bytes, which of the unrolled vectors, mask)` for all vectors of a row; the last one has a mask."""
+    """Emits `body(offset in bytes, number of the unrolled vector, mask)` for all vectors of a row; the last has a mask."""
     wide = code.width * _UNROLLED
     unrolled, full = length - length % wide, length - length % code.width
     with code.loop(0, unrolled, wide) as i:
@@ -42,7 +42,7 @@ def _reduce_row(
     combine: Callable[[Floats, Floats], Floats],
     first: float,
 ) -> Floats:
-    """Returns one number made of a row; `first` changes nothing that it is combined with."""
+    """Returns a row reduced to a number; `first` is the neutral element."""
     neutral = code.constant(first)
     totals = [code.variable(neutral) for _ in range(_UNROLLED)]
 
@@ -67,7 +67,7 @@ def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
     code = Code(name, 3, width)
     with RowWalk(code, 2).visit((0, 1)) as (addresses, length):
         y, x = addresses[0], addresses[1]
-        # A NaN is passed over here, and makes the sum one.
+        # A NaN is ignored here; the sum becomes NaN.
         edge = code.spread(
             _reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), lambda a, b: b.at_least(a), -inf)
         )
@@ -96,7 +96,7 @@ def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The compiled-in part of a normalization: whether the mean is subtracted, and how scale and shift lie ("v", "r", "" for none)."""
+    """The compiled-in part of a normalization: whether the mean is subtracted, and how scale and shift lie ("v", "r", "" if absent)."""
 
     has_mean: bool
     scale: str
@@ -111,7 +111,7 @@ class Moments:
 def make_moments(moments: Moments) -> Kernel:
     """Returns the kernel of (x - mean) / sqrt(variance + epsilon) * scale + shift over rows.
 
-    Arrays: result, x, then scale and shift where they are; own numbers: the bits of epsilon.
+    Arrays: result, x, then scale and shift if present; own numbers: the bits of epsilon.
     """
     return Kernel(f"normalize_{moments.name}", lambda name, width: _emit_moments(name, width, moments))
 
@@ -173,7 +173,7 @@ def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: f
         y, x = addresses[0], addresses[1]
 
         def emit_vector(first: Number, *, is_inside: bool) -> None:
-            # Two sums, as one would wait for itself.
+            # Two sums, as a single sum would wait for itself.
             sums = [code.constant(0.0), code.constant(0.0)]
             for distance in range(-before, after + 1):
                 channel = first + distance
@@ -185,7 +185,7 @@ def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: f
             middle = code.load(x + first * FLOAT_BYTES, mask=mask)  # called inside the loop
             code.store(y + first * FLOAT_BYTES, middle * _emit_power(code, inner, beta), mask=mask)  # called inside the loop
 
-        # The first vector that has all its neighbours, and the last channel that begins such a one.
+        # The first vector that has all its neighbours, and the last channel that begins such a vector.
         begin = code.number(-(-before // width) * width).at_most(length)
         end = (length - (after + width - 1)).at_least(begin)
         with code.loop(0, begin, width) as first:
@@ -224,7 +224,7 @@ Turn = Callable[[Array], Array]
 
 @native_step("Softmax", "LogSoftmax")
 def plan_native_softmax(site: Site) -> Recipe | None:
-    """Returns the recipe along one axis; before version 13 along all axes from one on. Source: ONNX Softmax-13, Softmax-11."""
+    """Returns the recipe along one axis; before version 13 along all axes from `axis` on. Source: ONNX Softmax-13, Softmax-11."""
     node = site.node
     value = node.inputs[0]
     shape = site.shape(value)
@@ -237,7 +237,7 @@ def plan_native_softmax(site: Site) -> Recipe | None:
     axis %= len(shape)
     kernel = make_softmax(is_logarithm=node.op_type == "LogSoftmax")
     if is_old or prod(shape[axis + 1 :]) == 1:
-        # What is one piece from the axis on is one row.
+        # Axes that are contiguous from `axis` on are a single row.
         sizes = (prod(shape[:axis]), prod(shape[axis:]))
         if site.prototypes[value].flags.c_contiguous:
             return _plan_rows(site, kernel, (), turn=lambda array: array.reshape(sizes), axis=1, overwrites=True)
@@ -313,7 +313,7 @@ def _keep(array: Array) -> Array:
 def _plan_rows(
     site: Site, kernel: Kernel, own: tuple[int, ...], *, turn: Turn = _keep, axis: int, overwrites: bool
 ) -> Recipe | None:
-    """Returns the recipe of a kernel over rows along an axis of what the inputs are turned into; None if they do not lie so."""
+    """Returns the recipe of a kernel over rows along an axis of the turned inputs; None if they are not laid out so."""
     values = tuple(name for name in site.node.inputs if name)
     arrays = [turn(site.prototypes[value]) for value in values]
     x = arrays[0]

@@ -40,7 +40,7 @@ GLOBAL_BLOCK, _PHASES = 4, 4
 GLOBAL_PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "height", "width", "y", "y_image", "factor", "blocks", "units", "units_of_chunk", "vectors", "last",
 )  # fmt: skip
-"""Numbers of a row, in order; `factor` is the address of one. A unit is a block of channels of one image; `vectors`: full ones of a
+"""Numbers of a row, in order; `factor` is its address. A unit is a block of channels of an image; `vectors`: full vectors of a
 pixel; `last`: elements after them."""
 
 
@@ -189,7 +189,7 @@ def plan_average_pool(site: Site) -> Recipe | None:
 
 
 def _read_pooled(site: Site) -> ImageReading | None:
-    """Returns how the image is read; None if kernels cannot, or where a copy would have too few channels for its vectors.
+    """Returns how the image is read; None if kernels cannot read it, or if a copy would have too few channels for its vectors.
 
     A MaxPool of 320 x 320 pixels takes 1.1 ms in C order by NumPy and 13 as a copy with 3 channels; with 8 it takes 2.0 and 0.8.
     """
@@ -236,7 +236,7 @@ def _reduces_pixels(site: Site) -> bool:
 def _plan_global(site: Site, kernel: Kernel, *, divides: bool) -> Recipe | None:
     source, width = site.node.inputs[0], find_width()
     x = site.prototypes[source]
-    # In C order each channel is one run, which other kernels sum up.
+    # In C order each channel is contiguous, which other kernels sum up.
     if width == 0 or x.size == 0 or not has_channel_vectors(x) or x.shape[1] == 1:
         return None
 
@@ -283,7 +283,7 @@ def _read_windows(site: Site) -> Windows | None:
 
 
 def _lay_counts(windows: Windows, axis: int, *, count_pads: bool) -> Array:
-    """Returns the same as float32, at least 1, where sizes may be symbols."""
+    """Returns the same as float32, at least 1; sizes may be symbols."""
     numbers = windows.outputs[axis], windows.sizes[axis], *_describe_taps(windows, axis, count_pads=count_pads)
     counts: Array = lay_table(_make_counts, numbers)
     return counts

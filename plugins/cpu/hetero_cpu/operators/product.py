@@ -1,4 +1,4 @@
-"""MatMul and Gemm with constant weights on the right: all rows on the left are the pixels of one product."""
+"""MatMul and Gemm with constant weights on the right: all rows on the left are the pixels of a product."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hetero_cpu.symbols.sizes import is_open
 
 @dataclass(frozen=True, slots=True)
 class NativeEpilogue:
-    """`bias`: one number for each channel, or None; `added`: a value of the shape of the result, or none; then the activations."""
+    """`bias`: a number for each channel, or None; `added`: values of the shape of the result; then the activations."""
 
     bias: Array | None
     added: str
@@ -32,7 +32,7 @@ class NativeEpilogue:
 
 
 def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> NativeEpilogue | None:
-    """Returns the epilogue of a product with `outputs` channels; None if it holds what the kernel does not compute."""
+    """Returns the epilogue of a product with `outputs` channels; None if the kernel cannot compute it."""
     added, activations = "", []
     shape = site.types[site.group.outputs[0]].shape
     for extra in site.group.epilogue:
@@ -53,15 +53,15 @@ def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channe
 
 
 def list_overwritten(site: Site, source: str, added: str) -> tuple[int, ...]:
-    """Returns the positions among (source, added) whose memory the result may take: that of `added`, where the source does not lie there.
+    """Returns the positions among (source, added) whose memory the result may take: that of `added`, if the source is not in it.
 
-    Other tiles read the source after the first one is written; what is added is read where it is written.
+    Later tiles read the source after the first tile is written; an addend is read by the tile that overwrites it.
     """
     return (1,) if added and not np.may_share_memory(site.prototypes[source], site.prototypes[added]) else ()
 
 
 def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int, channel_axis: int) -> Array | None:
-    """Returns a constant that adds one number to each channel, None for another value."""
+    """Returns a constant that adds a number to each channel, None for any other value."""
     constant = site.constants.get(value)
     if constant is None or constant.dtype != np.float32 or constant.ndim > len(shape):
         return None
@@ -80,13 +80,13 @@ def plan_native_mat_mul(site: Site) -> Recipe | None:
 
 @native_step("Gemm")
 def plan_native_gemm(site: Site) -> Recipe | None:
-    """Returns the recipe of alpha * x @ w + beta * c with constant w and c; c is one number, or one for each column."""
+    """Returns the recipe of alpha * x @ w + beta * c with constant w and c; c is a number, or a number for each column."""
     gemm = read_gemm(site)
     return None if gemm is None else _plan(site, site.constant(1), gemm[0], is_turned=gemm[1])
 
 
 def read_gemm(site: Site) -> tuple[Array | None, bool] | None:
-    """Returns beta * c, one number for each column, and whether the right side is transposed; None for a Gemm that kernels do not take."""
+    """Returns beta * c, a number for each column, and whether the right side is transposed; None for a Gemm that kernels do not take."""
     node, bias = site.node, site.constant(2)
     alpha, beta = (float(node.attributes.get(name, 1.0)) for name in ("alpha", "beta"))
     if node.since_version < 7 or node.attributes.get("transA", 0) or alpha != 1 or (site.has_input(2) and bias is None):
@@ -96,7 +96,7 @@ def read_gemm(site: Site) -> tuple[Array | None, bool] | None:
         outputs = site.shape(node.inputs[1])[0 if is_turned else -1]
         if bias.dtype != np.float32 or (bias.size > 1 and bias.shape not in ((outputs,), (1, outputs))):
             return None
-        # The constant itself where it can be: a plan of weights that are held once has no copy of it.
+        # The constant itself if possible: a plan of weights that are held once has no copy of it.
         bias = np.broadcast_to(bias.reshape(-1) if beta == 1 else bias.reshape(-1) * np.float32(beta), (outputs,))
     return bias, is_turned
 
@@ -125,7 +125,7 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
             return None
     tiling = choose_tiling(rows, outputs, find_width())
     chunks = choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=site.workers)
-    packed = site.weights.pack_later(
+    packed = site.weights.pack_lazily(
         (weight,), ("product", is_turned, tiling.vectors, tiling.width), ColumnPacking(tiling.packing, is_turned)
     )
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)

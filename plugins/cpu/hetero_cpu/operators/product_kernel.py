@@ -1,7 +1,7 @@
 """The kernel of convolutions and matrix products: it walks over tiles of pixels and blocks of output channels.
 
-The pixels of a row are cut into tiles of nearly one size, `tile` or one less, so that no tile is a small rest. A unit of work is one
-tile of one row; a chunk is a range of units for a range of blocks. Inside a chunk each block of weights is read once for all units.
+The pixels of a row are cut into tiles of `tile` or `tile` - 1 pixels, so that no tile is a small rest. A unit of work is a
+tile of a row; a chunk is a range of units for a range of blocks. Inside a chunk each block of weights is read once for all units.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _REACHES = {
 
 
 class PixelPointers:
-    """The addresses of a tile's pixels, at most 15 at one stride; `begin` has to be called before the others."""
+    """The addresses of a tile's pixels, at most 15 at the same stride; `begin` has to be called before the others."""
 
     def __init__(self, code: Code, stride: Number, pixels: int) -> None:
         self._code, self._stride, self._pixels = code, stride, pixels
         multiples = sorted({multiple for multiple, factor in (_REACHES[m][1:] for m in range(pixels)) if factor})
-        # LLVM would make pointers of its own out of what it knows about them, and add to each of them in every step.
+        # LLVM would derive pointers of its own from them, and add to each of them in every step.
         self._multiples = {multiple: code.hide(stride * multiple) for multiple in multiples}
 
     def begin(self, start: Number) -> None:
@@ -48,14 +48,14 @@ class PixelPointers:
         return bases[pointer] + self._multiples[multiple] * factor if factor else bases[pointer]
 
     def move(self, bases: list[Number], amount: int) -> None:
-        """Sets all pointers to `amount` bytes behind those that were read."""
+        """Sets all pointers to `amount` bytes behind the values that were read."""
         for pointer, base in zip(self._pointers, bases, strict=True):
             pointer.set(self._code.hide(base + amount))
 
 
 _UNROLLED = 4
 _CACHE_LINE = 64
-# How far ahead weights are asked for that are read once, in one stream; more pixels leave the processor's own fetching less to go by.
+# The prefetch distance of weights that are read once, in a stream; more pixels leave the processor's own fetching less to go by.
 _STREAM_BYTES, _STREAM_BYTES_OF_ONE_PIXEL = 4096, 512
 
 
@@ -71,7 +71,7 @@ class Tile:
     adds: bool = False
     activations: tuple[Activation, ...] = ()
     streams: bool = False
-    """Whether it asks for its own weights ahead: where no other tile uses them, they are what it waits for."""
+    """Whether it prefetches its own weights: if no other tile uses them, it waits for them."""
 
     @property
     def name(self) -> str:
@@ -82,7 +82,7 @@ class Tile:
 
 
 TILE_PARAMETERS = ("x", "x_pixel", "offsets", "taps", "depth", "w", "bias", "y", "y_pixel", "added", "added_pixel", "last", "ahead")
-"""Addresses, strides in bytes and counts; `last` is the number of elements of the last vector, `ahead` what is fetched ahead."""
+"""Addresses, strides in bytes and counts; `last` is the number of elements of the last vector, `ahead` the address that is prefetched."""
 
 
 def _emit_tile(code: Code, *, tile: Tile) -> None:
@@ -138,7 +138,7 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
 
 
 def call_tile(code: Code, tile: Tile, **arguments: Number | int) -> None:
-    """Calls a tile, which is emitted when it is first called, with its TILE_PARAMETERS by name; what is not given is 0."""
+    """Calls a tile, which is emitted when it is first called, with its TILE_PARAMETERS by name; the default is 0."""
     function = code.find_inner(f"tile_{tile.name}", len(TILE_PARAMETERS), partial(_emit_tile, tile=tile))
     code.call(function, *(arguments.get(name, 0) for name in TILE_PARAMETERS))
 
@@ -149,14 +149,14 @@ PARAMETERS = (
     "rows", "tiles", "long_tiles", "units", "units_of_chunk", "unit_chunks", "blocks", "blocks_of_chunk", "last",
 )  # fmt: skip
 """Numbers of a row, in order: addresses; strides in bytes from image to image, row to row, pixel to pixel; counts.
-`rows` of one image; `tiles` of one row, of which the first `long_tiles` have the full size; `last`: elements of the last vector."""
+`rows` of an image; `tiles` of a row, the first `long_tiles` of them of full size; `last`: elements of the last vector."""
 PIECE_PARAMETERS = ("pieces", "last_depth", "zeros")
-"""Further fields where sums are made in pieces: the number of pieces, `depth` of each and `last_depth` of the last; zeros for one block."""
+"""Further fields if sums are made in pieces: the number of pieces, `depth` of each and `last_depth` of the last; zeros for a block."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProductShape:
-    """The compiled-in part of a product: pixels of a tile, whether some tiles are one shorter, vectors of a block and of the last one."""
+    """The compiled-in part of a product: pixels of a tile, whether some have a pixel less, vectors of a block and of the last block."""
 
     pixels: int
     has_short_tiles: bool
@@ -167,9 +167,9 @@ class ProductShape:
     activations: tuple[Activation, ...]
     prefetches: int = 0
     splits: bool = False
-    """Whether sums are made in pieces, in order for all pixels of a chunk: what a piece reads stays near, errors stay small."""
+    """Whether sums are made in pieces, in order for all pixels of a chunk: the data of a piece stays near, errors stay small."""
     streams: bool = False
-    """Whether one tile is all that uses a block of weights."""
+    """Whether a block of weights is used by a single tile."""
 
     @classmethod
     def of_tiling(cls, tiling: Tiling, activations: tuple[Activation, ...], *, adds: bool, **more: Any) -> ProductShape:
@@ -265,7 +265,7 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
 def _pick_piece(
     code: Code, p: dict[str, Number], whole: dict[str, Number], piece: Number, vectors: int, *, adds: bool
 ) -> dict[str, Number]:
-    """Returns the arguments of a tile for one piece of its sums: the first one begins with the bias, the others add to the result."""
+    """Returns the arguments of a tile for a piece of its sums: the first piece begins with the bias, later pieces add to the result."""
     begin = piece * p["depth"] * FLOAT_BYTES
     weights = begin * (vectors * code.width)
     is_first, zeros, nothing = piece.equals(0), p["zeros"], code.number(0)

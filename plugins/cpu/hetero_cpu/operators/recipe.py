@@ -1,8 +1,8 @@
-"""Recipes: how one group of nodes is computed, before there is memory; and the view of a group that step functions get.
+"""Recipes: how a group of nodes is computed, before there is memory; and the view of a group that step functions get.
 
 A step function gets a `Site` and returns a recipe, or None when it does not take the group. It sees types, constants and prototypes:
-arrays with the shape and the strides that the run will have, in memory that nobody touches. `bind` then gets the real arrays and
-returns calls. It must not look at what is in them, since several instances share a recipe.
+arrays with the shape and the strides that the run will have, in memory that is never touched. `bind` then gets the real arrays and
+returns calls. It must not look at their elements, since several instances share a recipe.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Cut = tuple[slice, ...]
 """An index that picks a part of an array."""
 Call = Callable[[], object]
 Bind = Callable[[Sequence[Array], Sequence[Array], Array], "Sequence[Call | NativeCall]"]
-"""Takes the arrays that are read, those that are written, and bytes to work in; returns what a run calls, in order."""
+"""Takes the arrays that are read, the arrays that are written, and bytes to work in; returns the calls of a run, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ NO_HALO = Halo()
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Arrays in, arrays out. `reads` are values, `scratch` bytes; the group's output may take the place of `reads[i]` for i in
-    `overwrites`, where shape, type and order are the same and nothing else that the step reads lies there.
+    `overwrites`, if shape, type and order are the same and nothing else that the step reads is in that memory.
 
-    A recipe states what it reads and writes, which the verifier of plans counts on: all of `reads`, `reaches` around them, all of what it
-    makes or its `parts`. `overwrites` states that each element is read before it is written, by the same chunk, and not again.
+    A recipe states its reads and writes, which the verifier of plans relies on: all of `reads`, `reaches` around them, all of the output
+    or its `parts`. `overwrites` states that each element is read before it is written, by the same chunk, and not again.
     """
 
     reads: tuple[str, ...]
@@ -73,14 +73,14 @@ class Recipe:
     calls_functions: bool = False
     """True if `bind` returns functions beside calls of machine code: they keep the arrays that they were bound to."""
     reaches: tuple[Halo, ...] = ()
-    """Number of zeros around each image of `reads` that the step reads; empty if it reads none."""
+    """Number of zeros around each image of `reads` that the step reads; empty if it reads no zeros."""
     parts: tuple[Cut, ...] = ()
     """The parts of the output that the step writes; empty if it writes all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The outputs are views of one value: nothing is computed. One function for each output of the node, in order."""
+    """The outputs are views of a value: nothing is computed. A function for each output of the node, in order."""
 
     source: str
     make: tuple[Callable[[Array], Array], ...]
@@ -88,7 +88,7 @@ class Views:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The output is made of its inputs side by side along an axis; the plan lets them be computed in their places where it can."""
+    """The output is made of its inputs side by side along an axis; the plan lets them be computed in their places if possible."""
 
     sources: tuple[str, ...]
     axis: int
@@ -112,7 +112,7 @@ class Site:
     halos: Mapping[str, Halo] = field(default_factory=dict)
     """The zeros around values that have some."""
     output_halo: Halo = NO_HALO
-    """The zeros that the output gets where a recipe with kernels makes it channels last."""
+    """The zeros around the output if a recipe with kernels makes it channels last."""
     workers: int = 1
     """The threads that machine code may be run by."""
 
@@ -127,7 +127,7 @@ class Site:
         return shape
 
     def output_shape(self, position: int = 0) -> tuple[int, ...]:
-        """Returns the sizes of an output of the group by its type, whose sizes are all known where a step is made."""
+        """Returns the sizes of an output of the group by its type, whose sizes are all known when a step is planned."""
         return tuple(size for size in self.types[self.group.outputs[position]].shape or () if isinstance(size, int))
 
     def is_float32(self, *values: str) -> bool:

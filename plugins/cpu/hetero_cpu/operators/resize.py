@@ -27,13 +27,13 @@ PARAMETERS = (
     "column_weights", "lines", "lines_of_chunk", "channels",
 )  # fmt: skip
 """Numbers of a row, in order: addresses and strides in bytes; `rows` of an image of y, `pixels` of a row, `lines`: rows of all images.
-Offsets, in bytes, and weights: of each row and each column of y, one for a tap."""
+Offsets, in bytes, and weights: of each row and each column of y, for each tap."""
 
 
 def make_resampling(taps: int) -> Kernel:
     """Returns the kernel y[r, c, k] = sum over i, j < taps of row_weights[r, i] * column_weights[c, j] * x[rows[r, i], columns[c, j], k].
 
-    With one tap, elements are copied, whatever their weights.
+    With a single tap, elements are copied and weights are not read.
     """
     return Kernel(f"resample_{taps}", lambda name, width: _emit(name, width, taps))
 
@@ -123,10 +123,10 @@ def plan_resize(site: Site) -> Recipe | None:
 
 
 def _read_scales(site: Site, shape: Sequence[object]) -> tuple[float | None, float | None] | None:
-    """Returns the scales of height and width, None for a quotient of the sizes; None altogether where they are computed."""
+    """Returns the scales of height and width, None for a quotient of the sizes; None altogether if they are computed."""
     node, position = site.node, 1 if site.node.op_type == "Upsample" or site.node.since_version < 11 else 2
     if site.has_input(position + 1):
-        # What is computed of symbols is known by its result's shape.
+        # Sizes computed from symbols are known by the result's shape.
         is_known = site.constant(position + 1) is not None or any(is_open(size) for size in shape)
         sizes = site.constant(position + 1)
         if is_known and (sizes is None or sizes.size):
@@ -142,7 +142,7 @@ def _read_scales(site: Site, shape: Sequence[object]) -> tuple[float | None, flo
 
 
 def _read_samplings(node: Node, scales: tuple[float | None, float | None] | None) -> tuple[Sampling, Sampling] | None:
-    """Returns how height and width are sampled; None for what the kernel does not do."""
+    """Returns how height and width are sampled; None if the kernel cannot do it."""
     attributes, mode = node.attributes, node.attributes.get("mode", "nearest")
     if node.op_type == "Upsample" or node.since_version < 11:
         if scales is None:

@@ -22,7 +22,7 @@ _CHUNKS_OF_WORKER = 8
 
 
 def choose_chunk_size(units: int, chunks: int, workers: int) -> int:
-    """Returns how many of `units` equal units a chunk has, where about `chunks` chunks are wanted: half as many to twice as many.
+    """Returns how many of `units` equal units a chunk has, so that there are about `chunks` chunks, half as many to twice as many.
 
     Seven chunks keep two workers as long as eight would.
     """
@@ -44,16 +44,16 @@ def cut_products(units: int, products: int, workers: int) -> int:
 
 
 FLOAT_BYTES = 4
-# Elements of a row that is cut out of what lies in one piece, and the fewest of a chunk: some ten microseconds.
+# Elements of a row that is cut out of a contiguous piece, and the fewest of a chunk: some ten microseconds.
 _ROW = 1 << 12
 _CHUNK = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`sizes` of the axes outside a row, from the outermost; `length` elements of a row, `last` of the very last one.
+    """`sizes` of the axes outside a row, from the outermost; `length` elements of a row, `last` of the very last row.
 
-    `strides[k]` are those of array k in bytes along these axes.
+    `strides[k]` are the strides of array k in bytes along these axes.
     """
 
     sizes: tuple[int, ...]
@@ -87,9 +87,9 @@ def find_kind(array: Array, y: Array) -> str | None:
 
 
 def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
-    """Returns the rows of a result and of what broadcasts to it; None for more than three axes of rows.
+    """Returns the rows of a result and of its operands, broadcast; None for more than three axes of rows.
 
-    `strides[0]` are those of the result, the others follow.
+    `strides[0]` belong to the result, the rest to the operands in order.
     """
     arrays = [y, *(broadcast(array, y.shape) for array in operands)]
     sizes, strides = merge_axes(arrays)
@@ -98,7 +98,7 @@ def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
     length, steps = sizes.pop(), strides.pop()
     last = length
     if not sizes and (is_open(length) or length > _ROW):
-        # One piece: rows are made up, the last of which may be shorter.
+        # Contiguous: rows are made up, the last of which may be shorter.
         rows = -(-length // _ROW)
         sizes, strides = [rows], [tuple(step * _ROW for step in steps)]
         length, last = _ROW, length - (rows - 1) * _ROW
@@ -114,7 +114,7 @@ def list_rows(y: Array, operands: Sequence[Array], axis: int) -> Rows | None:
 
 
 def merge_axes(arrays: Sequence[Array]) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Returns the fewest axes that arrays of one shape can be walked along, and the strides of each array along every one of them."""
+    """Returns the fewest axes that arrays of one shape can be walked along, and the strides of each array along them."""
     y = arrays[0]
     sizes: list[int] = []
     strides: list[tuple[int, ...]] = []
@@ -140,7 +140,7 @@ def choose_rows_of_chunk(rows: int, length: int, workers: int) -> int:
 
 
 PARAMETERS = ("middle", "inner", "rows", "rows_of_chunk", "length", "last")
-"""Sizes of the second and the third axis of rows, rows in all and of one chunk, elements of a row and of the very last one."""
+"""Sizes of the second and the third axis of rows, rows in all and of a chunk, elements of a row and of the very last row."""
 ARRAY_PARAMETERS = ("address", "outer_bytes", "middle_bytes", "inner_bytes")
 """The numbers of each array: its address, and its strides in bytes along the three axes of rows. A kernel's own numbers come last."""
 
@@ -168,20 +168,20 @@ class RowWalk:
         return self._places[index]["address"]
 
     def own_number(self, position: int) -> Number:
-        """Returns one of the kernel's own numbers."""
+        """Returns a number of the kernel's own."""
         before = len(PARAMETERS) + len(self._places) * len(ARRAY_PARAMETERS)
         return self._code.load_number(self._row, 8 * (before + position))
 
     @contextmanager
     def visit(self, moving: Sequence[int]) -> Iterator[tuple[Mapping[int, Number], Number]]:
-        """Repeats what is emitted inside for each row; yields the addresses of the `moving` arrays there, and the elements of the row."""
+        """Repeats the body for each row; yields the addresses of the `moving` arrays there, and the elements of the row."""
         code, p = self._code, self._numbers
         position = code.variable(self._chunk * p["rows_of_chunk"])
         end = ((self._chunk + 1) * p["rows_of_chunk"]).at_most(p["rows"])
         with code.repeat() as leave_if:
             current = position.get()
             leave_if(current >= end)
-            # Rows that follow one another along the innermost axis are reached by one stride.
+            # Consecutive rows along the innermost axis are a fixed stride apart.
             line, first = current // p["inner"], current % p["inner"]
             count = (p["inner"] - first).at_most(end - current)
             outer, middle = line // p["middle"], line % p["middle"]

@@ -87,7 +87,7 @@ _PERM = (0, 2, 1, 3, 4)
 
 @native_step("Transpose")
 def plan_turned_groups(site: Site) -> Views | None:
-    """Returns a view of (batch, groups, channels, height, width) with both axes of channels turned, where only a Reshape reads it."""
+    """Returns a view of (batch, groups, channels, height, width) with both axes of channels turned, if only a Reshape reads it."""
     (value,) = site.node.inputs
     if tuple(site.node.attributes.get("perm", ())) != _PERM or site.readers != ("Reshape",) or value in site.constants:
         return None

@@ -1,4 +1,4 @@
-"""The step functions of machine code, asked in order: which of them takes a group of nodes, and what it makes of it."""
+"""The step functions of machine code, asked in order: the first that takes a group of nodes plans it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NATIVE_STEPS = {
     "resize": "Resize Upsample",
     "transposed": "ConvTranspose",
 }
-"""Folder -> the operators that it has steps for, in the order in which they are asked. A network imports those that it needs."""
+"""Module -> the operators that it has steps for, in the order in which they are asked. A network imports those that it needs."""
 
 
 NativeStepFunction = Callable[[Any], Any]
@@ -56,22 +56,14 @@ def native_step(*op_types: str) -> Callable[[NativeStepFunction], NativeStepFunc
 def _list_native_steps(op_type: str) -> tuple[NativeStepFunction, ...]:
     """Returns the functions that are asked about an operator, in order."""
     modules = [
-        _name_native_steps(folder) for folder, operators in NATIVE_STEPS.items() if operators is ALL or op_type in operators.split()
+        f"hetero_cpu.operators.{folder}"
+        for folder, operators in NATIVE_STEPS.items()
+        if operators is ALL or op_type in operators.split()
     ]
     for module in modules:
         importlib.import_module(module)
     # Another operator may have had them imported in another order.
     return tuple(sorted(NATIVE_STEP_FUNCTIONS.get(op_type, ()), key=lambda function: modules.index(function.__module__)))
-
-
-def import_native_steps() -> None:
-    """Imports all steps of machine code."""
-    for folder in NATIVE_STEPS:
-        importlib.import_module(_name_native_steps(folder))
-
-
-def _name_native_steps(folder: str) -> str:
-    return f"hetero_cpu.operators.{folder}"
 
 
 def choose_step(site: Site) -> Choice | None:

@@ -14,9 +14,9 @@ from hetero_cpu.symbols.sizes import is_open, largest, least, pays
 
 # Pixels and vectors of channels that fit into the registers: with AVX-512 pixels * vectors + vectors + 1 <= 32, with AVX2 <= 16.
 _TILES = {16: ((14, 2), (9, 3), (6, 4), (5, 5), (4, 6), (3, 7), (2, 10), (1, 12)), 8: ((6, 2), (4, 3), (3, 3), (2, 5), (1, 8))}
-# Those of weights that are held in one form for all numbers of pixels.
+# Of weights that have the same form for all numbers of pixels.
 _SHARED_TILES = {16: ((6, 4), (1, 4)), 8: ((3, 3), (1, 3))}
-# Cycles that a product has to wait for the one before it in the same sum, and products per cycle.
+# Cycles that a product has to wait for its predecessor in the same sum, and products per cycle.
 _LATENCY, _PRODUCTS_PER_CYCLE = 4, 2
 # Bytes: half of the second cache of most processors, for weights or for pixels.
 _NEAR_BYTES = 1 << 19
@@ -29,7 +29,7 @@ _ALMOST = 1.15
 # The longest tile of an open number of pixels: decoders, encoders and U-Nets take as long as with tiles of 6, which need 20 pixels where
 # these need 12. And one for few pixels, in blocks as wide, so that weights of both are packed once.
 _LONG, _SHORT = 5, 3
-# Tiles over which a block of weights is fetched, and those that stand for all of such a class.
+# Tiles over which a block of weights is fetched, and the number that stands for all of such a class.
 _MOST_FETCHING, _OPEN_FETCHING = 32, 16
 # From how many blocks for each worker on ranges of them come out even enough.
 _BLOCKS_OF_WORKER = 3
@@ -41,7 +41,7 @@ _SMALLEST_STREAM = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """`tiles` of a line of pixels, the first `long_tiles` of `pixels`, the others one shorter; blocks of `vectors` vectors of channels."""
+    """`tiles` of a line of pixels, the first `long_tiles` of `pixels`, the rest a pixel shorter; blocks of `vectors` vectors of channels."""
 
     pixels: int
     tiles: int
@@ -56,10 +56,10 @@ class Tiling:
     """Whether the pixels are an open number of rows that is too small for the tile of many."""
 
     def count_prefetches(self, units: int) -> int:
-        """Returns the cache lines that a tile fetches ahead for every four numbers of depth, where `units` tiles share a block of weights.
+        """Returns the cache lines that a tile fetches ahead for every four numbers of depth, if `units` tiles share a block of weights.
 
-        Many tiles use a block for so long that waiting for the next one does not matter, and one tile has no time to fetch. An open
-        number of tiles fetches for all that, so that its classes share one kernel: what is fetched once more is near already.
+        Many tiles use a block for so long that waiting for the next block does not matter, and a single tile has no time to fetch. An open
+        number of tiles fetches for all that, so that its classes share a kernel: a repeated prefetch costs little.
         """
         lines = 4 * self.vectors * self.width * 4 // 64
         if is_open(units):
@@ -68,7 +68,7 @@ class Tiling:
 
     @property
     def has_short_tiles(self) -> bool:
-        """Says whether some tiles are one shorter, or may be."""
+        """Says whether some tiles are a pixel shorter, or may be."""
         if is_open(self.tiles):
             return self.pixels > 1
         return self.long_tiles < self.tiles
@@ -80,7 +80,7 @@ class Tiling:
 
     @property
     def packing(self) -> Tiling:
-        """What packed weights depend on: the same without what is open, the rows."""
+        """The key of packed weights: the same without the rows, which may be open."""
         return replace(self, pixels=0, tiles=0, long_tiles=0, is_few=False)
 
     @property
@@ -91,7 +91,7 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """The units (a tile of a line) and the blocks of one chunk, and how many ranges of either there are."""
+    """The units (a tile of a line) and the blocks of a chunk, and how many ranges of either there are."""
 
     units: int
     units_of_chunk: int
@@ -103,7 +103,7 @@ class Chunks:
 def choose_tiling(pixels: int, outputs: int, width: int, *, is_image: bool = False, is_shared: bool = False) -> Tiling:
     """Returns the tiling of lines of `pixels` pixels that needs the fewest cycles by its count of products and loads.
 
-    `is_image`: whether the lines are those of an image, of which many are short. Where the weights are to be shared, all numbers of
+    `is_image`: whether the lines belong to an image and may be short. If the weights are to be shared, all numbers of
     pixels have blocks of as many outputs.
     """
     tiles = (_SHARED_TILES if is_shared else _TILES)[width]
@@ -118,7 +118,7 @@ def _choose_open_tiling(
 ) -> Tiling:
     """Returns the tiling of a number of pixels that is a symbol: the size of its tiles is that of a class of numbers.
 
-    From (size - 1) (size - 2) on every number of pixels is a sum of tiles of a size and of one less. Lines of images have the shortest
+    From (size - 1) (size - 2) on every number of pixels is a sum of tiles of `size` and `size` - 1. Lines of images have the shortest
     tiles that are almost as fast as the best, so that small and large images share a class. Too few rows of a sequence for the best tile
     have a short one: tiles of one row, which read all weights for each, take up to twice as long from two rows on.
     """
@@ -165,8 +165,8 @@ def _count_cycles(tiling: Tiling) -> float:
 def choose_chunks(tiling: Tiling, *, lines: int, depth: int, pixel_bytes: int, workers: int) -> Chunks:
     """Returns the chunks of a product over `lines` lines, of `depth` products for each result; a pixel adds `pixel_bytes` to what is read.
 
-    Where all weights are near, a chunk takes a range of units through all blocks, so that its pixels stay near; else a chunk is a range
-    of blocks, so that its weights do. Several workers take ranges of blocks where there are more weights than pixels, so that not each of
+    If all weights are near, a chunk takes a range of units through all blocks, so that its pixels stay near; else a chunk is a range
+    of blocks, so that its weights do. Several workers take ranges of blocks if there are more weights than pixels, so that not each of
     them has to bring all weights near.
     """
     units = lines * tiling.tiles
@@ -190,7 +190,7 @@ def choose_chunks(tiling: Tiling, *, lines: int, depth: int, pixel_bytes: int, w
 
 
 def choose_pieces(depth: int) -> tuple[int, int]:
-    """Returns in how many pieces a sum is made, and the products of each but the last one: the error grows with the longest piece."""
+    """Returns the number of pieces of a sum, and the products of each but the last: the error grows with the longest piece."""
     if depth <= _LONGEST_SUM:
         return 1, depth
     pieces = -(-depth // _PIECE)
@@ -199,7 +199,7 @@ def choose_pieces(depth: int) -> tuple[int, int]:
 
 
 def pack_columns(weight: Array, tiling: Tiling) -> Array:
-    """Returns a matrix (depth, outputs) as blocks of columns, each (depth, columns), the last one filled up with zeros."""
+    """Returns a matrix (depth, outputs) as blocks of columns, each (depth, columns), the last block filled up with zeros."""
     columns = tiling.vectors * tiling.width
     full = (tiling.blocks - 1) * columns
     depth, outputs = weight.shape
@@ -222,8 +222,8 @@ def unpack_columns(packed: Array, depth: int, outputs: int, columns: int) -> Arr
 
 @dataclass(frozen=True, slots=True)
 class ColumnPacking:
-    """Packs a matrix (depth, outputs), one that `is_turned`, or filters (outputs, channels, height, width) of which taps and channels are
-    the depth. Nothing is lost: `restore_columns` gives back what was packed."""
+    """Packs a matrix (depth, outputs), turned if it `is_turned`, or filters (outputs, channels, height, width) with taps and channels
+    as the depth. Nothing is lost: `restore_columns` is the inverse."""
 
     tiling: Tiling
     is_turned: bool = False
@@ -252,7 +252,7 @@ def restore_columns(packed: Array, shape: tuple[int, ...], *, is_turned: bool, c
 
 
 def pad_vector(vector: Array | None, outputs: int, size: int) -> Array:
-    """Returns `outputs` numbers, zeros where there are none, followed by zeros up to `size`."""
+    """Returns `outputs` numbers, zeros if there is no bias, followed by zeros up to `size`."""
     padded = allocate_floats(size)
     padded[...] = 0
     if vector is not None:

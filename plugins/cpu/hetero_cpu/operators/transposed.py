@@ -1,4 +1,4 @@
-"""ConvTranspose of channels-last images whose windows lie side by side: each position of the kernel is a product of its own."""
+"""ConvTranspose of channels-last images with adjacent windows: each position of the kernel is a product of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "output_padding
 
 @native_step("ConvTranspose")
 def plan_transposed_convolution(site: Site) -> Recipe | None:
-    """Returns the recipe of a ConvTranspose of one group without pads whose strides are its kernel. Source: ONNX ConvTranspose-22.
+    """Returns the recipe of a ConvTranspose of a single group without pads, with strides equal to its kernel.
+
+    Source: ONNX ConvTranspose-22.
 
     y[h * stride + i, w * stride + j] = x[h, w] @ weight[i, j] + bias: no output is made of two inputs.
     """
@@ -70,7 +72,7 @@ def _make_recipe(site: Site, weight: Array, bias: Array | None) -> Recipe:
         }  # fmt: skip
         calls = []
         for i in range(down):
-            # The positions of one row of the kernel are the groups.
+            # The positions of a row of the kernel are the groups.
             own = numbers | {"w": address_of(packed[i]), "y": address_of(y) + i * y.strides[2]}
             row = tuple(own.get(key, 0) for key in (*PARAMETERS, *GROUP_PARAMETERS))
             calls.append(NativeCall(kernel, row, chunks.count * right, (offsets, packed, padded, x, y)))

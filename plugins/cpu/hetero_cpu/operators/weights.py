@@ -1,7 +1,7 @@
 """Weights in the form in which kernels read them, made once for all plans of a network.
 
 Steps of NumPy take the array at once. Machine code needs only an address when a plan is bound, so that its arrays are promised first: a
-plan, and with it the list of its kernels, is there before anything is packed, and what is promised is made by several threads at a time.
+plan, and with it the list of its kernels, is there before anything is packed, and several threads pack at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from hetero_core.network.initializers import Initializer
+from hetero_cpu.machine.calls import Address
 
 Array = np.ndarray[Any, Any]
 
@@ -26,7 +27,7 @@ _LINE = 64
 
 
 def pack_affine(scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float) -> Array:
-    """Returns what a batch normalization multiplies each channel by, and what it adds; both are computed in float64."""
+    """Returns the factor and the shift of each channel of a batch normalization, computed in float64."""
     factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
     shift = bias.astype(np.float64) - mean.astype(np.float64) * factor
     return np.stack([factor, shift]).astype(np.float32)
@@ -35,7 +36,7 @@ def pack_affine(scale: Array, bias: Array, mean: Array, variance: Array, *, epsi
 class WeightMemory:
     """Memory of arrays that lie side by side on pages of 2 MiB. Safe for threads.
 
-    NumPy asks the system for such pages for memory of 4 MiB and more. What reads many weights of one or two megabytes each for one row
+    NumPy asks the system for such pages for memory of 4 MiB and more. A run that reads many weights of a few megabytes for a single row
     waits for a new page of 4 KiB every 4 KiB otherwise.
     """
 
@@ -46,7 +47,7 @@ class WeightMemory:
         self._memory, self._begin, self._made = np.empty(0, np.uint8), 0, 0
 
     def allocate(self, nbytes: int) -> Array | None:
-        """Returns uint8 memory at a cache line, contents undefined; None for little and for much, or while there is little in all."""
+        """Returns uint8 memory at a cache line, contents undefined; None for small and large arrays, or while the total is small."""
         with self._lock:
             self._made += nbytes
             if not _LEAST_PLACED <= nbytes < _LARGE_PAGES <= self._made:
@@ -79,7 +80,7 @@ def allocate_floats(count: int) -> Array:
     return own[begin : begin + nbytes].view(np.float32)
 
 
-class LaterArray:
+class LazyArray:
     """An array that is made when it is first asked for, read-only. Safe for threads."""
 
     __slots__ = ("__weakref__", "_array", "_lock", "_make", "_memory", "_releases", "_sources", "purpose")
@@ -93,7 +94,7 @@ class LaterArray:
         releases: bool,
         purpose: tuple[object, ...] = (),
     ) -> None:
-        """`purpose` says what is made of the sources; `memory` has room for it; `releases`: the sources are let go when it is made."""
+        """`purpose` names the packed form; `memory` has room for it; `releases`: the sources are freed when it is made."""
         self.purpose = purpose
         self._sources, self._make, self._memory, self._releases = sources, make, memory, releases
         self._array: Array | None = None
@@ -114,21 +115,27 @@ class LaterArray:
                 self._array = packed
                 constants = tuple(source for source in self._sources if isinstance(source, Initializer))
                 for constant in constants:
-                    # Another plan may want the array, but rarely what was packed already.
+                    # A further plan may want the array, but rarely constants that are packed already.
                     constant.drop_pages()
                 if self._releases:
                     self._release_sources(constants)
             return self._array
 
+    @property
+    def address(self) -> Address:
+        """The address of the packed array, which is made if it is not there yet."""
+        memory = self.get()
+        return Address(memory.__array_interface__["data"][0], memory)
+
     def _release_sources(self, constants: tuple[Initializer, ...]) -> None:
         for constant in constants:
             constant.release()
-        # What is told apart by its constants keeps those, without their arrays.
+        # Constants are kept as the key, without their arrays.
         self._sources = constants
 
     @property
     def sources(self) -> tuple[Array | Initializer, ...]:
-        """What the array is made of; only constants where the others were let go."""
+        """The arrays and constants that the array is made of; only constants after the sources were freed."""
         return self._sources
 
     @property
@@ -138,7 +145,7 @@ class LaterArray:
 
     @property
     def constant(self) -> Initializer | None:
-        """The constant that the array is made of; None if it is made of several, or of an array that is none."""
+        """The only source, if it is a constant."""
         sources = self._sources
         return sources[0] if len(sources) == 1 and isinstance(sources[0], Initializer) else None
 
@@ -155,9 +162,9 @@ class LaterArray:
 
 
 class PackedWeights:
-    """Arrays by (constants, purpose). Threads may both ask for one; it is made once.
+    """Arrays by (constants, purpose). Threads may ask for the same array; it is made once.
 
-    With `releases` a constant is let go when it was packed: for a network that has one plan. With `is_once` each weight is to be held in
+    With `releases` a constant is freed when it was packed: for a network with a single plan. With `is_once` each weight is to be held in
     one form, by all plans.
     """
 
@@ -165,16 +172,16 @@ class PackedWeights:
 
     def __init__(self, *, releases: bool = False, is_once: bool = False) -> None:
         self.is_once = is_once
-        # The sources are kept beside what was made of them: an id is only theirs while they live.
-        self._arrays: dict[tuple[object, ...], LaterArray] = {}
+        # The sources are kept beside the packed array: an id is only theirs while they live.
+        self._arrays: dict[tuple[object, ...], LazyArray] = {}
         self._releases = releases
         self._memory = WeightMemory()
         self._owners: Mapping[int, Initializer] = {}
-        self._unshared: list[ReferenceType[LaterArray]] = []
+        self._unshared: list[ReferenceType[LazyArray]] = []
 
     @property
     def releases(self) -> bool:
-        """Says whether what was packed is let go."""
+        """Says whether constants are freed when they are packed."""
         return self._releases
 
     @property
@@ -194,22 +201,22 @@ class PackedWeights:
         return served
 
     def pack(self, constants: tuple[Array, ...], purpose: tuple[object, ...], make: Callable[..., Array]) -> Array:
-        """Returns `make(*constants)`, read-only; `purpose` tells apart what is made of the same constants."""
-        return self.pack_later(constants, purpose, make).get()
+        """Returns `make(*constants)`, read-only; `purpose` tells packed forms of the same constants apart."""
+        return self.pack_lazily(constants, purpose, make).get()
 
-    def pack_later(self, constants: tuple[Array, ...], purpose: tuple[object, ...], make: Callable[..., Array]) -> LaterArray:
-        """Returns the promise of `make(*constants)`: what is promised is made by `pack_all`, or when it is asked for."""
+    def pack_lazily(self, constants: tuple[Array, ...], purpose: tuple[object, ...], make: Callable[..., Array]) -> LazyArray:
+        """Returns the lazy array of `make(*constants)`: `pack_all` makes it, or its first use."""
         sources = tuple(map(self._find_owner, constants))
         if self._releases and not all(isinstance(source, Initializer) for source in sources):
-            # Views, as of a matrix that is turned: let go with what they are views of, so that nothing may find them by their id.
-            unshared = LaterArray(sources, make, memory=self._memory, releases=True, purpose=purpose)
+            # Views, as of a matrix that is turned: freed with their bases, so that nothing may find them by their id.
+            unshared = LazyArray(sources, make, memory=self._memory, releases=True, purpose=purpose)
             self._unshared.append(ref(unshared))
             return unshared
         key = (*map(id, sources), *purpose)
-        later = self._arrays.get(key)
-        if later is not None:
-            return later
-        promise = LaterArray(sources, make, memory=self._memory, releases=self._releases, purpose=purpose)
+        lazy = self._arrays.get(key)
+        if lazy is not None:
+            return lazy
+        promise = LazyArray(sources, make, memory=self._memory, releases=self._releases, purpose=purpose)
         return self._arrays.setdefault(key, promise)
 
     def _find_owner(self, array: Array) -> Array | Initializer:
@@ -218,28 +225,28 @@ class PackedWeights:
         return owner if owner is not None and owner.array is array else array
 
     def pack_all(self, workers: int) -> None:
-        """Makes what is promised, the largest first, with up to `workers` threads."""
-        arrays = [later for later in self._list_arrays() if not later.nbytes]
-        arrays.sort(key=lambda later: -later.source_bytes)
+        """Makes all lazy arrays, the largest first, with up to `workers` threads."""
+        arrays = [lazy for lazy in self._list_arrays() if not lazy.nbytes]
+        arrays.sort(key=lambda lazy: -lazy.source_bytes)
         if workers <= 1 or len(arrays) <= 1:
-            for later in arrays:
-                later.get()
+            for lazy in arrays:
+                lazy.get()
             return
         from concurrent.futures import ThreadPoolExecutor  # only several processors need it
 
         with ThreadPoolExecutor(min(workers, len(arrays)), thread_name_prefix="hetero-CPU-weights") as pool:
-            for future in [pool.submit(later.get) for later in arrays]:
+            for future in [pool.submit(lazy.get) for lazy in arrays]:
                 future.result()
 
-    def list_made(self) -> list[LaterArray]:
+    def list_made(self) -> list[LazyArray]:
         """Returns the arrays that are made already."""
-        return [later for later in self._list_arrays() if later.nbytes]
+        return [lazy for lazy in self._list_arrays() if lazy.nbytes]
 
     @property
     def nbytes(self) -> int:
         """The bytes of all arrays that are held."""
-        return sum(later.nbytes for later in self._list_arrays())
+        return sum(lazy.nbytes for lazy in self._list_arrays())
 
-    def _list_arrays(self) -> list[LaterArray]:
+    def _list_arrays(self) -> list[LazyArray]:
         unshared = (held() for held in list(self._unshared))
-        return [*list(self._arrays.values()), *(later for later in unshared if later is not None)]
+        return [*list(self._arrays.values()), *(lazy for lazy in unshared if lazy is not None)]

@@ -1,4 +1,4 @@
-"""The walk of windows over images, channels last: what a depthwise convolution and a pooling share.
+"""The walk of windows over images, channels last, which depthwise convolutions and poolings share.
 
 A tile is `rows` x `pixels` outputs. Before a tile is computed, the address of each pixel of the image that it reads is written into a
 table; a pixel outside of the image gets the address of a row of neutral elements instead (zeros for sums, -infinity for maxima), so
@@ -35,8 +35,8 @@ PARAMETERS = (
 )  # fmt: skip
 """Numbers of a row, in order: addresses; strides in bytes from image to image, row to row, pixel to pixel; sizes and counts.
 
-`top` and `left`: the pads. A line is a group of output rows of one image: `groups` for an image, of which the first `long_groups` have
-the full number of rows; `tiles` of a line, of which the first `long_tiles` have the full number of pixels. `channel_bytes`: of the full
+`top` and `left`: the pads. A line is a group of output rows of an image: `groups` for an image, the first `long_groups` with
+the full number of rows; `tiles` of a line, the first `long_tiles` with the full number of pixels. `channel_bytes`: of the full
 vectors of a pixel; `last`: elements of the vector after them."""
 
 _TILE_PARAMETERS = (
@@ -69,7 +69,7 @@ class WindowShape:
 
 @dataclass(frozen=True, slots=True)
 class WindowTile:
-    """The outputs of one call, and what they read: positions (row, column) of the image, counted from the tile's first."""
+    """The outputs of a call, and their inputs: positions (row, column) of the image, counted from the tile's first."""
 
     shape: WindowShape
     rows: int
@@ -106,7 +106,7 @@ class TileCode:
     channel: Number
     mask: Mask | None
     factors: Mapping[tuple[int, int], Floats]
-    """The reciprocals of the elements that count for each output, by row and pixel; none unless the body `counts`."""
+    """The reciprocals of the elements that count for each output, by row and pixel; empty unless the body `counts`."""
 
     def load(self, row: int, column: int) -> Floats:
         """Returns the vector of the row-th and column-th position that the tile reads."""
@@ -117,9 +117,9 @@ class TileCode:
 
 @dataclass(frozen=True, slots=True)
 class WindowBody:
-    """The computation of a window: `emit` returns outputs[row][pixel]; then a tensor is added where it `adds`; then comes `finish`.
+    """The computation of a window: `emit` returns outputs[row][pixel]; then a tensor is added if it `adds`; then comes `finish`.
 
-    `weight_vectors`: of one vector of channels. `counts`: whether the means' factors are wanted.
+    `weight_vectors`: of a vector of channels. `counts`: whether the means' factors are wanted.
     """
 
     name: str
@@ -181,7 +181,7 @@ def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
 def _fill_table(
     code: Code, tile: WindowTile, table: Number, p: Mapping[str, Number], x_row: Number, x_column: Number, x: Number
 ) -> None:
-    """Writes the address of each pixel that a tile reads; (x_row, x_column) is the first one, at x, perhaps outside of the image."""
+    """Writes the address of each pixel that a tile reads; (x_row, x_column) is the first pixel, at x, perhaps outside of the image."""
     rows, columns = tile.list_positions(0), tile.list_positions(1)
 
     def fill(*, clips: bool) -> None:
@@ -238,18 +238,18 @@ def _emit_tile(code: Code, *, tile: WindowTile, body: WindowBody) -> None:
 
 # Outputs of a tile: fourteen sums and nine weights fit the registers of AVX-512; AVX2 has half as many.
 _LONGEST_TILE = 7
-# Of an open number of outputs: a sum of tiles of this size and of one less, whatever the number; larger tiles are not faster.
+# Of an open number of outputs: a sum of tiles of this size and of a pixel less, for any number; larger tiles are not faster.
 _OPEN_TILE = 2
 _MANY_REGISTERS = 16
-# Windows with more elements are left to others: each one is an instruction or two for each output of a tile.
+# Windows with more elements are left to the toolkit: each element takes an instruction or two for each output of a tile.
 _LARGE_WINDOW, _LARGEST_WINDOW = 49, 225
-# What a chunk should take at least, and what an instruction takes about; both in nanoseconds.
+# The least time of a chunk, and about that of an instruction; both in nanoseconds.
 _CHUNK_TIME, _INSTRUCTION_TIME = 4000.0, 0.25
 _CHUNKS_OF_WORKER = 16
 
 
 def find_overhang(windows: Windows) -> Halo:
-    """Returns what the windows read beyond each side of the image."""
+    """Returns the pixels that the windows read beyond each side of the image."""
     (top, _), (left, _) = windows.pads
     bottom, right = (_find_end(windows, axis) for axis in (0, 1))
     return Halo(top, left, bottom, right)
@@ -266,7 +266,7 @@ def _find_end(windows: Windows, axis: int) -> int:
 
 
 def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> WindowShape | None:
-    """Returns what is compiled for windows over images of so many channels; None if kernels do not take them.
+    """Returns the compiled-in part for windows over images of so many channels; None if kernels do not take them.
 
     `zeros`: those around the image that windows may read instead of neutral elements.
     """
@@ -286,7 +286,7 @@ def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> W
 
 
 def _choose_pixels(length: int) -> tuple[int, bool]:
-    """Returns how many pixels a tile has, and whether some have one less."""
+    """Returns how many pixels a tile has, and whether some tiles have a pixel less."""
     if is_open(length):
         return _OPEN_TILE, True
     tiles = -(-length // _LONGEST_TILE)
@@ -308,7 +308,7 @@ def count_chunks(units: int, instructions: float, workers: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WindowCall:
-    """Data that all calls of one recipe share. `weights`, `row_counts` and `column_counts` are read by the kernel where it wants them."""
+    """Arrays that all calls of a recipe share. `weights`, `row_counts` and `column_counts` are read by kernels that need them."""
 
     kernel: Kernel
     shape: WindowShape
@@ -343,7 +343,7 @@ class WindowCall:
 
 @dataclass(frozen=True, slots=True)
 class ImageReading:
-    """How a step reads an image: where it lies, or as a copy in working memory of `shape`, (batch, height, width, channels)."""
+    """How a step reads an image: in place, or as a copy in working memory of `shape`, (batch, height, width, channels)."""
 
     copy: Copy | None
     shape: tuple[int, int, int, int]
@@ -354,7 +354,7 @@ class ImageReading:
         return 0 if self.copy is None else measure_scratch([self.shape])
 
     def bind(self, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
-        """Returns the calls that copy the image, none where it is read where it lies, and what is read, its channels the second axis."""
+        """Returns the calls that copy the image, none if it is read in place, and the array that is read, its channels the second axis."""
         if self.copy is None:
             return [], x
         (image,) = cut_scratch(scratch, [self.shape])

@@ -24,7 +24,7 @@ from hetero_cpu.operators.tiling import Tiling, choose_tiling, pad_vector
 from hetero_cpu.operators.weights import allocate_floats
 from hetero_cpu.symbols.sizes import is_open, pays
 
-# Of the points that were tried these lose the fewest digits: for m = 4, 1.3 to 4.4e-6 of the largest result for one layer.
+# Of the points that were tried these lose the fewest digits: for m = 4, 1.3 to 4.4e-6 of the largest result of a layer.
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
 _FEWEST_CHANNELS = 16
 # Tiles that hang over the border of smaller images, and weights four times as large, cost more than the products that are saved.
@@ -47,7 +47,7 @@ def build_matrices(size: int) -> tuple[Array, Array, Array]:
     scale = np.array([*scales, 1.0])[:, None]
     back, kernel, forth = powers(size).T, powers(3), np.linalg.inv(powers(window)).T
     forth = forth / scale
-    # What is zero by construction, up to rounding of the inverse.
+    # Zero by construction, up to rounding of the inverse.
     forth[np.abs(forth) < 1e-12] = 0
     return back, kernel * scale, forth
 
@@ -93,8 +93,8 @@ PARAMETERS = (
     "row_tiles", "long_tiles",
 )  # fmt: skip
 """Addresses and strides in bytes; `moved` holds the transformed tiles, `products` their products with a block; `tiles` of all images,
-`down` x `right` of each, whose results are `height` x `width`. The lines of a matrix are cut into `row_tiles`, of which the first
-`long_tiles` have the full number of `pixels` and the others one less."""
+`down` x `right` of each, whose results are `height` x `width`. The lines of a matrix are cut into `row_tiles`, the first
+`long_tiles` of them of `pixels` and the rest of `pixels` - 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class WinogradShape:
 
 
 def make_whole(shape: WinogradShape) -> Kernel:
-    """Returns the kernel whose chunks are ranges of tiles, in working memory of the worker."""
+    """Returns the kernel with ranges of tiles as chunks, in working memory of the worker."""
     return Kernel(f"winograd_whole_{shape.name}", partial(_emit_whole, shape=shape))
 
 
@@ -128,7 +128,7 @@ def make_input(size: int) -> Kernel:
 
 
 def make_output(shape: WinogradShape) -> Kernel:
-    """Returns the kernel whose chunks are ranges of blocks, for all tiles."""
+    """Returns the kernel with ranges of blocks as chunks, for all tiles."""
     return Kernel(f"winograd_output_{shape.name}", partial(_emit_output, shape=shape))
 
 
@@ -168,7 +168,7 @@ def _place(p: dict[str, Number], tile: Number, size: int) -> tuple[Number, Numbe
 
 
 def _emit_forth(code: Code, p: dict[str, Number], size: int, first: Number, last: Number, moved: Number) -> None:
-    """Writes B^T d B of each tile d, the first one at `moved`."""
+    """Writes B^T d B of each tile d, the first at `moved`."""
     forth, window = build_matrices(size)[2], size + 2
     pixel_bytes = p["channels"] * FLOAT_BYTES
     with code.loop(first, last) as tile:
@@ -219,7 +219,7 @@ def _emit_blocks(
                         taps=1,
                         depth=p["channels"],
                         w=w,
-                        # What follows is the next position, or the next block.
+                        # The next position, or the next block, follows.
                         ahead=w + panel + number * share,
                         bias=p["zeros"],
                         y=target + row * (vectors * vector_bytes),
@@ -326,7 +326,7 @@ _TILES_OF_CHUNK, _TILES_OF_OPEN_CHUNK = 56, 28
 _LARGE_CHANNELS = 512
 _INPUT_TILES = 8
 _LINE = 16
-"""Numbers between arrays whose rows would else fall onto the same lines of the caches."""
+"""Numbers between arrays, so that their rows do not share lines of the caches."""
 
 
 def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None, size: int) -> Recipe:
@@ -349,7 +349,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
         bool(epilogue.added),
         epilogue.activations,
     )
-    weight = convolution.pack_later(
+    weight = convolution.pack_lazily(
         ("winograd", size, tiling.vectors, tiling.width), partial(_pack, size=size, tiling=tiling.packing)
     )
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
@@ -395,7 +395,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
 
 
 def _cut_tiles(tiles: int, most: int, workers: int) -> tuple[int, int, bool]:
-    """Returns the tiles of a chunk, how many chunks there are, and whether one computes all blocks of its tiles."""
+    """Returns the tiles of a chunk, how many chunks there are, and whether a chunk computes all blocks of its tiles."""
     if is_open(tiles):
         return _TILES_OF_OPEN_CHUNK, -(-tiles // _TILES_OF_OPEN_CHUNK), True
     if tiles <= most or (workers > 1 and tiles < workers * most):

@@ -1,4 +1,4 @@
-"""A plan for a class of sizes as data: calls whose numbers are sums of symbols, bound to sizes without planning.
+"""A plan for a class of sizes as data: calls with sums of symbols as numbers, bound to sizes without planning.
 
 ```text
 OpenNetwork ── build_plan ──> ExecutionPlan with symbols ── tabulating.py ──> OpenPlan <── stored/plans.py ──> file
@@ -41,8 +41,8 @@ _COMPARISONS = {
 }
 
 
-def write_late(program: Program) -> Compute | None:
-    """Returns a function of the inputs that returns the outputs as `program.run` does; None if a node is of another operator."""
+def write_shape_constants(program: Program) -> Compute | None:
+    """Returns a function of the inputs that returns the outputs as `program.run` does; None if a node has no written form."""
     ranks = {}
     for slot, spec in zip(program.input_slots, program.inputs, strict=True):
         if not isinstance(spec.type, TensorType) or spec.type.shape is None:
@@ -74,7 +74,7 @@ def write_late(program: Program) -> Compute | None:
 
 
 def add_toolkit(written: Compute | None, program: Program) -> Compute:
-    """Returns a function that returns what `program.run` does, by a function that was written of it where there is one."""
+    """Returns a function with the results of `program.run`, by the written function if there is one."""
 
     def compute(*inputs: Array | int) -> tuple[Array, ...]:
         if written is not None:
@@ -88,7 +88,7 @@ def add_toolkit(written: Compute | None, program: Program) -> Compute:
 
 
 def _write_step(step: Step, ranks: Mapping[int, int], names: Mapping[str, Any], integers: set[str]) -> tuple[str, int] | None:
-    """Returns what a node computes, and the number of axes of the result; None if it is not one of those that are known."""
+    """Returns the expression of a node, and the number of axes of the result; None for an unknown operator."""
     node, operands = step.node, [f"v{slot}" for slot in step.sources]
     own = [ranks[slot] for slot in step.sources]
     constants = [names.get(operand) for operand in operands]
@@ -144,10 +144,10 @@ PARTS = 6
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is not machine code's for a set of sizes, as plain numbers. Addresses count from the begin of their memory.
+    """The numbers of arrays and functions for a set of sizes. Addresses count from the begin of their memory.
 
     `laid`: of each array that is touched by name or function its address, shape and strides. `extra`: numbers of functions; `elements`:
-    of late constants and of what they are computed of, a plain number for each that has no axes; `tables`: what small arrays are made of.
+    of shape constants and of their inputs, a plain number for each that has no axes; `tables`: the arguments of small arrays.
     """
 
     laid: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
@@ -157,8 +157,8 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class LateConstants:
-    """Constants that follow from sizes: their names, what computes them by nodes of the network, and the values that it reads.
+class ShapeConstants:
+    """Constants that follow from sizes: their names, the nodes and the program that compute them, and the values that it reads.
 
     `elements`: the shapes of values whose elements are numbers of the plan.
     """
@@ -172,11 +172,11 @@ class LateConstants:
 
 @dataclass(frozen=True, slots=True)
 class NumberForm:
-    """The numbers of a plan, and what each is for.
+    """The numbers of a plan, and the purpose of each.
 
-    `counts`: of each part. `laid`: element type and rank of the arrays that somebody touches by name or function; `inside`: those in the
-    arena, by value; `outputs`: those of outputs outside of it. `rows_...`: the numbers of calls that are addresses in the arena, in each
-    memory outside, in each table.
+    `counts`: of each part. `laid`: element type and rank of the arrays that are used by name or function; `inside`: the arrays in the
+    arena, by value; `outputs`: the arrays of outputs outside of it. `rows_...`: the numbers of calls that are addresses in the arena,
+    in each external memory, in each table.
     """
 
     table: Table
@@ -203,7 +203,7 @@ class OpenPlan:
         plan: ExecutionPlan,
         sizes: SizeClass,
         numbers: NumberForm,
-        late: LateConstants,
+        shape_constants: ShapeConstants,
         *,
         inputs: Sequence[str],
         calls: Sequence[NativeCall],
@@ -212,42 +212,36 @@ class OpenPlan:
         constants: Mapping[str, Array],
         origin: Origin | None = None,
     ) -> None:
-        """`inputs`: those of the network, without late constants. Of `calls` only the kernels, the counts of numbers and what they keep
-        are read. `steps` have marks for arrays and numbers. `tables`: what makes each, and of how many numbers. `constants`: those that
-        are touched by name. `origin`: what the plan was made of; None if it was stored.
+        """`inputs`: of the network, without shape constants. Of `calls` only the kernels, the counts of numbers and their `keep`
+        are read. `steps` have marks for arrays and numbers. `tables`: the function that makes each, and its number of arguments.
+        `constants`: the arrays that are used by name. `origin`: the plan with symbols; None if the plan was stored.
         """
-        self.plan, self.sizes, self.numbers, self.late = plan, sizes, numbers, late
+        self.plan, self.sizes, self.numbers, self.shape_constants = plan, sizes, numbers, shape_constants
         self.calls, self.steps, self.constants, self.origin = tuple(calls), tuple(steps), constants, origin
         self.tables = tuple(tables)
-        self.inputs = (*inputs, *late.names)
-        self.roots = plan.outside.roots
+        self.inputs = (*inputs, *shape_constants.names)
+        self.roots = plan.external.roots
         self.match = sizes.match
         calls_end = numbers.counts[0]
         chunks_end = calls_end + numbers.counts[1]
         placed = _add_begins(numbers, len(sizes.form.derivation.products))
         rows = placed.list_open_rows()
         self.rows = rows[rows < calls_end]
-        """The numbers of calls that depend on sizes, or on where memory begins."""
+        """The numbers of calls that depend on sizes or on addresses of memory."""
         self.chunk_rows = rows[(rows >= calls_end) & (rows < chunks_end)] - calls_end
-        """The calls whose chunks depend on sizes."""
+        """The calls with chunks that depend on sizes."""
         self._open_numbers = Sums(placed, self.rows)
         self._open_chunks = Sums(placed, self.chunk_rows + calls_end) if self.chunk_rows.size else None
         parameters = sizes.form.derivation.parameters
         self._measure: Callable[..., int] = write_function(parameters, *numbers.arena.write([0]))
-        self._describe = write_function(parameters, _write_described(numbers, late, chunks_end))
-        written = None if late.program is None else write_late(late.program)
-        self.late_calls_toolkit = late.program is not None and written is None
-        self._compute_late = None if late.program is None else add_toolkit(written, late.program)
-        index_of_element = {name: index for index, name in enumerate(late.elements)}
-        self._late_reads = [index_of_element[name] for name in late.reads]
-        # Of each late constant where its elements are; None if it is computed.
-        self._late_elements = [index_of_element.get(name) for name in late.names]
-
-    def list_numbers(self, products: Products) -> tuple[Array, Array]:
-        """Returns all numbers of calls and the chunks of each for a set of sizes; addresses count from the begin of their memory."""
-        calls, chunks = self.numbers.counts[:2]
-        both = Sums(self.numbers.table, np.arange(calls + chunks)).evaluate(products)
-        return both[:calls], both[calls:]
+        self._describe = write_function(parameters, _write_described(numbers, shape_constants, chunks_end))
+        written = None if shape_constants.program is None else write_shape_constants(shape_constants.program)
+        self.constants_call_toolkit = shape_constants.program is not None and written is None
+        self._compute_constants = None if shape_constants.program is None else add_toolkit(written, shape_constants.program)
+        index_of_element = {name: index for index, name in enumerate(shape_constants.elements)}
+        self._constant_reads = [index_of_element[name] for name in shape_constants.reads]
+        # The index of the elements of each shape constant; None if it is computed.
+        self._constant_elements = [index_of_element.get(name) for name in shape_constants.names]
 
     def bind_numbers(self, products: Products, begins: Sequence[int]) -> Array:
         """Returns the numbers of calls in `rows` for a set of sizes; `begins`: of the arena, of memories outside and of tables."""
@@ -283,10 +277,14 @@ class OpenPlan:
             begin += count
         return tables
 
-    def compute_late(self, elements: Sequence[Any]) -> tuple[Array, ...]:
+    def compute_shape_constants(self, elements: Sequence[Any]) -> tuple[Array, ...]:
         """Returns the late constants; `elements`: as `Described` has them."""
-        computed = iter(() if self._compute_late is None else self._compute_late(*[elements[index] for index in self._late_reads]))
-        return tuple([next(computed) if index is None else np.array(elements[index], np.int64) for index in self._late_elements])
+        computed = iter(
+            () if self._compute_constants is None else self._compute_constants(*[elements[index] for index in self._constant_reads])
+        )
+        return tuple(
+            [next(computed) if index is None else np.array(elements[index], np.int64) for index in self._constant_elements]
+        )
 
 
 def _add_begins(numbers: NumberForm, products: int) -> Table:
@@ -299,15 +297,15 @@ def _add_begins(numbers: NumberForm, products: int) -> Table:
     return Table(numbers.table.constants, (entries[0], entries[1], entries[2]))
 
 
-def _write_described(numbers: NumberForm, late: LateConstants, begin: int) -> str:
-    """Returns the expression of the parts of a description, whose rows begin there."""
+def _write_described(numbers: NumberForm, shape_constants: ShapeConstants, begin: int) -> str:
+    """Returns the expression of the parts of a description, from row `begin` on."""
     sums = iter(numbers.table.write(range(begin, len(numbers.table))))
     arrays = []
     for _, rank in numbers.laid:
         address, shape, strides = next(sums), write_tuple(islice(sums, rank)), write_tuple(islice(sums, rank))
         arrays.append(f"({address}, {shape}, {strides})")
     extra = write_tuple(islice(sums, numbers.counts[3]))
-    elements = write_tuple(_write_elements(shape, sums) for shape in late.elements.values())
+    elements = write_tuple(_write_elements(shape, sums) for shape in shape_constants.elements.values())
     return write_tuple([write_tuple(arrays), extra, elements, write_tuple(sums)])
 
 
@@ -331,7 +329,7 @@ def map_action(action: Any, bind: Callable[[Any], Any]) -> Any:
 
 
 def list_leaves(action: Any) -> list[Any]:
-    """Returns the arguments of a function and their parts, in the order of `map_action`; none of a range of calls."""
+    """Returns the arguments of a function and their parts, in the order of `map_action`; empty for a range of calls."""
     leaves: list[Any] = []
     if not isinstance(action, range):
         map_action(action, leaves.append)

@@ -1,6 +1,6 @@
 """The passes of this device, in order.
 
-The query applies only those that take nodes away: the others look into nodes, which a stranger's may not stand, so they come after
+The query applies only the passes that remove nodes: the rest look into nodes, which may be invalid, so they come after
 every node has been accepted. They make nodes that the device takes out of nodes that it takes, so the query's answer holds.
 """
 
@@ -19,24 +19,23 @@ from hetero_core.network.hints import rebuild_graph
 from hetero_core.network.inference import infer_fixed_node, infer_types
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types
-from hetero_core.transforms.constants import Evaluate, drop_unread, fold_constants, fold_node
+from hetero_core.transforms.constants import drop_unread, fold_constants, fold_node
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.rewrite import run_passes
+from hetero_cpu.operators.groups import Group
 from hetero_cpu.symbols.size_class import Signature
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
-    from hetero_cpu.operators.weights import PackedWeights
-    from hetero_cpu.plan.plan import ExecutionPlan
     from hetero_cpu.symbols.sizes import Scope
 
 
 _MOST_ROUNDS = 4
-# Bytes; what is larger gets no place in an arena, and fails, if it does, in the run that makes it.
+# Bytes; a larger value gets no place in an arena, and may fail in the run that makes it.
 _LARGEST_VALUE = 1 << 31
 
 
-def specialize_network(network: Network, signature: Signature, evaluate: Evaluate) -> Network:
+def specialize_network(network: Network, signature: Signature) -> Network:
     """Returns the network with these input shapes, its types inferred and its shape arithmetic computed."""
     inputs = []
     for spec, shape in zip(network.inputs, signature, strict=True):
@@ -44,19 +43,19 @@ def specialize_network(network: Network, signature: Signature, evaluate: Evaluat
         inputs.append(replace(spec, type=TensorType(spec.dtype, shape)) if is_open else spec)
     if all(new is old for new, old in zip(inputs, network.inputs, strict=True)):
         # Its types are those of these shapes already.
-        return _fold_shapes(network, evaluate)
-    plain = specialize_plainly(network, inputs, evaluate)
+        return _fold_shapes(network)
+    plain = specialize_plainly(network, inputs)
     if plain is not None:
         return plain
     types = {**network.types, **{spec.name: spec.type for spec in inputs}}
-    return _fold_shapes(infer_types(replace(network, inputs=tuple(inputs), types=MappingProxyType(types))), evaluate)
+    return _fold_shapes(infer_types(replace(network, inputs=tuple(inputs), types=MappingProxyType(types))))
 
 
-def specialize_plainly(network: Network, inputs: Sequence[ValueSpec], evaluate: Evaluate) -> Network | None:
-    """Returns the network with these inputs in one sweep, node by node, without onnx; None if one node has no rule of types.
+def specialize_plainly(network: Network, inputs: Sequence[ValueSpec]) -> Network | None:
+    """Returns the network with these inputs in one sweep, node by node, without onnx; None if a node has no rule of types.
 
     onnx's inference takes a network as a message, many times if shapes are computed in the network. All errors are onnx's to find.
-    Cost: linear, some 5 us for each node and what the computed ones take.
+    Cost: linear, some 5 us for each node, and the time of computed nodes.
     """
     room = FOLDED_FLOOR
     constants: dict[str, Initializer] = dict(network.initializers)
@@ -67,7 +66,7 @@ def specialize_plainly(network: Network, inputs: Sequence[ValueSpec], evaluate: 
         folded = (
             None
             if is_turned_for_products(node, network)
-            else fold_node(node, network, constants, evaluate, type_of=types.get, room=room)
+            else fold_node(node, network, constants, evaluate_node, type_of=types.get, room=room)
         )
         if folded is not None:
             room -= sum(constant.nbytes for constant in folded.values())
@@ -88,16 +87,16 @@ def specialize_plainly(network: Network, inputs: Sequence[ValueSpec], evaluate: 
     return drop_unread(replace(sized, initializers=MappingProxyType(constants)))
 
 
-def _fold_shapes(network: Network, evaluate: Evaluate) -> Network:
+def _fold_shapes(network: Network) -> Network:
     """Returns the network with everything computed that follows from its constants, and the types that follow from that."""
     special, room = network, FOLDED_FLOOR
     for _ in range(_MOST_ROUNDS):
-        # What is large does not hang on the shapes of inputs, and has been folded before; what is kept here stays within one limit.
-        folded = fold_constants(special, evaluate, is_kept=is_turned_for_products, room=room)
+        # Large constants do not depend on the shapes of inputs, and were folded before; new constants stay within a limit.
+        folded = fold_constants(special, evaluate_node, is_kept=is_turned_for_products, room=room)
         if folded is special:
             break
         room -= sum(folded.initializers[name].nbytes for name in folded.initializers.keys() - special.initializers.keys())
-        # What became constant, as the shape of a Reshape, tells more types.
+        # New constants, as the shape of a Reshape, tell more types.
         static = list_static_types(folded)
         has_open_types = any(value not in static for node in folded.nodes for value in node.writes)
         special = infer_types(folded) if has_open_types else folded
@@ -105,7 +104,7 @@ def _fold_shapes(network: Network, evaluate: Evaluate) -> Network:
 
 
 def is_turned_for_products(node: Node, network: Network) -> bool:
-    """Says whether a node turns a constant matrix that only products read on the right: they read it turned, without a second one."""
+    """Says whether a node turns a constant matrix that only products read on the right: they read it turned, without a copy."""
     if node.op_type != "Transpose" or node.domain or len(node.inputs) != 1 or tuple(node.attributes.get("perm", (1, 0))) != (1, 0):
         return False
     constant = network.initializers.get(node.inputs[0])
@@ -119,11 +118,11 @@ def is_turned_for_products(node: Node, network: Network) -> bool:
 
 
 def list_static_types(network: Network) -> dict[str, TensorType]:
-    """Returns what `read_static_type` gives of all values for which it gives something."""
+    """Returns the static types of all values that have one."""
     verdicts: dict[int, TensorType | None] = {}
     static: dict[str, TensorType] = {}
     for value, value_type in network.types.items():
-        # Values of one type mostly share it.
+        # Values of the same type mostly share the object.
         key = id(value_type)
         verdict = verdicts[key] if key in verdicts else verdicts.setdefault(key, read_static_type(network, value))
         if verdict is not None:
@@ -132,7 +131,7 @@ def list_static_types(network: Network) -> dict[str, TensorType]:
 
 
 def read_static_type(network: Network, value: str) -> TensorType | None:
-    """Returns the type of a value whose every size is known and whose elements are numbers; None otherwise."""
+    """Returns the type of a value of numbers if all its sizes are known."""
     value_type = network.type_of(value)
     if not isinstance(value_type, TensorType) or value_type.shape is None or value_type.dtype in (None, "string"):
         return None
@@ -144,11 +143,11 @@ def read_static_type(network: Network, value: str) -> TensorType | None:
     return value_type if nbytes is not None and nbytes <= _LARGEST_VALUE else None
 
 
-class LatePass:
-    """A pass of `hetero_core.transforms`, imported and run where a network has one of the operators without which it changes nothing."""
+class OperatorPass:
+    """A pass of `hetero_core.transforms`, imported and run only if a network has an operator that the pass changes."""
 
     def __init__(self, module: str, name: str, operators: str, *others: str) -> None:
-        """`operators` and each of `others`: operators of which a network has to have one."""
+        """A network has to have any of `operators`, and any of each of `others`."""
         self.module, self.name, self.operators = f"hetero_core.transforms.{module}", name, frozenset(operators.split())
         self.others = tuple(frozenset(names.split()) for names in others)
 
@@ -165,39 +164,39 @@ def _fold(network: Network) -> Network:
 
 
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
-# What was written out is found first: a turned or folded part of it would not be known again.
+# Written-out operators are found first: passes below would hide their patterns.
 PASSES = (
     *PASSES_OF_QUERY,
     _fold,
-    LatePass("normalizations", "fuse_layer_normalization", "ReduceMean"),
-    LatePass("normalizations", "fuse_rms_normalization", "ReduceMean"),
-    LatePass("normalizations", "fuse_softmax", "ReduceMax"),
-    LatePass("activations", "fuse_gelu", "Erf Tanh"),
-    LatePass("activations", "fuse_hard_swish", "Clip HardSigmoid Max Min"),
-    LatePass("activations", "fuse_swish", "Exp Sigmoid"),
-    LatePass("transposes", "cancel_transposes", "Transpose"),
-    LatePass("pads", "fold_pads", "Pad"),
-    LatePass("scalars", "fold_scalars", "Add Div Mul Sub"),
-    LatePass("affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
+    OperatorPass("normalizations", "fuse_layer_normalization", "ReduceMean"),
+    OperatorPass("normalizations", "fuse_rms_normalization", "ReduceMean"),
+    OperatorPass("normalizations", "fuse_softmax", "ReduceMax"),
+    OperatorPass("activations", "fuse_gelu", "Erf Tanh"),
+    OperatorPass("activations", "fuse_hard_swish", "Clip HardSigmoid Max Min"),
+    OperatorPass("activations", "fuse_swish", "Exp Sigmoid"),
+    OperatorPass("transposes", "cancel_transposes", "Transpose"),
+    OperatorPass("pads", "fold_pads", "Pad"),
+    OperatorPass("scalars", "fold_scalars", "Add Div Mul Sub"),
+    OperatorPass("affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
 )
-_ELIMINATE_IDLE = LatePass(
+_ELIMINATE_IDLE = OperatorPass(
     "reshapes", "eliminate_idle", "Cast Concat Expand Flatten Identity Max Mean Min Pad Reshape Slice Squeeze Sum Tile Unsqueeze"
 )
-_MERGE_RESHAPES = LatePass("reshapes", "merge_reshapes", "Flatten Reshape Squeeze Unsqueeze")
+_MERGE_RESHAPES = OperatorPass("reshapes", "merge_reshapes", "Flatten Reshape Squeeze Unsqueeze")
 # These ask for sizes, so they see the network once for each set of input shapes.
 PASSES_OF_SHAPES = (
     _ELIMINATE_IDLE,
     _MERGE_RESHAPES,
-    LatePass("reshapes", "merge_stacked_transposes", "Transpose"),
-    LatePass("attention", "fuse_attention", "Softmax"),
-    LatePass("shared_heads", "share_heads", "Attention"),
-    LatePass("transposes", "merge_transposes", "Transpose"),
-    LatePass("attention", "pack_heads", "Attention"),
-    LatePass("caches", "fuse_caches", "Attention"),
+    OperatorPass("reshapes", "merge_stacked_transposes", "Transpose"),
+    OperatorPass("attention", "fuse_attention", "Softmax"),
+    OperatorPass("shared_heads", "share_heads", "Attention"),
+    OperatorPass("transposes", "merge_transposes", "Transpose"),
+    OperatorPass("attention", "pack_heads", "Attention"),
+    OperatorPass("caches", "fuse_caches", "Attention"),
 )
 
 
-# `merge_reshapes` writes shapes as plain numbers, which nothing after it needs where chains of reshapes are views.
+# `merge_reshapes` writes shapes as plain numbers, which nothing after it needs if chains of reshapes are views.
 PASSES_OF_OPEN_SHAPES = tuple(apply for apply in PASSES_OF_SHAPES if apply not in (_ELIMINATE_IDLE, _MERGE_RESHAPES))
 
 
@@ -207,7 +206,7 @@ def strip_network(network: Network) -> Network:
 
 
 def transform_network(network: Network) -> Network:
-    """Returns the network as it is compiled; every node of it has to be one that the device takes."""
+    """Returns the network as it is compiled; the device has to support every node."""
     return run_passes(network, PASSES)
 
 
@@ -230,6 +229,7 @@ def join_open_network(network: Network, scope: Scope) -> Network:
     return run_passes(stripped, PASSES_OF_OPEN_SHAPES)
 
 
+<<<<<<< HEAD
 def specialize(network: Network, signature: Signature) -> Network:
     """Returns the network for one set of input shapes."""
     from hetero_core.kernels.program import evaluate_node
@@ -252,6 +252,8 @@ def build_plan(
     return build_plan(network, weights, extensions, **options)
 
 
+=======
+>>>>>>> floors
 def compile_toolkit(network: Network, extensions: Mapping[tuple[str, str], Any]) -> Program:
     """Returns the network as the toolkit runs it, node by node, with the names that a profile shows."""
     from hetero_core.kernels.program import compile_program
@@ -261,6 +263,4 @@ def compile_toolkit(network: Network, extensions: Mapping[tuple[str, str], Any])
 
 def name_nodes(network: Network) -> tuple[Node, ...]:
     """Returns the nodes of a network, each under the joined names of the nodes of the model that it was made of."""
-    from hetero_cpu.operators.groups import Group
-
     return tuple([Group(node).name_profile() for node in network.nodes])

@@ -1,6 +1,6 @@
 """Placing: each value of a plan gets a block of its own, a view of another value, a piece of a concatenation, or the memory of an operand.
 
-What is placed has a prototype, an array of the same strides without memory, for the steps that read it.
+A placed value has a prototype, an array of the same strides without memory, for the steps that read it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hetero_core.dtypes import numpy_dtype
 from hetero_core.kernels.windows import AUTO_PADS, lay_windows
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
+from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.groups import Group
 from hetero_cpu.operators.images import halo_of_tiles, reach_of_windows
 from hetero_cpu.operators.recipe import NO_HALO, Cut, Halo, Join, Recipe, Views, is_channels_last
@@ -27,94 +28,10 @@ from hetero_cpu.symbols.sizes import Scope, value_of
 Array = Any
 
 _MOST_MOVED = 256
-"""Values of a block that may become a piece of another one: each is laid anew, once for every move."""
+"""Values of a block that may become a piece of another block: each is laid anew, once for every move."""
 
 
-class Places:
-    """Value -> place, with the block that each value lies in."""
-
-    def __init__(self, readers_left: Mapping[str, int]) -> None:
-        """`readers_left`: how many nodes still read each value; a change is announced with `note_reads`."""
-        self.places: dict[str, Block | Derived] = {}
-        self._readers_left = readers_left
-        self._root_of_value: dict[str, str] = {}
-        self._values_of_root: dict[str, list[str]] = {}
-        self._readers_of_root: dict[str, int] = {}
-        self._fixed_roots: set[str] = set()
-        self._alike: dict[tuple[int, bool, Halo | None], tuple[TensorType, Block]] = {}
-
-    def lay_block(self, value: str, value_type: TensorType, *, is_channels_last: bool = False, halo: Halo = NO_HALO) -> Block:
-        """Gives a value a block of its own, and returns it."""
-        # Most values share their types, each of which is held, as an id is only its own while it lives.
-        key = id(value_type), is_channels_last, None if halo is NO_HALO else halo
-        entry = self._alike.get(key)
-        if entry is None:
-            assert value_type.dtype is not None
-            shape = tuple([size for size in value_type.shape or () if isinstance(size, int)])
-            order = (0, 2, 3, 1) if is_channels_last and len(shape) == 4 else tuple(range(len(shape)))
-            entry = self._alike[key] = value_type, Block(shape, np.dtype(numpy_dtype(value_type.dtype)), order, halo)
-        block = self.places[value] = entry[1]
-        self._root_of_value[value] = value
-        self._values_of_root[value] = [value]
-        self._readers_of_root[value] = self._readers_left.get(value, 0)
-        return block
-
-    def add_view(self, value: str, source: str, make: Callable[[Array], Array], *, is_computed: bool = False) -> None:
-        """Puts a value into the memory of another one, where it is a view or `is_computed`."""
-        place = self.places.get(source)
-        if make is keep and isinstance(place, Derived) and place.make is keep:
-            # A chain of values in one memory is as deep as one value.
-            source = place.source
-        self.places[value] = Derived(source, make, is_computed)
-        root = self.find_root(source)
-        if root is not None:
-            self._root_of_value[value] = root
-            self._values_of_root[root].append(value)
-            self._readers_of_root[root] += self._readers_left.get(value, 0)
-
-    def move(self, root: str, target: str, make: Callable[[Array], Array]) -> list[str]:
-        """Makes a block a piece of the block `target`; returns the values in it, each after the one that it is derived from."""
-        self.places[root] = Derived(target, make, is_computed=True)
-        moved = self._values_of_root.pop(root)
-        for value in moved:
-            self._root_of_value[value] = target
-        self._values_of_root[target] += moved
-        self._readers_of_root[target] += self._readers_of_root.pop(root)
-        if root in self._fixed_roots:
-            self._fixed_roots.add(target)
-        return moved
-
-    def fix(self, values: Iterable[str]) -> None:
-        """Says that what lies in the blocks of these values may be read at any time."""
-        self._fixed_roots.update(root for value in values if (root := self.find_root(value)) is not None)
-
-    def note_reads(self, value: str, count: int) -> None:
-        """Says that `count` readers of a value are planned."""
-        root = self.find_root(value)
-        if root is not None:
-            self._readers_of_root[root] -= count
-
-    def find_root(self, value: str) -> str | None:
-        """Returns the value whose block a value lies in; None for constants and for what is passed on by name."""
-        return self._root_of_value.get(value)
-
-    def list_sharing(self, root: str) -> list[str]:
-        """Returns the values in a block, each after the one that it is derived from."""
-        return self._values_of_root[root]
-
-    def can_move(self, root: str) -> bool:
-        """Says whether a block has few enough values to become a piece of another one."""
-        return len(self._values_of_root[root]) <= _MOST_MOVED
-
-    def is_read_later(self, root: str, read_here: Mapping[str, int]) -> bool:
-        """Says whether anything in a block is read beside these readers, or may be at any time."""
-        if root in self._fixed_roots:
-            return True
-        own = sum(count for value, count in read_here.items() if self._root_of_value.get(value) == root)
-        return self._readers_of_root[root] != own
-
-
-# Plain images have few channels; what has more comes from another part of a network, and a convolution wants it channels last.
+# Plain images have few channels; an input with more comes from another part of a network, and a convolution wants it channels last.
 _FEWEST_CHANNELS = 8
 _READERS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool"})
 
@@ -129,7 +46,7 @@ def wants_channels_last(network: Network, value: str, value_type: TensorType) ->
 
 
 def can_stand_for(piece: Array, array: Array) -> bool:
-    """Says whether steps that were planned for an array may be bound to a piece of another one instead, of the same shape.
+    """Says whether steps that were planned for an array may be bound to a piece of the same shape instead.
 
     Elements lie at the same distances, or the array is an image channels last, whose pixels lie farther apart and all at one distance.
     """
@@ -165,22 +82,18 @@ _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPoo
 class HaloTable:
     """The halo of each value, found when it is asked for."""
 
-    def __init__(self, network: Network, types: Mapping[str, TensorType], groups: Sequence[Group], width: int) -> None:
-        self._network, self._types, self._width = network, types, width
+    def __init__(self, network: Network, types: Mapping[str, TensorType], groups: Sequence[Group]) -> None:
+        self._network, self._types, self._width = network, types, find_width()
         self._group_of_node = {node.name: group for group in groups for node in group.members}
-        self._found: dict[str, Halo | None] = {}
+        self._halos: dict[str, Halo | None] = {}
 
-    def find(self, value: str) -> Halo:
-        """Returns the zeros that the readers of a value want around it; none where one of them could not read it then."""
-        return self._find(value) or NO_HALO
+    def find(self, value: str) -> Halo | None:
+        """Returns the zeros that the readers of a value want around it; None if one of them could not read it then."""
+        if value not in self._halos:
+            self._halos[value] = self._widen(value)
+        return self._halos[value]
 
-    def _find(self, value: str) -> Halo | None:
-        if value not in self._found:
-            self._found[value] = self._join(value)
-        return self._found[value]
-
-    def _join(self, value: str) -> Halo | None:
-        """Returns the halo that covers what all readers want, None if one wants none at all."""
+    def _widen(self, value: str) -> Halo | None:
         network, value_type = self._network, self._types.get(value)
         if (
             value_type is None
@@ -209,7 +122,7 @@ class HaloTable:
         if anchor.op_type in _POOLS and not group.epilogue and len(anchor.writes) == 1:
             return NO_HALO
         if anchor.op_type == "Concat" and anchor.attributes.get("axis") in (1, -3):
-            return self._find(anchor.outputs[0])
+            return self.find(anchor.outputs[0])
         return None
 
     def _read_convolution(self, node: Node) -> Halo | None:
@@ -232,13 +145,6 @@ class HaloTable:
         return halo_of_tiles(windows, sizes[0][2:], size) if size else reach_of_windows(windows, sizes[0][2:])
 
 
-def make_halo_table(network: Network, types: Mapping[str, TensorType], groups: Sequence[Group]) -> HaloTable:
-    """Returns the halos as the processor's vectors have them."""
-    from hetero_cpu.machine.compiler import find_width  # LLVM
-
-    return HaloTable(network, types, groups, find_width())
-
-
 FEWEST_BYTES = 1 << 16
 """Of a value that may lie outside: from there on a copy costs more than to change addresses, some microseconds."""
 
@@ -256,15 +162,20 @@ class ValuePlacer:
     moment: int = 1
     """When the next step writes; inputs are copied in at 0."""
     halos: dict[str, Halo] = field(default_factory=dict)
-    memory: Places = field(init=False)
+    places: dict[str, Block | Derived] = field(default_factory=dict)
     prototypes: dict[str, Array] = field(default_factory=dict)
     first_write: dict[str, int] = field(default_factory=dict)
     readers_left: dict[str, int] = field(default_factory=dict)
     """How many nodes still read each value, and one more for an output, which is never dead."""
     joins: dict[str, Joined] = field(default_factory=dict)
+    _root_of_value: dict[str, str] = field(default_factory=dict)
+    _values_of_root: dict[str, list[str]] = field(default_factory=dict)
+    """The values in each block, each after the one that it is derived from."""
+    _readers_of_root: dict[str, int] = field(default_factory=dict)
+    _fixed_roots: set[str] = field(default_factory=set)
+    """The blocks that may be read at any time."""
 
     def __post_init__(self) -> None:
-        self.memory = Places(self.readers_left)
         for node in self.network.nodes:
             for value in node.reads:
                 self.readers_left[value] = self.readers_left.get(value, 0) + 1
@@ -277,29 +188,39 @@ class ValuePlacer:
             if spec.name in self.types:
                 self.place(spec.name, is_channels_last=wants_channels_last(self.network, spec.name, self.types[spec.name]))
 
-    @property
-    def places(self) -> dict[str, Block | Derived]:
-        """Value -> place."""
-        return self.memory.places
-
     def note_readers(self, group: Group) -> None:
         """Says that a group is planned."""
         for value in group.reads:
             count = group.count_readers(value)
             self.readers_left[value] -= count
-            self.memory.note_reads(value, count)
+            root = self.find_root(value)
+            if root is not None:
+                self._readers_of_root[root] -= count
+
+    def find_root(self, value: str) -> str | None:
+        """Returns the value whose block a value lies in; None for constants and for values that are passed on by name."""
+        return self._root_of_value.get(value)
+
+    def fix(self, values: Iterable[str]) -> None:
+        """Notes that the blocks of these values may be read at any time."""
+        self._fixed_roots.update(root for value in values if (root := self.find_root(value)) is not None)
 
     def find_halo(self, value: str) -> Halo:
         """Returns the zeros around the images of a value that its readers want."""
-        return self.wanted_halos.find(value)
+        return self.wanted_halos.find(value) or NO_HALO
 
     def place(self, value: str, *, is_channels_last: bool, halo: Halo = NO_HALO) -> None:
         """Gives a value a block of its own."""
         has_halo = halo is not NO_HALO and halo != NO_HALO
-        block = self.memory.lay_block(
-            value, self.types[value], is_channels_last=is_channels_last, halo=halo if has_halo else NO_HALO
-        )
-        shape = block.shape
+        value_type = self.types[value]
+        assert value_type.dtype is not None
+        shape = tuple([size for size in value_type.shape or () if isinstance(size, int)])
+        order = (0, 2, 3, 1) if is_channels_last and len(shape) == 4 else tuple(range(len(shape)))
+        block = Block(shape, np.dtype(numpy_dtype(value_type.dtype)), order, halo if has_halo else NO_HALO)
+        self.places[value] = block
+        self._root_of_value[value] = value
+        self._values_of_root[value] = [value]
+        self._readers_of_root[value] = self.readers_left.get(value, 0)
         if has_halo:
             self.halos[value] = halo
         # NumPy gives an array without elements strides of 0; a block has those of its sizes, which the array in the arena has, too.
@@ -318,7 +239,20 @@ class ValuePlacer:
             if choice.source in self.constants:
                 self.constants[value] = view
             else:
-                self.memory.add_view(value, choice.source, make)
+                self._add_view(value, choice.source, make)
+
+    def _add_view(self, value: str, source: str, make: Callable[[Array], Array], *, is_computed: bool = False) -> None:
+        """Puts a value into the memory of another one, as a view or `is_computed`."""
+        place = self.places.get(source)
+        if make is keep and isinstance(place, Derived) and place.make is keep:
+            # A chain of values in one memory is as deep as one value.
+            source = place.source
+        self.places[value] = Derived(source, make, is_computed)
+        root = self.find_root(source)
+        if root is not None:
+            self._root_of_value[value] = root
+            self._values_of_root[root].append(value)
+            self._readers_of_root[root] += self.readers_left.get(value, 0)
 
     def place_outputs(self, group: Group, recipe: Recipe) -> tuple[str, ...]:
         """Places what a recipe writes, over an operand where nobody reads it later; returns the values."""
@@ -329,7 +263,7 @@ class ValuePlacer:
                 halo = self.find_halo(value) if recipe.kernels and recipe.is_channels_last else NO_HALO
                 self.place(value, is_channels_last=recipe.is_channels_last, halo=halo)
         else:
-            self.memory.add_view(outputs[0], target, keep, is_computed=True)
+            self._add_view(outputs[0], target, keep, is_computed=True)
             self.prototypes[outputs[0]] = self.prototypes[target]
             if target in self.halos:
                 self.halos[outputs[0]] = self.halos[target]
@@ -355,7 +289,7 @@ class ValuePlacer:
         """Returns the first and the last moment of each block, of the values that need one."""
         spans: dict[str, tuple[int, int]] = {}
         for value in self.places:
-            root = self.memory.find_root(value)
+            root = self.find_root(value)
             if root is None or value not in values:
                 continue
             begin, last = spans.get(root, (end, 0))
@@ -381,41 +315,48 @@ class ValuePlacer:
 
     def _is_read_once(self, value: str, recipe: Recipe) -> bool:
         """Says whether a step reads the memory of a value as one operand alone: another one would be read after it was written over."""
-        root = self.memory.find_root(value)
-        return len(recipe.reads) == 1 or sum([self.memory.find_root(read) == root for read in recipe.reads]) == 1
+        root = self.find_root(value)
+        return len(recipe.reads) == 1 or sum([self.find_root(read) == root for read in recipe.reads]) == 1
 
     def _is_read_in_place(self, value: str) -> bool:
         """Says whether a value is in the memory of an input that machine code may read where the caller has it."""
-        root = self.memory.find_root(value)
+        root = self.find_root(value)
         if root is None or root not in self.network.index_of_input:
             return False
         return value_of(self.prototypes[root].nbytes) >= FEWEST_BYTES
 
     def _is_dead(self, value: str, group: Group) -> bool:
         """Says whether nothing that shares memory with a value is read after this group, and all of that memory is the value."""
-        root = self.memory.find_root(value)
+        root = self.find_root(value)
         if root is None or self.places[root].inner_bytes != self.prototypes[value].nbytes:  # type: ignore[union-attr]  # roots are blocks
             return False
         # Of what a foreign step has read, a view may have been passed on by name.
-        read_here = {name: group.count_readers(name) for name in group.reads if self.memory.find_root(name) == root}
-        return not self.memory.is_read_later(root, read_here)
+        read_here = {name: group.count_readers(name) for name in group.reads if self.find_root(name) == root}
+        return root not in self._fixed_roots and self._readers_of_root[root] == sum(read_here.values())
 
     def _find_movable(self, source: str, output: str, cut: Cut) -> str | None:
         """Returns the value whose block becomes a piece of a result, where all steps that are planned already can do with that."""
-        root = self.memory.find_root(source)
-        if root is None or root == output or not self.memory.can_move(root) or self._is_read_in_place(source):
+        root = self.find_root(source)
+        if root is None or root == output or len(self._values_of_root[root]) > _MOST_MOVED or self._is_read_in_place(source):
             return None
         blocks = [place for place in (self.places[root], self.places[output]) if isinstance(place, Block)]
         # Whoever shares the block must see it as it is: a reshaped or turned view could not follow.
         prototype = self.prototypes[root]
-        followers = [self.prototypes[name] for name in self.memory.list_sharing(root)]
+        followers = [self.prototypes[name] for name in self._values_of_root[root]]
         same = all((follower.shape, follower.strides) == (prototype.shape, prototype.strides) for follower in followers)
         is_alike = len({(block.order, block.dtype, block.halo) for block in blocks}) == 1
         return root if same and is_alike and can_stand_for(self.prototypes[output][cut], prototype) else None
 
     def _move(self, root: str, output: str, cut: Cut) -> None:
         """Puts a block into a piece of another one, with all values that lie in it."""
-        for name in self.memory.move(root, output, partial(take_cut, cut=cut)):
+        self.places[root] = Derived(output, partial(take_cut, cut=cut), is_computed=True)
+        moved = self._values_of_root.pop(root)
+        self._values_of_root[output] += moved
+        self._readers_of_root[output] += self._readers_of_root.pop(root)
+        if root in self._fixed_roots:
+            self._fixed_roots.add(output)
+        for name in moved:
+            self._root_of_value[name] = output
             place = self.places[name]
             assert isinstance(place, Derived)
             self.prototypes[name] = place.make(self.prototypes[place.source])

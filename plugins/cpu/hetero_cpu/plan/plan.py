@@ -112,7 +112,7 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class External:
     """The values that lie outside the arena where the caller's arrays fit: inputs, and outputs by the values in whose block they are.
 
     Each of these blocks has a place in the arena for the whole run all the same, for arrays that do not fit.
@@ -127,7 +127,7 @@ class Outside:
         return (*self.inputs, *self.outputs.values())
 
 
-NOTHING_OUTSIDE = Outside()
+NO_EXTERNAL = External()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,9 @@ class Joined:
     pieces: tuple[Piece, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _PlanFields:
-    """The fields of an ExecutionPlan, which has a dictionary for what follows from them."""
+@dataclass(frozen=True, eq=False)
+class ExecutionPlan:
+    """Steps, and where each value lies: a block at an offset, or derived from another value; a value without a place is passed by name."""
 
     steps: tuple[PlannedStep, ...]
     places: Mapping[str, Block | Derived]
@@ -157,13 +157,9 @@ class _PlanFields:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     arena_bytes: int
-    outside: Outside = NOTHING_OUTSIDE
+    external: External = NO_EXTERNAL
     joins: Mapping[str, Joined] = field(default_factory=dict)
     """The values that are concatenations, and what of them is computed in its place."""
-
-
-class ExecutionPlan(_PlanFields):
-    """Steps, and where each value lies: a block at an offset, or derived from another value; what is nowhere is passed on by name."""
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -174,11 +170,6 @@ class ExecutionPlan(_PlanFields):
 
             listed.append(make_clear())
         return tuple(dict.fromkeys(listed))
-
-    @cached_property
-    def calls_blas(self) -> bool:
-        """True if a step may call NumPy's BLAS, whose threads are then those of the network."""
-        return self.foreign_count > 0
 
     @property
     def native_count(self) -> int:

@@ -1,13 +1,12 @@
 """From groups to a plan: a recipe for each. Computes nothing, allocates nothing that is kept.
 
 ```text
-group ── choose ──> recipe, views or join ── placing.py ──> a place for each value ── arena_layout.py ──> its offset
+group ── choose ──> recipe, views or join ── placing.py ──> a place for each value ── lay_arena ──> its offset
 ```
 """
 
 from __future__ import annotations
 
-import marshal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from hetero_core.kernels.arena import Lifetime, place_blocks
 from hetero_core.kernels.program import compile_node
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import TensorType, TypeNumbers
+from hetero_core.network.types import TensorType
 from hetero_cpu.machine.memory import ALIGNMENT, align
 from hetero_cpu.operators.elementwise import join_chains
 from hetero_cpu.operators.groups import Group, form_groups
@@ -23,96 +22,9 @@ from hetero_cpu.operators.recipe import NO_HALO, Array, Choice, Join, Recipe, Si
 from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.passes import list_static_types
-from hetero_cpu.plan.placing import FEWEST_BYTES, ValuePlacer, copy_pieces, make_halo_table
-from hetero_cpu.plan.plan import NOTHING_OUTSIDE, Block, Derived, ExecutionPlan, Foreign, Outside, PlannedStep
+from hetero_cpu.plan.placing import FEWEST_BYTES, HaloTable, ValuePlacer, copy_pieces
+from hetero_cpu.plan.plan import NO_EXTERNAL, Block, Derived, ExecutionPlan, External, Foreign, PlannedStep
 from hetero_cpu.symbols.sizes import Scope, is_open, value_of
-
-AS_WRITTEN = 2
-"""The version of marshal that writes equal values alike, whoever else refers to them."""
-
-
-class AlikeGroups:
-    """The choices of one plan, whose sites share their maps."""
-
-    __slots__ = ("_choices", "_find_root", "_numbers")
-
-    def __init__(self, find_root: Callable[[str], str | None]) -> None:
-        """`find_root` returns the value whose memory a value lies in."""
-        self._find_root = find_root
-        self._numbers = TypeNumbers()
-        self._choices: dict[tuple[Any, ...], tuple[Choice | None, tuple[str, ...]]] = {}
-
-    def choose(self, site: Site) -> Choice | None:
-        """Returns `choose_step(site)`, or what that gave for a site like it, with the names of this one."""
-        described = self._describe(site)
-        if described is None:
-            return choose_step(site)
-        key, names = described
-        earlier = self._choices.get(key)
-        if earlier is None:
-            choice = choose_step(site)
-            self._choices[key] = choice, names
-            return choice
-        choice, own_names = earlier
-        return choice if choice is None or own_names == names else _rename(choice, dict(zip(own_names, names, strict=True)))
-
-    def _describe(self, site: Site) -> tuple[tuple[Any, ...], tuple[str, ...]] | None:
-        """Returns all that a step function sees of a site but names, and these in the order in which the group has them.
-
-        None if values that the group reads share memory, and for attributes that are no plain values.
-        """
-        places: dict[str, int] = {}
-        described: list[Any] = [site.readers, None if site.output_halo is NO_HALO else site.output_halo]
-        try:
-            for node in site.group.members:
-                _describe_node(node, described, places)
-        except ValueError:
-            return None
-        described += [places.get(extra.value, -1) for extra in site.group.epilogue]
-        types, constants, prototypes, halos = site.types, site.constants, site.prototypes, site.halos
-        roots = set()
-        for value in places:
-            described.append(self._numbers.find(types.get(value)))
-            if value in constants:
-                # One name, one array: others may be packed otherwise, and the plan reads this one.
-                described.append(value)
-            elif (prototype := prototypes.get(value)) is not None:
-                described += (prototype.dtype, prototype.shape, prototype.strides, halos.get(value))
-                root = self._find_root(value)
-                if root in roots:
-                    return None
-                roots.add(root)
-        return tuple(described), tuple(places)
-
-
-def _describe_node(node: Node, described: list[Any], places: dict[str, int]) -> None:
-    """Appends all of a node but names; each value gets the next of `places`. Raises: ValueError for what marshal cannot write."""
-    attributes = marshal.dumps(tuple(node.attributes.items()), AS_WRITTEN) if node.attributes else b""
-    described += (node.op_type, node.domain, node.since_version, node.opset, attributes)
-    for value in node.inputs:
-        described.append(places.setdefault(value, len(places)) if value else -1)
-    described.append(None)
-    for value in node.outputs:
-        described.append(places.setdefault(value, len(places)) if value else -1)
-
-
-def _rename(choice: Choice, names: Mapping[str, str]) -> Choice:
-    """Returns a choice for values of other names."""
-    if isinstance(choice, Recipe):
-        return Recipe(
-            tuple([names[value] for value in choice.reads]),
-            choice.bind,
-            choice.scratch,
-            choice.is_channels_last,
-            choice.overwrites,
-            choice.kernels,
-            choice.calls_functions,
-            choice.reaches,
-            choice.parts,
-        )
-    if isinstance(choice, Views):
-        return Views(names[choice.source], choice.make)
-    return Join(tuple([names[value] for value in choice.sources]), choice.axis, choice.is_channels_last)
 
 
 class ArenaLayout(NamedTuple):
@@ -129,21 +41,21 @@ def lay_arena(
     blocks: Mapping[str, Block],
     spans: Mapping[str, tuple[int, int]],
     scratch_bytes: Sequence[int],
-    outside: Collection[str],
+    external: Collection[str],
     scope: Scope | None,
 ) -> ArenaLayout:
     """Lays out blocks that live for `spans`, first and last moment, and the working memory of each step.
 
-    `outside`: blocks that lie in the caller's memory where they can; they get a place behind all others, shared with none.
+    `external`: blocks that lie in the caller's memory where they can; they get a place behind all others, shared with none.
     Step i is moment i + 1. `scope`: that of the symbols where sizes are some.
     """
-    inner = [name for name in spans if name not in outside]
+    inner = [name for name in spans if name not in external]
     working = [(index, scratch) for index, scratch in enumerate(scratch_bytes) if scratch]
     lifetimes = [Lifetime(blocks[name].nbytes, *spans[name]) for name in inner]
     lifetimes += [Lifetime(align(scratch), index + 1, index + 1) for index, scratch in working]
     placed, arena_bytes = place_blocks(lifetimes, alignment=ALIGNMENT) if scope is None else place_open(scope, lifetimes)
     offsets = dict(zip(inner, placed, strict=False))
-    for name in outside:
+    for name in external:
         offsets[name] = arena_bytes
         arena_bytes += align(blocks[name].nbytes)
     return ArenaLayout(offsets, dict(zip((index for index, _ in working), placed[len(inner) :], strict=True)), arena_bytes)
@@ -194,7 +106,7 @@ def build_plan(
     weights = weights.serve(network.initializers)
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
     groups = join_chains(form_groups(network, types, constants), network, types, constants)
-    placer = ValuePlacer(network, types, constants, make_halo_table(network, types, groups), scope)
+    placer = ValuePlacer(network, types, constants, HaloTable(network, types, groups), scope)
     builder = _Builder(network, types, constants, weights, extensions, workers, scope, placer)
     for group in groups:
         builder.add_group(group)
@@ -214,13 +126,9 @@ class _Builder:
     scope: Scope | None
     placer: ValuePlacer
     steps: list[PlannedStep] = field(default_factory=list)
-    alike: AlikeGroups = field(init=False)
     last_read: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)  # the constants that steps read as they are
-
-    def __post_init__(self) -> None:
-        self.alike = AlikeGroups(self.placer.memory.find_root)
 
     def add_group(self, group: Group) -> None:
         """Plans a group: by a step function, or node by node."""
@@ -265,9 +173,6 @@ class _Builder:
             self.placer.find_halo(group.outputs[0]),
             self.workers,
         )
-        # Of symbols each choice may set conditions on the sizes.
-        if self.scope is None:
-            return self.alike.choose(site)
         return choose_step(site)
 
     def _has_places(self, group: Group) -> bool:
@@ -297,7 +202,7 @@ class _Builder:
         if None in placed:
             # The kernel may return a view of what it reads.
             self.fixed.update(reads)
-            self.placer.memory.fix(reads)
+            self.placer.fix(reads)
         self._add_step(node, Foreign(program, reads, tuple(placed)), node.writes)
 
     def _add_step(self, node: Node, work: Recipe | Foreign, writes: tuple[str, ...]) -> None:
@@ -322,12 +227,12 @@ class _Builder:
             self.last_read[value] = end
         used = self._drop_unused_inputs()
         spans = self.placer.find_spans(used, self.last_read, end)
-        outside = self._find_outside(used)
+        external = self._find_outside(used)
         blocks = {root: block for root in spans if isinstance(block := self.placer.places[root], Block)}
-        layout = lay_arena(blocks, spans, [step.scratch for step in self.steps], outside.roots, self.scope)
+        layout = lay_arena(blocks, spans, [step.scratch for step in self.steps], external.roots, self.scope)
         clears: dict[int, tuple[str, ...]] = {}
         for root, (first, _) in spans.items():
-            if root not in outside.roots and self.placer.halos.get(root, NO_HALO) != NO_HALO:
+            if root not in external.roots and self.placer.halos.get(root, NO_HALO) != NO_HALO:
                 clears[first - 1] = (*clears.get(first - 1, ()), root)
         for index in sorted({*layout.scratch_offsets, *clears}):
             offset = layout.scratch_offsets.get(index, 0)
@@ -344,18 +249,18 @@ class _Builder:
             tuple(spec.name for spec in self.network.inputs),
             tuple(spec.name for spec in self.network.outputs),
             layout.arena_bytes,
-            outside,
+            external,
             self.placer.joins,
         )
 
-    def _find_outside(self, used: set[str]) -> Outside:
-        return find_outside(
+    def _find_outside(self, used: set[str]) -> External:
+        return find_external(
             [spec.name for spec in self.network.inputs if spec.name in used],
             [spec.name for spec in self.network.outputs],
             [(step.work, step.writes) for step in self.steps],
             self.placer.places,
             self.placer.prototypes,
-            self.placer.memory.find_root,
+            self.placer.find_root,
         )
 
     def _drop_unused_inputs(self) -> set[str]:
@@ -370,14 +275,14 @@ class _Builder:
         }
 
 
-def find_outside(
+def find_external(
     inputs: Sequence[str],
     outputs: Sequence[str],
     steps: Iterable[tuple[Recipe | Foreign, Sequence[str]]],
     places: Mapping[str, Block | Derived],
     prototypes: Mapping[str, Array],
     find_root: Callable[[str], str | None],
-) -> Outside:
+) -> External:
     """Returns the values that may lie outside: large, in one piece in C order, and only machine code touches their memory.
 
     `steps`: what computes, and the values that it writes. An input must not be written, and nothing of it be an output; an output must be
@@ -413,8 +318,8 @@ def find_outside(
         for value, root in zip(outputs, roots_of_outputs, strict=True)
         if root is not None and root in written and root not in inputs and roots_of_outputs.count(root) == 1
     ]
-    outside = Outside(
+    external = External(
         tuple(value for value in read if may_move(value)),
         {value: root for value, root in own if may_move(root) and is_whole(value, root)},
     )
-    return outside if outside.roots else NOTHING_OUTSIDE
+    return external if external.roots else NO_EXTERNAL

@@ -15,11 +15,11 @@ from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.open_plan import (
     ArrayMark,
     Indices,
-    LateConstants,
     NumberForm,
     NumberMark,
     OpenPlan,
     OpenStep,
+    ShapeConstants,
     list_leaves,
     map_action,
 )
@@ -29,7 +29,7 @@ from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.symbols.arrays import Memory as OpenMemory
 from hetero_cpu.symbols.arrays import OpenArray, lay_open
 from hetero_cpu.symbols.evaluation import Evaluator
-from hetero_cpu.symbols.network import OpenNetwork, compile_late, expose_late, open_network
+from hetero_cpu.symbols.network import OpenNetwork, compile_shape_constants, expose_shape_constants, open_network
 from hetero_cpu.symbols.size_class import ClassForm, Signature, SizeClass, Symbol
 from hetero_cpu.symbols.sizes import Scope, is_open, terms_of
 from hetero_cpu.symbols.terms import NotOpenError, Terms
@@ -59,28 +59,28 @@ class Origin:
         return names[0] if names else None
 
 
-def tabulate_plan(plan: ExecutionPlan, opened: OpenNetwork, late_names: Sequence[str]) -> OpenPlan:
+def tabulate_plan(plan: ExecutionPlan, opened: OpenNetwork, constant_names: Sequence[str]) -> OpenPlan:
     """Returns the plan of a class. `plan` has symbols; `late_names` are the constants that are inputs behind those of the network.
 
     Raises: NotOpenError.
     """
     origin = _bind_plan(plan, opened.scope)
     needed = {value for step in origin.steps if step.foreign for value in step.foreign.reads} | set(plan.places)
-    names = tuple(name for name in late_names if name in needed)
-    program, nodes, reads = compile_late(names, opened.shapes)
+    names = tuple(name for name in constant_names if name in needed)
+    program, nodes, reads = compile_shape_constants(names, opened.shapes)
     elements = {name: opened.shapes.elements[name] for name in {*reads, *names} & set(opened.shapes.elements)}
-    late = LateConstants(names, nodes, reads, {name: tuple(own.shape) for name, own in elements.items()}, program)
-    inputs = tuple(value for value in plan.inputs if value not in late_names)
+    shape_constants = ShapeConstants(names, nodes, reads, {name: tuple(own.shape) for name, own in elements.items()}, program)
+    inputs = tuple(value for value in plan.inputs if value not in constant_names)
     numbers = [number for own in elements.values() for number in own.reshape(-1)]
     return _tabulate_bound(
-        plan, origin, _Sizes(inputs, tuple(spec.shape for spec in opened.network.inputs), opened.symbols), late, numbers
+        plan, origin, _Sizes(inputs, tuple(spec.shape for spec in opened.network.inputs), opened.symbols), shape_constants, numbers
     )
 
 
 def tabulate_fixed_plan(plan: ExecutionPlan, signature: Signature) -> OpenPlan:
     """Returns the plan of one set of input shapes as that of a class without symbols."""
     return _tabulate_bound(
-        plan, _bind_plan(plan, Scope()), _Sizes(plan.inputs, signature, {}), LateConstants((), (), (), {}, None), ()
+        plan, _bind_plan(plan, Scope()), _Sizes(plan.inputs, signature, {}), ShapeConstants((), (), (), {}, None), ()
     )
 
 
@@ -93,22 +93,24 @@ class _Sizes:
     symbols: Mapping[int, tuple[tuple[int, int], ...]]
 
 
-def _tabulate_bound(plan: ExecutionPlan, origin: Origin, sizes: _Sizes, late: LateConstants, elements: Sequence[Any]) -> OpenPlan:
+def _tabulate_bound(
+    plan: ExecutionPlan, origin: Origin, sizes: _Sizes, shape_constants: ShapeConstants, elements: Sequence[Any]
+) -> OpenPlan:
     # Of an input outside nobody but machine code knows where it lies.
-    inputs = [value for value in (*sizes.inputs, *late.names) if value not in plan.outside.inputs]
+    inputs = [value for value in (*sizes.inputs, *shape_constants.names) if value not in plan.external.inputs]
     touched = _list_touched(origin, (*inputs, *plan.outputs))
     laid = _list_laid(origin, touched)
     index_of_array = {id(array): index for index, array in enumerate(laid)}
-    outside = {*plan.outside.roots, *plan.outside.outputs}
-    named = {name: origin.arrays[name] for name in touched if name in origin.arrays and name not in outside}
+    external = {*plan.external.roots, *plan.external.outputs}
+    named = {name: origin.arrays[name] for name in touched if name in origin.arrays and name not in external}
     inside = {name: index_of_array[id(array)] for name, array in named.items() if isinstance(array, OpenArray)}
-    outputs = {value: index_of_array[id(origin.arrays[value])] for value in plan.outside.outputs}
+    outputs = {value: index_of_array[id(origin.arrays[value])] for value in plan.external.outputs}
     own_class, numbers = _tabulate(plan, sizes, origin, laid, elements)
     return OpenPlan(
         plan,
         own_class,
         replace(numbers, inside=inside, outputs=outputs),
-        late,
+        shape_constants,
         inputs=sizes.inputs,
         calls=origin.calls,
         steps=_mark_steps(origin, index_of_array),
@@ -119,7 +121,7 @@ def _tabulate_bound(plan: ExecutionPlan, origin: Origin, sizes: _Sizes, late: La
 
 
 def _bind_plan(plan: ExecutionPlan, scope: Scope) -> Origin:
-    bases = {"": scope.open_base("")} | {root: scope.open_base(root) for root in plan.outside.roots}
+    bases = {"": scope.open_base("")} | {root: scope.open_base(root) for root in plan.external.roots}
     arrays = _lay_arrays(plan, bases)
     calls: list[NativeCall] = []
     steps = tuple(_bind_step(plan, step, bases[""], arrays, calls) for step in plan.steps)
@@ -141,7 +143,7 @@ def _bind_step(plan: ExecutionPlan, step: PlannedStep, base: Any, arrays: Mappin
 
 def _lay_arrays(plan: ExecutionPlan, bases: Mapping[str, Any]) -> dict[str, Any]:
     arrays: dict[str, Any] = dict(plan.constants)
-    outside = set(plan.outside.roots)
+    external = set(plan.external.roots)
 
     def find(value: str) -> Any:
         if value not in arrays:
@@ -149,7 +151,7 @@ def _lay_arrays(plan: ExecutionPlan, bases: Mapping[str, Any]) -> dict[str, Any]
             if isinstance(place, Derived):
                 arrays[value] = place.make(find(place.source))
             else:
-                address = bases[value] if value in outside else bases[""] + plan.offsets[value]
+                address = bases[value] if value in external else bases[""] + plan.offsets[value]
                 arrays[value] = place.lay(lay_open((place.nbytes,), np.uint8, address=address, memory=OpenMemory(value)))
         return arrays[value]
 
@@ -204,7 +206,7 @@ def _tabulate(
         {},
         {},
         find_rows(origin.bases[""]),
-        tuple(find_rows(origin.bases[root]) for root in plan.outside.roots),
+        tuple(find_rows(origin.bases[root]) for root in plan.external.roots),
         tuple(find_rows(base) for base in scope.tables.values()),
     )
 
@@ -280,13 +282,13 @@ def make_open_plan(
     """
     try:
         opened = open_network(network, signature, example)
-        joined, late = expose_late(join_open_network(opened.network, opened.scope))
+        joined, shape_constants = expose_shape_constants(join_open_network(opened.network, opened.scope))
         plan = build_plan(joined, weights, extensions, workers=workers, scope=opened.scope)
         yield from plan.kernels
         begin_packing()
         # Binding packs one weight after the other.
         weights.pack_all(workers)
-        open_plan = tabulate_plan(plan, opened, late)
+        open_plan = tabulate_plan(plan, opened, shape_constants)
     except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         # A step that asks of its arrays what those with open sizes cannot tell: each set of sizes is planned alone then.
         logger.info("network '%s' is planned for each set of sizes: %s: %s", network.name, type(error).__name__, error)

@@ -219,16 +219,16 @@ class ProductTeam:
             while pieces:
                 try:
                     compute = pieces.pop()
-                except IndexError:  # another thread has the last one
+                except IndexError:  # another thread has the last piece
                     return
                 compute()
 
         helps = []
-        # After the end of the network or of the interpreter, or if the system has no more threads, those that there are compute all.
+        # After the end of the network or of the interpreter, or if the system has no more threads, the existing threads compute all.
         with suppress(RuntimeError):
             helpers = self._open_helpers()
             for _ in range(min(self._threads, len(pieces)) - 1):
-                helps.append(helpers.submit(compute_pieces))  # noqa: PERF401  # an error must not lose those that were started
+                helps.append(helpers.submit(compute_pieces))  # noqa: PERF401  # an error must not lose the started helps
         compute_pieces()
         for each in helps:
             # A helper that has not begun is not waited for.

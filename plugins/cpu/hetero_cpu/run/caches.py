@@ -1,4 +1,4 @@
-"""Caches of a plan to which a run appends where they lie: which calls append, and what their numbers are for other memory.
+"""Caches of a plan to which a run appends in place: which calls append, and their numbers for other memory.
 
 ```text
 plan:  a call of attention that appends, whose past keys are an input and whose keys are an output, both of no other call
@@ -27,7 +27,7 @@ _LEAST_ROOM = 64
 
 
 class CacheMemory(np.ndarray[Any, Any]):
-    """The bytes of one growing cache; the views of it hold them. `length`: of the newest view. Safe for threads."""
+    """The bytes of a growing cache; the views of it hold them. `length`: of the newest view. Safe for threads."""
 
     length: int
     lock: Lock
@@ -55,7 +55,7 @@ def open_cache(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def extend_cache(cache: Array, length: int) -> Array | None:
-    """Returns the view of a longer cache in the same memory, whose end the caller has to write; None if it cannot grow there."""
+    """Returns the view of a longer cache in the same memory, with an end that the caller has to write; None if it cannot grow there."""
     whole = cache.base
     memory = getattr(whole, "base", None)
     if type(memory) is not CacheMemory or type(whole) is not np.ndarray or cache.strides != whole.strides:
@@ -72,15 +72,15 @@ def extend_cache(cache: Array, length: int) -> Array | None:
 
 
 FEWEST_BYTES = 1 << 16
-"""Of a cache that grows in place: a smaller one is copied as fast."""
+"""Of a cache that grows in place: a smaller cache is copied as fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appending:
-    """One cache: the memories of its input and of its output, by their place among those outside the arena, and the output's name.
+    """A cache: the external memories of its input and its output, by index, and the output's name.
 
-    `numbers`: where the numbers of the call stand that change with the memory: rows of the past to copy, its strides of a batch and of a
-    head, the same strides of the whole. `fixed`: those of where both begin in their memories, and of the bytes of a head's past.
+    `numbers`: the positions of the numbers that change with the memory: rows of the past to copy, its strides of a batch and of a
+    head, the same strides of the whole. `fixed`: the positions of both addresses and of the bytes of a head's past.
     """
 
     past: int
@@ -95,14 +95,14 @@ def list_appending(plan: OpenPlan, outputs: Collection[str]) -> tuple[Appending,
     own: list[Appending] = []
     rows_of_roots = plan.numbers.rows_of_roots
     root_of_row = {row: root for root, rows in enumerate(rows_of_roots) for row in rows.tolist()}
-    output_of_root = {root: value for value, root in plan.plan.outside.outputs.items() if value in outputs}
+    output_of_root = {root: value for value, root in plan.plan.external.outputs.items() if value in outputs}
     begin = 0
     for call in plan.calls:
         for fields in find_cache_numbers(call.kernel.name):
             past, present = (root_of_row.get(begin + fields[name]) for name in ("past", "whole"))
             if past is not None and present is not None and len(rows_of_roots[past]) == len(rows_of_roots[present]) == 1:
                 output = output_of_root.get(plan.roots[present])
-                if output is not None and plan.roots[past] in plan.plan.outside.inputs:
+                if output is not None and plan.roots[past] in plan.plan.external.inputs:
                     names = ("past_rows", "past_batch", "past_head", "whole_batch", "whole_head")
                     rows, past_batch, past_head, batch, head = (begin + fields[name] for name in names)
                     fixed = begin + fields["past"], begin + fields["whole"], begin + fields["past_bytes"]
@@ -129,7 +129,7 @@ class AppendedCaches:
         self._known = self._read_known(*products)
 
     def open(self, pasts: dict[int, Array], shapes: Mapping[str, tuple[int, ...]], *, can_grow: bool) -> dict[str, Array]:
-        """Has the calls read these inputs, by memory, and append where that is possible; returns the caches that grow, by output.
+        """Has the calls read these inputs, by memory, and append if possible; returns the caches that grow, by output.
 
         The calls know of it with `write`. `shapes`: of outputs. An input that no call can read as it lies is copied, in `pasts`.
         """
@@ -150,7 +150,7 @@ class AppendedCaches:
         return caches
 
     def write(self) -> None:
-        """Writes the numbers of calls that follow from what was opened last."""
+        """Writes the numbers of calls for the memory that was opened last."""
         self._numbers[self._positions] = self._values
 
 

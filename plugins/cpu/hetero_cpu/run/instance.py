@@ -55,7 +55,7 @@ class CurrentRun:
 
 @dataclass(frozen=True, slots=True)
 class BoundStep:
-    """The node that a profile and errors name, and what is called: functions, and ranges of the program of machine code."""
+    """The node that a profile and errors name, and its calls: functions, and ranges of the program of machine code."""
 
     node: Node
     actions: tuple[Call | range, ...]
@@ -69,7 +69,7 @@ class CallList:
     nodes: tuple[Node, ...]
 
     def run(self) -> None:
-        """Calls them. Raises: what a call raises, with its node as a note."""
+        """Calls them. An error of a call gets its node as a note."""
         left = iter(self.calls)
         try:
             for call in left:
@@ -80,18 +80,18 @@ class CallList:
 
 
 class StepCalls:
-    """The bound steps of a plan: one list of calls, or step by step where a profile or limits are to know of each."""
+    """The bound steps of a plan: one list of calls, or step by step for a profile or limits."""
 
     __slots__ = ("_current", "_program", "_steps", "_strides", "run_unwatched")
 
     def __init__(self, steps: Sequence[BoundStep], current: CurrentRun, program: Any) -> None:
         self._steps, self._current, self._program = steps, current, program
-        # What a run does where nobody wants the times of single steps: as few calls as possible.
+        # Without a profile, a run makes as few calls as possible.
         self._strides = join_steps(steps)
         self.run_unwatched = list_calls(self._strides, current, program).run
 
     def run(self, profile: Profile | None, limits: RunLimits | None) -> None:
-        """Runs all steps. Raises: what a step raises, with its node as a note; RequestCancelledError; what limits raise."""
+        """Runs all steps. Raises: RequestCancelledError; errors of limits and of steps, with the node as a note."""
         if profile is None and limits is None:
             self.run_unwatched()
             return
@@ -111,7 +111,7 @@ class StepCalls:
 
 
 def note_node(error: Exception, node: Node) -> None:
-    """Notes which node was running, where nobody within it has said so."""
+    """Notes which node was running, unless the error has a note already."""
     if not isinstance(error, RequestCancelledError) and not getattr(error, "__notes__", ()):
         error.add_note(f"while running node {node.label}")
 
@@ -139,7 +139,7 @@ def bind_action(action: Call | range, current: CurrentRun, program: Any) -> Call
 
 
 def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
-    """Returns the steps with runs of machine code that follow one another as one, under the name of the first; cancelling waits for one."""
+    """Returns the steps with consecutive steps of machine code joined, under the name of the first; cancelling waits for a joined step."""
     joined: list[BoundStep] = []
     for step in steps:
         before = joined[-1].actions[-1] if joined and joined[-1].actions else None
@@ -171,7 +171,7 @@ def make_silence() -> Context:
 
 
 def bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array], current: CurrentRun) -> Call:
-    """Returns the call of a node of the toolkit on arrays by name, or on what was passed on by name."""
+    """Returns the call of a node of the toolkit on arrays or passed values, by name."""
     passed = current.passed
 
     def call() -> None:
@@ -201,7 +201,7 @@ def lay_input(array: Any) -> Any:
 
 
 def own_value(value: Any, memory: Array) -> Any:
-    """Returns a value that was passed on by name, copied where it lies in the arena, which the next run writes."""
+    """Returns a value that was passed on by name, copied if it is a view of the arena, which the next run writes."""
     if isinstance(value, list):
         return [own_value(element, memory) for element in value]
     if not isinstance(value, np.ndarray):
@@ -232,7 +232,7 @@ class Instance:
     """Not safe for threads: one run uses it at a time."""
 
     def __init__(self, plan: OpenPlan, appended: Collection[str] = ()) -> None:
-        """`appended`: outputs that nobody but the network reads in its next run, so that they need not be in C order."""
+        """`appended`: outputs that only the network reads, in its next run, so that they need not be in C order."""
         self._plan = plan
         self._current = CurrentRun()
         self._memory = np.empty(0, np.uint8)
@@ -240,21 +240,21 @@ class Instance:
         self._products: Products | None = None
         self._index_of_root = {root: index for index, root in enumerate(plan.roots)}
         self._program = _open_program(plan) if plan.calls else None
-        # What the numbers of calls were made of last.
+        # The begins of memory that the numbers of calls hold.
         self._begins: list[int] = []
         self._silence = None if plan.plan.foreign_count else make_silence()
-        self._late: tuple[Array, ...] = ()
+        self._shape_constants: tuple[Array, ...] = ()
         self._tables: list[Array] = []
         self._table_begins: list[int] = []
-        outside = plan.plan.outside
-        self._inputs = [(value, self._index_of_root[value] if value in outside.inputs else None) for value in plan.inputs]
-        self._outputs = [(value, value in outside.outputs) for value in plan.plan.outputs]
+        external = plan.plan.external
+        self._inputs = [(value, self._index_of_root[value] if value in external.inputs else None) for value in plan.inputs]
+        self._outputs = [(value, value in external.outputs) for value in plan.plan.outputs]
         index_of_output, arrays = plan.numbers.outputs, plan.numbers.laid
         self._position_of_output = {value: position for position, value in enumerate(plan.plan.outputs)}
         room = 1.0 if plan.sizes.is_single else 1.125
         self._lent = [
             (value, self._index_of_root[root], index := index_of_output[value], OutputMemory(arrays[index][0], room=room))
-            for value, root in outside.outputs.items()
+            for value, root in external.outputs.items()
         ]
         lent = set(index_of_output.values())
         self._in_arena = [index for index in range(len(arrays)) if index not in lent]
@@ -276,7 +276,7 @@ class Instance:
         return AppendedCaches(appending, self._program.numbers, self._plan) if appending else None
 
     def _list_actions(self, step: OpenStep) -> tuple[Any, ...]:
-        """Returns what a step calls, whatever the sizes."""
+        """Returns the calls of a step for all sizes."""
         if step.foreign is not None:
             return (bind_foreign(step.foreign, step.writes, self._arrays, self._current),)
         actions = [action if isinstance(action, range) else Rebound(action) for action in step.actions]
@@ -295,28 +295,28 @@ class Instance:
         current = self._current
         current.token, current.limits, current.team = context.token, context.limits, team
         try:
-            outside: dict[str, Array] = {}
+            external: dict[str, Array] = {}
             begins = [0] * len(self._index_of_root)
-            for (value, root), array in zip(self._inputs, (*inputs, *self._late), strict=True):
+            for (value, root), array in zip(self._inputs, (*inputs, *self._shape_constants), strict=True):
                 if root is not None:
                     flags = array.flags
                     is_laid = flags.c_contiguous or (self._appended is not None and root in self._appended.pasts)
                     whole = array if is_laid and flags.aligned else np.ascontiguousarray(array)
-                    outside[value], begins[root] = whole, whole.__array_interface__["data"][0]
+                    external[value], begins[root] = whole, whole.__array_interface__["data"][0]
                 elif value in self._arrays:
                     self._arrays[value][...] = array
                 else:
                     current.passed[value] = lay_input(array)
-            caches = {} if self._appended is None else self._open_caches(self._appended, described, outside, begins, context)
+            caches = {} if self._appended is None else self._open_caches(self._appended, described, external, begins, context)
             presets = context.outputs if context.owns_outputs else None
             for value, root, index, memory in self._lent:
                 shape = described.laid[index][1]
                 preset = None if presets is None else presets[self._position_of_output[value]]
                 own = caches.get(value, preset)
                 if own is not None and (value in caches or _fits(own, shape, memory.dtype)):
-                    outside[value], begins[root] = own, own.__array_interface__["data"][0]
+                    external[value], begins[root] = own, own.__array_interface__["data"][0]
                 else:
-                    outside[value], begins[root] = memory.take(shape)
+                    external[value], begins[root] = memory.take(shape)
             self._move(begins)
             if self._appended is not None:
                 self._appended.write()
@@ -325,25 +325,25 @@ class Instance:
             else:
                 with np.errstate(all="ignore"):
                     self._calls.run(context.profile, context.limits)
-            return self._take_out(outside, context.outputs)
+            return self._take_out(external, context.outputs)
         finally:
             current.team = None
             current.passed.clear()
 
     def _open_caches(
-        self, appended: AppendedCaches, described: Described, outside: dict[str, Array], begins: list[int], context: RunContext
+        self, appended: AppendedCaches, described: Described, external: dict[str, Array], begins: list[int], context: RunContext
     ) -> dict[str, Array]:
-        """Returns the outputs that this run appends to, in memory that grows; `outside` and `begins` get inputs as the calls read them.
+        """Returns the outputs that this run appends to, in memory that grows; `external` and `begins` get inputs as the calls read them.
 
         With limits, which count bytes, and with arrays of the caller's, of which some may overlap, nothing grows.
         """
-        pasts = {root: outside[value] for value, root in self._inputs if root in appended.pasts}
+        pasts = {root: external[value] for value, root in self._inputs if root in appended.pasts}
         is_bare = context.limits is None and context.outputs is None
         shapes = {value: described.laid[index][1] for value, _, index, _ in self._lent}
         caches = appended.open(pasts, shapes, can_grow=is_bare)
         for value, root in self._inputs:
             if root in appended.pasts:
-                outside[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
+                external[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
         return caches
 
     def _bind(self, products: Products) -> None:
@@ -367,12 +367,12 @@ class Instance:
             if self._appended is not None:
                 self._appended.bind(products)
         self._lay(described, before)
-        self._late = plan.compute_late(described.elements)
+        self._shape_constants = plan.compute_shape_constants(described.elements)
         self._described = described
         self._products = products
 
     def _lay(self, described: Described, before: Described | None) -> None:
-        """Lays the arrays that are touched by name or function, but those that lie where they lay `before`."""
+        """Lays the arrays that are used by name or function, except those that have not moved."""
         plan, places, memory = self._plan, described.laid, self._memory.data
         moved = [index for index in self._in_arena if before is None or places[index] != before.laid[index]]
         for index in moved:
@@ -386,7 +386,7 @@ class Instance:
                 step.call = plan.bind_action(step.action, described.extra, self._laid)
 
     def _move(self, roots: Sequence[int]) -> None:
-        """Has the program work where the memory of each root begins."""
+        """Has the program use the memory of each root."""
         begins = [self._begin, *roots, *self._table_begins]
         if self._program is None or self._products is None or begins == self._begins:
             return
@@ -395,7 +395,7 @@ class Instance:
 
     def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         outputs: list[Any] = []
-        # The caller's own arrays may lie anywhere, and so may what was passed on by name.
+        # The caller's own arrays, and passed values, may lie anywhere.
         are_own = presets is None
         for index, (value, is_outside) in enumerate(self._outputs):
             preset = None if presets is None else presets[index]

@@ -31,7 +31,7 @@ class PlanInUse:
 
     def __init__(self, opened: OpenPlan) -> None:
         self.opened, self.plan = opened, opened.plan
-        self.calls_blas = self.plan.foreign_count > 0 or opened.late_calls_toolkit
+        self.calls_blas = self.plan.foreign_count > 0 or opened.constants_call_toolkit
         self.appended: frozenset[str] = frozenset()
         self.is_refuted = self.needs_check = False
         self._free: list[Instance] = []
@@ -52,7 +52,7 @@ class PlanInUse:
         return self.opened.measure_arena(self._find_products(inputs))
 
     def run(self, inputs: tuple[Any, ...], context: RunContext, teams: TeamPool | None) -> tuple[Any, ...]:
-        """Returns the outputs. Raises: WrongTypeError; what the steps raise."""
+        """Returns the outputs. Raises: WrongTypeError; errors of the steps."""
         products = self._find_products(inputs)
         try:
             instance = self._free.pop()
@@ -92,7 +92,7 @@ def has_interpreters(workers: int) -> bool:
 
 
 def load_plan(planning: Planning) -> PlanInUse | None:
-    """Returns the plan if all of its kernels are shipped or stored; None if one has to be compiled."""
+    """Returns the plan if all of its kernels are shipped or stored; None if a kernel has to be compiled."""
     from hetero_cpu.machine.compiler import COMPILER  # LLVM
 
     try:

@@ -43,9 +43,9 @@ class Verifier:
         """Whether the answer of a plan differed."""
 
     def run(self, network: str, inputs: Outputs, context: RunContext, run_plan: Callable[[], Outputs], program: Program) -> Outputs:
-        """Returns the answer of the plan if it agrees with that of `program`; otherwise warns and returns the latter.
+        """Returns the answer of the plan if it agrees with that of `program`; otherwise warns and returns the answer of `program`.
 
-        `network` is a name, for messages. Raises: RequestCancelledError; WrongTypeError; what `program` raises, also if only it fails.
+        `network` is a name, for messages. Raises: RequestCancelledError; WrongTypeError; errors of `program`, also if only it fails.
         """
         if is_random(program):
             logger.info("network '%s' has random operators: its plans cannot be verified", network)
@@ -104,7 +104,7 @@ def is_random(program: Program) -> bool:
 
 
 def _try_plan(run_plan: Callable[[], Outputs], expected: Outputs | Exception) -> Outputs | Exception:
-    """Returns the outputs, or the error if the toolkit raised none."""
+    """Returns the outputs, or the error if the toolkit did not raise."""
     try:
         return run_plan()
     except (MemoryError, RequestCancelledError, WrongTypeError):

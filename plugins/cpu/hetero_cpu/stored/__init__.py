@@ -1,1 +1,1 @@
-"""Plans that outlive a process: what an export holds, and what the user's private folder keeps."""
+"""Plans that outlive a process, in exports and in the private store."""

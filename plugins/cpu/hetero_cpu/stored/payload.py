@@ -1,7 +1,7 @@
-"""The content of an export: the network after its passes and, where machine code runs it, the weights as kernels read them.
+"""The content of an export: the network after its passes and, if machine code runs it, the weights as kernels read them.
 
 Of a network without machine code: the sections `model` and `weights` of `pack_network`. Else `packed` holds arrays in order
-as they lie in memory, `weights` only those constants that are not to be had from there, and `index` says what is where. How the plan
+as they lie in memory, `weights` the constants that cannot be restored from there, and `index` describes both. How the plan
 calls the kernels is no part of it: that steers machine code, and stays in the private store.
 """
 
@@ -36,7 +36,7 @@ from hetero_cpu.stored.plans import Memories, NotStorableError, WrittenPlan, rea
 from hetero_cpu.symbols.size_class import read_static_signature
 
 if TYPE_CHECKING:
-    from hetero_cpu.operators.weights import LaterArray, PackedWeights
+    from hetero_cpu.operators.weights import LazyArray, PackedWeights
     from hetero_cpu.plan.open_plan import OpenPlan
 
 
@@ -92,7 +92,7 @@ def _read_blob(sections: Mapping[str, Any]) -> Network:
 INDEX, MODEL, WEIGHTS, PACKED = "index", "model", "weights", "packed"
 KIND = "blob"
 MOST_FORMS = 1.1
-"""Bytes of weights that are held once, for each byte of them in the model: what is padded counts, too."""
+"""Bytes of weights that are held once, for each byte of them in the model: padding counts, too."""
 
 
 def find_blob_network(payload: Payload, workers: int, *, is_once: bool) -> NetworkSource | None:
@@ -107,7 +107,7 @@ def find_blob_network(payload: Payload, workers: int, *, is_once: bool) -> Netwo
     sections, index = align_sections(payload.sections), read_index(payload.sections)
     if is_once and not _has_weights_once(sections, index):
         return None
-    written: WrittenPlan = pickle.loads(content)  # of the private store, where machine code is as well
+    written: WrittenPlan = pickle.loads(content)  # of the private store, as trusted as machine code
     if not COMPILER.load_stored((*written.list_kernels(), *list_interpreters(workers))):
         return None
     views = {name: view_section(sections, name) for name in (WEIGHTS, PACKED)}
@@ -141,7 +141,7 @@ def _has_weights_once(sections: Mapping[str, Any], index: Mapping[str, Any]) -> 
 
 
 def find_digests(payload: Payload) -> dict[str, bytes] | None:
-    """Returns what binds a plan to a payload; None if that has no packed weights, or is of a format without digests."""
+    """Returns the digests that bind a plan to a payload; None if it has no packed weights, or its format no digests."""
     names = (INDEX, MODEL, WEIGHTS, PACKED)
     return {name: payload.digests[name] for name in names} if all(name in payload.digests for name in names) else None
 
@@ -158,7 +158,7 @@ def read_index(sections: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def align_sections(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns sections whose weights begin at a cache line: those of a mapped file themselves, others as a copy."""
+    """Returns sections whose weights begin at a cache line: sections of a mapped file as views, others as copies."""
     return {**sections, **{name: _align(sections[name]) for name in (WEIGHTS, PACKED)}}
 
 
@@ -231,14 +231,14 @@ def _pack(source: NetworkSource, weights: PackedWeights, plan: OpenPlan) -> tupl
     except NotStorableError as error:
         logger.info("network '%s' is exported without its plan: %s", network.name, error)
         return None
-    model, outside = pack_model(network)
-    layout = _Layout([(offset, initializer) for offset, initializer in outside.initializers], network.initializers)
+    model, external = pack_model(network)
+    layout = _Layout([(offset, initializer) for offset, initializer in external.initializers], network.initializers)
     written = replace(written, memories=tuple(layout.place(memories.owners, weights.list_made())))
     index = {
         "inputs": [[spec.name, type_to_json(spec.type)] for spec in source.inputs],
         "outputs": [[spec.name, type_to_json(spec.type)] for spec in source.outputs],
         "signature": plan.sizes.write_signature(()),
-        "size": outside.size,
+        "size": external.size,
         "kept": layout.kept,
         "unpacked": layout.unpacked,
     }
@@ -258,26 +258,26 @@ class _Layout:
     only in `packed`, and how it is restored.
     """
 
-    def __init__(self, outside: list[tuple[int, Initializer]], constants: Mapping[str, Initializer]) -> None:
-        """`outside`: the constants that are no part of the model, by their offsets."""
+    def __init__(self, external: list[tuple[int, Initializer]], constants: Mapping[str, Initializer]) -> None:
+        """`external`: the constants that are no part of the model, by their offsets."""
         self.packed, self.weights = _Section(), _Section()
         self.kept: list[list[int]] = []
         self.unpacked: list[list[Any]] = []
-        self._outside, self._constants = outside, constants
-        self._offset_of_constant = {id(initializer): offset for offset, initializer in outside}
+        self._outside, self._constants = external, constants
+        self._offset_of_constant = {id(initializer): offset for offset, initializer in external}
 
-    def place(self, owners: list[Any], packed: list[LaterArray]) -> list[list[Any]]:
+    def place(self, owners: list[Any], packed: list[LazyArray]) -> list[list[Any]]:
         """Lays all out; returns [section, begin, bytes] of each memory. `packed`: all that are packed, in order."""
         spans: dict[int, list[Any]] = {}
         index_of_owner = {id(owner): index for index, owner in enumerate(owners)}
         offsets = [self._find_offset(owner) if isinstance(owner, str) else None for owner in owners]
         read: set[int | None] = set(offsets)
         restored: set[int] = set()
-        for later in packed:
-            if (index := index_of_owner.get(id(later))) is not None:
-                spans[index] = self._add(self.packed, PACKED, later.get())
-                offset = self._offset_of_constant.get(id(later.constant))
-                if offset is not None and offset not in read and (rule := _find_rule(later)):
+        for lazy in packed:
+            if (index := index_of_owner.get(id(lazy))) is not None:
+                spans[index] = self._add(self.packed, PACKED, lazy.get())
+                offset = self._offset_of_constant.get(id(lazy.constant))
+                if offset is not None and offset not in read and (rule := _find_rule(lazy)):
                     read.add(offset)
                     restored.add(offset)
                     self.unpacked.append([offset, *spans[index][1:], *rule])
@@ -324,11 +324,11 @@ class _Section:
         return memory.data
 
 
-def _find_rule(later: LaterArray) -> list[Any] | None:
-    """Returns how a constant comes out of its packed form: shape, whether it is turned, columns of a block. None if it does not."""
+def _find_rule(lazy: LazyArray) -> list[Any] | None:
+    """Returns how a constant is restored from its packed form: shape, whether it is turned, columns of a block. None if it cannot."""
     from hetero_cpu.operators.tiling import ColumnPacking
 
-    constant, make = later.constant, later.make
+    constant, make = lazy.constant, lazy.make
     if constant is None or not isinstance(make, ColumnPacking) or constant.dtype != "float32":
         return None
     return [constant.array.shape, make.is_turned, make.columns]
@@ -374,7 +374,7 @@ def _find_pieces(index: Mapping[str, Any], weights: Array, packed: Array) -> tup
     from hetero_cpu.operators.tiling import restore_columns
 
     size = int(index["size"])
-    # Each constant of at least a KiB leaves less than a cache line unused, and a packed one is never smaller.
+    # Each constant of at least a KiB leaves less than a cache line unused, and a packed constant is never smaller.
     if not 0 <= size <= 2 * (len(weights) + len(packed)):
         raise ValueError(f"its constants take {size} bytes, of which it has {len(weights)} and {len(packed)}")
     pieces, total = {}, 0

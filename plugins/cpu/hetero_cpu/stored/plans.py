@@ -1,11 +1,11 @@
-"""Plans of machine code written down and read again: what planning decided, without symbols and without addresses.
+"""Plans of machine code written down and read again, without symbols and addresses.
 
-A plan is pickled, but for four things. An array that is part of a constant or of packed weights is a place in one of the plan's
+A plan is pickled, except four things. An array that is part of a constant or of packed weights is a place in one of the plan's
 memories; an address among the numbers of calls is a memory and a distance; a kernel is its name; a node of the toolkit is that of the
 network, which is compiled again. The plan of one set of sizes is that of a class without symbols, and is read without a network.
 
-Pickled plans lie in the private store alone, where machine code is as well, and never in a blob. Their names hold the digest of the code
-that wrote them, so that what is read has the form that is expected.
+Pickled plans lie in the private store alone, as machine code does, and never in a blob. Their names hold the digest of the code
+that wrote them, so that they have the expected form when they are read.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from hetero_cpu.machine.compiler import COMPILER, Kernel, describe_environment
 from hetero_cpu.machine.interpreter import list_interpreters
 from hetero_cpu.machine.memory import allocate_arena
 from hetero_cpu.operators.recipe import Recipe
-from hetero_cpu.operators.weights import LaterArray, PackedWeights
-from hetero_cpu.plan.open_plan import LateConstants, NumberForm, OpenPlan, OpenStep
-from hetero_cpu.plan.plan import ExecutionPlan, Foreign, Outside, PlannedStep
+from hetero_cpu.operators.weights import LazyArray, PackedWeights
+from hetero_cpu.plan.open_plan import NumberForm, OpenPlan, OpenStep, ShapeConstants
+from hetero_cpu.plan.plan import ExecutionPlan, External, Foreign, PlannedStep
 from hetero_cpu.run.plans import PlanInUse
 from hetero_cpu.symbols.evaluation import Table
 from hetero_cpu.symbols.size_class import ClassForm, Signature, SizeClass
@@ -55,7 +55,7 @@ class NotStorableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WrittenPlan:
-    """A plan that was written down. `memories` is what each of its memories is made of; the other names of `body` are in the code below."""
+    """A plan that was written down. `memories` describes each of its memories; the fields of `body` are in the code below."""
 
     form: ClassForm
     kernels: tuple[str, ...]
@@ -71,11 +71,11 @@ class Memories:
     """The memories that a plan reads: `owners`, each a constant's name, packed weights, or a small array that is written out."""
 
     def __init__(self, constants: Mapping[str, Initializer], weights: PackedWeights) -> None:
-        self.owners: list[str | LaterArray | Array] = []
+        self.owners: list[str | LazyArray | Array] = []
         self._name_of_constant = {id(constant): name for name, constant in constants.items()}
         self._place_of_owner: dict[Any, int] = {}
-        spans: list[tuple[int, int, Any]] = [(*byte_bounds(later.get()), later) for later in weights.list_made()]
-        # Behind what is packed, so that what needs no packing is the constant itself.
+        spans: list[tuple[int, int, Any]] = [(*byte_bounds(lazy.get()), lazy) for lazy in weights.list_made()]
+        # Behind packed weights, so that a weight without packing is the constant itself.
         for name, constant in constants.items():
             if constant.nbytes and not constant.array.dtype.hasobject:
                 spans.append((*byte_bounds(constant.array), name))
@@ -83,7 +83,7 @@ class Memories:
         self._begins = [begin for begin, _, _ in self._spans]
 
     def locate(self, array: Array) -> tuple[int, int] | None:
-        """Returns the memory that an array lies in and where that begins; None if it is no part of constants or packed weights."""
+        """Returns the memory of an array and its begin; None if it is no part of constants or packed weights."""
         if not array.size:
             return None
         low, high = byte_bounds(array)
@@ -113,17 +113,17 @@ class Memories:
         return self._place_of_owner[key]
 
     def describe(self) -> tuple[Any, ...]:
-        """Returns what makes each memory again, for `open_memories`."""
+        """Returns the description of each memory, for `open_memories`."""
         described: list[Any] = []
         while len(described) < len(self.owners):
-            # What weights are packed of may be a further owner.
+            # Sources of packed weights may be further owners.
             described.append(self._describe(self.owners[len(described)]))
         return tuple(described)
 
     def _describe(self, owner: Any) -> Any:
         if isinstance(owner, str):
             return owner
-        if isinstance(owner, LaterArray):
+        if isinstance(owner, LazyArray):
             sources = [
                 self._name_of_constant.get(id(source), source.array) if isinstance(source, Initializer) else source
                 for source in owner.sources
@@ -134,9 +134,9 @@ class Memories:
 
 def open_memories(written: WrittenPlan, constants: Mapping[str, Initializer], weights: PackedWeights, workers: int) -> FindMemory:
     """Returns the memories of a plan for a network with the same constants; weights are packed by up to `workers` threads."""
-    opened: dict[int, Array | LaterArray] = {}
+    opened: dict[int, Array | LazyArray] = {}
 
-    def open_memory(place: int) -> Array | LaterArray:
+    def open_memory(place: int) -> Array | LazyArray:
         if place not in opened:
             described = written.memories[place]
             if isinstance(described, str):
@@ -144,7 +144,7 @@ def open_memories(written: WrittenPlan, constants: Mapping[str, Initializer], we
             elif isinstance(described, bytes):
                 sources, purpose, make = _load(described, find)
                 own = [constants[source].array if isinstance(source, str) else source for source in sources]
-                opened[place] = weights.pack_later(tuple(own), purpose, make)
+                opened[place] = weights.pack_lazily(tuple(own), purpose, make)
             else:
                 opened[place] = memory = allocate_arena(described.size)
                 memory[...] = described
@@ -152,12 +152,12 @@ def open_memories(written: WrittenPlan, constants: Mapping[str, Initializer], we
 
     def find(place: int) -> Array:
         memory = open_memory(place)
-        return memory.get() if isinstance(memory, LaterArray) else memory
+        return memory.get() if isinstance(memory, LazyArray) else memory
 
     for place in range(len(written.memories)):
         open_memory(place)
     if workers > 1:
-        # Reading packs one weight after the other.
+        # Reading packs the weights in order.
         weights.pack_all(workers)
     return find
 
@@ -168,7 +168,7 @@ class _Pickler(pickle.Pickler):
         self._memories = memories
 
     def persistent_id(self, value: Any) -> Any:
-        """Returns the place of an array in a memory; None for what is written as it is."""
+        """Returns the place of an array in a memory; None for values that are pickled."""
         if type(value) is Size:
             raise NotStorableError("a number that depends on sizes")
         if not isinstance(value, np.ndarray):
@@ -212,10 +212,10 @@ def write_plan(plan: OpenPlan, memories: Memories, network: Network | None = Non
 
     Raises: NotStorableError.
     """
-    origin, late, own = plan.origin, plan.late, plan.plan
+    origin, shape_constants, own = plan.origin, plan.shape_constants, plan.plan
     if origin is None or origin.scope.has_far_constants:
         raise NotStorableError("an address that is not known")
-    if network is None and late.nodes:
+    if network is None and shape_constants.nodes:
         raise NotStorableError("constants that nodes compute")
     numbers = plan.numbers
     addresses = _list_addresses(origin.calls, memories)
@@ -239,11 +239,11 @@ def write_plan(plan: OpenPlan, memories: Memories, network: Network | None = Non
         "calls": [(call.kernel.name, len(call.numbers)) for call in origin.calls],
         "steps": steps,
         "tables": plan.tables,
-        "late": (late.names, late.nodes, late.reads, dict(late.elements)),
+        "shape_constants": (shape_constants.names, shape_constants.nodes, shape_constants.reads, dict(shape_constants.elements)),
         "constants": dict(plan.constants),
-        "inputs": plan.inputs[: len(plan.inputs) - len(late.names)],
+        "inputs": plan.inputs[: len(plan.inputs) - len(shape_constants.names)],
         "outputs": own.outputs,
-        "outside": (own.outside.inputs, dict(own.outside.outputs)),
+        "external": (own.external.inputs, dict(own.external.outputs)),
         "arena_bytes": value_of(own.arena_bytes),
     }
     kernels = dict.fromkeys(kernel.name for kernel in (*(call.kernel for call in origin.calls), *own.kernels))
@@ -292,7 +292,7 @@ def _write_foreign(work: Foreign, network: Network | None) -> tuple[Any, ...]:
 
 
 def _is_like(node: Node, other: Node) -> bool:
-    """Says whether two nodes differ at most in what they read, as passes leave them that name a value anew."""
+    """Says whether two nodes differ at most in the names of their inputs, which passes may change."""
     fields = [(own.name, own.op_type, own.domain, own.since_version, own.outputs, own.attributes.keys()) for own in (node, other)]
     return fields[0] == fields[1] and all(value is other.attributes[key] for key, value in node.attributes.items())
 
@@ -317,14 +317,16 @@ def read_plan(written: WrittenPlan, find_memory: FindMemory, network: Network | 
             node, work = _read_foreign(foreign, network)
             steps.append(OpenStep(node, (), work, writes))
             planned.append(PlannedStep(node, work, writes, strides=strides))
-    late = _read_late(body["late"], network)
-    inputs, outside = body["inputs"], Outside(*body["outside"])
-    plan = ExecutionPlan(tuple(planned), {}, {}, {}, (*inputs, *late.names), body["outputs"], body["arena_bytes"], outside)
+    shape_constants = _read_shape_constants(body["shape_constants"], network)
+    inputs, external = body["inputs"], External(*body["external"])
+    plan = ExecutionPlan(
+        tuple(planned), {}, {}, {}, (*inputs, *shape_constants.names), body["outputs"], body["arena_bytes"], external
+    )
     native = [NativeCall(Kernel(name, None), (0,) * count, 0) for name, count in body["calls"]]
     if native:
         native[0] = replace(native[0], keep=tuple(memories.values()))
     return OpenPlan(
-        plan, SizeClass(written.form), numbers, late,
+        plan, SizeClass(written.form), numbers, shape_constants,
         inputs=inputs, calls=native, steps=steps, tables=body["tables"], constants=body["constants"],
     )  # fmt: skip
 
@@ -342,19 +344,19 @@ def _read_foreign(fields: Sequence[Any], network: Network | None) -> tuple[Node,
     return node, Foreign(program, tuple(spec.name for spec in program.inputs), placed)
 
 
-def _read_late(fields: Sequence[Any], network: Network | None) -> LateConstants:
+def _read_shape_constants(fields: Sequence[Any], network: Network | None) -> ShapeConstants:
     names, nodes, reads, shapes = fields
     program = None
     if nodes:
-        from hetero_cpu.symbols.network import compile_late_nodes  # inference with symbols
+        from hetero_cpu.symbols.network import compile_constant_nodes  # inference with symbols
 
         assert network is not None, "a plan with constants that nodes compute is read for its network"
         node_of_name = {node.name: node for node in network.nodes}
         computed = [name for name in names if name not in shapes]
-        program = compile_late_nodes(
+        program = compile_constant_nodes(
             network, [node_of_name[name] for name in nodes], {name: shapes[name] for name in reads}, computed
         )
-    return LateConstants(names, nodes, reads, shapes, program)
+    return ShapeConstants(names, nodes, reads, shapes, program)
 
 
 def _refuse(*_: Any) -> Any:
@@ -372,7 +374,7 @@ class StoredClasses:
     """The stored plans of one network. Safe for threads."""
 
     def __init__(self, network: Network, weights: PackedWeights, workers: int) -> None:
-        """`network`: after the passes that do not ask for sizes; `weights`: where what is packed is held."""
+        """`network`: after the passes that do not ask for sizes; `weights`: the owner of packed arrays."""
         self._network, self._weights, self._workers = network, weights, workers
         self._lock = threading.Lock()
         self._name = ""
@@ -430,7 +432,7 @@ class StoredClasses:
             for constant in self._network.initializers.values():
                 constant.drop_pages()
         content = STORE.read(self._name)
-        return [] if content is None else pickle.loads(content)  # of the private store, where machine code is as well
+        return [] if content is None else pickle.loads(content)  # of the private store, as trusted as machine code
 
     def _open(self, written: WrittenPlan) -> PlanInUse | None:
         if not COMPILER.load_stored((*written.list_kernels(), *list_interpreters(self._workers))):

@@ -1,1 +1,1 @@
-"""Sizes, expressions of symbols, and what holds for them."""
+"""Sizes, expressions of symbols, and guards."""

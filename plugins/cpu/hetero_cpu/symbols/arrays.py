@@ -38,7 +38,7 @@ class OpenArray:
     def _with(self, shape: Sequence[Any], strides: Sequence[Any], address: Any = None) -> OpenArray:
         return OpenArray(tuple(shape), tuple(strides), self.dtype, self.address if address is None else address, self.memory)
 
-    # What NumPy calls the same.
+    # NumPy's name for the same.
 
     @property
     def ndim(self) -> int:
@@ -78,7 +78,7 @@ class OpenArray:
 
     @property
     def base(self) -> None:
-        """Returns None: an array without memory is no view of another one."""
+        """Returns None: an array without memory is no view."""
         return None
 
     def __len__(self) -> int:
@@ -116,13 +116,13 @@ class OpenArray:
         return self.transpose(order)
 
     def squeeze(self, axis: Any = None) -> OpenArray:
-        """Returns a view without axes of one element."""
+        """Returns a view of a single element, without axes."""
         gone = {axis % self.ndim} if axis is not None else {place for place, size in enumerate(self.shape) if size == 1}
         remaining = [place for place in range(self.ndim) if place not in gone]
         return self._with([self.shape[place] for place in remaining], [self.strides[place] for place in remaining])
 
     def reshape(self, *shape: Any) -> OpenArray:
-        """Returns the same elements in another shape, a view or, where they do not lie so, an array in memory of its own."""
+        """Returns the same elements in another shape, a view if possible, else an array in memory of its own."""
         sizes = list(shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
         holes = [place for place, size in enumerate(sizes) if not is_open(size) and size == -1]
         if holes:
@@ -224,7 +224,7 @@ def _find_strides(array: OpenArray, sizes: Sequence[Any]) -> list[Any] | None:
         done, place = done + 1, place + 1
     stride = array.itemsize if place == 0 else strides[place - 1]
     for index in range(place, len(sizes)):
-        # What is left has one element.
+        # The remaining axes have one element.
         strides[index] = stride
     return strides
 
@@ -241,7 +241,7 @@ def lay_open(shape: Shape, dtype: Any, *, address: Any = 0, memory: Memory | Non
 
 
 def lay_table(make: Callable[..., Any], numbers: Sequence[Any]) -> Any:
-    """Returns `make(*numbers)`, an array; where numbers are symbols it is made when the plan is bound, and only its address is known."""
+    """Returns `make(*numbers)`, an array; of symbols it is made when the plan is bound, and only its address is known."""
     scope = next((number.scope for number in numbers if is_open(number)), None)
     if scope is None:
         return make(*numbers)
@@ -249,7 +249,7 @@ def lay_table(make: Callable[..., Any], numbers: Sequence[Any]) -> Any:
 
 
 def lay_in(memory: Any, shape: Sequence[Any], dtype: Any) -> Any:
-    """Returns an array in C order in the first bytes of some memory, that of NumPy or none."""
+    """Returns an array in C order in the first bytes of some memory, which may be a symbol."""
     kind = np.dtype(dtype)
     if isinstance(memory, OpenArray):
         return lay_open(tuple(shape), kind, address=memory.address, memory=memory.memory)
@@ -257,7 +257,7 @@ def lay_in(memory: Any, shape: Sequence[Any], dtype: Any) -> Any:
 
 
 def lay_empty(shape: Sequence[Any], dtype: Any, order: Sequence[int] | None = None) -> Any:
-    """Returns an array of a shape whose axes lie in an order, from the slowest to the fastest; without memory where a size is a symbol."""
+    """Returns an array with axes in an order, from the slowest to the fastest; without memory if a size is a symbol."""
     axes = range(len(shape)) if order is None else order
     sizes = [shape[axis] for axis in axes]
     laid = lay_open(tuple(sizes), dtype) if any(is_open(size) for size in sizes) else np.empty(sizes, dtype)
@@ -275,7 +275,7 @@ def broadcast(array: Any, shape: Sequence[Any]) -> Any:
     if not isinstance(array, OpenArray):
         if not any(is_open(size) for size in shape):
             return np.broadcast_to(array, tuple(shape))
-        # What it lies in is kept by whoever has it.
+        # The caller keeps the memory.
         array = OpenArray(array.shape, array.strides, array.dtype, Address(int(array.ctypes.data), array), Memory())
     missing = len(shape) - array.ndim
     if missing < 0:

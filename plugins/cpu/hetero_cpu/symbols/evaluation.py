@@ -1,4 +1,4 @@
-"""Numbers of a plan for given sizes: products of atoms by one written function, and all sums of them at once."""
+"""Numbers of a plan for given sizes: products of atoms by a written function, and all sums of them at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST_NUMBER = 1 << 52
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """How products of atoms follow from sizes: `sizes` are the atoms whose values are given, `atoms` all others that are needed."""
+    """How products of atoms follow from sizes: `sizes` are the atoms with given values, `atoms` all other atoms that are needed."""
 
     sizes: tuple[int, ...]
     atoms: Mapping[int, Atom]
@@ -35,10 +35,10 @@ class Derivation:
 
 
 class Evaluator:
-    """Evaluates lists of terms. `derive(values of sizes)` makes the products of atoms; `Sums` what is linear in them."""
+    """Evaluates lists of terms. `derive(values of sizes)` makes the products of atoms; `Sums` the sums of them."""
 
     def __init__(self, scope: Scope, sizes: Sequence[int], expressions: Iterable[Terms]) -> None:
-        """`sizes`: the atoms whose values are given. Addresses are no part of it."""
+        """`sizes`: the atoms with given values. Addresses are no part of it."""
         products = {product for terms in expressions for product in terms if product}
         own = tuple(sorted(product for product in products if not _is_base(scope, product)))
         self.derivation = Derivation(tuple(sizes), _list_atoms(scope, sizes, own), own)
@@ -97,10 +97,10 @@ class Sums:
     __slots__ = ("_begins", "_columns", "_factors")
 
     def __init__(self, table: Table, rows: Numbers) -> None:
-        """`rows`: in order, none twice."""
+        """`rows`: in order, without duplicates."""
         own_rows, columns, factors = (np.asarray(part, np.int64) for part in table.entries)
         is_read = np.isin(own_rows, rows)
-        # A constant is the factor of one more product, which is 1: so every number is a sum, and no number is treated by itself.
+        # A constant is the factor of a further product, which is 1: so every number is a sum, and no number is treated by itself.
         every_row = np.concatenate([rows, own_rows[is_read]])
         order = np.argsort(every_row, kind="stable")
         self._columns = np.concatenate([np.full(len(rows), -1), columns[is_read]])[order]
@@ -115,7 +115,7 @@ class Sums:
 
 
 def write_function(parameters: Sequence[str], result: str, lines: Sequence[str] = ()) -> Callable[..., Any]:
-    """Returns a function of these parameters that returns an expression of them: one call in place of a loop over its parts."""
+    """Returns a function of these parameters that returns an expression of them: a single call in place of a loop over its parts."""
     names: dict[str, Any] = {}
     exec("\n".join([f"def function({', '.join(parameters)}):", *lines, f"    return {result}"]), names)
     function: Callable[..., Any] = names["function"]

@@ -30,15 +30,17 @@ _MOST_ELEMENTS = 64
 _INTEGERS = ("int32", "int64")
 _REARRANGING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators that keep the elements of their first input in order."""
+_TAKING = ("Cast", "ConstantOfShape", "Expand", "Gather", "Shape", "Size", "Slice", "Transpose")
+"""Further operators that pass on elements of their first input, or its sizes."""
 _COMPARING = ("Greater", "Less", "Range")
-"""Operators whose result would hold for few sizes: it is computed when a plan is bound."""
+"""Operators with a result for few sizes: it is computed when a plan is bound."""
 _WITH_INDICES = ("Dropout", "MaxPool")
-"""Operators whose second output follows from all sizes of the first."""
+"""Operators with a second output that follows from all sizes of the first."""
 
 
 @dataclass(slots=True, eq=False)
 class OpenShapes:
-    """`shapes` of values; `elements` of those that follow from shapes; `derived`: all that follows from shapes and constants alone."""
+    """`shapes` of values; `elements` of values that follow from shapes; `derived`: values that follow from shapes and constants alone."""
 
     network: Network
     scope: Scope
@@ -46,9 +48,9 @@ class OpenShapes:
     elements: dict[str, Elements] = field(default_factory=dict)
     derived: set[str] = field(default_factory=set)
     fixed: set[str] = field(default_factory=set)
-    """Derived values that are the same for all sizes: what follows from sizes that are not open."""
+    """Derived values that are the same for all sizes, since they follow from sizes that are not open."""
     finite: set[str] = field(default_factory=set)
-    """Derived floats without infinities and NaN, whatever the sizes."""
+    """Derived floats without infinities and NaN for all sizes."""
 
     def read(self, value: str) -> Elements | None:
         """Returns the elements of a value; None unless it is a small array of integers."""
@@ -89,7 +91,7 @@ class OpenShapes:
 def infer_open_shapes(network: Network, inputs: Mapping[str, Shape], example: Network, scope: Scope) -> OpenShapes:
     """Returns the shapes of a network whose inputs have such shapes; `example` is the same network with the sizes of the example.
 
-    Raises: NotOpenError, also where a rule and the example differ.
+    Raises: NotOpenError, also if a rule and the example differ.
     """
     open_shapes = OpenShapes(network, scope, dict(inputs))
     for node in network.nodes:
@@ -152,20 +154,7 @@ def _is_finite(node: Node, open_shapes: OpenShapes) -> bool:
         return all(holds(value) for value in node.inputs[1:])
     if node.op_type in ("Range", "LessOrEqual", "Less", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or"):
         return True
-    if node.op_type in (
-        "Shape",
-        "Size",
-        "Cast",
-        "ConstantOfShape",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Transpose",
-    ):
+    if node.op_type in _REARRANGING or node.op_type in _TAKING:
         return all(holds(value) for value in node.inputs[:1])
     if node.op_type in ("Add", "Concat", "Max", "Min", "Mul", "Sub"):
         return all(holds(value) for value in node.inputs)
@@ -193,7 +182,7 @@ def _pin_node(node: Node, open_shapes: OpenShapes, example: Network) -> Sequence
 
 
 def _compute(node: Node, open_shapes: OpenShapes) -> None:
-    """Computes the elements of what follows from shapes, where they are few integers; the rest is computed when a plan is bound."""
+    """Computes the elements of a value that follows from shapes, if they are few integers; the rest is computed when a plan is bound."""
     shape = open_shapes.shapes.get(node.outputs[0])
     if shape is None or any(is_open(size) for size in shape) or prod(shape) > _MOST_ELEMENTS or len(node.writes) != 1:
         return
@@ -228,7 +217,7 @@ class OpenNetwork:
     shapes: OpenShapes
 
 
-class LateConstant(Initializer):
+class ShapeConstant(Initializer):
     """A constant that follows from the sizes of the inputs. Reading its elements pins these sizes."""
 
     __slots__ = ("elements", "example", "is_finite", "open_shapes")
@@ -241,8 +230,8 @@ class LateConstant(Initializer):
 
     @property
     def array(self) -> Any:
-        """The elements as symbols, or what pins all sizes when it is looked into."""
-        return LateElements(self) if self.elements is None else self.elements
+        """The elements as symbols, or an array that pins all sizes when it is read."""
+        return ShapeConstantElements(self) if self.elements is None else self.elements
 
     @property
     def digest(self) -> bytes:
@@ -257,16 +246,16 @@ class LateConstant(Initializer):
                 int(size)
 
 
-class LateElements:
+class ShapeConstantElements:
     """Stands for the elements of a late constant."""
 
-    def __init__(self, constant: LateConstant) -> None:
+    def __init__(self, constant: ShapeConstant) -> None:
         self._constant = constant
         self.shape, self.size = constant.shape, int(constant.example.array.size)
 
     def __array_ufunc__(self, function: Any, method: str, *operands: Any, **keywords: Any) -> Any:
         if function is np.isfinite:
-            # Nobody knows of the others, which is no reason to pin sizes.
+            # Unknown elements are no reason to pin sizes.
             return np.full((), self._constant.is_finite, np.bool_)
         return getattr(function, method)(*(np.asarray(operand) for operand in operands), **keywords)
 
@@ -282,7 +271,7 @@ class LateElements:
 
 
 def open_network(network: Network, signature: Signature, example: Network) -> OpenNetwork:
-    """Returns a network whose open sizes are symbols; `example` is what it is made for one set of input shapes.
+    """Returns a network whose open sizes are symbols; `example` is the same network for a set of input shapes.
 
     Raises: NotOpenError.
     """
@@ -327,7 +316,7 @@ def _open_type(known: Any, shape: Shape | None) -> Any:
 
 
 def _find_constant(name: str, initializer: Initializer, network: Network, open_shapes: OpenShapes) -> Initializer:
-    """Returns a constant of the example, a late one where it follows from sizes."""
+    """Returns a constant of the example, a `ShapeConstant` if it follows from sizes."""
     if name in network.initializers or name not in open_shapes.derived or name in open_shapes.fixed:
         return initializer
     elements = open_shapes.elements.get(name)
@@ -336,23 +325,25 @@ def _find_constant(name: str, initializer: Initializer, network: Network, open_s
         raise NotOpenError(f"constant '{name}' has a shape that nobody knows")
     if elements is not None and not any(is_open(number) for number in elements.reshape(-1)):
         return initializer
-    return LateConstant(initializer, shape, elements, open_shapes, is_finite=name in open_shapes.finite)
+    return ShapeConstant(initializer, shape, elements, open_shapes, is_finite=name in open_shapes.finite)
 
 
-def expose_late(network: Network) -> tuple[Network, tuple[str, ...]]:
-    """Returns a network whose late constants are inputs behind its own, and their names."""
-    late = tuple(name for name, initializer in network.initializers.items() if type(initializer) is LateConstant)
-    specs = tuple(ValueSpec(name, network.initializers[name].type) for name in late)
+def expose_shape_constants(network: Network) -> tuple[Network, tuple[str, ...]]:
+    """Returns a network with its shape constants as inputs behind its own, and their names."""
+    shape_constants = tuple(name for name, initializer in network.initializers.items() if type(initializer) is ShapeConstant)
+    specs = tuple(ValueSpec(name, network.initializers[name].type) for name in shape_constants)
     types = {**network.types, **{spec.name: spec.type for spec in specs}}
-    constants = {name: initializer for name, initializer in network.initializers.items() if name not in late}
+    constants = {name: initializer for name, initializer in network.initializers.items() if name not in shape_constants}
     exposed = replace(
         network, inputs=(*network.inputs, *specs), types=MappingProxyType(types), initializers=MappingProxyType(constants)
     )
-    return exposed, late
+    return exposed, shape_constants
 
 
-def compile_late(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program | None, tuple[str, ...], tuple[str, ...]]:
-    """Returns what computes late constants, its nodes by name, and the values whose elements it reads, which are symbols."""
+def compile_shape_constants(
+    names: Sequence[str], open_shapes: OpenShapes
+) -> tuple[Program | None, tuple[str, ...], tuple[str, ...]]:
+    """Returns the program of shape constants, its nodes by name, and the values that it reads, with symbols as elements."""
     needed, nodes = set(names), []
     for node in reversed(open_shapes.network.nodes):
         if needed.isdisjoint(node.writes) or set(node.writes) <= set(open_shapes.elements):
@@ -365,21 +356,21 @@ def compile_late(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program
     nodes.reverse()
     ranks = {name: tuple(open_shapes.elements[name].shape) for name in reads}
     computed = tuple(name for name in names if name not in open_shapes.elements)
-    program = compile_late_nodes(open_shapes.network, nodes, ranks, computed)
+    program = compile_constant_nodes(open_shapes.network, nodes, ranks, computed)
     return program, tuple(node.name for node in nodes), tuple(reads)
 
 
-def compile_late_nodes(
+def compile_constant_nodes(
     network: Network, nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]], names: Sequence[str]
 ) -> Program | None:
-    """Returns what computes late constants of these names by nodes of the network from values of int64 of these shapes."""
+    """Returns the program that computes shape constants by nodes of the network from values of int64 of these shapes."""
     if not nodes:
         return None
     types, values = network.types, {value for node in nodes for value in node.reads}
     inputs = tuple(ValueSpec(name, TensorType("int64", shape)) for name, shape in shapes.items())
     outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in names)
     constants = {name: network.initializers[name] for name in sorted(values) if name in network.initializers}
-    # A kernel whose types are known does not look at them in each run.
+    # A kernel with known types does not look at them in each run.
     values.update(value for node in nodes for value in node.writes)
     known = {name: TensorType(own.dtype, None) for name in sorted(values) if isinstance(own := types.get(name), TensorType)}
-    return compile_program(Graph("late", inputs, outputs, tuple(nodes), constants, known))
+    return compile_program(Graph("shape constants", inputs, outputs, tuple(nodes), constants, known))

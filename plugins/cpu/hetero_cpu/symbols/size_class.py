@@ -1,4 +1,4 @@
-"""A class of sizes as data: where its symbols are read from input shapes, their limits, and what must hold for a plan to be right."""
+"""A class of sizes as data: its symbols, their places in input shapes, their limits, and the guards of the plan."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class ClassForm:
-    """A class that can be written down. `shapes`: of each input, None for one that is no array, where (atom,) stands for a symbol.
+    """A class that can be written down. `shapes`: of each input, None if it is no array; (atom,) stands for a symbol.
 
-    The first `least` of the numbers of `guards` are at least 0, the next up to `equal` are 0, the others are not.
+    The first `least` of the numbers of `guards` are at least 0, the next up to `equal` are 0, the rest are not.
     """
 
     symbols: tuple[Symbol, ...]
@@ -67,7 +67,7 @@ class SizeClass:
 
     @property
     def is_single(self) -> bool:
-        """Says whether the class is one set of sizes."""
+        """Says whether the class is a single set of sizes."""
         return all(low == high for low, high in self._limits)
 
     def match(self, signature: Signature) -> Products | None:
@@ -80,11 +80,6 @@ class SizeClass:
             while len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
             return products
-
-    def read_sizes(self, signature: Signature) -> dict[int, int]:
-        """Returns the symbols' values by atom, for a set of input shapes of the class."""
-        atoms = (symbol.atom for symbol in self.form.symbols)
-        return dict(zip(atoms, self._read_sizes(signature), strict=True))
 
     def _match(self, signature: Signature) -> Products | None:
         try:

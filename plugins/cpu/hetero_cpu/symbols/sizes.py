@@ -1,13 +1,13 @@
-"""Sizes as symbols: integers that the planner computes with, and what it asked of them.
+"""Sizes as symbols: integers that the planner computes with, and its questions about them.
 
 A `Size` is a polynomial of *atoms*: sizes of the network's inputs, addresses where memory begins, quotients and maxima of other sizes. It
 has the value of an example, for which a plan is being made. Each answer that depends on the example, a comparison or a number that
-leaves for a place that knows no symbols, is written down as a *guard*: what holds for every set of sizes for which the plan is right.
+leaves for a place that knows no symbols, is written down as a *guard*, a condition on the sizes for which the plan is right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,9 +46,9 @@ class Scope:
     equal_zero: dict[Key, None] = field(default_factory=dict)
     not_zero: dict[Key, None] = field(default_factory=dict)
     tables: dict[tuple[Any, tuple[Key, ...]], Size] = field(default_factory=dict)
-    """Where small arrays begin that are made of numbers when a plan is bound, by the function that makes them and its numbers."""
+    """The addresses of small arrays that are made when a plan is bound, by the function that makes them and its numbers."""
     is_structural: bool = False
-    """Whether sizes are equal only where they are one expression, which leaves no guard: for passes that may miss something."""
+    """Whether sizes are equal only if they are the same expression, which leaves no guard: for passes that may miss a chance."""
     has_far_constants: bool = False  # whether a symbol was added to the address of a constant
     _numbers: dict[Atom, int] = field(default_factory=dict)
     _bases: set[int] = field(default_factory=set)
@@ -65,7 +65,7 @@ class Scope:
         return self._make_atom(Atom("base", name=name), _ADDRESSES[0] << (len(self.atoms) % 8), _ADDRESSES)
 
     def lay_table(self, make: Any, numbers: Sequence[Any]) -> Size:
-        """Returns where the array begins that `make` will make of numbers."""
+        """Returns the address of the array that `make` will make of numbers."""
         key = make, tuple(key_of(terms_of(number)) for number in numbers)
         if key not in self.tables:
             self.tables[key] = self.open_base(f"table {len(self.tables)}")
@@ -107,21 +107,8 @@ class Scope:
                 self._bases.add(number)
         return Size(self, {(number,): 1})
 
-    def evaluate_atoms(self, sizes: Mapping[int, int]) -> list[int]:
-        """Returns the values of all atoms for sizes; addresses are those of the example."""
-        values: list[int] = []
-        for number, atom in enumerate(self.atoms):
-            parts = [evaluate(dict(part), values) for part in atom.parts]
-            if atom.kind == "quotient":
-                values.append(parts[0] // parts[1])
-            elif atom.kind == "largest":
-                values.append(max(parts))
-            else:
-                values.append(sizes.get(number, self.values[number]))
-        return values
-
     def bound(self, terms: Terms) -> tuple[int, int]:
-        """Returns limits of a sum while the guards hold. Cached: planning asks for the same ones four or five times."""
+        """Returns limits of a sum while the guards hold. Cached: planning asks for the same sums four or five times."""
         key = tuple(terms.items())
         limits = self._limits.get(key)
         if limits is None:
@@ -140,7 +127,7 @@ class Scope:
         products = [product for product in terms if product]
         if kind is self.not_zero or len(products) != 1 or len(products[0]) != 1:
             return
-        # A limit of one atom answers many questions to come.
+        # A limit of an atom answers many later questions.
         (number,) = products[0]
         factor, rest = terms[products[0]], terms.get((), 0)
         low, high = self.bounds[number]
@@ -163,7 +150,7 @@ class Size:
     def __init__(self, scope: Scope, terms: Terms) -> None:
         self.scope, self.terms = scope, terms
 
-    @property  # type: ignore[misc]  # checks of types shall take it for what it stands for
+    @property  # type: ignore[misc]  # isinstance takes it for an int
     def __class__(self) -> type:
         return int
 
@@ -260,7 +247,7 @@ class Size:
     def __bool__(self) -> bool:
         return self != 0
 
-    # What leaves as a plain number.
+    # Conversions to plain numbers.
 
     def __hash__(self) -> int:
         return hash(self.pin())
@@ -296,7 +283,7 @@ def value_of(number: Any) -> int:
 
 
 def largest(*numbers: Any) -> Any:
-    """Returns the largest of numbers; of symbols as one, without asking which it is."""
+    """Returns the largest of numbers; of symbols as a symbol, without asking which it is."""
     scope = next((number.scope for number in numbers if is_open(number)), None)
     return max(numbers) if scope is None else scope.find_largest(numbers)
 
@@ -315,7 +302,7 @@ def terms_of(number: Any) -> Terms:
 
 
 def make_size(scope: Scope, terms: Terms) -> Size | int:
-    """Returns terms as a number, a plain one where they are constant."""
+    """Returns terms as a number, a plain number if they are constant."""
     if len(terms) > _MOST_TERMS:
         raise NotOpenError("a size of too many terms")
     if not terms:
@@ -324,7 +311,7 @@ def make_size(scope: Scope, terms: Terms) -> Size | int:
 
 
 def is_at_least(left: Any, right: Any) -> bool:
-    """Says whether a number is at least another one in the whole class, without asking the example."""
+    """Says whether a number is at least as large as the second in the whole class, without asking the example."""
     difference = left - right
     if not is_open(difference):
         return bool(difference >= 0)
@@ -416,7 +403,7 @@ def _is_at_least(left: Any, right: Any) -> bool:
 def pays(number: Any, limit: int) -> bool:
     """Says whether a number is at least a limit from which on something pays, and from half of it on is right.
 
-    So that sizes on both sides of the limit do not need a class each, one reaches from half of it on without an end; that of an example
+    So that sizes on both sides of the limit do not need a class each, a class reaches from half of it on without an end; that of an example
     below reaches up to four times the limit.
     """
     if not is_open(number):
@@ -427,7 +414,7 @@ def pays(number: Any, limit: int) -> bool:
 
 
 def is_same(left: Any, right: Any) -> bool:
-    """Says whether two numbers are one expression, without asking the example."""
+    """Says whether two numbers are the same expression, without asking the example."""
     return terms_of(left) == terms_of(right)
 
 

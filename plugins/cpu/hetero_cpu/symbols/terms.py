@@ -35,7 +35,7 @@ def evaluate(terms: Terms, values: Sequence[int]) -> int:
 
 
 def add(left: Terms, right: Terms, times: int = 1) -> Terms:
-    """Returns a sum, with the second one so many times."""
+    """Returns a sum, with a factor for the second operand."""
     total = dict(left)
     for product, factor in right.items():
         amount = total.get(product, 0) + times * factor
@@ -61,7 +61,7 @@ def multiply_by(terms: Terms, number: int) -> Terms:
 
 
 def combine_floats(left: float, right: float, combine: Callable[[Terms, Terms], Terms]) -> float:
-    """Returns what an operation of terms is of two fractions."""
+    """Returns the result of an operation of terms on two fractions."""
     if combine is multiply:
         return left * right
     return float(combine({(): left}, {(): right}).get((), 0.0))  # type: ignore[dict-item]  # constants alone
