@@ -93,16 +93,7 @@ class CpuDevice:
 
     @hookimpl
     def load_network(
-<<<<<<< HEAD
         self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None
-    ) -> Executable:
-        """Compiles the network into bound kernels."""
-        return self._load(device, network, config, query)
-
-    def _load(
-=======
->>>>>>> floors
-        self, device: DeviceName, network: Network, config: Mapping[str, Any], query: QueryResult | None = None
     ) -> CpuExecutable:
         """Compiles the network into bound kernels."""
         require_all_supported(device, network, self.query_network(device, network) if query is None else query)
@@ -142,7 +133,7 @@ class CpuDevice:
                 return self._open(device, source, config)
         from hetero_cpu.stored.payload import read_network  # reads and writes networks
 
-        executable = self.load_network(device, read_network(payload.sections), config)
+        executable = self.load_network(device, read_network(payload.sections), config, None)
         executable.store_plan(payload)
         return executable
 

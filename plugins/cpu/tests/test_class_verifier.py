@@ -24,10 +24,6 @@ from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.kernels.arena import Lifetime
-<<<<<<< HEAD
-from hetero_core.kernels.program import evaluate_node
-=======
->>>>>>> floors
 from hetero_core.network.reader import read_network
 
 from .trial import make_open_plan

@@ -21,10 +21,6 @@ from hetero_cpu.symbols.terms import evaluate
 from hetero_tests.fixed_plans import evaluate_atoms, list_numbers, read_sizes
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
-<<<<<<< HEAD
-from hetero_core.kernels.program import evaluate_node
-=======
->>>>>>> floors
 from hetero_core.network.reader import read_network
 
 from .trial import make_open_plan

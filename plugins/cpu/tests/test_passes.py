@@ -14,10 +14,6 @@ from hetero_cpu.symbols.size_class import read_static_signature
 from hetero_tests.larger_models import bert_model, gpt2_step_model, vit_tiny_model
 
 from hetero_core import Core, Network
-<<<<<<< HEAD
-from hetero_core.kernels.program import evaluate_node
-=======
->>>>>>> floors
 from hetero_core.testing.compare import assert_same
 from hetero_core.testing.models import light_inputs
 

@@ -10,10 +10,6 @@ from hetero_cpu.plan.passes import specialize_network, specialize_plainly, trans
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core import Core
-<<<<<<< HEAD
-from hetero_core.kernels.program import evaluate_node
-=======
->>>>>>> floors
 from hetero_core.network.graph import Network
 
 

@@ -19,10 +19,6 @@ from hetero_tests.larger_models import bert_model, u_net_model
 from hetero_tests.plan_audit import audit_plan
 from hetero_tests.plan_verifier import verify_plan
 
-<<<<<<< HEAD
-from hetero_core.kernels.program import evaluate_node
-=======
->>>>>>> floors
 from hetero_core.network.reader import read_network
 from hetero_core.testing.models import light_inputs
 

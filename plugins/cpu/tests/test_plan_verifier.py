@@ -19,10 +19,6 @@ from hetero_cpu.symbols.size_class import read_static_signature
 from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.kernels.arena import Lifetime, place_blocks
-<<<<<<< HEAD
-from hetero_core.kernels.program import evaluate_node
-=======
->>>>>>> floors
 from hetero_core.network.reader import read_network
 
 

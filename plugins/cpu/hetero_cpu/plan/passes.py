@@ -229,31 +229,6 @@ def join_open_network(network: Network, scope: Scope) -> Network:
     return run_passes(stripped, PASSES_OF_OPEN_SHAPES)
 
 
-<<<<<<< HEAD
-def specialize(network: Network, signature: Signature) -> Network:
-    """Returns the network for one set of input shapes."""
-    from hetero_core.kernels.program import evaluate_node
-
-    return specialize_network(network, signature, evaluate_node)
-
-
-def join(network: Network) -> Network:
-    """Returns a network whose shapes are known, after the passes that need to know them."""
-
-    return join_network(network)
-
-
-def build_plan(
-    network: Network, weights: PackedWeights, extensions: Mapping[tuple[str, str], Any], **options: Any
-) -> ExecutionPlan:
-    """Returns the plan of a network, as the planner makes it with these options."""
-    from hetero_cpu.plan.planner import build_plan
-
-    return build_plan(network, weights, extensions, **options)
-
-
-=======
->>>>>>> floors
 def compile_toolkit(network: Network, extensions: Mapping[tuple[str, str], Any]) -> Program:
     """Returns the network as the toolkit runs it, node by node, with the names that a profile shows."""
     from hetero_core.kernels.program import compile_program
