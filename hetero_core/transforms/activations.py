@@ -1,4 +1,4 @@
-"""Passes that make one operator of an activation that was written out: Gelu, Swish, HardSwish, HardSigmoid.
+"""Passes that fuse the written-out forms of an activation: Gelu, Swish, HardSwish, HardSigmoid.
 
 All are float32. The result is an ONNX operator of the version that introduced it.
 """
@@ -31,7 +31,7 @@ _X = AnyValue("x")
 
 
 def _make(op_type: str, **attributes: Any) -> Build:
-    """Returns what builds the operator on x, unless a number of a higher rank had widened the result."""
+    """Returns the builder of the operator on x; it refuses a result that a number of a higher rank has widened."""
 
     def build(network: Network, match: Found, node: Node) -> Node | None:
         x, since = match.values["x"], _SINCE[op_type]
@@ -73,7 +73,8 @@ _GELU_RULES = [Rule(_BY_ERF, _make("Gelu")), Rule(_BY_TANH, _make("Gelu", approx
 
 
 def fuse_gelu(network: Network) -> Network:
-    """Returns the network with x (1 + erf(x / sqrt 2)) / 2 and its approximation by tanh as one node, whatever the order of factors."""
+    """Returns the network with x (1 + erf(x / sqrt 2)) / 2 and its approximation by tanh as a Gelu node; factors may have any
+    order."""
     return fuse_patterns(network, _GELU_RULES)
 
 
@@ -85,7 +86,7 @@ _SWISH = one_of(
 
 
 def fuse_swish(network: Network) -> Network:
-    """Returns the network with x * sigmoid(alpha x) as one node; the sigmoid may be written as 1 / (1 + exp(-x))."""
+    """Returns the network with x * sigmoid(alpha x) as a Swish node; the sigmoid may be written as 1 / (1 + exp(-x))."""
     return fuse_patterns(network, [Rule(_SWISH, _make("Swish", alpha=1.0))])
 
 
@@ -121,6 +122,7 @@ _HARD_SIGMOID = one_of(op("Div", _CLIPPED, _SIX), op("Mul", _CLIPPED, _SIXTH))
 
 
 def fuse_hard_swish(network: Network) -> Network:
-    """Returns the network with x * clip(x + 3, 0, 6) / 6 as one node, and clip(x + 3, 0, 6) / 6 if it stands alone."""
+    """Returns the network with x * clip(x + 3, 0, 6) / 6 as a HardSwish node, and a lone clip(x + 3, 0, 6) / 6 as a HardSigmoid
+    node."""
     network = fuse_patterns(network, [Rule(_HARD_SWISH, _make("HardSwish"))])
     return fuse_patterns(network, [Rule(_HARD_SIGMOID, _make("HardSigmoid", alpha=1 / 6, beta=0.5))])

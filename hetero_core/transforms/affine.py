@@ -1,4 +1,4 @@
-"""Passes that join scales and shifts of channels: BatchNormalization, Mul and Add with constants, into one another and into Conv.
+"""Passes that join scales and shifts of channels: BatchNormalization, Mul and Add with constants, with each other and with Conv.
 
 Everything is computed in float64 and rounded once, to the type of the weights. Only float32 and float64 are folded.
 """
@@ -90,7 +90,8 @@ def _scale_norm(
 
 
 def _scale_later(weight: Initializer, scale: np.ndarray[Any, Any]) -> Initializer:
-    """Returns the weights times one number for each output, made on first use: a network is never in memory twice for being folded."""
+    """Returns the weights times a number for each output, made on first use: a network is never in memory twice for being
+    folded."""
 
     def load() -> np.ndarray[Any, Any]:
         # In float64, rounded once; NumPy converts a few thousand elements at a time.
@@ -104,7 +105,7 @@ def _scale_later(weight: Initializer, scale: np.ndarray[Any, Any]) -> Initialize
 
 
 def read_affine(node: Node, type_of: Any, constants: Mapping[str, Initializer]) -> Affine | None:
-    """Returns what a node does to each channel, None when it is no scale and shift with constants of float32 or float64."""
+    """Returns the scale and shift of each channel by a node; None without constants of float32 or float64 for them."""
     if node.domain or len(node.writes) != 1 or not node.outputs[0]:
         return None
     if node.op_type == "BatchNormalization":

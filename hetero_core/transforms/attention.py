@@ -1,7 +1,7 @@
-"""Passes that make one `Attention` of what exporters write out: products, scale, mask, softmax, products; and of its heads' transposes.
+"""Passes that fuse the written-out form of attention (products, scale, mask, softmax, products), and the transposes of its heads.
 
-**What the node means** (for whoever writes a kernel for it). `Attention`-24 of ONNX with the inputs q, k, v and, where there is a
-mask, attn_mask; one output; the attributes `scale` and, for inputs of rank 3, `q_num_heads` = `kv_num_heads`. All is float32:
+**Meaning of the node** (for authors of a kernel for it). `Attention`-24 of ONNX with the inputs q, k, v and, with a
+mask, attn_mask; a single output; the attributes `scale` and, for inputs of rank 3, `q_num_heads` = `kv_num_heads`. All is float32:
 
     y = softmax(scale * q k^T + mask) v        the softmax over the keys
 
@@ -11,7 +11,7 @@ last axis is `keys` long. `scale` is positive, and always said. The passes make 
 all that the operator has.
 
 A query whose whole row of the mask is minus infinity gets zeros from `Attention`, but NaN from the operators that it stands for. So a mask
-counts only where it can hold no minus infinity: see `_is_finite`.
+counts only if it can hold no minus infinity: see `_is_finite`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _RULES_PATTERN = op(
 
 
 def fuse_attention(network: Network) -> Network:
-    """Returns the network with softmax(scale q k^T + mask) v as one `Attention`, as the head of this file describes it.
+    """Returns the network with softmax(scale q k^T + mask) v as an `Attention`, as the head of this file describes it.
 
     The shapes have to be known: batches and heads must be the same for q, k and v. The scale may stand at q, k or their product.
     """
@@ -114,7 +114,7 @@ def _build_attention(network: Network, match: Found, node: Node) -> Replacement 
         types[key] = TensorType("float32", k)
     attributes: dict[str, Any] = {"scale": scale}
     if len(q) == 3:
-        # A stack of matrices is a packed input with one head.
+        # A stack of matrices is a packed input with a single head.
         attributes |= {"q_num_heads": 1, "kv_num_heads": 1}
     inputs = (values["q"], key, values["v"], *(() if mask is None else (mask,)))
     nodes.append(Node(node.name, "Attention", inputs, node.outputs, "", ATTENTION, ATTENTION, attributes))
@@ -169,7 +169,9 @@ def _is_finite(network: Network, value: str, depth: int = 16) -> bool:
 
 
 def _changes_heads(*, packed: int) -> Accepts:
-    """Returns what tells a Reshape between (batch, steps, heads, size) and (batch, steps, heads * size), by the place of the latter."""
+    """Returns the test for a Reshape between (batch, steps, heads, size) and the packed (batch, steps, heads * size).
+
+    `packed` is 0 if the input is packed, 1 if the output is."""
 
     def accepts(network: Network, node: Node) -> bool:
         shapes = [read_shape(network, value) for value in (node.inputs[0], node.outputs[0])]

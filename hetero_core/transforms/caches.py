@@ -1,4 +1,4 @@
-"""A pass that lets `Attention` append to the caches of keys and values itself, as decoders that make one token at a time have them."""
+"""A pass that lets `Attention` append to the caches of keys and values itself, as decoders of a token at a time have them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _KEYS_AXIS, _RANK = 2, 4
 def fuse_caches(network: Network) -> Network:
     """Returns the network with `Concat`s of past and new keys, and of values, as inputs and outputs of the `Attention` that reads them.
 
-    Heads are an axis of their own. What else reads the concatenations has to come after the `Attention`. Source: ONNX Attention-24.
+    Heads are an axis of their own. All further readers of the concatenations have to come after the `Attention`. Source: ONNX
+    Attention-24.
     """
     fused: dict[int, Node] = {}
     gone: set[int] = set()
@@ -35,7 +36,7 @@ def fuse_caches(network: Network) -> Network:
 
 
 def _find_concats(network: Network, index: int, node: Node) -> tuple[int, int] | None:
-    """Returns the positions of the nodes that make the keys and the values, where both append to a cache and no other node reads them."""
+    """Returns the positions of the producers of keys and values, if both append to a cache and no earlier node reads them."""
     if node.op_type != "Attention" or node.domain or node.since_version < _FIRST_WITH_CACHES or len(node.writes) != 1:
         return None
     if not set(node.attributes) <= {"scale"} or any(node.inputs[4:]) or node.inputs[1] == node.inputs[2]:

@@ -1,6 +1,6 @@
 """Chains of nodes that a pass puts in front of an input or behind an output, and the checks of layouts and conversions.
 
-Nodes take the opset of the network where its version of the operator will do, so that other engines read the written model right.
+Nodes take the opset of the network if its version of the operator suffices, so that other engines read the written model right.
 The new nodes are their own origins: they are nodes of the network that the user asks about.
 """
 
@@ -46,9 +46,9 @@ DEFAULT_OPSET = 18
 
 
 class Chain:
-    """Steps behind one another, beginning at a value; names of new nodes and values begin with `base`.
+    """Consecutive steps, beginning at a value; names of new nodes and values begin with `base`.
 
-    `type` is what the last step makes; its shape has as many axes as the first value has.
+    `type` is the type of the last value, which has as many axes as the first value.
     """
 
     def __init__(self, network: Network, names: FreshNames, *, base: str, value: str, value_type: TensorType) -> None:
@@ -64,7 +64,7 @@ class Chain:
 
     @property
     def opset(self) -> int:
-        """The opset that the network's own operators have, and new ones should have, so that an engine finds one opset for all."""
+        """The opset of the network's own operators, which new nodes take, so that an engine finds a common opset."""
         return self._network.opsets.get("", DEFAULT_OPSET)
 
     @property
@@ -88,7 +88,7 @@ class Chain:
         attributes: Mapping[str, Any] = EMPTY,
         begins: str = "",
     ) -> None:
-        """Adds a node that reads the last value and `more`; `dtype` and `shape` are the new ones where they change.
+        """Adds a node that reads the last value and `more`; `dtype` and `shape` are given if they change.
 
         `begins` is read before the last value: the first operand of an operator that does not commute.
         """
@@ -142,7 +142,7 @@ def splice(network: Network, names: Mapping[str, str], before: Sequence[Chain], 
 def read_layout(layout: str, rank: int, where: str) -> str:
     """Returns the layout in capitals.
 
-    Raises: InvalidNetworkError unless it has one letter for each axis, no letter twice.
+    Raises: InvalidNetworkError unless it has a letter for each axis, and no letter twice.
     """
     text = layout.upper()
     if len(text) != rank or len(set(text)) != rank or not text.isalpha():
@@ -181,7 +181,7 @@ def order_axes(source: str, target: str, where: str) -> tuple[int, ...]:
 
 
 def check_conversion(source: str, target: str, where: str) -> None:
-    """Raises InvalidNetworkError where values of `source` may lie outside of `target`, so that a Cast would make others of them.
+    """Raises InvalidNetworkError if values of `source` may lie outside of `target`, so that a Cast would change them.
 
     Between floats, and from integers to floats, ONNX rounds to the nearest; a float beyond the range becomes infinite, which shows.
     """

@@ -1,6 +1,6 @@
 """Two passes: constant folding, and removal of nodes and constants that are never read.
 
-The pass computes nothing itself: the device gives the function, so that a folded value is what the device would have computed.
+The pass computes nothing itself: the device gives the function, so that a folded value is the value that the device would compute.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Evaluate = Callable[[Node, tuple[Any, ...]], tuple[Any, ...] | None]
 RANDOM_OPERATORS = frozenset(
     {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-"""Operators whose results differ from run to run, so they are never folded."""
+"""Operators with results that differ from run to run, so they are never folded."""
 
 LARGEST_GROWTH = 1 << 20
 """Largest growth in bytes, results over inputs, of a node that is folded."""
 
 _MOST_ELEMENTS = 1 << 48
-"""Elements of a stand-in: no array has more, and those that NumPy cannot count have none."""
+"""Elements of a stand-in: no array has more."""
 
 LARGEST_KEPT = 1 << 16
 """Bytes from which on a result is computed again rather than kept in memory between uses."""
 
 
 def limit_folding(network: Network) -> int:
-    """Returns how many bytes may be made of the network's constants ahead of its runs: a multiple of what they take, and a floor."""
+    """Returns how many bytes may be made of the network's constants ahead of its runs: a multiple of their size, and a floor."""
     return FOLDED_FLOOR + FOLDED_TIMES * sum(constant.nbytes for constant in network.initializers.values())
 
 
@@ -48,10 +48,10 @@ def fold_constants(
     is_kept: Callable[[Node, Network], bool] = lambda node, network: False,
     room: int | None = None,
 ) -> Network:
-    """Returns the network with nodes that read nothing but constants replaced by their results, but those that `is_kept`; one sweep.
+    """Returns the network with nodes that read nothing but constants replaced by their results, unless `is_kept`; a single sweep.
 
-    A node stays when it is random, has a body, makes an output of the network, or makes more than 1 MiB out of less: the file is
-    small where it says how to make a large constant, and so stays the network. So does a node with which all results together would
+    A node stays when it is random, has a body, makes an output of the network, or makes more than 1 MiB out of less: a small
+    network stays small. So does a node with which all results together would
     take more than `room` bytes, by default `limit_folding`. The shape of a value that is known counts as constant.
     """
     room = limit_folding(network) if room is None else room
@@ -161,10 +161,10 @@ def drop_unread(network: Network) -> Network:
 # Elements that operators read many times: a hundred bytes can say how to slide a window of 2**40 elements over a constant.
 
 InputShapes = Sequence[tuple[int, ...] | None]
-"""The shapes of the inputs, None where one is absent or not known."""
+"""The shapes of the inputs, None for an absent input or an unknown shape."""
 
 READS_OF_A_BYTE = 64
-"""So many reads count as one byte that is made: 128 MiB of them take some seconds of a processor."""
+"""As many reads count as a byte: 128 MiB of them take some seconds of a processor."""
 
 _WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "DeformConv", "QLinearConv"})
@@ -194,7 +194,7 @@ def bound_reads(node: Node, shapes: InputShapes, made: int) -> int:
 
 
 def _multiply_letters(equation: object, shapes: InputShapes) -> int:
-    """Returns the product of the sizes of all letters; all inputs' elements together where the equation leaves axes out."""
+    """Returns the product of the sizes of all letters; the elements of all inputs together if the equation leaves axes out."""
     text = equation.decode() if isinstance(equation, bytes) else str(equation)
     terms = text.replace(" ", "").partition("->")[0].split(",")
     known = [shape or () for shape in shapes]

@@ -1,4 +1,4 @@
-"""Passes that take out what only copies: Identity, and Dropout, which does nothing when nobody trains."""
+"""Passes that take out copies: Identity, and Dropout, which does nothing outside of training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hetero_core.transforms.rewrite import Replacement, eliminate_nodes, replace
 
 
 def eliminate_copies(network: Network) -> Network:
-    """Returns the network without Identity nodes; those stay that give a network output its name or that a body reads."""
+    """Returns the network without Identity nodes; a node stays if it names a network output or if a body reads it."""
     return eliminate_nodes(network, lambda node: node.op_type == "Identity" and not node.domain and not node.attributes)
 
 

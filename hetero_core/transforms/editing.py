@@ -1,4 +1,4 @@
-"""EditableNetwork: a network with methods for what its user changes. Each is one call of a pass; the file computes nothing itself."""
+"""EditableNetwork: a network with methods for the changes of a user. Each calls a pass; the file computes nothing itself."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ def edit(network: Network) -> EditableNetwork:
     if isinstance(network, EditableNetwork):
         return network
     editable = object.__new__(EditableNetwork)
-    # All fields, and what has been computed from them: a frozen dataclass has no other way to be filled without computing it anew.
+    # All fields, and all cached properties: a frozen dataclass has no other way to be filled without computing it anew.
     editable.__dict__.update(network.__dict__)
     return editable
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EditableNetwork(Network):
-    """A network as `Core.read_network` returns it. Every method returns a new network, which shares nodes and weights with this one."""
+    """A network as `Core.read_network` returns it. Every method returns a new network, which shares nodes and weights with this
+    network."""
 
     def with_affinity(self, pins: Mapping[str, str]) -> EditableNetwork:
         """Returns this network with more nodes pinned to devices; see `Network.with_affinity`."""
@@ -44,9 +45,10 @@ class EditableNetwork(Network):
         return edit(reshape_network(self, shapes))
 
     def with_batch(self, size: int | str | range | None) -> EditableNetwork:
-        """Returns this network for another batch size: the size of axis N of each input whose layout is known, else of the first axis.
+        """Returns this network for another batch size: the size of axis N of each input with a known layout, else of the first
+        axis.
 
-        Raises: InvalidNetworkError as `with_shapes`, and where inputs have different batch sizes now.
+        Raises: InvalidNetworkError as `with_shapes`, and if inputs have different batch sizes now.
         """
         return edit(rebatch_network(self, size))
 
@@ -64,7 +66,7 @@ class EditableNetwork(Network):
         add: Sequence[str] = (),
         only: Sequence[str] | None = None,
     ) -> EditableNetwork:
-        """Returns this network with other outputs: converted ones, inner values that `add` names, or only the outputs in `only`.
+        """Returns this network with other outputs: converted outputs, inner values that `add` names, or only the outputs in `only`.
 
         Raises: InvalidNetworkError for unknown names, values without element type, and conversions that would lose values.
         """

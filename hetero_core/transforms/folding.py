@@ -1,6 +1,7 @@
-"""Bytes that an engine would allocate when it computes ahead what depends on constants alone, and how long that takes, counted as bytes.
+"""Bytes that an engine would allocate to compute values of constants ahead; its time counts as bytes, too.
 
-A kilobyte of nodes can say how to make gigabytes, as 34 Concats of a number with itself. A device whose engine folds constants without a
+A kilobyte of nodes can say how to make gigabytes, as 34 Concats of a number with itself. A device with an engine that folds
+constants without a
 limit tells the engine of `limit_folding`, or refuses the nodes that would pass it. `fold_constants` keeps the limit by itself.
 """
 
@@ -17,7 +18,8 @@ from hetero_core.transforms.constants import RANDOM_OPERATORS, READS_OF_A_BYTE, 
 
 _HUGE = 1 << 62
 _COUNTED = frozenset({"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile"})
-"""Operators that make as many elements as the numbers of an input say, and those that do so by an attribute or by other rules."""
+"""Operators that make as many elements as the numbers of an input say, and operators that do so by an attribute or by other
+rules."""
 _SPREADING = frozenset({"CenterCropPad", "Col2Im", "ConvTranspose", "MaxUnpool", "Upsample"})
 _JOINING = frozenset({"Concat", "ConcatFromSequence", "SequenceConstruct", "SequenceInsert"})
 _NUMBERS = ("float32", "int32", "int64")
@@ -30,7 +32,7 @@ _LETTERS_OF_NUMBER = 32
 def measure_folding(network: Network) -> dict[str, int]:
     """Returns how many bytes each node makes that reads nothing but constants, by its name and in order; nodes of its bodies included.
 
-    Elements that are read many times count, too (`READS_OF_A_BYTE`), and texts with their characters. Where a shape is not known the
+    Elements that are read many times count, too (`READS_OF_A_BYTE`), and texts with their characters. If a shape is not known, the
     bound is rough and not too low: as many elements as a product of all inputs has.
     """
     nbytes_of_node: dict[str, int] = {}
@@ -51,17 +53,17 @@ def find_excess_folding(network: Network) -> Mapping[str, int]:
 
 
 class _Measurement:
-    """The elements of the values that depend on constants alone, of one graph and those around it, and the bytes of nodes."""
+    """The elements of the values that depend on constants alone, in a graph and around it, and the bytes of nodes."""
 
     def __init__(self, nbytes_of_node: dict[str, int], outer: _Measurement | None = None) -> None:
         self._nbytes_of_node = nbytes_of_node
-        # What a body calls its own may be called the same elsewhere.
+        # Two bodies may use the same name for different values.
         self._elements: dict[str, int] = {} if outer is None else dict(outer._elements)
         self._letters: dict[str, int] = {} if outer is None else dict(outer._letters)
         self._constants: dict[str, Initializer] = {} if outer is None else dict(outer._constants)
 
     def read_graph(self, graph: Graph, *, owner: str) -> None:
-        """Measures the nodes of a graph; those of a body count for its `owner`, the node of the network."""
+        """Measures the nodes of a graph; the nodes of a body count for its `owner`, the node of the network."""
         self._constants.update(graph.initializers)
         self._elements.update((name, prod(constant.shape)) for name, constant in graph.initializers.items())
         texts = {name: constant for name, constant in graph.initializers.items() if constant.dtype == "string"}
@@ -102,7 +104,8 @@ class _Measurement:
         return min(sum(counts) if node.op_type in _JOINING else prod(counts), _HUGE)
 
     def _count(self, value: str) -> int:
-        """Returns the product of the numbers of a small constant, each one larger; of anything else 1 or as many as can be."""
+        """Returns the product of the numbers of a small constant, each increased by 1; 1 for a large constant, and a bound for
+        other values."""
         constant = self._constants.get(value)
         if constant is None:
             return _HUGE
@@ -113,7 +116,7 @@ class _Measurement:
 
 
 def _measure_value(value_type: ValueType | None, bound: int, letters: int) -> tuple[int, int]:
-    """Returns the elements and the bytes of a value, at most those of the bound where its shape is not known."""
+    """Returns the elements and the bytes of a value, by the bound if its shape is not known."""
     dtype = value_type.dtype if isinstance(value_type, TensorType) else None
     sizes = sizes_of(value_type)
     count = bound if sizes is None else prod(sizes)

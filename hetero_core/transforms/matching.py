@@ -1,7 +1,7 @@
 """Patterns: trees of operators, found in a network from their last node backwards, and replaced by equivalent nodes.
 
-A pattern counts only where nothing outside of it reads the values within, so that no node is computed twice. Numbers are float32
-constants of one element. The operands of `Add` and `Mul` may stand in either order.
+A pattern counts only if no node outside of it reads the values within, so that no node is computed twice. Numbers are float32
+constants of a single element. The operands of `Add` and `Mul` may stand in either order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class ConstantNumber:
-    """A constant of this one number; if it is None, any number matches and is stored under the name."""
+    """A constant of this number; if it is None, any number matches and is stored under the name."""
 
     number: float | None = None
     name: str = ""
@@ -101,12 +101,12 @@ def multiply_three(a: Pattern, b: Pattern, c: Pattern) -> OneOf:
 
 
 def has_perm(*perms: tuple[int, ...]) -> Accepts:
-    """Returns what accepts a Transpose by one of these orders of axes."""
+    """Returns the test for a Transpose by any of these orders of axes."""
     return lambda network, node: tuple(node.attributes.get("perm", ())) in perms
 
 
 def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:
-    """Returns the network with each match replaced; the new nodes get the origins of all nodes of the match; one sweep."""
+    """Returns the network with each match replaced; the new nodes get the origins of all nodes of the match; a single sweep."""
     gone: set[int] = set()
     fused: dict[int, tuple[Node, ...]] = {}
     types, initializers = dict(network.types), dict(network.initializers)
@@ -171,7 +171,8 @@ def _apply_rule(network: Network, root: Op, build: Build, node: Node, gone: set[
 
 
 def _reads_what_stays(match: Found, new: Replacement) -> bool:
-    """Says whether the new nodes read no value of a removed node: a value may fill two parts of a pattern, scaled in only one part."""
+    """Says whether the new nodes read no value of a removed node: a value may fill two parts of a pattern, scaled in only a
+    part."""
     going = {value for matched_node in match.nodes for value in matched_node.writes}
     fresh = {value for node in new.nodes for value in node.writes}
     return all(value in fresh or value not in going for node in new.nodes for value in node.inputs)
@@ -235,7 +236,7 @@ def _match_inputs(network: Network, patterns: tuple[Pattern, ...], values: Seque
 
 
 def read_number(network: Network, value: str) -> float | None:
-    """Returns the element of a float32 constant of size 1, None for anything else."""
+    """Returns the element of a float32 constant of size 1, None for other values."""
     constant = network.initializers.get(value)
     if constant is None or constant.dtype != "float32" or constant.array.size != 1:
         return None
@@ -243,13 +244,13 @@ def read_number(network: Network, value: str) -> float | None:
 
 
 def read_shape(network: Network, value: str) -> tuple[Dimension, ...] | None:
-    """Returns the shape of a float32 tensor, None if its rank is not known or it is not such a tensor."""
+    """Returns the shape of a float32 tensor, None if its rank is not known or it is no float32 tensor."""
     value_type = network.type_of(value)
     return value_type.shape if isinstance(value_type, TensorType) and value_type.dtype == "float32" else None
 
 
 def read_integers(network: Network, value: str) -> tuple[int, ...] | None:
-    """Returns the elements of an integer constant, None for anything else."""
+    """Returns the elements of an integer constant, None for other values."""
     constant = network.initializers.get(value)
     if constant is None or constant.dtype not in ("int32", "int64"):
         return None

@@ -1,4 +1,4 @@
-"""Passes that make one operator of a normalization that was written out: LayerNormalization, RMSNormalization, Softmax.
+"""Passes that fuse the written-out forms of a normalization: LayerNormalization, RMSNormalization, Softmax.
 
 All are float32. The result is an ONNX operator of the version that introduced it.
 """
@@ -47,7 +47,7 @@ def _mean_square(value: Pattern) -> Pattern:
 
 
 def _divide_by_root(value: Pattern, variance: Pattern) -> tuple[Pattern, Pattern]:
-    """Returns the forms of value / sqrt(variance + epsilon), and of its second factor where it is one."""
+    """Returns the forms of value / sqrt(variance + epsilon), and of the inverse root."""
     shifted = op("Add", variance, ConstantNumber(name="epsilon"))
     root = one_of(op("Sqrt", shifted), op("Pow", shifted, ConstantNumber(0.5)))
     inverse = one_of(op("Reciprocal", root), op("Div", ConstantNumber(1.0), root), op("Pow", shifted, ConstantNumber(-0.5)))
@@ -62,7 +62,8 @@ _RMS_NORMALIZED, _RMS_INVERSE = _divide_by_root(_X, _mean_square(_X))
 
 
 def fuse_layer_normalization(network: Network) -> Network:
-    """Returns the network with (x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias over the last axis as one node.
+    """Returns the network with (x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias over the last axis as a
+    LayerNormalization node.
 
     The bias may be absent. TensorFlow's order, x * factor + (bias - mean * factor), counts, too.
     """
@@ -70,20 +71,20 @@ def fuse_layer_normalization(network: Network) -> Network:
 
 
 def fuse_rms_normalization(network: Network) -> Network:
-    """Returns the network with x / sqrt(mean(x^2) + epsilon) * scale over the last axis as one node."""
+    """Returns the network with x / sqrt(mean(x^2) + epsilon) * scale over the last axis as an RMSNormalization node."""
     return fuse_patterns(network, _RMS_RULES)
 
 
 def fuse_softmax(network: Network) -> Network:
-    """Returns the network with exp(x - max) / sum(exp(x - max)) along one axis as one node.
+    """Returns the network with exp(x - max) / sum(exp(x - max)) along an axis as a Softmax node.
 
-    Without the maximum the quotient overflows where Softmax does not; that form is left as it is.
+    Without the maximum the quotient overflows earlier than Softmax; that form stays.
     """
     return fuse_patterns(network, _SOFTMAX_RULES)
 
 
 def _build_normalization(op_type: str, since: int, network: Network, match: Found, node: Node) -> Node | None:
-    """Returns the node if scale and bias have one number for each element of the last axis."""
+    """Returns the node if scale and bias have a number for each element of the last axis."""
     parameters = tuple(match.values[name] for name in ("scale", "bias") if name in match.values)
     shape = read_shape(network, match.values["x"])
     output_shape = read_shape(network, node.writes[0])

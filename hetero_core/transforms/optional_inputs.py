@@ -21,7 +21,7 @@ from hetero_core.network.types import ValueSpec
 
 
 def free_constants(network: Network, names: Sequence[str]) -> Network:
-    """Returns the network with these constants as inputs behind the others, each with the constant as its default.
+    """Returns the network with these constants as inputs behind the present inputs, each with the constant as its default.
 
     Raises: InvalidNetworkError for names that the model does not list among its inputs.
     """
@@ -45,7 +45,7 @@ def free_constants(network: Network, names: Sequence[str]) -> Network:
             replaceable=tuple(name for name in border.replaceable if name not in freed),
         ),
     )
-    # What was inferred from the values of shapes, axes and the like holds for these values alone.
+    # Types that were inferred from these shapes, axes and the like hold for these values alone.
     is_read = any(network.initializers[name].nbytes <= LARGEST_READ_CONSTANT for name in freed)
     return infer_types(forget_shapes(changed)) if is_read else changed
 

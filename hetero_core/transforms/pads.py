@@ -1,6 +1,6 @@
-"""A pass that lets convolutions and poolings pad for themselves what a Pad before them pads.
+"""A pass that lets convolutions and poolings pad for themselves in place of a Pad before them.
 
-Only constant pads at the spatial axes count, and only where the next operator's own pads mean the same: a convolution's are zeros; an
+Only constant pads at the spatial axes count, and only if the next operator's own pads mean the same: a convolution's are zeros; an
 average's are zeros that count; a maximum's are minus infinity, for which zeros may stand before a value that is never negative.
 """
 
@@ -19,7 +19,8 @@ _NEVER_NEGATIVE = frozenset({"Abs", "Relu", "Sigmoid", "HardSigmoid", "Softplus"
 
 
 def fold_pads(network: Network) -> Network:
-    """Returns the network with each Pad in the pads of the Conv, AveragePool or MaxPool that alone reads it, where that is the same."""
+    """Returns the network with each Pad in the pads of the Conv, AveragePool or MaxPool that alone reads it, if that is the
+    same."""
 
     def fuse(pad: Node, window: Node) -> Node | None:
         return _fuse_pad(network, pad, window)
@@ -37,7 +38,7 @@ def _fuse_pad(network: Network, pad: Node, window: Node) -> Node | None:
         return None
     added, number = pad_widths
     count = len(kernel)
-    # Batch and channels stay; before and behind stand one after the other, as in ONNX.
+    # Batch and channels stay; all pads before stand in front of all pads behind, as in ONNX.
     if len(added) != 2 * (count + 2) or any(added[:2]) or any(added[count + 2 : count + 4]) or min(added) < 0:
         return None
     spatial = (*added[2 : count + 2], *added[count + 4 :])
@@ -45,7 +46,7 @@ def _fuse_pad(network: Network, pad: Node, window: Node) -> Node | None:
     attributes: dict[str, Any] = {key: value for key, value in window.attributes.items() if key != "auto_pad"}
     attributes["pads"] = tuple(amount + other for amount, other in zip(old, spatial, strict=True))
     if window.op_type == "AveragePool":
-        # Windows that reach beyond the pads divide by what is within them, so that the pads would matter.
+        # Windows that reach beyond the pads divide by the number of elements within them, so that the pads would matter.
         counts = bool(attributes.get("count_include_pad", 0)) or not any(old)
         if number != 0 or not counts or attributes.get("ceil_mode", 0) or window.since_version < 7:
             return None

@@ -64,7 +64,7 @@ def _select_outputs(network: Network, names: Sequence[str]) -> Network:
     selected = drop_unread(replace(network, outputs=tuple(specs[name] for name in dict.fromkeys(names))))
     needed = {*names, *(value for node in selected.nodes for value in node.reads)}
     was_read = {value for node in network.nodes for value in node.reads} | network.names_of_outputs
-    # An input that nothing read before is part of the model's signature; an input whose readers are all gone is removed.
+    # An input without readers before is part of the model's signature; an input that lost all its readers is removed.
     inputs = tuple(spec for spec in network.inputs if spec.name in needed or spec.name not in was_read)
     names_of_inputs = {spec.name for spec in inputs}
     border = network.border

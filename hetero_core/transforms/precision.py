@@ -27,7 +27,7 @@ _NAMES_TYPE = frozenset(
 
 
 def convert_precision(network: Network, source: str, target: str) -> Network:
-    """Returns the network that computes in `target` what was in `source`; its inputs and outputs keep their types.
+    """Returns the network with values of `source` computed in `target`; its inputs and outputs keep their types.
 
     Raises: InvalidNetworkError.
     """

@@ -1,6 +1,7 @@
 """Preprocessing of an input as nodes of the network, in front of the model: color, crop, layout, precision, resize, pad, mean, scale.
 
-In this order, which is that of the Inference Engine's own preprocessing; its nodes stand in front of all others, so that every device
+In this order, which is that of the Inference Engine's own preprocessing; its nodes stand in front of all other nodes, so that
+every device
 runs them, a split may place them and a device may fuse them. Formula: y = (pad(resize(crop(x))) - mean) / scale.
 """
 
@@ -81,7 +82,7 @@ def _require_plain(network: Network, name: str) -> None:
 
 
 def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: FreshNames) -> tuple[Chain, str]:
-    """Returns the steps from the described array to what the model reads, and the layout of the array."""
+    """Returns the steps from the described array to the input of the model, and the layout of the array."""
     where = f"input '{spec.name}' of network '{network.name}'"
     if not isinstance(spec.type, TensorType) or spec.type.dtype is None:
         raise InvalidNetworkError(f"{where}: expected a tensor to describe, it is {spec.type}")
@@ -116,7 +117,7 @@ def _add_arithmetic(
     pad: Mapping[int, tuple[int, int]],
     where: str,
 ) -> None:
-    """Adds the steps that compute: in the model's type, or in float32 where that is a smaller float. `inner` is the image without `pad`."""
+    """Adds the steps that compute: in the model's type, or in float32 for a smaller float. `inner` is the image without `pad`."""
     assert model_type.dtype is not None
     assert model_type.shape is not None
     assert inner.shape is not None
@@ -175,7 +176,7 @@ def _find_given_shape(
     crop: Mapping[int, tuple[int, int]],
     where: str,
 ) -> tuple[Dimension, ...]:
-    """Returns the shape of the array, in its layout: the one that was said, or that of the image with what resize and crop leave open."""
+    """Returns the shape of the array, in its layout: the stated shape, or the shape of the image; resize and crop open its axes."""
     assert inner.shape is not None
     model: list[Dimension] = [None] * len(order)
     for axis, source in enumerate(order):
@@ -214,7 +215,7 @@ def _find_given_shape(
 def _check_sizes(
     info: InputInfo, shape: Sequence[Dimension], model: Sequence[Dimension], free: Collection[int], layout: str, where: str
 ) -> None:
-    """Raises InvalidNetworkError where sizes that nothing brings to the model's are other ones."""
+    """Raises InvalidNetworkError if sizes that no step changes differ from those of the model."""
     problem = "" if len(shape) == len(model) else f"it has {len(shape)} axes instead of {len(model)}"
     for axis, (size, expected) in enumerate(zip(shape, model, strict=False)):
         if axis not in free and isinstance(size, int) and isinstance(expected, int) and size != expected:
@@ -230,7 +231,7 @@ def _check_sizes(
 def _read_numbers(
     numbers: float | Sequence[float], purpose: str, layout: str, shape: Sequence[Dimension], where: str
 ) -> np.ndarray[Any, Any]:
-    """Returns one number, or one for each channel shaped to stand at axis C."""
+    """Returns a number, or a number for each channel, shaped to stand at axis C."""
     array = np.asarray(numbers, "float64")
     if not all(math.isfinite(number) for number in array.reshape(-1).tolist()) or (purpose == "scale" and not array.all()):
         limits = ", none of them 0" if purpose == "scale" else ""
@@ -312,7 +313,7 @@ def _find_inner(shape: Sequence[Dimension], pad: Mapping[int, tuple[int, int]], 
 
 
 def _add_pad(chain: Chain, pad: Mapping[int, tuple[int, int]], value: float, sizes: Sequence[Dimension]) -> None:
-    """Adds a Pad with one value."""
+    """Adds a Pad with a constant value."""
     if pad:
         sides = [pad.get(axis, (0, 0))[side] for side in (0, 1) for axis in range(len(sizes))]
         filling = chain.hold("pad_value", np.asarray(value, numpy_dtype(chain.dtype)))
@@ -321,8 +322,8 @@ def _add_pad(chain: Chain, pad: Mapping[int, tuple[int, int]], value: float, siz
         )
 
 
-# Pictures of cameras in one plane of bytes, NV12 and I420. The plane is (N, 3/2 H, W, 1): the brightness of each pixel, then the two
-# colors of each square of four pixels: side by side in NV12 (U, V, U, V, ...), one behind the other in I420 (all U, all V). Formula:
+# Pictures of cameras in a plane of bytes, NV12 and I420. The plane is (N, 3/2 H, W, 1): the brightness of each pixel, then the two
+# colors of each square of four pixels: alternating in NV12 (U, V, U, V, ...), in two blocks in I420 (all U, all V). Formula:
 # R = 1.164 (Y - 16) + 1.596 (V - 128), G = 1.164 (Y - 16) - 0.813 (V - 128) - 0.391 (U - 128), B = 1.164 (Y - 16) + 2.018 (U - 128),
 # within 0 and 255. Source: OpenVINO NV12toRGB-8, I420toRGB-8; ITU-R BT.601.
 
@@ -330,9 +331,9 @@ def _add_pad(chain: Chain, pad: Mapping[int, tuple[int, int]], value: float, siz
 def _find_plane(
     shape: Sequence[Dimension] | None, image: tuple[Dimension, Dimension, Dimension], layout: str, where: str
 ) -> tuple[Dimension, int, int, int]:
-    """Returns the shape of the plane: the one that is given, else the one for an image of (N, H, W).
+    """Returns the shape of the plane: the given shape, else the shape for an image of (N, H, W).
 
-    Raises: InvalidNetworkError where that is no plane of a picture with an even height and width that are known.
+    Raises: InvalidNetworkError unless it is the plane of a picture with a known and even height and width.
     """
     batch, height, width = image
     if shape is None and isinstance(height, int):

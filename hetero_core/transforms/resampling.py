@@ -2,9 +2,9 @@
 
 nearest and bilinear are Resize with half-pixel centers, as OpenVINO and ONNX Runtime have it. area is the mean over the part of the
 source that a target pixel covers, as OpenCV's INTER_AREA when it shrinks: a product with a matrix of weights for each axis. cubic is such
-a product, too, where sizes are known: of four pixels by Keys' kernel with a = -0.75, those beyond the border being the ones at it.
+a product, too, if sizes are known: of four pixels by Keys' kernel with a = -0.75, with the border repeated.
 
-Each is written in the opset of the network: Resize of named axes from 18 on, of all axes from 11 on, and before, where Resize knows no
+Each is written in the opset of the network: Resize of named axes from 18 on, of all axes from 11 on, and before, as Resize knows no
 half-pixel centers, Gather for nearest and the product with weights for bilinear.
 """
 
@@ -30,7 +30,7 @@ _HAS_CENTERS = 11
 def add_resize(chain: Chain, mode: str, layout: str, model_shape: Sequence[Dimension], where: str) -> None:
     """Adds what brings axes H and W of the value, which is in the model's layout, to the model's sizes.
 
-    Raises: InvalidNetworkError where the layout has no H and W, and where sizes that are needed are open.
+    Raises: InvalidNetworkError if the layout has no H and W, and if needed sizes are open.
     """
     if not {"H", "W"} <= set(layout):
         raise InvalidNetworkError(f"{where}: resize needs the axes H and W; the layout of the model is {layout}")
@@ -67,7 +67,7 @@ def _add_resize(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[Di
 
 
 def _compute_sizes(chain: Chain, target: tuple[Dimension, ...]) -> str:
-    """Returns the value that holds the sizes of all axes; one that is open there is that of the array."""
+    """Returns the value that holds the sizes of all axes; an open size is taken from the array."""
     known = np.asarray([size if isinstance(size, int) else 0 for size in target], "int64")
     if all(isinstance(size, int) for size in target):
         return chain.hold("sizes", known)
@@ -144,7 +144,7 @@ def weigh_cubic(size: int, output: int) -> np.ndarray[Any, Any]:
 
 
 def find_nearest(size: int, output: int) -> np.ndarray[Any, Any]:
-    """Returns int64 (output): the source pixel next to the center of each target pixel; of two that are as near, the lower one."""
+    """Returns int64 (output): the source pixel next to the center of each target pixel; of two at the same distance, the lower."""
     # The pixel's center less a half is ((2 i + 1) size - 2 output) / (2 output), rounded up in integers.
     nearest = -((2 * output - (2 * np.arange(output, dtype=np.int64) + 1) * size) // (2 * output))
     return np.clip(nearest, 0, size - 1)

@@ -64,7 +64,8 @@ def _read_sizes(network: Network, value: str) -> tuple[int, ...] | None:
 
 
 def merge_reshapes(network: Network) -> Network:
-    """Returns the network with chains of Reshape, Flatten, Squeeze and Unsqueeze merged into one Reshape, or removed if the shape stays.
+    """Returns the network with chains of Reshape, Flatten, Squeeze and Unsqueeze merged into a single Reshape, or removed if the
+    shape stays.
 
     A member of a chain stays if a node outside of the chain reads it.
     """
@@ -99,7 +100,8 @@ def merge_reshapes(network: Network) -> Network:
 
 
 def merge_stacked_transposes(network: Network) -> Network:
-    """Returns the network with Reshape, Transpose, Reshape fused to one Transpose if they transpose a flattened stack of matrices."""
+    """Returns the network with Reshape, Transpose, Reshape fused to a single Transpose if they transpose a flattened stack of
+    matrices."""
     stacked = Op("Transpose", (Op("Reshape", (AnyValue("x"),), lambda network, node: True),), has_perm((0, 2, 1)))
     return fuse_patterns(network, [Rule(Op("Reshape", (stacked,), lambda network, node: True), _build_transpose)])
 

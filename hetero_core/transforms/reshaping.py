@@ -1,4 +1,4 @@
-"""Other shapes at the inputs of a network: all types are inferred again, and a node that cannot take its new inputs is named.
+"""Other shapes at the inputs of a network: all types are inferred again, and a node that refuses its new inputs is named.
 
 The rules of `network.operators` say it for nodes that onnx's own inference lets pass.
 """
@@ -23,7 +23,7 @@ Size = int | str | range | None
 
 
 def reshape_network(network: Network, shapes: Mapping[str, Any]) -> Network:
-    """Returns the network whose inputs have these shapes; by input or by the name of a size.
+    """Returns the network with these shapes of inputs; by input or by the name of a size.
 
     Raises: InvalidNetworkError.
     """
@@ -69,9 +69,9 @@ def rebatch_network(network: Network, size: Size) -> Network:
 
 
 def free_batch(network: Network, batch: int) -> Network:
-    """Returns the network whose Reshape nodes copy the batch from what they read, where their constants repeat it.
+    """Returns the network with Reshape nodes that copy the batch from their data, if their constants repeat it.
 
-    A constant whose first element is the batch, before data whose first size is the batch as well, gets a 0 there: the size of the data.
+    A constant with the batch as its first element, for data with the batch as its first size, gets a 0 there: the size of the data.
     Source: ONNX Reshape, allowzero = 0.
     """
     initializers = dict(network.initializers)
@@ -131,7 +131,7 @@ def _reshape_input(network: Network, name: str, shape: tuple[Any, ...], bounds: 
 
 
 def _read_size(size: Any, name: str, where: str, bounds: dict[str, tuple[int, int]]) -> Dimension:
-    """Returns one size; a range becomes a named size with bounds."""
+    """Returns a size; a range becomes a named size with bounds."""
     if size is None or isinstance(size, str):
         return size
     if isinstance(size, range):
@@ -147,7 +147,7 @@ def _read_size(size: Any, name: str, where: str, bounds: dict[str, tuple[int, in
 
 
 def _bind_sizes(network: Network, sizes: Mapping[str, Any], bounds: dict[str, tuple[int, int]]) -> dict[str, Dimension]:
-    """Returns named size -> what it becomes."""
+    """Returns named size -> its new size."""
     known = {size for spec in network.inputs for size in spec.shape or () if isinstance(size, str)}
     inputs = [spec.name for spec in network.inputs]
     bound: dict[str, Dimension] = {}
@@ -212,7 +212,7 @@ def _list(specs: Sequence[ValueSpec]) -> str:
 
 
 def _restore_ranks(graph: GraphLike, before: Graph) -> GraphLike:
-    """Returns the graph with the old number of axes for tensors of which nothing but the element type could be inferred.
+    """Returns the graph with the old number of axes for tensors without an inferred rank.
 
     A rank that only the model declares, as of the result of a custom operator, stays a hint.
     """
@@ -229,7 +229,7 @@ def _restore_ranks(graph: GraphLike, before: Graph) -> GraphLike:
 
 
 def _find_failure(before: Network, reshaped: Network) -> str | None:
-    """Returns what onnx says in its strict mode about the network, unless it said the same before, or which operator refuses its inputs."""
+    """Returns a new objection of onnx in its strict mode, or the name of an operator that refuses its inputs."""
     known = find_contradictions(before)
     for name, problem in find_contradictions(reshaped).items():
         if name not in known and name in reshaped.index_of_node:

@@ -26,7 +26,7 @@ def run_passes(network: Network, passes: Iterable[Pass]) -> Network:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """The replacement of one node: nodes, the types of the values that they add, and the constants that they need."""
+    """The replacement of a node: nodes, the types of the values that they add, and the constants that they need."""
 
     nodes: tuple[Node, ...]
     types: Mapping[str, ValueType] = field(default_factory=dict)
@@ -34,9 +34,9 @@ class Replacement:
 
 
 def replace_nodes(network: Network, find: Callable[[Node], Replacement | None]) -> Network:
-    """Returns the network with each node for which `find` gives a replacement replaced; one sweep, linear.
+    """Returns the network with each node for which `find` gives a replacement replaced; a single sweep, linear.
 
-    The new nodes get the origins of the old one. They must make the same values, and their names and values must be new.
+    The new nodes get the origins of the old node. They must make the same values, and their names and values must be new.
     """
     nodes: list[Node] = []
     types, initializers = dict(network.types), dict(network.initializers)
@@ -54,9 +54,9 @@ def replace_nodes(network: Network, find: Callable[[Node], Replacement | None]) 
 
 
 def fuse_pairs(network: Network, fuse: Callable[[Node, Node], Node | None]) -> Network:
-    """Returns the network with pairs of neighbours fused into one node, repeated along chains; one sweep, linear.
+    """Returns the network with pairs of neighbours fused into a single node, repeated along chains; a single sweep, linear.
 
-    `fuse(first, second)` is asked where `second` is the only reader of the only output of `first`; it returns the node that makes
+    `fuse(first, second)` is asked if `second` is the only reader of the only output of `first`; it returns the node that makes
     the outputs of `second`, or None. The new node gets the origins of both.
     """
     outer = {spec.name for spec in network.outputs}
@@ -94,9 +94,9 @@ def _fuse_with_producer(
 
 
 def eliminate_nodes(network: Network, is_copy: Callable[[Node], bool]) -> Network:
-    """Returns the network without the nodes whose only output is a copy of their only input; readers read the input instead.
+    """Returns the network without the nodes that copy their only input to their only output; readers read the input instead.
 
-    A node stays where its output is an output of the network, or is read by a body, whose names are not touched.
+    A node stays if its output is an output of the network, or if a body reads it: names in bodies stay.
     """
     if not any(map(is_copy, network.nodes)):
         return network
@@ -105,7 +105,7 @@ def eliminate_nodes(network: Network, is_copy: Callable[[Node], bool]) -> Networ
     nodes: list[Node] = []
     for node in network.nodes:
         inputs = tuple(renamed.get(value, value) for value in node.inputs)
-        # Without exactly one input it is no copy but a mistake in the model, which the device is to see.
+        # Without exactly a single input it is no copy but a mistake in the model, which the device is to see.
         if is_copy(node) and len(inputs) == 1 and inputs[0] and len(node.writes) == 1 and visible_values.isdisjoint(node.writes):
             renamed[node.writes[0]] = inputs[0]
             continue

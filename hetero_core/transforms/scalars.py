@@ -1,4 +1,4 @@
-"""A pass that joins chains of arithmetic with scalar constants: factors are multiplied to one factor, summands added to one summand.
+"""A pass that joins chains of arithmetic with scalar constants: factors are multiplied, summands added.
 
 Numbers are joined in float64 and rounded once. Only float32 and float64 are touched, and only if the joined number is a normal float.
 """
@@ -36,7 +36,7 @@ class _Scalar:
 
 
 def fold_scalars(network: Network) -> Network:
-    """Returns the network with each chain of Mul and Div by single numbers as one Mul, of Add and Sub as one Add."""
+    """Returns the network with each chain of Mul and Div by single numbers as a Mul, of Add and Sub as an Add."""
     if sum(prod(constant.shape) == 1 for constant in network.initializers.values()) < 2:
         return network
     names = FreshNames(network)

@@ -1,4 +1,5 @@
-"""A pass for decoders whose heads share keys and values: for one query, the heads that share a key become the queries of one head."""
+"""A pass for decoders whose heads share keys and values: with a single query, heads that share a key become queries of a common
+head."""
 
 from __future__ import annotations
 
@@ -15,15 +16,16 @@ from hetero_core.transforms.rewrite import Replacement
 
 _RESHAPE_OPSET = 21
 _MOST_GROUPS = 16
-"""Queries of one head beyond which kernels compute them in several blocks, none of which can append keys for all."""
+"""Queries of a head beyond which kernels compute them in several blocks, so that no block can append keys for all."""
 Sizes = tuple[int, ...]
 
 
 def share_heads(network: Network) -> Network:
-    """Returns the network with each `Attention` of one query that reads repeated keys and values reading them unrepeated.
+    """Returns the network with each `Attention` of a single query reading unrepeated keys and values.
 
-    Exporters write heads that share keys as Unsqueeze, Expand and Reshape: `groups` copies of each. With one query the heads of a group
-    are as good as `groups` queries of one head, so nothing is copied. The mask has to be the same for all heads.
+    Exporters write heads that share keys as Unsqueeze, Expand and Reshape: `groups` copies of each. With a single query the heads
+    of a group
+    are like `groups` queries of a head, so nothing is copied. The mask has to be the same for all heads.
     """
     names = FreshNames(network)
     keys, values = _repeat("k"), _repeat("v")

@@ -22,7 +22,7 @@ from hetero_core.transforms.matching import read_axes
 
 Perm = tuple[int, ...]
 _TRANSPOSE_OPSET = 21
-# Of these only the first input has axes; the others are bounds and the like.
+# Only the first input of these has axes; the rest are bounds and the like.
 _UNARY = frozenset(
     {
         "Abs", "Cast", "Ceil", "Celu", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity",
@@ -47,7 +47,7 @@ _FIRST_BROADCASTING = 8
 
 
 def read_perm(network: Network, node: Node) -> Perm | None:
-    """Returns the order of axes that a Transpose makes; None for another operator or an unknown rank."""
+    """Returns the order of axes of a Transpose; None for other operators or an unknown rank."""
     if node.op_type != "Transpose" or node.domain or len(node.writes) != 1 or len(node.inputs) != 1:
         return None
     if "perm" in node.attributes:
@@ -70,7 +70,7 @@ def invert(perm: Perm) -> Perm:
 def cancel_transposes(network: Network) -> Network:
     """Returns the network with fewer transposes: pairs merged, transposes moved into Gemm, regions turned if that saves transposes."""
     network = merge_transposes(network)
-    # Each turn takes one transpose away at least, so this ends.
+    # Each turn takes at least a transpose away, so this ends.
     while (turned := _turn_best_region(network)) is not None:
         network = merge_transposes(turned)
     return _turn_inside_gemm(network)
@@ -278,7 +278,7 @@ def _list_operands(network: Network, node: Node) -> tuple[str, ...]:
 
 
 class _Turner:
-    """Turns one region, which then computes values of which the old ones are the transposes by `perm`.
+    """Turns a region, so that the old values are transposes by `perm` of its new values.
 
     A Transpose is added for each non-constant input from outside and for each result; `merge_transposes` removes the redundant ones.
     """
