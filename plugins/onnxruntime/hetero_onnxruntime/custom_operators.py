@@ -7,7 +7,7 @@ operator makes, by a session of a single node.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -15,7 +15,7 @@ from importlib.util import find_spec
 
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.network.contrib_types import knows_contrib
-from hetero_core.network.graph import Network, Node
+from hetero_core.network.graph import Network, Node, iterate_nodes
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_core.network.writer import network_to_bytes
 
@@ -32,7 +32,9 @@ def find_libraries(nodes: Iterable[Node]) -> tuple[str, ...]:
 
     Raises: DeviceUnavailableError for a path that is no file.
     """
-    domains = {node.domain for node in _walk(nodes) if not node.since_version and not knows_contrib(node)}
+    outer = list(nodes)
+    inner = [each for node in outer for body in node.bodies.values() for each in iterate_nodes(body)]
+    domains = {node.domain for node in (*outer, *inner) if not node.since_version and not knows_contrib(node)}
     if not domains:
         return ()
     files = [path for path in os.environ.get(LIBRARY_VARIABLE, "").split(os.pathsep) if path]
@@ -92,10 +94,3 @@ def _ask(model: bytes, libraries: tuple[str, ...]) -> tuple[TensorType, ...] | N
         return None
     names = (output.type.removeprefix("tensor(").removesuffix(")") for output in outputs)
     return tuple(TensorType(_DTYPES.get(name, name)) for name in names)
-
-
-def _walk(nodes: Iterable[Node]) -> Iterator[Node]:
-    for node in nodes:
-        yield node
-        for body in node.bodies.values():
-            yield from _walk(body.nodes)

@@ -172,29 +172,28 @@ def _are_large(weights: Initializer | None) -> bool:
 
 
 def _list_summed(node: Node, graph: Graph) -> tuple[list[int | str | None], bool] | None:
-    """Returns the sizes that a node sums over, and whether it adds number by number; None if it is no sum or its axes are unknown."""
+    """Returns the summed sizes of a node, and whether it adds in sequence; None if it is no sum or its axes are unknown."""
     shape = find_shape(node, graph)
-    if node.domain or shape is None:
+    if node.domain or not shape:
         return None
     rank = len(shape)
+    first_axis = {"GlobalAveragePool": 2, "GroupNormalization": 1, "InstanceNormalization": 2}.get(node.op_type)
     if node.op_type in REDUCTIONS:
         axes = find_reduced_axes(node, graph)
         if axes is None:
             return None
-        summed = set(axes)
     elif node.op_type == "CumSum":
         constant = find_constant(node.inputs[1], graph)
-        summed = set(range(rank)) if constant is None else {int(constant.reshape(-1)[0]) % rank} if rank else set()
-        return [shape[axis] for axis in sorted(summed)], True
-    elif node.op_type in ("GlobalAveragePool", "InstanceNormalization", "GroupNormalization"):
-        summed = set(range(2 if node.op_type != "GroupNormalization" else 1, rank))
+        return [shape[axis] for axis in (range(rank) if constant is None else constant.reshape(-1).tolist())], True
     elif node.op_type == "MeanVarianceNormalization":
-        summed = {axis % rank for axis in node.attributes.get("axes", (0, 2, 3))} if rank else set()
+        axes = [axis % rank for axis in node.attributes.get("axes", (0, 2, 3))]
     elif node.op_type in ("LayerNormalization", "RMSNormalization"):
-        summed = set(range(node.attributes.get("axis", -1) % rank, rank)) if rank else set()
+        axes = list(range(node.attributes.get("axis", -1) % rank, rank))
+    elif first_axis is not None:
+        axes = list(range(first_axis, rank))
     else:
         return None
-    return [shape[axis] for axis in sorted(summed)], rank - 1 not in summed or rank == 1
+    return [shape[axis] for axis in axes], rank - 1 not in axes or rank == 1
 
 
 def _is_long_sum(node: Node, graph: Graph) -> bool:
