@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import chain, takewhile
 from time import perf_counter
 from typing import Any
@@ -195,14 +196,14 @@ class AutoExecutable(PoolExecutable):
         pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), loader.replace_failed if falls_back else lambda _: None)
         loader.pool = pool
         if source.config[HINT_KEY] == CUMULATIVE:
-            pool.set_members(loader.load_all())
+            pool.set_members(list(loader.load_each(candidates)))
         elif quick is not None:
             others = (name for name in candidates if name != quick)
-            pool.set_members([loader.load_first(chain([quick], others))])
+            pool.set_members([next(loader.load_each(chain([quick], others)))])
         elif measures:
             loader.settle(measures=True)
         else:
-            pool.set_members([loader.load_first(candidates)])
+            pool.set_members([next(loader.load_each(candidates))])
         executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
         if quick is not None and (measures or pool.members[0].name != candidates.names[0]):
             # The loader holds its executor: the Core waits for the threads of referenced executors.
@@ -256,30 +257,26 @@ class _Loader:
         self._lock = threading.RLock()
         self._used: set[str] = set()
 
-    def load_first(self, names: Iterable[str]) -> Member:
-        """Returns a member on the first of these devices that can load the network; each that cannot is named in a warning.
+    def load_each(self, names: Iterable[str]) -> Iterator[Member]:
+        """Yields a member on each of these devices that can load the network; failures are named in warnings.
 
-        Raises: the error of the last device.
+        Raises: ClosedError; at the end the last error if no device could load the network.
         """
-        remaining = iter(names)
-        name = next(remaining)
-        while True:
+        failure: HeteroError | None = None
+        is_loaded = False
+        for name in names:
             try:
-                return self._load(name)
+                member = self._load(name)
             except ClosedError:
                 raise
             except HeteroError as error:
-                following = next(remaining, None)
-                if following is None:
-                    raise
-                self._warn(name, error)
-                name = following
-
-    def load_all(self) -> list[Member]:
-        """Returns a member for each device; failures are named in warnings. Raises: as `load_first`, if all fail."""
-        names = iter(self._candidates)
-        first = self.load_first(names)
-        return [first, *(member for member in map(self._try_load, names) if member is not None)]
+                logger.warning("%s goes on without %s, which failed to load the network: %s", self._source.owner, name, error)
+                failure = error
+            else:
+                is_loaded = True
+                yield member
+        if failure is not None and not is_loaded:
+            raise failure
 
     def settle_meanwhile(self, *, measures: bool) -> None:
         """As `settle`, while requests run; if the choice fails, the devices that serve stay, with a warning.
@@ -319,7 +316,7 @@ class _Loader:
                 return None
             logger.warning("%s: %s failed in a run; the next device is loaded", self._source.owner, failed.name)
             try:
-                member = self.load_first(chain([following], names))
+                member = next(self.load_each(chain([following], names)))
             except HeteroError as error:
                 logger.warning("%s: no other device can load the network: %s", self._source.owner, error)
                 return None
@@ -328,35 +325,25 @@ class _Loader:
 
     def _choose_preferred(self) -> Member | None:
         serving = self.pool.members[0].name
-        names = takewhile(lambda name: name != serving, self._candidates)
-        return next((member for member in map(self._try_load, names) if member is not None), None)
+        with suppress(HeteroError):
+            return next(self.load_each(takewhile(lambda name: name != serving, self._candidates)), None)
+        return None
 
     def _choose_measured(self) -> Member:
-        serving = {member.name: member for member in self.pool.members}
-        loaded = (serving[name] if name in serving else self._try_load(name) for name in self._candidates)
-        members = [member for member in loaded if member is not None]
-        if not members:
-            # All have failed, each with a warning: the last error again.
-            return self._load(list(self._candidates)[-1])
+        serving = {member.name for member in self.pool.members}
+        loaded = {member.name: member for member in self.pool.members}
+        try:
+            loaded |= {member.name: member for member in self.load_each(name for name in self._candidates if name not in serving)}
+        except HeteroError as error:
+            if not serving or isinstance(error, ClosedError):
+                raise
+        members = [loaded[name] for name in self._candidates if name in loaded]
         order = measure_members(members, self._source.owner) if len(members) > 1 else members
         for member in members:
             if member is not order[0] and member.name not in serving:
                 self._used.discard(member.name)
                 member.loaded.close()
         return order[0]
-
-    def _try_load(self, name: str) -> Member | None:
-        """Returns a member, or None with a warning if the device cannot load the network. Raises: ClosedError."""
-        try:
-            return self._load(name)
-        except ClosedError:
-            raise
-        except HeteroError as error:
-            self._warn(name, error)
-            return None
-
-    def _warn(self, name: str, error: HeteroError) -> None:
-        logger.warning("%s goes on without %s, which failed to load the network: %s", self._source.owner, name, error)
 
     def _load(self, name: str) -> Member:
         self._used.add(name)

@@ -124,8 +124,8 @@ _POLICIES: Mapping[str, Callable[[SplitTask, Mapping[str, Any]], tuple[SplitTask
 PLACEMENTS = tuple(name for name in _POLICIES if name != _MEMORY)
 """Values of HETERO_PLACEMENT; the first is the default."""
 
-_FORMAT = 2
-"""Also of how a placement is chosen: what was chosen in another way is measured again."""
+_FORMAT = 3
+"""The version of entries and of the way to choose a placement; an entry of another version is measured again."""
 
 
 def _identify_task(task: SplitTask, *, streams: int) -> str:
