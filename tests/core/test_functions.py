@@ -220,12 +220,6 @@ def test_network_with_nodes_of_two_opsets_is_the_same_after_writing_and_reading(
     assert again.fingerprint == network.fingerprint
 
 
-def test_written_wrapper_imports_the_opset_of_its_node() -> None:
-    [wrapper, _] = network_to_proto(read_network(parse(MIXED))).functions
-    assert {entry.domain: entry.version for entry in wrapper.opset_import}[""] == 9
-    assert [node.name for node in wrapper.node] == ["call/s"]
-
-
 def test_network_of_one_opset_needs_no_wrappers() -> None:
     network = read_network(
         parse("""g (float[2] x) => (y) { [c] y = f.a(x) }

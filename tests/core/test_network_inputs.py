@@ -140,13 +140,6 @@ def test_half_precision_model_computes_the_steps_in_single(core: Core, read: Rea
     assert y.tolist() == exact.tolist()
 
 
-def test_described_twice_the_second_stands_before_the_first(core: Core, read: Read) -> None:
-    network = read("g (float[1,3] x) => (float[1,3] y) { y = Identity(x) }")
-    twice = network.with_inputs({"x": InputInfo(scale=2)}).with_inputs({"x": InputInfo("U8", mean=10)})
-    y = core.load_network(twice, "CPU").infer({"x": np.array([[10, 12, 14]], np.uint8)})["y"]
-    assert y.tolist() == [[0, 1, 2]]
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_inner_value_may_be_an_output_and_others_left_out(core: Core, read: Read, device: str) -> None:
     network = read("g (float[2] x, float[2] w) => (float[2] y, float[2] z) { a = Neg(x) y = Relu(a) z = Add(w, a) }")

@@ -186,8 +186,8 @@ def test_reshaped_model_runs_as_the_model_does(core: Core, build: Callable[[], A
     outputs = [core.load_network(reshaped, device).infer(feeds) for device in ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU")]
     expected = run_onnxruntime(network_to_proto(reshaped), feeds)
     for values in outputs:
-        for value, wanted in zip(values.values(), expected, strict=True):
-            np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
+        for value, reference in zip(values.values(), expected, strict=True):
+            np.testing.assert_allclose(value, reference, rtol=1e-4, atol=1e-5)
 
 
 def test_huge_size_of_a_vector_is_not_followed_element_by_element(read: Read) -> None:

@@ -50,13 +50,6 @@ def test_bytes_that_are_no_model_are_refused(content: bytes, message: str) -> No
         read_network(content)
 
 
-def test_every_truncation_of_a_model_is_refused_or_read_without_crash() -> None:
-    content = parse("g (float[2] x) => (y) <float[2] w = {1, 2}> { a = Add(x, w) y = Relu(a) }").SerializeToString()
-    for length in range(len(content)):
-        with pytest.raises((NetworkReadError, InvalidNetworkError)):
-            read_network(content[:length])
-
-
 def test_old_ir_version_is_refused() -> None:
     model = parse(RELU)
     model.ir_version = 2

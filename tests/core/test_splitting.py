@@ -69,8 +69,8 @@ def describe(read: Any) -> tuple[str, Any]:
 def describe_whole(content: bytes) -> tuple[str, Any]:
     """Returns the same of a model that protobuf has parsed in one piece."""
     title = f"{len(content)} bytes"
-    kind, found = describe(lambda: read_network(parse_model(content, title)))
-    return kind, found.replace("the ModelProto", title) if isinstance(found, str) else found
+    kind, actual = describe(lambda: read_network(parse_model(content, title)))
+    return kind, actual.replace("the ModelProto", title) if isinstance(actual, str) else actual
 
 
 def test_large_weights_are_split_off_and_the_rest_is_parsed_by_protobuf() -> None:
@@ -105,8 +105,8 @@ def test_model_with_changed_bytes_gives_the_network_or_the_error_of_the_whole_on
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, len(CONTENT) - 1) | st.sampled_from(FRAME))
 def test_model_that_is_cut_short_gives_the_error_of_the_whole_one(end: int) -> None:
-    found = describe(lambda: read_network(CONTENT[:end]))
-    assert found == describe_whole(CONTENT[:end])
+    actual = describe(lambda: read_network(CONTENT[:end]))
+    assert actual == describe_whole(CONTENT[:end])
 
 
 @settings(max_examples=100, deadline=None)

@@ -53,11 +53,6 @@ def test_set_that_is_not_convex_is_cut_as_it_is() -> None:
     assert names(part) == (["x", "b"], ["a", "c"], ["a", "y"])
 
 
-def test_unused_value_is_no_output() -> None:
-    part = cut_subnetwork(read("g (float[4] x) => (y) { [s] y, u = Split<num_outputs = 2>(x) }"), ["s"])
-    assert names(part) == (["x"], ["s"], ["y"])
-
-
 def test_captures_are_inputs_and_constants_of_bodies_come_along() -> None:
     network = read("""g (bool c, float[2] x) => (y) <float[2] w = {1, 2}> {
         [a] a = Neg(x)
@@ -77,10 +72,6 @@ def test_affinity_is_restricted_to_the_part() -> None:
 def test_output_that_is_an_input_or_a_constant_belongs_to_no_part() -> None:
     network = read("g (float[2] x) => (x, w, y) <float[2] w = {1, 2}> { [a] y = Add(x, w) }")
     assert names(cut_subnetwork(network, ["a"])) == (["x"], ["a"], ["y"])
-
-
-def test_part_of_no_nodes_is_empty() -> None:
-    assert names(cut_subnetwork(read(DIAMOND), [])) == ([], [], [])
 
 
 def test_unknown_node_is_refused_with_the_near_miss() -> None:
