@@ -73,7 +73,7 @@ def test_steps_are_written_in_the_opset_of_the_model(core: Core, mode: str, opse
     onnx.checker.check_model(onnx.load_from_string(network_to_bytes(network)), full_check=True)
 
 
-def test_image_of_open_sizes_in_an_opset_without_half_pixel_centers_takes_the_first_that_has_them(core: Core) -> None:
+def test_open_image_in_an_old_opset_takes_a_newer_resize(core: Core) -> None:
     network = core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 9]> {IMAGE}'))
     network = network.with_inputs({"x": InputInfo(resize="bilinear")})
     assert [node.opset for node in network.nodes if node.op_type == "Resize"] == [11]

@@ -373,7 +373,7 @@ def test_node_at_which_onnx_looks_beyond_a_list_hides_no_other_types() -> None:
 
 
 @pytest.mark.parametrize("name", ["value", "sparse_value"])
-def test_constant_whose_value_is_of_another_kind_than_its_name_says_is_refused(name: str) -> None:
+def test_constant_with_a_value_of_another_kind_is_refused(name: str) -> None:
     model = parse("g () => (float y) { c = Constant <value = float {2}> () y = Neg(c) }")
     model.graph.node[0].attribute[0].type = onnx.AttributeProto.INT  # the tensor is still there
     model.graph.node[0].attribute[0].name = name

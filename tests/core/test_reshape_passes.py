@@ -80,7 +80,7 @@ def test_chain_of_reshapes_becomes_one_or_none(core: Core, text: str, operators:
     assert list_operators(network) == operators
 
 
-def test_reshape_that_others_read_stays_and_the_joined_one_has_both_origins(core: Core) -> None:
+def test_reshape_with_more_readers_stays(core: Core) -> None:
     model = parse(
         "g (float[2,3,4] x) => (float[2,12] y, float[24] z) { [one] a = Reshape (x, flat) [two] y = Reshape (a, wide) z = Neg (a) }"
     )

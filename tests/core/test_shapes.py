@@ -56,7 +56,7 @@ def test_sizes_that_onnx_makes_up_are_unknown() -> None:
     assert read("g (float[4] x) => (y) { y = NonZero(x) }").type_of("y") == TensorType("int64", (1, None))
 
 
-def test_declared_type_is_stated_where_inference_says_less_and_nothing_follows_from_it() -> None:
+def test_declared_type_is_stated_and_nothing_follows_from_it() -> None:
     network = read("g (float[4] x, int64[N] s) => (y) <float[2,2] a> { a = Reshape(x, s) y = Relu(a) }")
     assert network.type_of("a") == f32(2, 2)
     assert network.type_of("y") == without_hints(network).type_of("a") == TensorType("float32")
@@ -115,7 +115,7 @@ def double_last(node: Node, inputs: tuple[ValueType | None, ...]) -> list[ValueT
     return [TensorType(input_type.dtype, (*input_type.shape[:-1], 2 * input_type.shape[-1]))]
 
 
-def test_custom_operator_is_typed_by_its_author_and_inference_goes_on_behind_it() -> None:
+def test_custom_operator_is_typed_by_its_author() -> None:
     network = read(
         """g (float[2,3] x) => (y) {
             a = Relu(x) b = com.acme.Twist(a) c = Neg(b) d = com.acme.Twist(c) e = Transpose(d) y = Exp(e)

@@ -80,7 +80,7 @@ def test_unknown_node_is_refused_with_the_near_miss() -> None:
         cut_subnetwork(network, ["relu_on"])
 
 
-def test_boundary_of_unknown_type_is_refused_and_all_such_values_are_named() -> None:
+def test_boundary_of_unknown_type_is_refused_by_name() -> None:
     network = read("""g (float[2] x) => (y) {
         [t] a, b = com.acme.Twist(x) [n] c = Neg(a) [m] y = Add(c, b)
     }""")

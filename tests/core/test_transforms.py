@@ -104,7 +104,7 @@ def test_constants_are_computed_and_shapes_that_are_known(core: Core) -> None:
     assert list(network.initializers) == ["e"]
 
 
-def test_nothing_random_or_large_is_computed_ahead_and_outputs_keep_their_node(core: Core) -> None:
+def test_random_and_large_values_and_outputs_are_not_folded(core: Core) -> None:
     model = make(
         """g (float[1] x) => (float[a, b] y, float[1] o, float[3] r) {
            big = Expand (one, huge) y = Mul (x, big) o = Add (one, one) r = RandomNormal <shape = [3]> () }""",

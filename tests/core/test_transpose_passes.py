@@ -70,7 +70,7 @@ def test_concat_is_turned_with_its_axis(core: Core) -> None:
     assert "Transpose" not in list_operators(network)
 
 
-def test_convolutions_of_a_channels_last_model_stand_without_transposes(core: Core) -> None:
+def test_channels_last_convolutions_lose_their_transposes(core: Core) -> None:
     """As tf2onnx writes them: each convolution between two transposes, biases and sums outside."""
     blocks = "".join(
         f"a{i} = {TO_FIRST} (h{i}) c{i} = Conv (a{i}, filter) b{i} = {TO_LAST} (c{i}) s{i} = Add (b{i}, bias) r{i} = Relu (s{i}) "
