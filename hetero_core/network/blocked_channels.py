@@ -11,7 +11,7 @@ A node that cannot be restored stays as it is, and devices refuse it by its name
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.network.graph import Graph, Node
+from hetero_core.network.graph import Graph, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.opsets import BLOCKED_DOMAIN, since_version
 from hetero_core.network.scopes import make_unique
@@ -82,8 +82,7 @@ class _Restoration:
         weights = self._graph.initializers.get(node.inputs[1])
         if weights is None or len(weights.shape) != 4:
             return False
-        order, block = _order_filter(weights, node, self._block), self._block
-        self.initializers[node.inputs[1]] = Initializer(weights.dtype, weights.shape, lambda: order(weights.array, block))
+        self.initializers[node.inputs[1]] = Initializer(weights.dtype, weights.shape, _order_filter(weights, node, self._block))
         is_plain = len(node.inputs) < 4 and "activation" not in node.attributes
         if is_plain:
             self._add(node, "Conv", node.inputs, node.outputs)
@@ -198,39 +197,28 @@ class _Restoration:
         return unique
 
 
-def _order_filter(weights: Initializer, node: Node, block: int) -> Callable[[np.ndarray[Any, Any], int], np.ndarray[Any, Any]]:
-    """Returns the function that puts a filter back in order: with blocks of outputs alone, or of inputs and outputs."""
-    group = int(node.attributes.get("group", 1))
-    are_inputs_blocked = weights.shape[1] != 1 if group > 1 else weights.shape[1] >= block
-    return _unblock_both if are_inputs_blocked else _unblock_outputs
+def _order_filter(weights: Initializer, node: Node, block: int) -> Callable[[], np.ndarray[Any, Any]]:
+    """Returns the function that puts a filter back in order: (O/b, I/c, h, w, c of I, b of O) -> (O, I, h, w), c being b or 1."""
+    outputs, inputs, height, width = weights.shape
+    are_inputs_blocked = inputs != 1 if int(node.attributes.get("group", 1)) > 1 else inputs >= block
+    inner = block if are_inputs_blocked else 1
 
+    def order() -> np.ndarray[Any, Any]:
+        blocked = weights.array.reshape(outputs // block, inputs // inner, height, width, inner, block)
+        return np.ascontiguousarray(blocked.transpose(0, 5, 1, 4, 2, 3)).reshape(weights.shape)
 
-def _unblock_outputs(array: np.ndarray[Any, Any], block: int) -> np.ndarray[Any, Any]:
-    """(O/b, I, h, w, b) -> (O, I, h, w)."""
-    outputs, inputs, height, width = array.shape
-    blocked = array.reshape(outputs // block, inputs, height, width, block)
-    return np.ascontiguousarray(blocked.transpose(0, 4, 1, 2, 3)).reshape(array.shape)
-
-
-def _unblock_both(array: np.ndarray[Any, Any], block: int) -> np.ndarray[Any, Any]:
-    """(O/b, I/b, h, w, b of I, b of O) -> (O, I, h, w)."""
-    outputs, inputs, height, width = array.shape
-    blocked = array.reshape(outputs // block, inputs // block, height, width, block, block)
-    return np.ascontiguousarray(blocked.transpose(0, 5, 1, 4, 2, 3)).reshape(array.shape)
+    return order
 
 
 def _find_block(graph: Graph) -> int:
     """Returns the number of channels in a block: 8 if a filter has an odd number of eights, else the size of this processor."""
-    outputs = [shape[0] for shape in _iterate_filters(graph)]
-    return 8 if any(count % 16 for count in outputs) else _block_of_processor()
-
-
-def _iterate_filters(graph: Graph) -> Iterator[tuple[int, ...]]:
-    for node in graph.nodes:
-        if node.domain == BLOCKED_DOMAIN and node.op_type == "Conv" and node.inputs[1] in graph.initializers:
-            yield graph.initializers[node.inputs[1]].shape
-        for body in node.bodies.values():
-            yield from _iterate_filters(body)
+    for each in iterate_graphs(graph):
+        for node in each.nodes:
+            is_convolution = node.domain == BLOCKED_DOMAIN and node.op_type == "Conv"
+            weights = each.initializers.get(node.inputs[1]) if is_convolution else None
+            if weights is not None and weights.shape[0] % 16:
+                return 8
+    return _block_of_processor()
 
 
 def _block_of_processor() -> int:

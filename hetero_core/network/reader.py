@@ -220,15 +220,8 @@ def assemble_network(
 
 def _check_header(model: onnx.ModelProto, title: str) -> None:
     # Protobuf parses almost anything; these three fields are in every ONNX model.
-    missing = [
-        name
-        for name, present in (
-            ("ir_version", model.HasField("ir_version")),
-            ("graph", model.HasField("graph")),
-            ("opset_import", len(model.opset_import) > 0 or model.ir_version in (1, 2)),
-        )
-        if not present
-    ]
+    missing = [name for name in ("ir_version", "graph") if not model.HasField(name)]
+    missing += [] if model.opset_import or model.ir_version in (1, 2) else ["opset_import"]
     if missing:
         raise NetworkReadError(
             f"cannot read network from {title}: it is no ONNX model, it has no {' and no '.join(missing)}. Export it as ONNX."

@@ -387,10 +387,11 @@ def unpack_model(model: Any, weights: WeightSource) -> Network:
     """
     from hetero_core.network.reader import assemble_network, parse_model
 
-    title = _PACKED
-    network = assemble_network(parse_model(bytes(model), title), weights, title)
+    network = assemble_network(parse_model(bytes(model), _PACKED), weights, _PACKED)
     metadata = dict(network.metadata)
     ir_version = metadata.pop(_IR_VERSION_KEY, "")
     if not ir_version.isdecimal() or len(ir_version) > 9:
-        raise NetworkReadError(f"{title} does not state its IR version; it was not made by pack_network. Export the network again.")
+        raise NetworkReadError(
+            f"{_PACKED} does not state its IR version; it was not made by pack_network. Export the network again."
+        )
     return replace(network, ir_version=int(ir_version), metadata=MappingProxyType(metadata))

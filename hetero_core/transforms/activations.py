@@ -85,9 +85,12 @@ _SWISH = one_of(
 )
 
 
+_SWISH_RULES = [Rule(_SWISH, _make("Swish", alpha=1.0))]
+
+
 def fuse_swish(network: Network) -> Network:
     """Returns the network with x * sigmoid(alpha x) as a Swish node; the sigmoid may be written as 1 / (1 + exp(-x))."""
-    return fuse_patterns(network, [Rule(_SWISH, _make("Swish", alpha=1.0))])
+    return fuse_patterns(network, _SWISH_RULES)
 
 
 def _clips_to_six(network: Network, node: Node) -> bool:
@@ -121,8 +124,11 @@ _HARD_SWISH = one_of(
 _HARD_SIGMOID = one_of(op("Div", _CLIPPED, _SIX), op("Mul", _CLIPPED, _SIXTH))
 
 
+_HARD_SWISH_RULES = [Rule(_HARD_SWISH, _make("HardSwish"))]
+_HARD_SIGMOID_RULES = [Rule(_HARD_SIGMOID, _make("HardSigmoid", alpha=1 / 6, beta=0.5))]
+
+
 def fuse_hard_swish(network: Network) -> Network:
     """Returns the network with x * clip(x + 3, 0, 6) / 6 as a HardSwish node, and a lone clip(x + 3, 0, 6) / 6 as a HardSigmoid
     node."""
-    network = fuse_patterns(network, [Rule(_HARD_SWISH, _make("HardSwish"))])
-    return fuse_patterns(network, [Rule(_HARD_SIGMOID, _make("HardSigmoid", alpha=1 / 6, beta=0.5))])
+    return fuse_patterns(fuse_patterns(network, _HARD_SWISH_RULES), _HARD_SIGMOID_RULES)

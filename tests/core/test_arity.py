@@ -51,7 +51,7 @@ def test_node_without_inputs_is_refused(op_type: str) -> None:
     ],
 )
 @pytest.mark.parametrize("place", ["root", "function", "body"])
-def test_node_that_its_schema_does_not_allow_is_refused_wherever_it_stands(body: str, message: str, place: str) -> None:
+def test_node_against_its_schema_is_refused_everywhere(body: str, message: str, place: str) -> None:
     texts = {
         "root": f"g (float[2] x, int64[1] i) => (float[2] y) {{ {body} }}",
         "function": "g (float[2] x, int64[1] i) => (float[2] y) { y = local.f (x, i) } "
@@ -63,7 +63,7 @@ def test_node_that_its_schema_does_not_allow_is_refused_wherever_it_stands(body:
         read_network(parse(texts[place]))
 
 
-def test_split_into_another_number_of_parts_than_it_has_outputs_is_refused() -> None:
+def test_split_with_other_parts_than_outputs_is_refused() -> None:
     model = parse("g (float[6] x) => (float[2] a, float[2] b, float[2] c) { a, b, c = Split <num_outputs = 1>(x) }", opset=18)
     with pytest.raises(InvalidNetworkError, match="has num_outputs 1 and 3 outputs; expected as many"):
         read_network(model)

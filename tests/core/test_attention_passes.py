@@ -171,7 +171,7 @@ HEADS = """a = Reshape (x, heads) q = Transpose <perm = [0, 2, 1, 3]> (a)
 
 
 @pytest.mark.parametrize(("mask", "scores"), [("", "d"), ("m = Add (d, row)", "m")])
-def test_heads_that_are_split_and_joined_become_attention_on_packed_values(core: Core, mask: str, scores: str) -> None:
+def test_split_and_joined_heads_become_packed_attention(core: Core, mask: str, scores: str) -> None:
     model = parse(f"{PACKED} {{ {HEADS.format(mask=mask, scores=scores)} }}")
     network = check(core, model)
     (attention,) = network.nodes

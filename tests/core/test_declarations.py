@@ -80,7 +80,7 @@ def test_declaration_that_nobody_can_prove_changes_no_answer(
     assert len(of_values) == len(set(of_values)), "each value is named once"
 
 
-def test_declared_shape_that_is_not_proved_is_stated_and_no_device_gets_it(core: Core) -> None:
+def test_unproved_shape_is_stated_and_no_device_gets_it(core: Core) -> None:
     network = core.read_network(parse(UNPROVED))
     assert network.type_of("a") == TensorType("float32", (2, 2))
     assert network.outputs[0].type == TensorType("float32", (1, "M"))

@@ -62,8 +62,8 @@ def test_fingerprint_is_the_same_in_another_process() -> None:
         "import sys; from hetero_core.network.reader import read_network; print(read_network(sys.stdin.buffer.read()).fingerprint)"
     )
     content = network_to_bytes(read())
-    found = subprocess.run([sys.executable, "-c", program], input=content, capture_output=True, check=True)
-    assert found.stdout.decode().strip() == read().fingerprint
+    actual = subprocess.run([sys.executable, "-c", program], input=content, capture_output=True, check=True)
+    assert actual.stdout.decode().strip() == read().fingerprint
 
 
 def test_strings_of_constants_count() -> None:

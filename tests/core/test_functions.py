@@ -68,7 +68,7 @@ def test_name_that_the_model_has_already_is_made_unique() -> None:
     ]
 
 
-def test_attributes_come_from_the_call_or_from_the_default_or_are_left_out() -> None:
+def test_attributes_come_from_the_call_or_the_default() -> None:
     network = read_network(
         parse("""g (float[2] x) => (z) { [p] y = f.act<alpha = 0.25>(x) [q] z = f.act(y) }
         <domain: "f", opset_import: ["": 21]> act <alpha, beta: float = 0.5> (a) => (b) {
@@ -209,7 +209,7 @@ MIXED = """g (bool c, float[2,3,4] x) => (y) {
 <domain: "f", opset_import: ["": 9]> old (a) => (b) { [s] b = Softmax<axis = 1>(a) }"""
 
 
-def test_network_with_nodes_of_two_opsets_is_the_same_after_writing_and_reading() -> None:
+def test_network_of_two_opsets_is_the_same_after_writing() -> None:
     network = read_network(parse(MIXED))
     assert needs_wrappers(network)
     again = read_network(network_to_proto(network))
@@ -218,12 +218,6 @@ def test_network_with_nodes_of_two_opsets_is_the_same_after_writing_and_reading(
     body = again.nodes[1].bodies["then_branch"]
     assert [(node.name, node.operator) for node in body.nodes] == [("inner/s", "Softmax-1")]
     assert again.fingerprint == network.fingerprint
-
-
-def test_written_wrapper_imports_the_opset_of_its_node() -> None:
-    [wrapper, _] = network_to_proto(read_network(parse(MIXED))).functions
-    assert {entry.domain: entry.version for entry in wrapper.opset_import}[""] == 9
-    assert [node.name for node in wrapper.node] == ["call/s"]
 
 
 def test_network_of_one_opset_needs_no_wrappers() -> None:

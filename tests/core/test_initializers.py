@@ -30,7 +30,7 @@ class Maker:
         return np.ones(3, np.float32)
 
 
-def test_renewable_constant_is_freed_when_it_is_released_and_made_again_when_it_is_asked_for() -> None:
+def test_released_renewable_constant_is_freed_and_made_again() -> None:
     make = Maker()
     constant = Initializer("float32", (3,), make, is_renewable=True)
     held = ref(constant.array)
@@ -43,7 +43,7 @@ def test_renewable_constant_is_freed_when_it_is_released_and_made_again_when_it_
     assert make.calls == 2
 
 
-def test_released_constant_that_somebody_holds_is_not_made_a_second_time() -> None:
+def test_held_constant_is_not_made_a_second_time() -> None:
     make = Maker()
     constant = Initializer("float32", (3,), make, is_renewable=True)
     held = constant.array

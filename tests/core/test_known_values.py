@@ -123,18 +123,18 @@ RANKS = [
 ]
 
 
-@pytest.mark.parametrize(("operation", "given"), RANKS)
-def test_rank_is_known_where_the_sizes_come_with_the_run(operation: str, given: dict[str, list[int]]) -> None:
+@pytest.mark.parametrize(("operation", "lengths"), RANKS)
+def test_rank_is_known_where_the_sizes_come_with_the_run(operation: str, lengths: dict[str, list[int]]) -> None:
     lists = "int64[3] sizes, int64[4] pads, int64[1] one, int64[0] none, int64[2] pair"
     model = parse(f"g (float[2,3] x, float[2,1] flat, {lists}) => (y) {{ y = {operation} }}")
-    feeds: dict[str, list[int]] = {"sizes": [2, 2, 2], "pads": [0] * 4, "one": [1], "none": [], "pair": [1, 2], **given}
+    feeds: dict[str, list[int]] = {"sizes": [2, 2, 2], "pads": [0] * 4, "one": [1], "none": [], "pair": [1, 2], **lengths}
     arrays = {name: np.array(numbers, np.int64) for name, numbers in feeds.items()}
     tensors = {"x": np.ones((2, 3), np.float32), "flat": np.ones((2, 1), np.float32)}
     (expected,) = ReferenceEvaluator(model).run(None, {**arrays, **tensors})
-    found = read_network(model).type_of("y")
-    assert isinstance(found, TensorType)
-    assert found.shape is not None
-    assert len(found.shape) == expected.ndim
+    actual = read_network(model).type_of("y")
+    assert isinstance(actual, TensorType)
+    assert actual.shape is not None
+    assert len(actual.shape) == expected.ndim
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_recurrence_names_the_state_of_another_batch() -> None:
         edit(read_network(lstm_model())).with_shapes({"x": (5, 3, 6)})
 
 
-def test_batch_is_the_first_axis_of_every_input_unless_a_layout_says_otherwise(read: Read) -> None:
+def test_batch_is_the_first_axis_without_a_layout(read: Read) -> None:
     from hetero_core.network.border import InputInfo
 
     network = read("g (float[1,2] x, float[1,3] w, float[4,1] z) => (float[1,2] y) { y = Relu(x) }")
@@ -167,7 +167,7 @@ def test_reshape_of_something_else_than_a_batch_stays_and_is_named(read: Read) -
         network.with_batch(2)
 
 
-def test_model_of_a_light_network_names_the_window_that_a_small_image_does_not_fill() -> None:
+def test_small_image_names_the_pooling_that_refuses_it() -> None:
     network = edit(read_network(light_model("resnet50")))
     message = r"node 'n172' \(AveragePool-19\): its operator does not take r171: float32\[1,2048,5,5\]"
     with pytest.raises(InvalidNetworkError, match=message):
@@ -186,8 +186,8 @@ def test_reshaped_model_runs_as_the_model_does(core: Core, build: Callable[[], A
     outputs = [core.load_network(reshaped, device).infer(feeds) for device in ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU")]
     expected = run_onnxruntime(network_to_proto(reshaped), feeds)
     for values in outputs:
-        for value, wanted in zip(values.values(), expected, strict=True):
-            np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
+        for value, reference in zip(values.values(), expected, strict=True):
+            np.testing.assert_allclose(value, reference, rtol=1e-4, atol=1e-5)
 
 
 def test_huge_size_of_a_vector_is_not_followed_element_by_element(read: Read) -> None:

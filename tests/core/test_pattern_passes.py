@@ -158,8 +158,8 @@ def test_layer_normalization_in_other_forms_becomes_one_node(core: Core, text: s
         text = text.replace("d = Sub (x, m) ", "").replace("q = Pow", "d = Sub (x, m) q = Pow")
     model = parse_numbers(f"g (float[2, 3, 8] x) => (float[2, 3, 8] y) {{ {text} }}", PARAMETERS, opset=18)
     network = check(core, model, fuse_layer_normalization, scale=3)
-    wanted = ("x", "w", "b") if "b" in network.initializers else ("x", "w")
-    assert [(node.op_type, node.inputs) for node in network.nodes] == [("LayerNormalization", wanted)]
+    reference = ("x", "w", "b") if "b" in network.initializers else ("x", "w")
+    assert [(node.op_type, node.inputs) for node in network.nodes] == [("LayerNormalization", reference)]
     assert network.nodes[0].attributes["epsilon"] == pytest.approx(1e-3)
     assert len(network.nodes[0].origins) == len(model.graph.node)
 
@@ -175,7 +175,7 @@ def test_layer_normalization_in_other_forms_becomes_one_node(core: Core, text: s
 )
 def test_rms_normalization_that_was_written_out_becomes_one_node(core: Core, text: str) -> None:
     model = parse_numbers(f"g (float[2, 3, 8] x) => (float[2, 3, 8] y) {{ {text} }}", PARAMETERS, opset=18)
-    network = check(core, model, lambda given: fuse_rms_normalization(fuse_layer_normalization(given)), scale=3)
+    network = check(core, model, lambda network: fuse_rms_normalization(fuse_layer_normalization(network)), scale=3)
     assert [(node.op_type, node.inputs) for node in network.nodes] == [("RMSNormalization", ("x", "w"))]
     assert network.nodes[0].attributes["epsilon"] == pytest.approx(1e-3)
 

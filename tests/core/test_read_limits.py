@@ -225,7 +225,7 @@ def test_types_that_could_grow_are_inferred_within_little_memory(name: str) -> N
 
 
 @pytest.mark.parametrize("name", list(REFUSED))
-def test_model_that_takes_too_much_to_read_is_refused_by_the_name_of_the_limit(name: str) -> None:
+def test_model_above_a_read_limit_is_refused_by_its_name(name: str) -> None:
     make, limit = REFUSED[name]
     content = make()
     assert len(content) < 2**20
@@ -298,7 +298,7 @@ def test_type_of_more_dimensions_than_an_array_has_is_refused(rank: int, *, is_r
         assert outputs["v2"].item() == 3
 
 
-def test_output_that_is_a_constant_has_its_type_where_the_file_leaves_it_open() -> None:
+def test_output_that_is_a_constant_has_its_type() -> None:
     content = make_model([], [], "c", {"c": np.array([1, 2], np.int32)})
     (output,) = read_network(content).outputs
     assert (output.dtype, output.shape) == ("int32", (2,))

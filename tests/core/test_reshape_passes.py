@@ -80,7 +80,7 @@ def test_chain_of_reshapes_becomes_one_or_none(core: Core, text: str, operators:
     assert list_operators(network) == operators
 
 
-def test_reshape_that_others_read_stays_and_the_joined_one_has_both_origins(core: Core) -> None:
+def test_reshape_with_more_readers_stays(core: Core) -> None:
     model = parse(
         "g (float[2,3,4] x) => (float[2,12] y, float[24] z) { [one] a = Reshape (x, flat) [two] y = Reshape (a, wide) z = Neg (a) }"
     )
@@ -113,7 +113,7 @@ def test_node_that_gives_back_what_it_reads_goes(core: Core, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "made"),
+    ("text", "shape_text"),
     [
         ("y = Slice (x, none, few)", "[1,3,4]"),
         ("y = Slice (x, ends, starts, axes, round)", "[2,3,4]"),
@@ -123,8 +123,8 @@ def test_node_that_gives_back_what_it_reads_goes(core: Core, text: str) -> None:
     ],
     ids=["a part", "reversed", "moved by one", "twice", "twice summed"],
 )
-def test_node_that_only_seems_to_give_back_what_it_reads_stays(core: Core, text: str, made: str) -> None:
-    network = core.read_network(parse(f"g (float[2,3,4] x) => (float{made} y) {{ {text} }}"))
+def test_node_that_only_seems_to_give_back_what_it_reads_stays(core: Core, text: str, shape_text: str) -> None:
+    network = core.read_network(parse(f"g (float[2,3,4] x) => (float{shape_text} y) {{ {text} }}"))
     assert eliminate_idle(network) is network
 
 
@@ -198,16 +198,16 @@ def test_pads_before_windows_keep_the_numbers(core: Core, data: st.DataObject) -
     network = core.read_network(model)
     x = draw_array(1, 2, 3, 6, 7)
     # The toolkit on the model as it is: the reference evaluator reads ceil_mode in its own way.
-    (wanted,) = compile_program(network).run((x,))
-    (found,) = compile_program(fold_pads(network)).run((x,))
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    (reference,) = compile_program(network).run((x,))
+    (actual,) = compile_program(fold_pads(network)).run((x,))
+    np.testing.assert_allclose(actual, reference, rtol=1e-5, atol=1e-6)
 
 
 EVEN = [0, 0, 1, 1, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize(
-    ("op_type", "own", "number", "attributes", "wanted"),
+    ("op_type", "own", "number", "attributes", "reference"),
     [
         ("Conv", [0, 0, 0, 0], 0, {}, (1, 1, 0, 1)),
         ("Conv", [1, 2, 0, 1], 0, {}, (2, 3, 0, 2)),
@@ -218,12 +218,12 @@ EVEN = [0, 0, 1, 1, 0, 0, 0, 1]
     ],
 )
 def test_pad_moves_into_the_window(
-    core: Core, op_type: str, own: list[int], number: float, attributes: dict[str, Any], wanted: tuple[int, ...]
+    core: Core, op_type: str, own: list[int], number: float, attributes: dict[str, Any], reference: tuple[int, ...]
 ) -> None:
     model = make_windows(op_type, EVEN, own, number, **attributes)
     network = check(core, model, fold_pads)
     assert list_operators(network) == ["Relu", op_type]
-    assert network.nodes[1].attributes["pads"] == wanted
+    assert network.nodes[1].attributes["pads"] == reference
     assert network.nodes[1].origins == ("Pad_1", f"{op_type}_2")
 
 

@@ -59,8 +59,8 @@ def test_replacement_gets_the_origins_of_what_it_replaces(read: Callable[..., Ne
 
 def test_copies_vanish_but_for_outputs_and_captures(read: Callable[..., Network]) -> None:
     network = read("g (float[2] x) => (float[2] y) { a = Identity(x) b = Identity(a) c = Relu(b) y = Identity(c) }")
-    kept = eliminate_copies(network)
-    assert [(node.op_type, node.inputs) for node in kept.nodes] == [("Relu", ("x",)), ("Identity", ("c",))]
+    remaining = eliminate_copies(network)
+    assert [(node.op_type, node.inputs) for node in remaining.nodes] == [("Relu", ("x",)), ("Identity", ("c",))]
     captured = read(
         """g (bool c, float[2] x) => (float[2] y) { a = Identity(x)
            y = If<then_branch = t () => (float[2] p) { p = Relu(a) }, else_branch = e () => (float[2] q) { q = Neg(x) }>(c) }"""
@@ -72,9 +72,9 @@ def test_query_answers_in_original_names(read: Callable[..., Network]) -> None:
     """A name that becomes both supported and refused is refused; a name that vanishes is supported."""
     network = read("g (float[2] x) => (float[2] y) { i = Identity(x) a = Relu(i) b = Relu(a) c = Abs(b) y = Sub(x, c) }")
 
-    def transform(given: Network) -> Network:
+    def transform(network: Network) -> Network:
         split = replace_nodes(
-            given,
+            network,
             lambda node: (
                 Replacement(
                     (

@@ -69,11 +69,11 @@ def describe(read: Any) -> tuple[str, Any]:
 def describe_whole(content: bytes) -> tuple[str, Any]:
     """Returns the same of a model that protobuf has parsed in one piece."""
     title = f"{len(content)} bytes"
-    kind, found = describe(lambda: read_network(parse_model(content, title)))
-    return kind, found.replace("the ModelProto", title) if isinstance(found, str) else found
+    kind, actual = describe(lambda: read_network(parse_model(content, title)))
+    return kind, actual.replace("the ModelProto", title) if isinstance(actual, str) else actual
 
 
-def test_large_weights_are_split_off_and_the_rest_is_parsed_by_protobuf() -> None:
+def test_large_weights_are_split_off() -> None:
     split = split_model(io.BytesIO(CONTENT))
     assert split is not None
     assert split.raw_data == {0: RAW_DATA[0], 3: RAW_DATA[1]}
@@ -95,7 +95,7 @@ def test_split_model_gives_the_network_of_the_whole_one(make: Any, tmp_path: Pat
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(FRAME), st.integers(1, 255)), min_size=1, max_size=3))
-def test_model_with_changed_bytes_gives_the_network_or_the_error_of_the_whole_one(changes: list[tuple[int, int]]) -> None:
+def test_changed_bytes_read_as_in_the_whole_model(changes: list[tuple[int, int]]) -> None:
     content = bytearray(CONTENT)
     for position, mask in changes:
         content[position] ^= mask
@@ -104,15 +104,15 @@ def test_model_with_changed_bytes_gives_the_network_or_the_error_of_the_whole_on
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, len(CONTENT) - 1) | st.sampled_from(FRAME))
-def test_model_that_is_cut_short_gives_the_error_of_the_whole_one(end: int) -> None:
-    found = describe(lambda: read_network(CONTENT[:end]))
-    assert found == describe_whole(CONTENT[:end])
+def test_cut_bytes_give_the_error_of_the_whole_model(end: int) -> None:
+    actual = describe(lambda: read_network(CONTENT[:end]))
+    assert actual == describe_whole(CONTENT[:end])
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(FRAME), st.binary(min_size=1, max_size=12))
 @example(len(CONTENT), CONTENT)
-def test_model_with_more_bytes_gives_the_network_or_the_error_of_the_whole_one(position: int, more: bytes) -> None:
+def test_more_bytes_read_as_in_the_whole_model(position: int, more: bytes) -> None:
     content = CONTENT[:position] + more + CONTENT[position:]
     assert describe(lambda: read_network(content)) == describe_whole(content)
 
@@ -177,7 +177,7 @@ def test_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
         read_network(pipe)
 
 
-def test_constants_of_a_file_are_what_they_were_when_the_file_is_overwritten(tmp_path: Path) -> None:
+def test_constants_outlive_an_overwritten_file(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(CONTENT)
     network = read_network(path)

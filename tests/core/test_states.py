@@ -80,9 +80,9 @@ def test_state_begins_at_the_value_that_is_given(core: Core, read: Read) -> None
 
 def test_value_that_is_read_or_set_is_a_copy(core: Core, running_sum: Network) -> None:
     request = core.load_network(running_sum, "CPU").create_infer_request()
-    given = np.array([10, 20], np.float32)
-    request.states["past"].value = given
-    given[:] = 0
+    array = np.array([10, 20], np.float32)
+    request.states["past"].value = array
+    array[:] = 0
     request.states["past"].value[:] = 0
     assert run(request) == [[22, 44]]
 

@@ -53,11 +53,6 @@ def test_set_that_is_not_convex_is_cut_as_it_is() -> None:
     assert names(part) == (["x", "b"], ["a", "c"], ["a", "y"])
 
 
-def test_unused_value_is_no_output() -> None:
-    part = cut_subnetwork(read("g (float[4] x) => (y) { [s] y, u = Split<num_outputs = 2>(x) }"), ["s"])
-    assert names(part) == (["x"], ["s"], ["y"])
-
-
 def test_captures_are_inputs_and_constants_of_bodies_come_along() -> None:
     network = read("""g (bool c, float[2] x) => (y) <float[2] w = {1, 2}> {
         [a] a = Neg(x)
@@ -79,17 +74,13 @@ def test_output_that_is_an_input_or_a_constant_belongs_to_no_part() -> None:
     assert names(cut_subnetwork(network, ["a"])) == (["x"], ["a"], ["y"])
 
 
-def test_part_of_no_nodes_is_empty() -> None:
-    assert names(cut_subnetwork(read(DIAMOND), [])) == ([], [], [])
-
-
 def test_unknown_node_is_refused_with_the_near_miss() -> None:
     network = read("g (float[2] x) => (y) { [relu_one] y = Relu(x) }")
     with pytest.raises(InvalidNetworkError, match=r"network 'g' has no node 'relu_on', did you mean 'relu_one'\?"):
         cut_subnetwork(network, ["relu_on"])
 
 
-def test_boundary_of_unknown_type_is_refused_and_all_such_values_are_named() -> None:
+def test_boundary_of_unknown_type_is_refused_by_name() -> None:
     network = read("""g (float[2] x) => (y) {
         [t] a, b = com.acme.Twist(x) [n] c = Neg(a) [m] y = Add(c, b)
     }""")

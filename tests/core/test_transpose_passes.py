@@ -70,7 +70,7 @@ def test_concat_is_turned_with_its_axis(core: Core) -> None:
     assert "Transpose" not in list_operators(network)
 
 
-def test_convolutions_of_a_channels_last_model_stand_without_transposes(core: Core) -> None:
+def test_channels_last_convolutions_lose_their_transposes(core: Core) -> None:
     """As tf2onnx writes them: each convolution between two transposes, biases and sums outside."""
     blocks = "".join(
         f"a{i} = {TO_FIRST} (h{i}) c{i} = Conv (a{i}, filter) b{i} = {TO_LAST} (c{i}) s{i} = Add (b{i}, bias) r{i} = Relu (s{i}) "
@@ -131,18 +131,18 @@ def test_gemm_reads_what_was_turned(core: Core, head: str, text: str) -> None:
 @given(perms=st.lists(st.permutations(range(4)), min_size=1, max_size=5), data=st.data())
 def test_chain_of_transposes_becomes_one_at_most(core: Core, perms: list[list[int]], data: st.DataObject) -> None:
     nodes = []
-    kept = data.draw(st.integers(0, len(perms)))
+    remaining = data.draw(st.integers(0, len(perms)))
     for index, perm in enumerate(perms):
         nodes.append(oh.make_node("Transpose", [f"v{index}"], [f"v{index + 1}"], perm=perm))
     nodes.append(oh.make_node("Neg", [f"v{len(perms)}"], ["y"]))
-    nodes.append(oh.make_node("Abs", [f"v{kept}"], ["z"]))
+    nodes.append(oh.make_node("Abs", [f"v{remaining}"], ["z"]))
     outputs = [oh.make_tensor_value_info(name, 1, None) for name in ("y", "z")]
     graph = oh.make_graph(nodes, "g", [oh.make_tensor_value_info("v0", 1, (2, 3, 4, 5))], outputs)
     model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8)
     network = merge_transposes(core.read_network(model))
     x = draw_array(1, 2, 3, 4, 5)
-    for found, wanted in zip(compile_program(network).run((x,)), ReferenceEvaluator(model).run(None, {"v0": x}), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, target in zip(compile_program(network).run((x,)), ReferenceEvaluator(model).run(None, {"v0": x}), strict=True):
+        np.testing.assert_array_equal(actual, target)
     assert list_operators(network).count("Transpose") <= 2
 
 
@@ -168,7 +168,7 @@ def test_random_graphs_keep_their_numbers_and_gain_no_transposes(core: Core, dat
         elif kind == "bias":
             nodes.append(oh.make_node(data.draw(st.sampled_from(BINARY)), [value, f"c{shape[-1]}"], [name]))
         else:
-            fitting = sorted(other for other, found in ranks.items() if found == shape)
+            fitting = sorted(other for other, actual in ranks.items() if actual == shape)
             nodes.append(oh.make_node(data.draw(st.sampled_from(BINARY)), [value, data.draw(st.sampled_from(fitting))], [name]))
         ranks[name] = shape
     last = sorted(ranks)[-2:]

@@ -9,7 +9,6 @@ from hetero_core.network.types import (
     TensorType,
     ValueSpec,
     ValueType,
-    has_known_element,
     merge_types,
     type_of_json,
 )
@@ -48,21 +47,6 @@ def test_types_are_shown_as_messages_write_them(value_type: ValueType, text: str
 )
 def test_bytes_of_a_tensor(value_type: TensorType, size: int | None) -> None:
     assert value_type.nbytes == size
-
-
-@pytest.mark.parametrize(
-    ("value_type", "known"),
-    [
-        (None, False),
-        (TensorType(None, (2,)), False),
-        (TensorType("bool"), True),
-        (SequenceType(TensorType(None)), False),
-        (OptionalType(SequenceType(TensorType("bool"))), True),
-        (MapType("string", TensorType(None)), False),
-    ],
-)
-def test_element_is_known_down_to_the_tensor(value_type: ValueType | None, known: bool) -> None:
-    assert has_known_element(value_type) == known
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_written_network_keeps_names_types_affinity_and_metadata(tmp_path: Path)
     assert list(tmp_path.iterdir()) == [tmp_path / "m.onnx"]
 
 
-def test_packed_network_keeps_origins_original_names_opsets_and_ir_version() -> None:
+def test_packed_network_keeps_origins_names_and_versions() -> None:
     network = rich_network()
     fused = replace(network.nodes[0], origins=("a", "line\nbreak"))
     network = replace(network, nodes=(fused, *network.nodes[1:]), ir_version=7)
@@ -299,7 +299,7 @@ def test_output_without_a_type_is_written_without_one() -> None:
 
 
 @pytest.mark.parametrize("version", ["", "99999999999999999999", "ten", "-1"])
-def test_packed_network_with_another_ir_version_than_a_number_is_refused(version: str) -> None:
+def test_packed_network_with_a_wrong_ir_version_is_refused(version: str) -> None:
     model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) { y = Abs(x) }')
     packed = pack_network(read_network(model))
     changed = onnx.ModelProto.FromString(bytes(packed["model"]))
