@@ -1,7 +1,7 @@
 """The AUTO device: the best device of a list, or of all installed devices, for each network, with the next devices as a fallback.
 
 Loading: the devices that take the whole network, in order of preference; the device that loads fastest serves at once while the
-best device compiles, and leaves when that is ready. Nothing of a request is lost, as both are members of one pool.
+best device compiles, and leaves when that is ready. Nothing of a request is lost, as both are members of the same pool.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class PoolExecutable(Executable):
             return outputs
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
-        """Begins a run on a free member, now or when there is one."""
+        """Begins a run on a free member, now or as soon as a member is free."""
         self.pool.enter(StartedTicket(inputs, context, done, self.pool.leave))
 
     def metrics(self) -> Mapping[str, Any]:

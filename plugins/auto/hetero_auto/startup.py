@@ -221,7 +221,7 @@ class AutoExecutable(PoolExecutable):
         return Executable.run(self, inputs, context)
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
-        """Begins a run on a free member, now or when there is one."""
+        """Begins a run on a free member, now or as soon as a member is free."""
         races = self._find_races(context)
         if races is None:
             super().start(inputs, context, done)

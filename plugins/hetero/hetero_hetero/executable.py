@@ -277,7 +277,9 @@ class HeteroExecutable(Executable):
 
     def _keep_outputs(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
         """Checks the results of a stage under its device's name and puts them into their slots, C-contiguous."""
-        for slot, value in zip(self._route.steps[index].outputs, self._checks[index](results, inner), strict=True):
+        # The stage's device has counted its values already.
+        unlimited = inner if inner.limits is None else inner.derive(inner.state, limits=None)
+        for slot, value in zip(self._route.steps[index].outputs, self._checks[index](results, unlimited), strict=True):
             is_turned = type(value) is np.ndarray and not value.flags.c_contiguous
             slots[slot] = np.ascontiguousarray(value) if is_turned else value
 
