@@ -62,7 +62,7 @@ def check_case(core: Core, case: BackendCase, network: Network, device: str) -> 
         return f"{type(error).__name__}: {error}"
 
 
-@pytest.mark.parametrize(("device", "least"), [("OPENVINO", 1500), ("ORT", 1700), (ALL, 2007)], ids=["openvino", "ort", "three"])
+@pytest.mark.parametrize(("device", "least"), [("OPENVINO", 1350), ("ORT", 1700), (ALL, 2007)], ids=["openvino", "ort", "three"])
 def test_every_case_that_is_taken_is_right(
     core: Core, cases: list[BackendCase], capsys: pytest.CaptureFixture[str], device: str, least: int
 ) -> None:
