@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_number, format_table
+from hetero_core.cli.measurement import wait_for_kernels
 from hetero_core.cli.options import (
     Parser,
     add_input_options,
@@ -20,7 +21,6 @@ from hetero_core.cli.options import (
     share_config,
     whole_number,
 )
-from hetero_core.cli.run import wait_for_kernels
 from hetero_core.core import Core
 
 if TYPE_CHECKING:

@@ -231,6 +231,19 @@ def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: Bench
     return list_events(ended, title=f"{executable.device}: ", first_process=task.first_process or 1)
 
 
+def wait_for_kernels(executable: ExecutableNetwork, inputs: Mapping[str, Any], *, most_seconds: float) -> None:
+    """Runs a network until the device has compiled its machine code for it, or for so many seconds."""
+    ends = perf_counter() + most_seconds
+    while is_compiling(executable) and perf_counter() < ends:
+        executable.infer(inputs)
+
+
+def is_compiling(executable: ExecutableNetwork) -> bool:
+    """Says whether the device still compiles machine code for the network: a metric `..._KERNELS_READY` is False."""
+    names = [name for name in executable.get_metric("SUPPORTED_METRICS") if name.endswith("_KERNELS_READY")]
+    return not all(executable.get_metric(name) for name in names)
+
+
 def find_peak_memory() -> int | None:
     """Returns the largest number of resident bytes of this process so far; None if the system does not say.
 

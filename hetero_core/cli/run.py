@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_seconds, format_table
+from hetero_core.cli.measurement import is_compiling, wait_for_kernels
 from hetero_core.cli.options import (
     Parser,
     add_device_options,
@@ -111,11 +112,8 @@ def answer(options: argparse.Namespace) -> Answer:
         pinned = pin_network(core, network, options.device, read_pins(options))
         with step(f"loading network '{network.name}' on {options.device}"):
             executable = core.load_network(pinned, options.device, config)
-        outputs, fields, text = _infer(executable, inputs, step, executed=options.executed)
-        text += _save(outputs, options, fields)
-        if options.compare is None:
-            return Answer(text, fields)
-        return _compare(core, network, inputs, outputs, options, Answer(text, fields))
+        outputs, answered = _infer(executable, inputs, step, options)
+        return answered if options.compare is None else _compare(core, network, inputs, outputs, options, answered)
 
 
 def _check_options(options: argparse.Namespace) -> None:
@@ -145,8 +143,7 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
     with step(f"importing '{options.model}'"):
         executable = core.import_network(options.model, options.device, read_config(options), trust=options.trust)
     inputs = _collect_inputs(options, executable.inputs, executable.name, executable.replaceable)
-    outputs, fields, text = _infer(executable, inputs, step, executed=options.executed)
-    return Answer(text + _save(outputs, options, fields), fields)
+    return _infer(executable, inputs, step, options)[1]
 
 
 def _collect_inputs(
@@ -161,10 +158,10 @@ def _collect_inputs(
 
 
 def _infer(
-    executable: ExecutableNetwork, inputs: Mapping[str, Any], step: Announcer, *, executed: str | None
-) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Returns the outputs of the first inference, the fields for JSON, and the text; more inferences follow, for the steady time."""
-    from hetero_core.cli.outputs import describe_output, format_outputs, iterate_tensors
+    executable: ExecutableNetwork, inputs: Mapping[str, Any], step: Announcer, options: argparse.Namespace
+) -> tuple[dict[str, Any], Answer]:
+    """Returns the outputs of the first inference, and the answer about it; later inferences give the steady time."""
+    from hetero_core.cli.outputs import describe_output, format_outputs, iterate_tensors, save_outputs
 
     request = executable.create_infer_request()
     with step(f"running network '{executable.name}' on {executable.device}"):
@@ -183,10 +180,13 @@ def _infer(
         sums = sum_times(request.profile)
         fields["subgraphs"] = sums
         parts.append(format_times(sums))
-    if executed is not None:
-        fields["executed"] = str(_write_executed(executed, executable.get_runtime_model(request.profile)))
+    if options.executed is not None:
+        fields["executed"] = str(_write_executed(options.executed, executable.get_runtime_model(request.profile)))
         parts.append(f"executed graph: {fields['executed']}")
-    return outputs, fields, "\n\n".join(parts)
+    if options.save_outputs is not None:
+        fields["saved"] = save_outputs(outputs, options.save_outputs)
+        parts.append("saved: " + ", ".join(fields["saved"]))
+    return outputs, Answer("\n\n".join(parts), fields)
 
 
 def _write_executed(path: str, executed: Network) -> Path:
@@ -217,29 +217,6 @@ def _time_later_runs(executable: ExecutableNetwork, request: InferRequest, input
         request.infer(inputs)
         seconds.append(perf_counter() - began)
     return seconds
-
-
-def wait_for_kernels(executable: ExecutableNetwork, inputs: Mapping[str, Any], *, most_seconds: float) -> None:
-    """Runs a network until the device has compiled its machine code for it, or for so many seconds."""
-    ends = perf_counter() + most_seconds
-    while is_compiling(executable) and perf_counter() < ends:
-        executable.infer(inputs)
-
-
-def is_compiling(executable: ExecutableNetwork) -> bool:
-    """Says whether the device still compiles machine code for the network: a metric `..._KERNELS_READY` is False."""
-    names = [name for name in executable.get_metric("SUPPORTED_METRICS") if name.endswith("_KERNELS_READY")]
-    return not all(executable.get_metric(name) for name in names)
-
-
-def _save(outputs: Mapping[str, Any], options: argparse.Namespace, fields: dict[str, Any]) -> str:
-    """Writes the outputs to the target of --save-outputs; returns a line about it."""
-    from hetero_core.cli.outputs import save_outputs
-
-    if options.save_outputs is None:
-        return ""
-    fields["saved"] = save_outputs(outputs, options.save_outputs)
-    return "\n\nsaved: " + ", ".join(fields["saved"])
 
 
 def _compare(

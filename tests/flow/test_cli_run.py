@@ -182,7 +182,7 @@ def test_compare_with_a_device_that_is_wrong_ends_with_1(model: str, input_optio
         (["--random"], "input x: float32[n,3] has open dimensions; choose their sizes, as in --shape n=1"),
         (
             ["--random", "--shape", "x=2,4,5"],
-            "--shape x=2,4,5: input x: float32[n,3] has 2 axes, and 3 sizes were input_options",
+            "--shape x=2,4,5: input x: float32[n,3] has 2 axes, and 3 sizes were given",
         ),
         (["--random", "--shape", "x=2,x"], "--shape x=2,x: expected sizes separated by commas"),
         (["--random", "--shape", "2,3"], "--shape 2,3: expected NAME=SIZE,SIZE,..."),

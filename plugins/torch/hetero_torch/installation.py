@@ -1,4 +1,4 @@
-"""The installed PyTorch: whether it works, and the places where it computes: the processor and the accelerators that ran a probe."""
+"""The installed PyTorch: its probe, and its places: the processor and the accelerators that ran the probe."""
 
 from __future__ import annotations
 

@@ -23,19 +23,19 @@ operator("Mish", dtypes=FLOATS, widens=True)(functional.mish)
 
 @operator("LeakyRelu", dtypes=FLOATS, widens=True)
 def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
-    """Returns x, times alpha where it is negative. Source: ONNX LeakyRelu-16."""
+    """Returns x, times alpha for negative x. Source: ONNX LeakyRelu-16."""
     return functional.leaky_relu(x, alpha)
 
 
 @operator("PRelu", 7, 9, 16, dtypes=FLOATS | SIGNED, widens=True)
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    """Returns x, times slope where it is negative. Source: ONNX PRelu-16."""
+    """Returns x, times slope for negative x. Source: ONNX PRelu-16."""
     return torch.where(x < 0, x * slope, x)
 
 
 @operator("Elu", dtypes=FLOATS, widens=True)
 def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """Returns x, alpha * (exp(x) - 1) where it is negative. Source: ONNX Elu-22."""
+    """Returns x, alpha * (exp(x) - 1) for negative x. Source: ONNX Elu-22."""
     return torch.where(x < 0, alpha * torch.expm1(x), x)
 
 
