@@ -20,7 +20,7 @@ from hetero_core.devices.registry import DeviceStatus
 from hetero_core.errors import PrivateFolderError
 
 SHARED_FOLDERS = ("cupy", "onnxruntime", "openvino", "torch")
-"""Packages that several distributions install under one name, one for each kind of hardware."""
+"""Packages that several distributions, each for a kind of hardware, install under the same name."""
 KINDS = {
     "OpenMP of GNU": r"libgomp[-.]",
     "OpenMP of Intel": r"libiomp5[-.]",

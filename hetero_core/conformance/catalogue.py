@@ -43,7 +43,7 @@ _MAKERS: Mapping[str, str] = {
     "hetero": "hetero.list_hetero_checks",
     "graphs": "graphs.attempt.list_graph_checks",
 }
-"""Level -> the function that makes its checks, one for each case or model."""
+"""Level -> the function that makes a check for each of its cases or models."""
 
 
 class UnknownCheckError(HeteroError, ValueError):

@@ -43,7 +43,7 @@ EXECUTION_MODE_HINT=PERFORMANCE lets a device compute in the shortest type that 
 
 @cache
 def list_choice_checks() -> tuple[Check, ...]:
-    """Returns one check for each subject, and the check of networks loaded under different choices at once."""
+    """Returns a check for each subject, and the check of networks loaded under different choices at once."""
     repeated = (
         (subject, partial(check_choices, tuple(check for check in STATIC_CHECKS if check.subject == subject)))
         for subject in REPEATED
@@ -65,7 +65,7 @@ def check_choices(checks: tuple[Check, ...], context: CheckContext) -> None:
 
 
 def loads_keep_their_own_choice(context: CheckContext) -> None:
-    """Networks that one Core loads under different choices each compute by their own choice, in any order of loading."""
+    """Networks that a Core loads under different choices each compute by their own choice, in any order of loading."""
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     compared_count = 0
@@ -108,7 +108,7 @@ def iterate_choices(context: CheckContext) -> Iterator[tuple[str, Any]]:
 
 
 def is_usable(context: CheckContext, name: str, choice: Any) -> bool:
-    """Says whether this machine supports a choice: each load refuses a precision hint that the processor lacks, with one text."""
+    """Says whether this machine supports a choice: a load refuses a precision hint that the processor lacks."""
     sample = make_sample(context, "chain")
     try:
         context.load(sample.network, {name: choice}).close()

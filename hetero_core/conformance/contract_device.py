@@ -54,7 +54,7 @@ def device_is_listed_as_working(context: CheckContext) -> None:
 
 @check("registry")
 def versions_name_the_device_and_every_listed_one(context: CheckContext) -> None:
-    """`get_versions` has one entry for the device, and one for each device behind its colon; ids change nothing."""
+    """`get_versions` has an entry for the device and for each device behind its colon; ids change nothing."""
     parsed = parse_device_name(context.device)
     listed = [parse_device_name(entry) for entry in split_device_list(parsed.arguments)] if parsed.arguments else []
     versions = context.core.get_versions(context.device)
@@ -162,7 +162,7 @@ def name_may_be_registered_again(context: CheckContext) -> None:
 
 @check("registry")
 def two_cores_share_no_configuration(context: CheckContext) -> None:
-    """Configuration set in one Core is not set in another, and a Core still works after the other is closed."""
+    """Configuration set in a Core is not set in a second Core, and the first still works after the second is closed."""
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     with context.make_core() as other:
@@ -303,7 +303,7 @@ def settings_are_taken_together_or_not_at_all(context: CheckContext) -> None:
 
 @check("properties")
 def setting_of_a_call_does_not_leak(context: CheckContext) -> None:
-    """The configuration of one load holds for that network alone; a value of `set_config` holds for later loads, not for earlier ones."""
+    """The configuration of a load holds for its network alone; a value of `set_config` holds for later loads, not for earlier loads."""
     core, device = context.core, context.device
     network = make_sample(context, "chain").network
     read: Callable[..., Any] = lambda loaded: loaded.get_config("PERF_COUNT")  # noqa: E731  # shorter than a function
@@ -425,7 +425,7 @@ NETWORKS_OF_CAPABILITY: Mapping[str, tuple[str, ...]] = {
     "INT8": _QUANTIZED,
     **{name: tuple(text.replace("T[", f"{dtype}[") for text in (*_UNARY, *_BINARY)) for name, dtype in _TYPES_OF_PRECISION.items()},
 }
-"""Capability -> networks of which a device that names it takes one at least."""
+"""Capability -> networks; a device that names the capability takes at least one of them."""
 
 
 @check("capabilities")
@@ -562,7 +562,7 @@ def extension_is_refused_before_and_runs_after(context: CheckContext) -> None:
 
 @check("extensions", needs=["extensions"])
 def extension_is_for_its_core_alone(context: CheckContext) -> None:
-    """An extension added to one Core is unknown in another."""
+    """An extension added to a Core is unknown in a second Core."""
     context.core.add_extension(_make_extension(lambda x, factor: x * np.float32(factor)), context.device)
     with context.make_core() as other:
         network = read_text(replace(context, core=other), TEXT)

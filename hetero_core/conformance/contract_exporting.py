@@ -100,7 +100,7 @@ def path_stream_and_bytes_hold_the_same(context: CheckContext) -> None:
 
 @check("exporting", level="export", needs=["export"])
 def blobs_may_stand_anywhere_in_a_stream(context: CheckContext) -> None:
-    """Two blobs between other bytes of one stream are read in order, each as the network that was written there."""
+    """Two blobs between other bytes of a stream are read in order, each as the network that was written there."""
     samples = make_samples(context, "chain", "fork", "pair", "dynamic")
     head, tail = b"these bytes are somebody else's", b"and so are these"
     stream = io.BytesIO()
@@ -140,7 +140,7 @@ def descriptions_come_with_the_blob(context: CheckContext) -> None:
 
 @check("exporting", level="export", needs=["export"])
 def requests_of_an_imported_network_work(context: CheckContext) -> None:
-    """Requests, asynchronous runs and a second export work on an imported network as on a loaded one."""
+    """Requests, asynchronous runs and a second export work on an imported network as on a loaded network."""
     sample = make_sample(context, "chain")
     imported = context.core.import_network(_export(context.load(sample.network)), context.device)
     request = imported.create_infer_request()
@@ -276,7 +276,7 @@ def blob_of_another_network_is_refused(context: CheckContext) -> None:
 
 @check("exporting", level="export", needs=["export"])
 def second_load_comes_from_the_cache(context: CheckContext) -> None:
-    """With CACHE_DIR the first load writes one cache entry and the second is a hit; without it there is no hit; results are equal."""
+    """With CACHE_DIR the first load writes a cache entry and the second is a hit; without it there is no hit; results are equal."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair").items():
         inputs = sample.draw(context.seed)
         with _make_cache() as (folder, config):
@@ -293,7 +293,7 @@ def second_load_comes_from_the_cache(context: CheckContext) -> None:
 
 @check("exporting", level="export", needs=["export"])
 def cache_is_made_once_by_many_threads(context: CheckContext) -> None:
-    """Eight threads that load one network with one CACHE_DIR leave one cache entry, and each thread has the right network."""
+    """Eight threads that load a network with the same CACHE_DIR leave a single cache entry, and each thread has the right network."""
     sample = make_sample(context, "chain")
 
     def load(index: int) -> None:

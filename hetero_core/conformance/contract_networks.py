@@ -330,7 +330,7 @@ def operator_of_another_domain_is_another_operator(context: CheckContext) -> Non
 
 @check("meaning")
 def nodes_of_one_operator_keep_their_attributes(context: CheckContext) -> None:
-    """Two nodes of one operator keep their own attributes: a kernel cache must not be keyed by the operator alone."""
+    """Two nodes of the same operator keep their own attributes: a kernel cache must not be keyed by the operator alone."""
     cases = {}
     for operator, (shape, nodes, compute) in TWICE.items():
         network = _read_opset(context, 17, f"(float{shape} x) => (y) {{ {nodes} }}", name=operator)
@@ -387,7 +387,7 @@ def two_requests_may_have_two_sizes(context: CheckContext) -> None:
 
 @check("dynamic_shapes")
 def fixed_dimension_stays_fixed(context: CheckContext) -> None:
-    """The dimension of a known size, and the rank, are checked while the symbolic one is free."""
+    """The dimension of a known size, and the rank, are checked while the symbolic dimension is free."""
     sample, request = open_request(context, "dynamic")
     for shape in ((3, 3), (3,), (3, 2, 1)):
         wrong = np.zeros(shape, sample.dtype)

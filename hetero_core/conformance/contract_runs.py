@@ -328,9 +328,9 @@ def cancel_of_one_request_leaves_the_others(context: CheckContext) -> None:
 # Start: the duties of an asynchronous device, as a caller sees them; for a device without `start`, the core fulfils them.
 
 END_SECONDS = 30.0
-"""Seconds within which a run of a few numbers, or one that fails, has to end."""
+"""Seconds within which a run of a few numbers, or a failing run, has to end."""
 BLOCK_SECONDS = 10.0
-"""Seconds that a callback waits for `start_async` to return before the device counts as one that blocks."""
+"""Seconds that a callback waits for `start_async` to return before the device counts as blocking."""
 FREE_SECONDS = 10.0
 """Seconds within which threads of a device have to drop their references to a closed network."""
 
@@ -679,7 +679,7 @@ def threads_read_and_set_properties_at_once(context: CheckContext) -> None:
 
 @check("threading", level="concurrency")
 def threads_load_while_a_name_comes_and_goes(context: CheckContext) -> None:
-    """While one thread unregisters and registers a second name, the other threads work; the only error is "not registered"."""
+    """While a thread unregisters and registers a second name, seven threads work; the only error is "not registered"."""
     if context.facts.plugin is None or "plugin" not in context.facts.capabilities:
         names: tuple[str, ...] = ()
     else:
@@ -706,7 +706,7 @@ def threads_load_while_a_name_comes_and_goes(context: CheckContext) -> None:
 
 @check("threading", level="concurrency")
 def threads_share_a_queue(context: CheckContext) -> None:
-    """Four threads start runs on one queue: the callback comes once for each start, with the result of that start."""
+    """Four threads start runs on a shared queue: the callback is called once for each start, with its result."""
     sample, loaded = load_sample(context, "chain")
     results: list[tuple[int, object]] = []
     with AsyncInferQueue(loaded, 3) as queue:

@@ -241,7 +241,7 @@ def _skip_shortened(context: CheckContext) -> None:
 
 @check("values")
 def long_rows_are_computed_to_the_end(context: CheckContext) -> None:
-    """Rows past 16, 32, 64 and more of one input are computed like the first ones, and so is the odd rest."""
+    """Rows past 16, 32, 64 and more of one input are computed like the first rows, and so is the odd rest."""
     _run_rows(context, SIZES)
 
 
@@ -260,7 +260,7 @@ def _run_rows(context: CheckContext, sizes: Sequence[int]) -> None:
 
 @check("values")
 def products_of_odd_sizes_are_right(context: CheckContext) -> None:
-    """MatMul of sizes that no tile divides, and of long inner sizes, is summed to the end, in one network of open sizes."""
+    """MatMul of sizes that no tile divides, and of long inner sizes, is summed to the end, in a network of open sizes."""
     _skip_shortened(context)
     generator = np.random.default_rng(context.seed)
     for _, loaded in _load_texts(context, {"MatMul": "(float[M,K] a, float[K,N] b) => (float[M,N] y) { y = MatMul (a, b) }"}):
@@ -318,7 +318,7 @@ def nan_is_not_lost(context: CheckContext) -> None:
 @check("values")
 def int64_keeps_its_width(context: CheckContext) -> None:
     """Integers past 32 bits come out whole, or are refused by an error that names int64; they are not computed in int32 or in float."""
-    # The last one is past the 53 bits of a float64.
+    # The last number is past the 53 bits of a float64.
     numbers = (2**31, -(2**31) - 1, 2**31 + 12345, 3_000_000_019, 2**53 + 1)
     for operator, compute, loaded in _load_wide(context, "int64[5]"):
         try:

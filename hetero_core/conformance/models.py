@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
 
 LIGHT = ("squeezenet", "shufflenet")
-"""Topologies of well-known networks, with random weights: chains of convolutions, and grouped ones that are shuffled."""
+"""Topologies of well-known networks, with random weights: chains of convolutions, and grouped convolutions with shuffled channels."""
 
 DYNAMIC = ("dynamic_batch", "residual")
 """The models whose batch is symbolic."""

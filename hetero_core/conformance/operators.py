@@ -1,4 +1,4 @@
-"""Operators: every case of ONNX's backend suite, one check each.
+"""Operators: every case of ONNX's backend suite, each as a check.
 
 The device must compute a case right if it claims all of its nodes; otherwise `load_network` must refuse the case, with the nodes and
 reasons that `query_network` gave. There is no third outcome.
@@ -64,7 +64,7 @@ def list_cases() -> tuple[BackendCase, ...]:
 
 @cache
 def list_operator_checks() -> tuple[Check, ...]:
-    """Returns one check for each case, "operators.test_abs"; a consistent refusal is a skip with its reason."""
+    """Returns a check for each case, such as "operators.test_abs"; a consistent refusal is a skip with its reason."""
     return tuple(Check(f"operators.{case.name}", "operators", partial(check_case, case), shares_core=True) for case in list_cases())
 
 
@@ -79,7 +79,7 @@ def check_case(case: BackendCase, context: CheckContext) -> CaseOutcome:
 
 
 def require_passed(status: str, reason: str, finding: object) -> None:
-    """Raises CheckFailed for a case that is wrong, and Skip for one that is refused; `finding` goes into reports."""
+    """Raises CheckFailed for a wrong case, and Skip for a refused case; `finding` goes into reports."""
     if status == WRONG:
         raise CheckFailed(reason, finding)
     if status == REFUSED:
@@ -177,7 +177,7 @@ def _describe(error: BaseException) -> str:
 
 @contextmanager
 def _count_reference_runs() -> Iterator[list[None]]:
-    """Yields a list that grows by one with each run of onnx's reference evaluator, or of one of its operators, in any thread.
+    """Yields a list that gets an element at each run of onnx's reference evaluator, or of an operator of it, in any thread.
 
     It wraps methods of onnx meanwhile, because a device's own claim does not prove that its kernels are native.
     """
@@ -234,7 +234,7 @@ def _find_value(name: str, network: Network, feeds: Mapping[str, Any]) -> Any:
 def describe_free_mismatch(
     network: Network, loaded: ExecutableNetwork, feeds: Mapping[str, Any], expected: Sequence[Any]
 ) -> str | None:
-    """Returns the property that the random outputs violate, or None; runs the network with these inputs and with extreme ones."""
+    """Returns the property that the random outputs violate, or None; runs the network with these inputs and with extreme inputs."""
     outputs = loaded.infer(feeds)
     for (name, value), reference in zip(outputs.items(), expected, strict=True):
         if value.shape != reference.shape or value.dtype != reference.dtype:

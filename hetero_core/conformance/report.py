@@ -21,7 +21,7 @@ from hetero_core.reports.page import format_page
 
 STATUSES = (PASSED, FAILED, SKIPPED)
 _CASES = ("operators", "contrib")
-"""Levels of single cases, whose refusals are counted by operator instead of listed one by one."""
+"""Levels of single cases, whose refusals are counted by operator, not listed."""
 
 
 def _count_cells(outcomes: Iterable[CaseOutcome]) -> list[dict[str, Any]]:
@@ -113,7 +113,7 @@ def report_to_markdown(report: Mapping[str, Any]) -> str:
 
 
 def report_to_html(report: Mapping[str, Any]) -> str:
-    """Returns the report as one HTML document without scripts."""
+    """Returns the report as an HTML document without scripts."""
     rows = [(cell["operator"], cell["dtype"], *(str(cell[count]) for count in _COUNTS)) for cell in report["matrix"]]
     matrix = _Table("Support matrix", ("operator", "element type", *_COUNTS), rows)
     parts = [f"<p>{escape(part)}</p>" if isinstance(part, str) else _write_html(part) for part in _list_parts(report, matrix)]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 LIMIT_SECONDS = 300.0
 REFERENCES = ("TEMPLATE", "CPU")
-"""Devices that serve as the reference, the first one that is installed and not under test itself."""
+"""Devices that may serve as the reference; the first that is installed and not under test is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _make_core(device: str, plugin: Any) -> Callable[[], Core]:
 
 
 def run_checks(checks: Sequence[Check], target: Target, *, limit: float = LIMIT_SECONDS) -> Iterator[Outcome]:
-    """Yields the outcome of each check, in order; `limit` is in seconds, for one check."""
+    """Yields the outcome of each check, in order; `limit` is the time limit of a check in seconds."""
     with SharedCore(target) as shared:
         for check in checks:
             yield run_check(check, target, shared=shared, limit=limit)

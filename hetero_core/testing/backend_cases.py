@@ -53,7 +53,7 @@ class BackendCase:
 
 
 RANDOM_OPERATORS = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
-"""Operators whose output no two runs agree on, unless a seed is set and one engine is used."""
+"""Operators whose output differs between runs, unless a seed is set and the same engine is used."""
 
 
 def iterate_backend_cases(pattern: str = "", *, kinds: Sequence[str] = KINDS) -> Iterator[BackendCase]:

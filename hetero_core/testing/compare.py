@@ -23,7 +23,7 @@ def tolerance_of_dtype(dtype: str) -> float:
 
 
 def max_relative_difference(actual: Any, expected: Any) -> float:
-    """Returns max|actual - expected| / max|expected| over the elements of two arrays of one shape.
+    """Returns max|actual - expected| / max|expected| over the elements of two arrays of equal shape.
 
     The result is a single number for the whole array: small elements may have the same absolute error as large ones, because changing
     the order of a sum causes such errors. Differences are taken in float64; the divisor is the largest finite |expected|, or 1 if that is
@@ -38,7 +38,7 @@ def max_relative_difference(actual: Any, expected: Any) -> float:
 
 
 def max_absolute_difference(actual: Any, expected: Any) -> float:
-    """Returns max|actual - expected| over the elements of two arrays of one shape, by the rules of `max_relative_difference`.
+    """Returns max|actual - expected| over the elements of two arrays of equal shape, by the rules of `max_relative_difference`.
 
     Raises: ValueError if the shapes differ.
     """

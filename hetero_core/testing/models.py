@@ -168,7 +168,7 @@ residual_model = partial(small_model, "residual")
 
 
 def _drop_last_softmax(graph: onnx.GraphProto) -> None:
-    """Removes a Softmax at the end of the graph, if there is one; the output keeps its name."""
+    """Removes a Softmax at the end of the graph; the output keeps its name."""
     last = graph.node[-1]
     if last.op_type != "Softmax":
         return

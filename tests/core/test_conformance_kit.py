@@ -30,15 +30,15 @@ def test_each_check_has_a_name_and_a_claim() -> None:
 
 def test_levels_have_checks_and_every_case_has_one() -> None:
     checks = catalogue.list_checks()
-    levels = list(dict.fromkeys(one.level for one in checks))
+    levels = list(dict.fromkeys(each.level for each in checks))
     assert levels == list(check.LEVELS)
-    names = {one.name for one in checks}
+    names = {each.name for each in checks}
     assert len(names) == len(checks)
     assert {f"operators.{case.name}" for case in iterate_backend_cases()} <= names
 
 
 def test_choice_by_level_and_pattern() -> None:
-    assert [one.name for one in catalogue.choose_checks(["contract"], ["cancel.cancel_of_an*"])] == [
+    assert [each.name for each in catalogue.choose_checks(["contract"], ["cancel.cancel_of_an*"])] == [
         "cancel.cancel_of_an_idle_request_does_nothing"
     ]
     with pytest.raises(catalogue.UnknownCheckError, match="no check 'cancle.\\*'.*looked in the levels contract"):
@@ -66,38 +66,38 @@ def make_report(*outcomes: Outcome) -> dict[str, Any]:
 
 def make_outcome(name: str, status: str, case_status: str, *operators: tuple[str, str, bool], **more: bool) -> Outcome:
     finding = CaseOutcome(name, "node", case_status, "" if case_status == "passed" else "because | of it", operators, **more)
-    made = check.Check(f"operators.{name}", "operators", lambda context: None)
-    return Outcome(made, status, finding.reason, finding=finding)
+    case = check.Check(f"operators.{name}", "operators", lambda context: None)
+    return Outcome(case, status, finding.reason, finding=finding)
 
 
 def test_matrix_counts_what_ran_and_what_was_refused() -> None:
-    found = make_report(
+    fields = make_report(
         make_outcome("a", "passed", "passed", ("Abs-13", "float32", True), ("Abs-13", "float32", True), is_native=True),
         make_outcome("b", "passed", "passed", ("Abs-13", "float32", True), is_free=True),
         make_outcome("c", "skipped", "refused", ("Abs-13", "float32", True), ("Det-11", "float32", False)),
         make_outcome("d", "failed", "wrong", ("Abs-13", "int8", True)),
         Outcome(check.Check("operators.e", "operators", lambda context: None), "failed", "did not end within 1 seconds"),
     )
-    assert found["matrix"] == [
+    assert fields["matrix"] == [
         {"operator": "Abs-13", "dtype": "float32", "passed": 2, "native": 1, "refused": 0, "wrong": 0},
         {"operator": "Abs-13", "dtype": "int8", "passed": 0, "native": 0, "refused": 0, "wrong": 1},
         {"operator": "Det-11", "dtype": "float32", "passed": 0, "native": 0, "refused": 1, "wrong": 0},
     ]
-    operators = found["operators"]
+    operators = fields["operators"]
     assert [operators[key] for key in ("cases", "passed", "native", "judged_by_facts", "refused", "wrong")] == [5, 2, 1, 1, 1, 2]
     assert operators["through_the_reference"] == ["b"]
     assert operators["refusals"] == [{"case": "c", "reason": "because | of it"}]
-    assert [one["case"] for one in operators["errors"]] == ["d", "e"]
-    assert found["checks"] == {"passed": 2, "failed": 2, "skipped": 1}
-    assert json.loads(json.dumps(found)) == found
+    assert [error["case"] for error in operators["errors"]] == ["d", "e"]
+    assert fields["checks"] == {"passed": 2, "failed": 2, "skipped": 1}
+    assert json.loads(json.dumps(fields)) == fields
 
 
 def test_pages_of_a_report_hold_counts_failures_and_matrix() -> None:
-    found = make_report(
+    fields = make_report(
         make_outcome("a", "passed", "passed", ("Abs-13", "float32", True), is_native=True),
         make_outcome("<d>", "failed", "wrong", ("Abs-13", "int8", True)),
     )
-    markdown, html = report.report_to_markdown(found), report.report_to_html(found)
+    markdown, html = report.report_to_markdown(fields), report.report_to_html(fields)
     assert "| operators | 1 | 1 | 0 |" in markdown
     assert "| `operators.<d>` | because \\| of it |" in markdown
     assert "| `Abs-13` | float32 1 | float32 1 |  | int8 1 |" in markdown
@@ -109,9 +109,9 @@ def test_pages_of_a_report_hold_counts_failures_and_matrix() -> None:
 
 def test_report_without_cases_has_no_matrix() -> None:
     target = make_target("CPU")
-    found = report.report_to_json(target, tuple(run_checks(catalogue.choose_checks(["contract"], ["cancel.*"]), target)), {})
-    assert (found["operators"], found["matrix"]) == (None, [])
-    assert "Support matrix" not in report.report_to_markdown(found)
+    fields = report.report_to_json(target, tuple(run_checks(catalogue.choose_checks(["contract"], ["cancel.*"]), target)), {})
+    assert (fields["operators"], fields["matrix"]) == (None, [])
+    assert "Support matrix" not in report.report_to_markdown(fields)
 
 
 class EvaluatingExecutable(PlainExecutable):

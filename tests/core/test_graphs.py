@@ -1,4 +1,4 @@
-"""Drawn graphs: the same from the same seed, of all kinds; their outputs are known well enough to see a wrong number, and no better."""
+"""Drawn graphs: equal for equal seeds, and of all kinds; their outputs are known well enough to find a wrong number."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def test_same_seed_draws_the_same_graph_and_inputs(drawn: list[DrawnGraph]) -> N
 
 
 def test_graphs_are_of_all_kinds(drawn: list[DrawnGraph]) -> None:
-    networks = [read_network(one.model) for one in drawn]
+    networks = [read_network(graph.model) for graph in drawn]
     operators = {node.op_type for network in networks for node in network.nodes}
-    assert {one.family for one in drawn} == set(FAMILIES)
+    assert {graph.family for graph in drawn} == set(FAMILIES)
     assert operators >= USUAL
     assert {len(network.inputs) for network in networks} >= {1, 2, 3}
     assert min(len(network.nodes) for network in networks) >= 3
@@ -58,27 +58,28 @@ def test_graphs_are_of_all_kinds(drawn: list[DrawnGraph]) -> None:
     assert any(spec.name in network.index_of_input for network in networks for spec in network.outputs)
     assert any(set(network.names_of_outputs) & {name for node in network.nodes for name in node.reads} for network in networks)
     assert any(len(set(node.inputs)) < len(node.inputs) for network in networks for node in network.nodes)
-    sizes = [array.nbytes for one in drawn for array in one.feeds[0].values()]
+    sizes = [array.nbytes for graph in drawn for array in graph.feeds[0].values()]
     assert min(sizes) < 1000
     assert sum(55_000 < size < 65_536 for size in sizes) > 0
     assert sum(65_536 <= size < 210_000 for size in sizes) > 0
 
 
 def test_open_dimensions_change_from_run_to_run(drawn: list[DrawnGraph]) -> None:
-    open_ones = [
-        one for one in drawn if any(isinstance(size, str) for spec in read_network(one.model).inputs for size in spec.shape or ())
+    shapes = [
+        {tuple(array.shape for array in feed.values()) for feed in graph.feeds}
+        for graph in drawn
+        if any(isinstance(size, str) for spec in read_network(graph.model).inputs for size in spec.shape or ())
     ]
-    assert len(open_ones) > 5
-    shapes = [{tuple(array.shape for array in feed.values()) for feed in one.feeds} for one in open_ones]
-    assert max(len(found) for found in shapes) == RUNS
+    assert len(shapes) > 5
+    assert max(map(len, shapes)) == RUNS
 
 
 def test_engine_without_optimizations_agrees_with_the_reference(drawn: list[DrawnGraph]) -> None:
     disputes = {}
-    for one in drawn[:20]:
-        text = Expectation(read_network(one.model), one.feeds[0]).describe_dispute()
+    for graph in drawn[:20]:
+        text = Expectation(read_network(graph.model), graph.feeds[0]).describe_dispute()
         if text is not None:
-            disputes[one.seed] = text
+            disputes[graph.seed] = text
     assert disputes == {}
 
 
@@ -153,7 +154,7 @@ class ToolkitExecutable(Executable):
         values = dict(zip((spec.name for spec in self.inputs), inputs, strict=True))
         for node in self.network.nodes:
             values |= run_node(self.network, node.name, values, self._operator)
-        constants = {name: one.array for name, one in self.network.initializers.items()}
+        constants = {name: constant.array for name, constant in self.network.initializers.items()}
         return tuple({**constants, **values}[spec.name] for spec in self.outputs)
 
 
@@ -189,10 +190,10 @@ def test_device_without_a_bug_is_right_on_every_graph() -> None:
     assert sum(outcome.status == RIGHT for outcome in outcomes) >= 5
 
 
-def test_planted_bug_is_found_and_reduced_to_its_operator() -> None:
+def test_planted_bug_is_found_and_reduced_to_its_operator(drawn: list[DrawnGraph]) -> None:
     with Core() as core:
         core.register_plugin("TOOLKIT", ToolkitDevice("HardSigmoid"))
-        seeds = [one for one in SEEDS if any(node.op_type == "HardSigmoid" for node in draw_graph(one).model.graph.node)]
+        seeds = [graph.seed for graph in drawn if any(node.op_type == "HardSigmoid" for node in graph.model.graph.node)]
         outcomes = [try_graph(core, Subject("TOOLKIT"), seed) for seed in seeds[:1]]
     wrong = [outcome for outcome in outcomes if outcome.status == WRONG]
     assert wrong
@@ -208,8 +209,8 @@ def test_refused_graph_is_no_failure() -> None:
     with Core() as core:
         core.set_config({"TEMPLATE_REFUSED_OPERATORS": "Conv,MatMul,Add,Relu,Concat"}, "TEMPLATE")
         refused = [try_graph(core, Subject("TEMPLATE"), seed) for seed in range(6)]
-    assert all(one.status in (RIGHT, REFUSED) for one in refused)
-    assert any("is refused by TEMPLATE_REFUSED_OPERATORS" in one.reason for one in refused)
+    assert all(outcome.status in (RIGHT, REFUSED) for outcome in refused)
+    assert any("is refused by TEMPLATE_REFUSED_OPERATORS" in outcome.reason for outcome in refused)
 
 
 def test_engine_that_refuses_a_model_says_nothing() -> None:

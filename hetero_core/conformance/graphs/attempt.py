@@ -111,7 +111,7 @@ class Trial:
             return f"{type(error).__name__}: {error}"
 
     def _load(self, core: Core, way: Way, blobs: Blobs) -> ExecutableNetwork:
-        """Returns the network loaded for this way. An import takes the blob that an earlier way exported, if there is one."""
+        """Returns the network loaded for this way. An import takes the blob of an earlier way, if a way has exported it."""
         key = (way.device, tuple(way.config.items()), tuple(way.pins.items()))
         if way.is_imported and key in blobs:
             return core.import_network(blobs[key], way.device)
@@ -256,7 +256,7 @@ def draw_pins(core: Core, network: Network, devices: Sequence[str], random: Rand
 
 @cache
 def list_graph_checks(cases: int = CASES) -> tuple[Check, ...]:
-    """Returns one check for each graph."""
+    """Returns a check for each graph."""
     return tuple(Check(f"graphs.graph_{index}", "graphs", partial(check_graph, index), shares_core=True) for index in range(cases))
 
 

@@ -24,7 +24,7 @@ RUNS = 3
 LARGEST_BYTES = 400_000
 """No value of a graph is larger: twice the largest size at which the memory of a plan is known to change its form."""
 LARGEST_WORK = 12_000_000
-"""Multiplications of one node."""
+"""The largest number of multiplications of a node."""
 LARGEST_NUMBER = {"float16": 1e3, "float32": 1e5, "float64": 1e5, "int32": 1e6, "int64": 1e6}
 """Element type -> the largest magnitude of a value; larger numbers would overflow, or lose the digits of the others, in a few nodes."""
 FLOATS = ("float32", "float16", "float64")
@@ -234,7 +234,7 @@ class GraphBuilder:
         return pool[self.integer(0, len(pool) - 1)]
 
     def pick_float(self, *ranks: int, bound: float = 1e3) -> DrawnValue:
-        """Returns a value of the graph's floating-point type, of one of these ranks if there are any. Raises: NotApplicable."""
+        """Returns a value of the graph's floating-point type, of these ranks if any are given. Raises: NotApplicable."""
         return self.pick(lambda value: value.dtype == self.dtype and value.bound <= bound and (not ranks or value.rank in ranks))
 
     def pick_like(self, value: DrawnValue) -> DrawnValue:

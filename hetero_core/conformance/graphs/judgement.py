@@ -48,7 +48,7 @@ class Expectation:
     """The expected outputs of a network for some inputs, computed once, when first needed."""
 
     def __init__(self, network: Network, feeds: Mapping[str, Any], *, reference: Reference | None = None) -> None:
-        """`reference` is an existing Reference of this network; by default one is made."""
+        """`reference` is an existing Reference of this network; by default it is made here."""
         self._network = network
         self._feeds = feeds
         self._reference = Reference(network) if reference is None else reference

@@ -22,7 +22,7 @@ from hetero_core.network.graph import Network, Node, iterate_graphs
 from hetero_core.network.types import TensorType
 
 UNIT: Mapping[str, float] = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-50}
-"""The largest relative error of one rounding. The reference itself is float64, so that of float64 is taken larger than it is."""
+"""The largest relative error of a rounding. The reference itself is float64, so the error of float64 is assumed to be larger than it is."""
 
 _EXACT = frozenset(
     (  # noqa: SIM905  # a list of names reads better so
@@ -36,9 +36,9 @@ _EXACT = frozenset(
         "DequantizeLinear ThresholdedRelu "
     ).split()
 )
-"""Operators that give one of the numbers that they read, or one that follows from it without rounding."""
+"""Operators that return numbers that they read, or numbers that follow from them without rounding."""
 _ACCURATE = frozenset(("Add", "Sub", "Mul", "Div", "Sqrt", "Reciprocal", "Cast", "LeakyRelu", "PRelu"))
-"""Operators of one rounding; all others also get their operands moved."""
+"""Operators with a single rounding; all others also get their operands moved."""
 
 _QUANTIZING = frozenset(("QuantizeLinear", "QLinearConv", "QLinearMatMul", "DynamicQuantizeLinear"))
 """Operators whose first result is rounded to bytes."""

@@ -58,7 +58,7 @@ class Generator(np.random.Generator):
         return self.choose((np.int8, np.uint8))
 
     def broadcastable(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns a shape that broadcasts to this one."""
+        """Returns a shape that broadcasts to this shape."""
         trailing = shape[int(self.integers(len(shape) + 1)) :]
         return tuple(1 if self.integers(4) == 0 else size for size in trailing)
 
