@@ -1,4 +1,4 @@
-"""A compiled graph and its execution: steps over numbered slots, with one list of values per run.
+"""A compiled graph and its execution: steps over numbered slots, with a list of values per run.
 
 `program.compile_program` builds it. Kernels of If, Loop, Scan and SequenceMap get their bodies as `BoundBody`.
 """
@@ -133,7 +133,7 @@ class Program:
     ) -> tuple[Array, ...]:
         """Returns the outputs by position, C-contiguous.
 
-        An output may be an input, a constant or share memory with one. The work of a body counts for its node.
+        An output may be an input, a constant or share memory with them. The work of a body counts for its node.
 
         Raises: RequestCancelledError when `is_cancelled()` says so between two steps; MemoryLimitError if `limits` has no room for
         the results of a step. Errors of a kernel carry the node as a note.
@@ -145,7 +145,7 @@ class Program:
             values[slot] = captured[name]
         if limits is not None:
             limits.exempt(values)
-        # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
+        # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb other requests.
         with np.errstate(all="ignore"):
             for step in self.steps:
                 if is_cancelled is not None and is_cancelled():

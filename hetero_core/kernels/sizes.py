@@ -66,7 +66,7 @@ def _read_value(x: Any) -> tuple[Any, ...] | None:
 def _type_of(x: Any) -> TensorType | None:
     if not hasattr(x, "shape"):
         return None
-    # The types of other libraries have ONNX's names, too: "torch.float32".
+    # Array libraries spell element types as ONNX does: "torch.float32".
     name = str(x.dtype).rpartition(".")[2]
     return TensorType(name if name in DTYPES else dtype_of_numpy(x.dtype), tuple(map(int, x.shape)))
 
@@ -84,7 +84,7 @@ def _infer_outputs(
 ) -> dict[str, ValueType]:
     from hetero_core.network.onnx_types import infer_alone  # imports onnx
 
-    # Each input by a name of its own: a value that is read twice would have one type only.
+    # Each input by a name of its own: a value that is read twice would have a single type.
     names = tuple(f"input{index}" if name else "" for index, name in enumerate(node.inputs))
     types = {name: value_type for name, value_type in zip(names, input_types, strict=False) if name and value_type is not None}
     constants = {

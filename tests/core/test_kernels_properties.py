@@ -32,7 +32,7 @@ def test_div_of_integers_truncates_toward_zero(a: int, b: int) -> None:
 
 
 @given(INTEGERS, INTEGERS.filter(bool))
-def test_mod_takes_the_sign_of_the_divisor_and_fmod_of_the_dividend(a: int, b: int) -> None:
+def test_mod_has_the_sign_of_the_divisor_fmod_of_the_dividend(a: int, b: int) -> None:
     x, y = np.array([a], np.int64), np.array([b], np.int64)
     assert elementwise.mod(np, x, y)[0] == a % b
     assert elementwise.mod(np, x, y, fmod=1)[0] == int(math.copysign(1, a)) * (abs(a) % abs(b))

@@ -11,7 +11,7 @@ import pytest
 from hetero_core import Core
 from hetero_core.kernels.operators.reductions import reduce_mean
 
-# One more than 2**24 ones: added one by one in float32, the last one is lost. The shapes differ in which axes NumPy adds in pairs.
+# More than 2**24 elements of 1: float32 loses the last in a sequential sum. The shapes differ in which axes NumPy adds in pairs.
 COUNT = 2**24 + 2**20
 
 

@@ -17,7 +17,7 @@ from hetero_core.network.types import TensorType, ValueSpec
 
 @dataclass(frozen=True, slots=True)
 class BatchAxes:
-    """The axes of a network's inputs and outputs, None for those without images; `refused` maps nodes that mix images to why."""
+    """The axes of a network's inputs and outputs, None for values without images; `refused` maps nodes that mix images to the reason."""
 
     inputs: tuple[int | None, ...]
     outputs: tuple[int | None, ...]

@@ -116,12 +116,12 @@ def follow_before(default: int) -> Callable[[NodeView], None]:
 
 
 def softmax(view: NodeView) -> None:
-    """Softmax: along one axis since version 13, on all from one on before."""
+    """Softmax: along an axis since version 13, before on all axes from `axis` on."""
     (follow_beside(-1, "axis", -1) if view.node.since_version >= 13 else follow_before(1))(view)
 
 
 def cut(view: NodeView) -> int:
-    """Slice of the listed axes, or of the first ones."""
+    """Slice of the listed axes, or of the first axes."""
     axis = view.only_first()
     is_listed = "axes" in view.node.attributes or (len(view.node.inputs) > 3 and view.node.inputs[3])
     listed = view.listed_axes(3) if is_listed else list(range(len(view.constant(1, "starts") or view.shape(0))))
@@ -131,7 +131,7 @@ def cut(view: NodeView) -> int:
 
 
 def concat(view: NodeView) -> None:
-    """Concat of images with images, on another axis."""
+    """Concat of images with images, except on the batch axis."""
     axes = {view.axis(index) for index in range(len(view.node.inputs))}
     if len(axes) != 1:
         refuse("it joins values with images and values without, or with images on other axes")
@@ -140,7 +140,7 @@ def concat(view: NodeView) -> None:
 
 
 def gather(view: NodeView) -> None:
-    """Gather: the same rows of each image, or rows of one table for each."""
+    """Gather: the same rows of each image, or rows of a table for each."""
     data, indices = view.axis(0), view.axis(1)
     along = int(view.node.attributes.get("axis", 0)) % len(view.shape(0))
     if (data is None) == (indices is None) or data == along:
@@ -168,7 +168,7 @@ def resize(view: NodeView) -> int:
 
 
 def pad(view: NodeView) -> int:
-    """Pad of other axes."""
+    """Pad except on the batch axis."""
     axis, pads = view.only_first(), view.constant(1, "pads")
     rank = len(view.shape(0))
     if pads is None or len(pads) != 2 * rank or pads[axis] or pads[rank + axis]:
@@ -199,7 +199,7 @@ def reshape(view: NodeView) -> int:
 
 
 def expand(view: NodeView) -> int:
-    """Expand of other axes than the batch's."""
+    """Expand except on the batch axis."""
     before, after, axis = view.shape(0), view.output_shape(), view.axis(0)
     if not isinstance(axis, int):
         refuse("it repeats what has no images for each of them")
@@ -212,7 +212,7 @@ def expand(view: NodeView) -> int:
 
 
 def quantize(view: NodeView) -> int:
-    """QuantizeLinear, DequantizeLinear: one scale, or one for each slice along another axis."""
+    """QuantizeLinear, DequantizeLinear: a single scale, or a scale for each slice along an axis without images."""
     axis = view.only_first()
     if view.shape(1) not in ((), (1,)) and int(view.node.attributes.get("axis", 1)) % len(view.shape(0)) == axis:
         refuse("it has a scale for each image")

@@ -11,7 +11,7 @@ from hetero_core.network.types import TensorType
 
 SIZE = "size"
 Axis = int | str | None
-"""An axis, SIZE for a value made from the size of the batch, "size@i" for a shape that has it at place i, None for one that is the same
+"""An axis, SIZE for a value made from the size of the batch, "size@i" for a shape that has it at place i, None for a value that is the same
 for all images."""
 
 
@@ -31,7 +31,7 @@ def size_place(axis: Axis) -> int:
     return int(axis.partition("@")[2])
 
 
-class MixedImages(Exception):  # a reason on its way out of a rule, no error of anybody's
+class MixedImages(Exception):  # a reason on its way out of a rule
     """A node puts images together, or cannot be shown not to."""
 
 
@@ -49,7 +49,7 @@ class NodeView:
     axes: Mapping[str, Axis]
 
     def axis(self, index: int) -> Axis:
-        """Returns the batch axis of an input; None for one that is absent or a constant."""
+        """Returns the batch axis of an input; None for an absent or constant input."""
         return self.axes.get(self.node.inputs[index]) if index < len(self.node.inputs) else None
 
     def shape(self, index: int) -> tuple[Any, ...]:
@@ -83,7 +83,7 @@ class NodeView:
                 refuse(f"its input '{self.node.inputs[index]}' has images, where it expects what is the same for all")
 
     def only_first(self) -> int:
-        """Returns the batch axis of the first input; no other one may have images."""
+        """Returns the batch axis of the first input; no further input may have images."""
         axis = self.axis(0)
         self.require_shared(*range(1, len(self.node.inputs)))
         if not isinstance(axis, int):
