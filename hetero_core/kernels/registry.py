@@ -24,7 +24,7 @@ from hetero_core.errors import enumerate_choices
 from hetero_core.kernels import operators
 from hetero_core.kernels.tables import KernelTable, Key, read_signature
 from hetero_core.network.graph import EMPTY, Graph, Node
-from hetero_core.network.types import MapType, TensorType, TypeNumbers, ValueType
+from hetero_core.network.types import MapType, TensorType, ValueType
 
 Dtypes = frozenset[str]
 ANY: Dtypes = frozenset(DTYPES)
@@ -63,7 +63,7 @@ class Declaration:
     dicts, whose values have the input's dtypes. `refuse` returns a reason for refusals that no other field expresses.
     `prepare(xp, input_types, **attributes)` runs once for each bound node; the function gets its result as `prepared`. The attributes are
     then those of its signature, and a ValueError that it raises is the reason for a refusal. `count_bytes(*inputs, **attributes)` returns
-    how many bytes a run makes; it is needed if values or attributes decide, not shapes alone (`sizes`). `unread` maps attributes that
+    the bytes that a run makes; it is needed if texts or intermediate results decide (`sizes`). `unread` maps attributes that
     these versions have, but no result depends on, to their defaults; the function does not get them. `without` lists attributes of the
     function that these versions lack. `shared` maps attributes that several operators have in common to their defaults; the function
     takes them in its ** parameter. With `halves`, float16 is allowed wherever float32 is: the function gets float32, and the outputs at
@@ -223,18 +223,8 @@ def find_refusals(
         return type_of(value) if value_type is None and type_of is not None else value_type
 
     refusals: dict[str, str] = {}
-    accepted: set[tuple[object, ...]] = set()
-    numbers = TypeNumbers()
     for node in graph.nodes:
         input_types = [type_of_value(value) if value else None for value in node.inputs]
-        kind: tuple[object, ...] | None = None
-        if table is TOOLKIT and not node.attributes and not node.domain:
-            # Nothing else decides about a node without attributes; long networks have few kinds. No kernel of ours has a `largest`.
-            listed = [numbers.find(each) if value else "" for value, each in zip(node.inputs, input_types, strict=True)]
-            kind = (node.op_type, node.since_version, *listed, len(node.outputs), "" in node.outputs and node.outputs)
-            if kind in accepted:
-                continue
-            kind = None if None in listed else kind
         try:
             reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value, table=table)
         except Exception as error:  # any error names the node
@@ -242,8 +232,6 @@ def find_refusals(
             raise
         if reason is not None:
             refusals[node.name] = reason
-        elif kind is not None:
-            accepted.add(kind)
     return refusals
 
 

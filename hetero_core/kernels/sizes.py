@@ -8,7 +8,7 @@ Inputs that do not fit together count nothing: the kernel, called next, reports 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -26,18 +26,6 @@ from hetero_core.network.types import TensorType, ValueType, sizes_of
 
 _MOST_ELEMENTS = 64
 _MISFITS = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
-
-
-def product(sizes: Iterable[Any]) -> int:
-    """Returns the product of sizes as a plain integer."""
-    return prod(int(size) for size in sizes)
-
-
-def broadcast_sizes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the common shape; the larger size if shapes do not agree. NumPy's own function refuses shapes that are too large."""
-    rank = max(map(len, shapes), default=0)
-    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
-    return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
 
 
 def estimate_bytes(node: Node, inputs: Sequence[Any], *, table: KernelTable = TOOLKIT) -> int:
@@ -102,7 +90,7 @@ def _count_bytes(value_type: ValueType | None) -> int:
     sizes = sizes_of(value_type)
     if sizes is None or not isinstance(value_type, TensorType) or value_type.dtype is None:
         return 0
-    return product(sizes) * numpy_dtype(value_type.dtype).itemsize
+    return prod(sizes) * numpy_dtype(value_type.dtype).itemsize
 
 
 def require_room(limits: RunLimits, node: Node, inputs: Sequence[Any], *, table: KernelTable = TOOLKIT) -> None:

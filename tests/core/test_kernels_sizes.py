@@ -12,7 +12,7 @@ import pytest
 from hetero_core.errors import InvalidNetworkError, MemoryLimitError
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import find_kernel
-from hetero_core.kernels.sizes import broadcast_sizes, estimate_bytes
+from hetero_core.kernels.sizes import estimate_bytes
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.reader import read_network
@@ -157,14 +157,6 @@ def test_operator_with_a_too_large_result_is_refused(name: str) -> None:
         program.run((np.array(sizes, np.int64), X), limits=limits)
     assert "MEMORY_LIMIT is 100000000. Raise the limit, or give smaller inputs" in str(caught.value)
     assert isinstance(caught.value, MemoryError)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "expected"),
-    [(((), ()), ()), (((2, 1), (3,)), (2, 3)), (((0,), (1,)), (0,)), (((2**62, 1), (1, 2**62)), (2**62, 2**62))],
-)
-def test_broadcast_sizes_know_shapes_that_no_array_has(shapes: tuple[tuple[int, ...], ...], expected: tuple[int, ...]) -> None:
-    assert broadcast_sizes(*shapes) == expected
 
 
 def test_rule_leaves_inputs_that_do_not_fit_to_the_kernel() -> None:

@@ -31,7 +31,6 @@ from hetero_core.kernels.registry import (
     kernel,
     microsoft_kernel,
 )
-from hetero_core.kernels.sizes import product
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -138,7 +137,7 @@ def _count_scores(
     heads = q.shape[1] if q_num_heads is None else q_num_heads
     size = v.shape[3] if v.ndim == 4 else v.shape[2] // (kv_num_heads or 1)
     keys = k.shape[-2] + (0 if past_key is None else past_key.shape[2])
-    return product((q.shape[0], heads, q.shape[-2], keys + size)) * int(q.itemsize)
+    return prod((q.shape[0], heads, q.shape[-2], keys + size)) * int(q.itemsize)
 
 
 @kernel("Attention", since=(25,), dtypes=_QKV, host=(6,), choices=_ATTENTION_CHOICES, outputs=4, count_bytes=_count_scores)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from hetero_core.kernels.operators.ml_models import InputTypes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
-from hetero_core.kernels.sizes import broadcast_sizes, product
+from hetero_core.network.operators import broadcast_sizes
 
 _EXTRA = "needs google-re2, which is not installed; pip install hetero-core[text]"
 
@@ -77,7 +78,7 @@ def _find_letters(encoded: bytes) -> list[int]:
 
 def _count_concatenated(x: Array, y: Array) -> int:
     """A text for each element, as long as both together; 57 bytes are a short text and the pointer to it."""
-    count = product(broadcast_sizes(x.shape, y.shape))
+    count = int(prod(broadcast_sizes(x.shape, y.shape)))
     return count * 57 + sum(count // max(int(part.size), 1) * sum(map(len, part.reshape(-1).tolist())) for part in (x, y))
 
 
