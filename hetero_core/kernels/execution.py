@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,19 +20,10 @@ from hetero_core.kernels.tables import KernelTable
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Node
 from hetero_core.network.types import ValueSpec, ValueType
+from hetero_core.profile import Profile
 
 ABSENT = 0
 """The slot that always holds None."""
-
-
-class ProfileLike(Protocol):
-    """A recorder of the times of a run's nodes."""
-
-    def add(self, node: Node, seconds: float) -> None:
-        """Records that a node took this many seconds."""
-
-    def add_transfer(self, value: str, nbytes: int, seconds: float) -> None:
-        """Records that a value was copied between two memories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +118,7 @@ class Program:
         inputs: tuple[Array, ...],
         captured: Mapping[str, Array] = EMPTY,
         *,
-        profile: ProfileLike | None = None,
+        profile: Profile | None = None,
         is_cancelled: Callable[[], bool] | None = None,
         limits: RunLimits | None = None,
     ) -> tuple[Array, ...]:
@@ -194,7 +185,7 @@ def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | 
             values[slot] = np.asarray(result) if isinstance(result, np.generic) else result
 
 
-def _record_time(profile: ProfileLike, step: Step, values: list[Any], seconds: float) -> None:
+def _record_time(profile: Profile, step: Step, values: list[Any], seconds: float) -> None:
     if not step.value:
         profile.add(step.node, seconds)
         return
