@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hetero_batch.rules import find_output_axes
-from hetero_batch.views import SIZE, Axis, MixedImages, NodeView, is_shape, refuse, shape_with_size_at, size_place
+from hetero_batch.rules import SIZE, Axis, MixedImages, NodeView, find_output_axes, is_shape, refuse, shape_with_size_at, size_place
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType, ValueSpec
 
