@@ -328,7 +328,7 @@ EMULATED = {
         "tests/core/test_reference_session.py",
         "tests/core/test_contrib_operators.py",
         "tests/core/test_graphs.py",
-        "tests/core/test_kernels_formulas.py",
+        "tests/core/test_kernels_opsets.py",
         "plugins/cpu/tests/test_open_exports.py -k quantized",
         "plugins/cpu/tests/test_graphs.py",
         "plugins/onnxruntime/tests/test_ort.py",
@@ -337,7 +337,7 @@ EMULATED = {
     ),
     "Nehalem": (
         "tests/core/test_reference_session.py",
-        "tests/core/test_kernels_formulas.py",
+        "tests/core/test_kernels_opsets.py",
         "plugins/cpu/tests/test_cpu.py",
         "plugins/cpu/tests/test_kernel_set.py",
         "plugins/cpu/tests/test_graphs.py -k NUMPY",

@@ -1,4 +1,4 @@
-"""Places values in one block of memory: values that live at the same time do not overlap; the rest may share memory.
+"""Places values in a block of memory: values that live at the same time do not overlap; the rest may share memory.
 
 For devices that plan their memory.
 """
@@ -54,7 +54,7 @@ _MOST_COMPARED = 4096
 
 
 def _place_in_order(lifetimes: Sequence[Lifetime], alignment: int) -> tuple[tuple[int, ...], int]:
-    """Returns offsets and bytes as `place_blocks`. Cost: n log n, and the moves within one sorted list."""
+    """Returns offsets and bytes as `place_blocks`. Cost: n log n, and the moves within a sorted list."""
     offsets = [0] * len(lifetimes)
     living: list[tuple[int, int, int]] = []
     free: list[tuple[int, int]] = []

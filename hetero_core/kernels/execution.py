@@ -1,4 +1,4 @@
-"""A compiled graph and its execution: steps over numbered slots, with one list of values per run.
+"""A compiled graph and its execution: steps over numbered slots, with a list of values per run.
 
 `program.compile_program` builds it. Kernels of If, Loop, Scan and SequenceMap get their bodies as `BoundBody`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,19 +20,10 @@ from hetero_core.kernels.tables import KernelTable
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Node
 from hetero_core.network.types import ValueSpec, ValueType
+from hetero_core.profile import Profile
 
 ABSENT = 0
 """The slot that always holds None."""
-
-
-class ProfileLike(Protocol):
-    """A recorder of the times of a run's nodes."""
-
-    def add(self, node: Node, seconds: float) -> None:
-        """Records that a node took this many seconds."""
-
-    def add_transfer(self, value: str, nbytes: int, seconds: float) -> None:
-        """Records that a value was copied between two memories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +118,13 @@ class Program:
         inputs: tuple[Array, ...],
         captured: Mapping[str, Array] = EMPTY,
         *,
-        profile: ProfileLike | None = None,
+        profile: Profile | None = None,
         is_cancelled: Callable[[], bool] | None = None,
         limits: RunLimits | None = None,
     ) -> tuple[Array, ...]:
         """Returns the outputs by position, C-contiguous.
 
-        An output may be an input, a constant or share memory with one. The work of a body counts for its node.
+        An output may be an input, a constant or share memory with them. The work of a body counts for its node.
 
         Raises: RequestCancelledError when `is_cancelled()` says so between two steps; MemoryLimitError if `limits` has no room for
         the results of a step. Errors of a kernel carry the node as a note.
@@ -145,7 +136,7 @@ class Program:
             values[slot] = captured[name]
         if limits is not None:
             limits.exempt(values)
-        # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
+        # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb other requests.
         with np.errstate(all="ignore"):
             for step in self.steps:
                 if is_cancelled is not None and is_cancelled():
@@ -194,7 +185,7 @@ def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | 
             values[slot] = np.asarray(result) if isinstance(result, np.generic) else result
 
 
-def _record_time(profile: ProfileLike, step: Step, values: list[Any], seconds: float) -> None:
+def _record_time(profile: Profile, step: Step, values: list[Any], seconds: float) -> None:
     if not step.value:
         profile.add(step.node, seconds)
         return

@@ -22,7 +22,7 @@ Namespace = Any
 
 _FLOAT16 = np.dtype(np.float16).num
 _FIRST_ADDED = 256
-"""The number from which on types of other libraries are numbered; ml_dtypes is not imported here, as few models have its types."""
+"""The number from which on types of ml_dtypes are numbered; ml_dtypes is not imported here, as few models have its types."""
 _SMALL_FLOATS = frozenset(
     ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn"]
 )
@@ -45,7 +45,7 @@ def is_float(dtype: Any) -> bool:
 
 
 def widen(x: Array) -> Array:
-    """Returns a small float array as float32; any other array as it is."""
+    """Returns a small float array as float32; all further arrays as they are."""
     return x.astype(np.float32) if is_small_float(x.dtype) else x
 
 

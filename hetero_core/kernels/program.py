@@ -29,7 +29,7 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec, ValueType, sizes_of
 from hetero_core.transforms.constants import LARGEST_GROWTH
 
-# Arithmetic on shapes works on a few numbers; a result of more elements, or one that may have more, is data.
+# Arithmetic on shapes works on a few numbers; a result of more elements, or of an open size, is data.
 _LARGEST_SHAPE_VALUE = 1024
 
 
@@ -46,7 +46,7 @@ def compile_program(
 ) -> Program:
     """Returns the program of a graph.
 
-    `to_host` and `from_host` copy one tensor; with NumPy they are not needed. `extensions` maps (domain, op_type) to an object with
+    `to_host` and `from_host` copy a tensor; with NumPy they are not needed. `extensions` maps (domain, op_type) to an object with
     a `function(*inputs, **attributes)`, used if no kernel exists. `dtypes` are the element types of the device. `host_inputs` are
     inputs of the graph that are given in host memory. `table` has the kernels.
 
@@ -65,7 +65,7 @@ def compile_program(
 
 @cache
 def _keep_freed_memory() -> None:
-    """Frees one untouched block of nearly 32 MiB, so that memory of freed results stays with the process.
+    """Frees an untouched block of nearly 32 MiB, so that memory of freed results stays with the process.
 
     glibc maps each block of 128 KiB or more and unmaps it when it is freed, until a larger block was freed once: each page of a new
     result then costs a page fault. Afterwards blocks come from the heap, which keeps up to 64 MiB free. Other C libraries ignore it.
@@ -105,7 +105,7 @@ def _map_tensors(copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class _Compiler:
-    """The state of one compilation: slots, constants, steps. A value has up to two slots: on the device and on the host."""
+    """The state of a compilation: slots, constants, steps. A value has up to two slots: on the device and on the host."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Compiler:
         return slot
 
     def _read(self, node: Node | None, name: str, on_host: bool) -> int:
-        """Returns the slot of a value in the wanted memory; adds a transfer before `node` if the value is only in the other memory."""
+        """Returns the slot of a value in a memory; adds a transfer before `node` if the value is not there yet."""
         if not name:
             return ABSENT
         on_host = on_host and not self._memory.is_host
@@ -328,7 +328,7 @@ def compile_node(
     initializers: Mapping[str, Initializer],
     extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
 ) -> Program:
-    """Returns a program of one node: its inputs are the non-constant values that the node reads, its outputs the values that it writes."""
+    """Returns a program of a node; its inputs are the values that the node reads, without constants, its outputs those that it writes."""
     constants = {name: initializers[name] for name in node.reads if name in initializers}
     inputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in node.reads if name not in constants)
     outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in node.writes)

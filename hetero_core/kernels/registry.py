@@ -24,7 +24,7 @@ from hetero_core.errors import enumerate_choices
 from hetero_core.kernels import operators
 from hetero_core.kernels.tables import KernelTable, Key, read_signature
 from hetero_core.network.graph import EMPTY, Graph, Node
-from hetero_core.network.types import MapType, TensorType, TypeNumbers, ValueType
+from hetero_core.network.types import MapType, TensorType, ValueType
 
 Dtypes = frozenset[str]
 ANY: Dtypes = frozenset(DTYPES)
@@ -55,19 +55,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Declaration:
     """The declaration of a kernel. `@kernel(op_type, since=..., dtypes=...)` above a function registers it.
 
-    `since` lists the since-versions for which the function is right. `dtypes` holds one set per input; the last one serves all further
+    `since` lists the since-versions for which the function is right. `dtypes` holds a set per input; the last set serves all further
     inputs. `host` lists the positions of inputs that stay in host memory as NumPy arrays. `choices` limits attribute values. `bodies`
     names attributes that arrive as callables. `outputs` is the largest number of outputs, None for any; a function with the
     parameter `output_count` gets the number of requested outputs. With `reads_shapes` the kernel reads only shapes of its inputs, so it
     runs on the host wherever they are; with `runs_on_host` it is always called with NumPy, on copies in host memory. `takes_maps` allows
-    dicts, whose values have the input's dtypes. `refuse` returns a reason for refusals that the other fields cannot express.
+    dicts, whose values have the input's dtypes. `refuse` returns a reason for refusals that no other field expresses.
     `prepare(xp, input_types, **attributes)` runs once for each bound node; the function gets its result as `prepared`. The attributes are
     then those of its signature, and a ValueError that it raises is the reason for a refusal. `count_bytes(*inputs, **attributes)` returns
-    how many bytes a run makes; it is needed if values or attributes decide, not shapes alone (`sizes`). `unread` maps attributes that
+    the bytes that a run makes; it is needed if texts or intermediate results decide (`sizes`). `unread` maps attributes that
     these versions have, but no result depends on, to their defaults; the function does not get them. `without` lists attributes of the
     function that these versions lack. `shared` maps attributes that several operators have in common to their defaults; the function
     takes them in its ** parameter. With `halves`, float16 is allowed wherever float32 is: the function gets float32, and the outputs at
-    these positions are rounded to float16. `largest` is the number of bytes that one input or output may have; a size that is open in the
+    these positions are rounded to float16. `largest` is the number of bytes that an input or output may have; a size that is open in the
     query is checked in the run. `table` is the table of the kernel, None for the toolkit's own.
     """
 
@@ -223,18 +223,8 @@ def find_refusals(
         return type_of(value) if value_type is None and type_of is not None else value_type
 
     refusals: dict[str, str] = {}
-    accepted: set[tuple[object, ...]] = set()
-    numbers = TypeNumbers()
     for node in graph.nodes:
         input_types = [type_of_value(value) if value else None for value in node.inputs]
-        kind: tuple[object, ...] | None = None
-        if table is TOOLKIT and not node.attributes and not node.domain:
-            # Nothing else decides about a node without attributes; long networks have few kinds. No kernel of ours has a `largest`.
-            listed = [numbers.find(each) if value else "" for value, each in zip(node.inputs, input_types, strict=True)]
-            kind = (node.op_type, node.since_version, *listed, len(node.outputs), "" in node.outputs and node.outputs)
-            if kind in accepted:
-                continue
-            kind = None if None in listed else kind
         try:
             reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value, table=table)
         except Exception as error:  # any error names the node
@@ -242,8 +232,6 @@ def find_refusals(
             raise
         if reason is not None:
             refusals[node.name] = reason
-        elif kind is not None:
-            accepted.add(kind)
     return refusals
 
 
@@ -282,7 +270,7 @@ def _refuse_attributes(node: Node, record: KernelRecord) -> str | None:
 
 
 def _refuse_inputs(node: Node, record: KernelRecord, input_types: Sequence[ValueType | None], dtypes: Dtypes) -> str | None:
-    """Returns the reason to refuse the number of inputs or outputs, or the element type of one of them."""
+    """Returns the reason to refuse the number of inputs or outputs, or an element type."""
     least, most = record.input_limits
     if len(node.inputs) < least or (most is not None and len(node.inputs) > most):
         return f"{node.operator} has {len(node.inputs)} inputs; implemented: {least} to {'any number' if most is None else most}"

@@ -8,7 +8,7 @@ Inputs that do not fit together count nothing: the kernel, called next, reports 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -26,18 +26,6 @@ from hetero_core.network.types import TensorType, ValueType, sizes_of
 
 _MOST_ELEMENTS = 64
 _MISFITS = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
-
-
-def product(sizes: Iterable[Any]) -> int:
-    """Returns the product of sizes as a plain integer."""
-    return prod(int(size) for size in sizes)
-
-
-def broadcast_sizes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the common shape; the larger size if shapes do not agree. NumPy's own function refuses shapes that are too large."""
-    rank = max(map(len, shapes), default=0)
-    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
-    return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
 
 
 def estimate_bytes(node: Node, inputs: Sequence[Any], *, table: KernelTable = TOOLKIT) -> int:
@@ -66,7 +54,7 @@ def _read_value(x: Any) -> tuple[Any, ...] | None:
 def _type_of(x: Any) -> TensorType | None:
     if not hasattr(x, "shape"):
         return None
-    # The types of other libraries have ONNX's names, too: "torch.float32".
+    # Array libraries spell element types as ONNX does: "torch.float32".
     name = str(x.dtype).rpartition(".")[2]
     return TensorType(name if name in DTYPES else dtype_of_numpy(x.dtype), tuple(map(int, x.shape)))
 
@@ -86,7 +74,7 @@ def _infer_outputs(
 ) -> dict[str, ValueType]:
     from hetero_core.network.onnx_types import infer_alone  # imports onnx
 
-    # Each input by a name of its own: a value that is read twice would have one type only.
+    # Each input by a name of its own: a value that is read twice would have a single type.
     names = tuple(f"input{index}" if name else "" for index, name in enumerate(node.inputs))
     types = {name: value_type for name, value_type in zip(names, input_types, strict=False) if name and value_type is not None}
     constants = {
@@ -104,7 +92,7 @@ def _count_bytes(value_type: ValueType | None) -> int:
     sizes = sizes_of(value_type)
     if sizes is None or not isinstance(value_type, TensorType) or value_type.dtype is None:
         return 0
-    return product(sizes) * numpy_dtype(value_type.dtype).itemsize
+    return prod(sizes) * numpy_dtype(value_type.dtype).itemsize
 
 
 def require_room(limits: RunLimits, node: Node, inputs: Sequence[Any], *, table: KernelTable = TOOLKIT) -> None:

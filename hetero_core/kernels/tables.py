@@ -20,7 +20,7 @@ Key = tuple[str, str, int]
 
 
 class KernelTable:
-    """A table of kernels. A device makes one and declares its kernels into it: `@kernel("Relu", since=(14,), dtypes=FLOATS, table=TABLE)`.
+    """A table of kernels. A device makes its table and fills it: `@kernel("Relu", since=(14,), dtypes=FLOATS, table=TABLE)`.
 
     If this table has no kernel for a node's operator and version, the lookup falls back to `base`, if given.
     The toolkit's own table is `registry.TOOLKIT`.
@@ -31,7 +31,7 @@ class KernelTable:
         self._base = base
 
     def add(self, key: Key, complete: Callable[[], KernelRecord]) -> None:
-        """Adds a kernel for one version; `complete` makes its record when it is first read."""
+        """Adds a kernel for a version; `complete` makes its record when it is first read."""
         assert key not in self._entries, f"two kernels for {key[1]}-{key[2]}"
         self._entries[key] = complete
 
@@ -48,7 +48,7 @@ class KernelTable:
         return dict(sorted({**below, **{key: complete() for key, complete in self._entries.items()}}.items()))
 
     def explain_missing(self, node: Node) -> str:
-        """Returns why there is no kernel for a node: its version or its operator is missing; names the near ones."""
+        """Returns why there is no kernel for a node: its version or its operator is missing; names the nearest."""
         name = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
         keys = list(self.read())
         versions = [version for domain, op_type, version in keys if (domain, op_type) == (node.domain, node.op_type)]

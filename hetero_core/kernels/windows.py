@@ -23,7 +23,7 @@ POOLING: Mapping[str, Any] = {"shared": {**SLIDING, "ceil_mode": 0}, "choices": 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows over the spatial axes of one tensor; every tuple has one entry per spatial axis.
+    """Windows over the spatial axes of one tensor; every tuple has an entry per spatial axis.
 
     `pads` holds (begin, end). `reach` is the length that the windows touch, counted from the padded begin; it passes the padded end when
     the last window hangs over (ceil_mode).
@@ -46,7 +46,7 @@ class Windows:
 
     @property
     def is_pointwise(self) -> bool:
-        """Says whether each window is one element and all elements are windows, in order."""
+        """Says whether each window is a single element and all elements are windows, in order."""
         return all(size == 1 for size in self.kernel + self.strides) and not any(end for pad in self.pads for end in pad)
 
     def slices(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:

@@ -90,7 +90,7 @@ def test_domain_need_not_be_imported() -> None:
          "operator com.microsoft:Gelux has no kernel, did you mean 'Gelu'"),
     ],
 )  # fmt: skip
-def test_what_is_not_implemented_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_unimplemented_attribute_is_refused_with_the_reason(text: str, reason: str) -> None:
     with Core() as core:
         result = core.query_network(read(text), "CPU")
     assert reason in next(iter(result.refused.values()))
@@ -98,7 +98,7 @@ def test_what_is_not_implemented_is_refused_with_the_reason(text: str, reason: s
 
 @pytest.mark.parametrize("level", [0, 1, 4])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_product_with_blocks_is_that_of_float32_at_each_accuracy_level(bits: int, level: int) -> None:
+def test_product_with_blocks_is_float32_at_each_accuracy_level(bits: int, level: int) -> None:
     """Level 4 allows 8-bit activations, which are off by 7e-3 of the largest output here."""
     rng = np.random.default_rng(bits)
     codes = rng.integers(0, 2**bits, (64, 8, 32))

@@ -1,4 +1,4 @@
-"""onnx's own backend cases on the kernels: what is claimed is right, the rest is refused and listed here."""
+"""onnx's own backend cases on the kernels: claimed cases are right, the rest is refused and listed here."""
 
 from __future__ import annotations
 
@@ -49,22 +49,26 @@ def node_cases() -> list[BackendCase]:
     return load("node")
 
 
-def describe_difference(found: Any, expected: Any, rtol: float, atol: float) -> str | None:
-    """Returns what is wrong with a result; numbers may differ as NumPy's allclose says."""
+def describe_difference(answer: Any, expected: Any, rtol: float, atol: float) -> str | None:
+    """Returns the fault of a result; numbers may differ as NumPy's allclose says."""
     if expected is None or isinstance(expected, list):
-        if type(found) is not type(expected) or (expected is not None and len(found) != len(expected)):
-            return f"expected {expected!r:.60}, got {found!r:.60}"
-        pairs = zip(found or (), expected or (), strict=True)
+        if type(answer) is not type(expected) or (expected is not None and len(answer) != len(expected)):
+            return f"expected {expected!r:.60}, got {answer!r:.60}"
+        pairs = zip(answer or (), expected or (), strict=True)
         return next((text for a, b in pairs if (text := describe_difference(a, b, rtol, atol))), None)
     expected = np.asarray(expected)
     dtype = dtype_of_numpy(expected.dtype)
-    if not isinstance(found, np.ndarray) or dtype_of_numpy(found.dtype) != dtype or found.shape != expected.shape:
-        return f"expected {dtype}{list(expected.shape)}, got {found!r:.80}"
+    if not isinstance(answer, np.ndarray) or dtype_of_numpy(answer.dtype) != dtype or answer.shape != expected.shape:
+        return f"expected {dtype}{list(expected.shape)}, got {answer!r:.80}"
     if dtype == "string":
-        return None if found.tolist() == expected.tolist() else "other strings"
-    wide_found, wide = (array.astype(np.complex128 if array.dtype.kind == "c" else np.float64) for array in (found, expected))
+        return None if answer.tolist() == expected.tolist() else "other strings"
+    wide_answer, wide = (array.astype(np.complex128 if array.dtype.kind == "c" else np.float64) for array in (answer, expected))
     equal = np.isclose(
-        wide_found, wide, rtol=max(rtol, ROUNDING.get(dtype or "", 0)), atol=max(atol, ROUNDING.get(dtype or "", 0)), equal_nan=True
+        wide_answer,
+        wide,
+        rtol=max(rtol, ROUNDING.get(dtype or "", 0)),
+        atol=max(atol, ROUNDING.get(dtype or "", 0)),
+        equal_nan=True,
     )
     return None if equal.all() else f"{np.count_nonzero(~equal)} of {equal.size} elements differ"
 
@@ -72,19 +76,19 @@ def describe_difference(found: Any, expected: Any, rtol: float, atol: float) -> 
 def find_difference(case: BackendCase, program: Program) -> str | None:
     for inputs, expected in case.runs:
         copies = [np.array(value) if isinstance(value, np.ndarray) else value for value in inputs]
-        found = program.run(tuple(inputs))
+        answer = program.run(tuple(inputs))
         for value, copy in zip(inputs, copies, strict=True):
             if isinstance(copy, np.ndarray) and np.asarray(value).tobytes() != copy.tobytes() and copy.dtype != object:
                 return "an input was written"
-        for value, wanted in zip(found, expected, strict=True):
-            difference = describe_difference(value, wanted, case.rtol, case.atol)
+        for value, expected_value in zip(answer, expected, strict=True):
+            difference = describe_difference(value, expected_value, case.rtol, case.atol)
             if difference is not None:
                 return difference
     return None
 
 
 def check_cases(cases: Sequence[BackendCase]) -> tuple[int, dict[str, str], dict[str, str]]:
-    """Returns how many passed, the refused ones with the reason, and the wrong ones with the difference."""
+    """Returns the number of right cases, refused cases with the reason, and wrong cases with the difference."""
     passed, refused, wrong = 0, {}, {}
     for case in cases:
         try:
@@ -104,11 +108,11 @@ def check_cases(cases: Sequence[BackendCase]) -> tuple[int, dict[str, str], dict
 
 
 @pytest.mark.parametrize("kind", list(COUNTS))
-def test_what_is_claimed_is_right(kind: str, node_cases: list[BackendCase]) -> None:
+def test_claimed_cases_are_right(kind: str, node_cases: list[BackendCase]) -> None:
     passed, refused, wrong = check_cases(node_cases if kind == "node" else load(kind))
     assert wrong == {}
     assert (passed, len(refused)) == COUNTS[kind]
-    operators = {found[1] for reason in refused.values() if (found := re.match(r"operator (\S+) has no kernel", reason))}
+    operators = {answer[1] for reason in refused.values() if (answer := re.match(r"operator (\S+) has no kernel", reason))}
     assert operators <= WITHOUT_KERNEL
     assert all("has no kernel" in reason for reason in refused.values()), refused
 
@@ -146,7 +150,7 @@ def list_older_versions(case: BackendCase) -> list[tuple[onnx.ModelProto, str]]:
 
 
 def run_onnxruntime(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any] | None:
-    """Returns ONNX Runtime's outputs, None where it does not run the model."""
+    """Returns ONNX Runtime's outputs, None if it does not run the model."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
@@ -179,7 +183,10 @@ def test_older_versions_agree_with_onnxruntime(node_cases: list[BackendCase]) ->
                 results = program.run(tuple(inputs))
             # Its Fourier transforms have errors of 1e-4.
             atol = 1e-3 if "FT-" in label else 1e-5
-            differences = [describe_difference(found, wanted, 1e-3, atol) for found, wanted in zip(results, expected, strict=True)]
+            differences = [
+                describe_difference(answer, expected_value, 1e-3, atol)
+                for answer, expected_value in zip(results, expected, strict=True)
+            ]
             compared[operator] += 1
             if any(differences):
                 wrong[label] = next(text for text in differences if text)

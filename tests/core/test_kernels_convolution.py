@@ -1,4 +1,4 @@
-"""The kernel of Conv, where it adds products and where it makes columns: results are those of the formula in float64."""
+"""The kernel of Conv by added products and by columns: results are those of the formula in float64."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_conv_is_the_sum_of_products_over_each_window(case: str, dtype: str) -> 
     np.testing.assert_allclose(y, expected, rtol=0, atol=TOLERANCES[dtype] * np.abs(expected).max(initial=1))
 
 
-def test_conv_of_strided_images_reads_what_the_image_shows() -> None:
+def test_conv_of_strided_images_reads_the_view() -> None:
     rng = np.random.default_rng(12)
     x = rng.standard_normal((1, 20, 30, 32)).astype(np.float32).transpose(0, 3, 1, 2)[:, ::2]
     w = rng.standard_normal((4, 16, 3, 3)).astype(np.float32)

@@ -23,7 +23,7 @@ def encode(format_name: str, pixels: np.ndarray[Any, Any] = PIXELS, mode: str = 
 
 
 @pytest.mark.parametrize("encoded", [b"", b"no image", bytes(encode("PNG")[:45])], ids=["empty", "text", "cut"])
-def test_what_cannot_be_decoded_gives_an_empty_matrix(encoded: bytes) -> None:
+def test_undecodable_image_is_an_empty_matrix(encoded: bytes) -> None:
     assert vision.decode_image(np, np.frombuffer(encoded, np.uint8)).shape == (0, 0, 3)
 
 

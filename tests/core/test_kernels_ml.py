@@ -55,9 +55,9 @@ def run_onnxruntime(model: onnx.ModelProto, inputs: list[Any]) -> list[Any]:
 
 def check_against_onnxruntime(op_type: str, inputs: list[Any], **attributes: Any) -> None:
     model = make_model(op_type, inputs, **attributes)
-    found, expected = run_kernels(model, inputs), run_onnxruntime(model, inputs)
-    for value, wanted in zip(found, expected, strict=True):
-        assert_same(value, wanted)
+    result, expected = run_kernels(model, inputs), run_onnxruntime(model, inputs)
+    for value, expected_value in zip(result, expected, strict=True):
+        assert_same(value, expected_value)
 
 
 def refuse(op_type: str, inputs: list[Any], **attributes: Any) -> str:
@@ -161,10 +161,10 @@ def test_svm_classifier_agrees_with_onnxruntime(
     if has_probabilities:
         attributes |= {"prob_a": (-random.random(pairs)).tolist(), "prob_b": random.standard_normal(pairs).tolist()}
     model = make_model("SVMClassifier", [X], outputs=2, **attributes)
-    found, expected = run_kernels(model, [X]), run_onnxruntime(model, [X])
-    assert found[0].tolist() == expected[0].tolist()
+    result, expected = run_kernels(model, [X]), run_onnxruntime(model, [X])
+    assert result[0].tolist() == expected[0].tolist()
     # Both stop at an error of 0.005 / classes; ONNX Runtime walks there in float32 and may take a step more or less.
-    assert_same(found[1], expected[1], rtol=1e-2 if has_probabilities and classes > 2 else 1e-4)
+    assert_same(result[1], expected[1], rtol=1e-2 if has_probabilities and classes > 2 else 1e-4)
 
 
 @settings(deadline=None, max_examples=20)

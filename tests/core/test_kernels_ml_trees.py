@@ -87,7 +87,7 @@ def test_regressor_agrees_with_onnxruntime(
 ) -> None:
     random = np.random.default_rng(seed)
     nodes, leaves = draw_forest(random, trees, 3)
-    # Each leaf has a weight for each target: where some have none, ONNX Runtime's minimum differs from one batch size to another.
+    # Each leaf has a weight for each target: without some of them, ONNX Runtime's minimum differs from one batch size to another.
     owners = [(*leaf, target) for leaf in leaves for target in range(targets)]
     attributes = {
         **nodes,
@@ -102,8 +102,8 @@ def test_regressor_agrees_with_onnxruntime(
     if has_base:
         attributes["base_values"] = random.standard_normal(targets).tolist()
     x = draw_rows(random)
-    (found,), (expected,) = run_both(make_model("TreeEnsembleRegressor", 3, x, attributes), x)
-    assert_same(found, expected)
+    (result,), (expected,) = run_both(make_model("TreeEnsembleRegressor", 3, x, attributes), x)
+    assert_same(result, expected)
 
 
 @settings(deadline=None, max_examples=40)
@@ -126,14 +126,14 @@ def test_classifier_of_several_classes_agrees_with_onnxruntime(
     if has_base:
         attributes["base_values"] = random.standard_normal(classes).tolist()
     x = draw_rows(random)
-    found, expected = run_both(make_model("TreeEnsembleClassifier", 3, x, attributes), x)
-    assert found[0].tolist() == expected[0].tolist()
-    assert_same(found[1], expected[1])
+    result, expected = run_both(make_model("TreeEnsembleClassifier", 3, x, attributes), x)
+    assert result[0].tolist() == expected[0].tolist()
+    assert_same(result[1], expected[1])
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 4), st.sampled_from(["NONE", "LOGISTIC"]), SEEDS)
-def test_classifier_of_two_classes_and_one_score_agrees_with_onnxruntime(trees: int, post_transform: str, seed: int) -> None:
+def test_classifier_with_a_single_score_agrees_with_onnxruntime(trees: int, post_transform: str, seed: int) -> None:
     random = np.random.default_rng(seed)
     nodes, leaves = draw_forest(random, trees, 3)
     # Probabilities without a transform, scores of both signs with one.
@@ -150,9 +150,9 @@ def test_classifier_of_two_classes_and_one_score_agrees_with_onnxruntime(trees: 
         "base_values": [0.125],
     }
     x = draw_rows(random)
-    found, expected = run_both(make_model("TreeEnsembleClassifier", 1, x, attributes), x)
-    assert found[0].tolist() == expected[0].tolist()
-    assert_same(found[1], expected[1])
+    result, expected = run_both(make_model("TreeEnsembleClassifier", 1, x, attributes), x)
+    assert result[0].tolist() == expected[0].tolist()
+    assert_same(result[1], expected[1])
 
 
 def flatten_forest(random: np.random.Generator, depth: int, trees: int, dtype: Any) -> tuple[dict[str, Any], list[Any]]:
@@ -217,7 +217,7 @@ def test_tree_ensemble_5_agrees_with_its_definition(depth: int, trees: int, aggr
     attributes, forest = flatten_forest(random, depth, trees, dtype)
     x = draw_rows(random).astype(dtype)
     model = make_model("TreeEnsemble", 5, x, {**attributes, "aggregate_function": aggregate})
-    (found,) = compile_program(read_network(model)).run((x,))
+    (result,) = compile_program(read_network(model)).run((x,))
     expected = np.zeros((len(x), 2))
     for index, row in enumerate(x):
         reached = [walk_tree(tree, row) for tree in forest]
@@ -225,8 +225,8 @@ def test_tree_ensemble_5_agrees_with_its_definition(depth: int, trees: int, aggr
             weights = [weight for owner, weight in reached if owner == target]
             formulas = (lambda w: sum(w) / trees, sum, min, max)
             expected[index, target] = formulas[aggregate](weights) if weights else 0
-    assert found.dtype == dtype
-    assert_same(found, expected.astype(dtype))
+    assert result.dtype == dtype
+    assert_same(result, expected.astype(dtype))
 
 
 STUMP: dict[str, Any] = {
@@ -248,7 +248,7 @@ CLASSES: dict[str, Any] = {
 X = np.array([[-1, 0, 0], [1, 0, 0]], np.float32)
 
 
-def test_two_weighted_classes_add_their_base_values_and_the_greater_wins() -> None:
+def test_two_classes_add_base_values_and_the_greater_wins() -> None:
     attributes = {**STUMP, **CLASSES, "class_treeids": [0] * 4, "class_nodeids": [1, 1, 2, 2], "class_ids": [0, 1, 0, 1],
                   "class_weights": [0.6, 0.4, 0.1, 0.9], "base_values": [0.5, 0.0]}  # fmt: skip
     labels, scores = compile_program(read_network(make_model("TreeEnsembleClassifier", 1, X, attributes))).run((X,))
@@ -299,8 +299,8 @@ def test_regressor_with_weights_twice_is_refused() -> None:
 )
 def test_numbers_that_no_forest_has_are_refused(changes: dict[str, Any], reason: str) -> None:
     attributes = {**STUMP, "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0], "target_weights": [1.0, 2.0]}
-    found = refuse(make_model("TreeEnsembleRegressor", 1, X, {**attributes, **changes}))
-    assert found.startswith(f"ai.onnx.ml:TreeEnsembleRegressor-1 {reason}")
+    result = refuse(make_model("TreeEnsembleRegressor", 1, X, {**attributes, **changes}))
+    assert result.startswith(f"ai.onnx.ml:TreeEnsembleRegressor-1 {reason}")
 
 
 def test_unknown_mode_of_tree_ensemble_5_is_refused() -> None:

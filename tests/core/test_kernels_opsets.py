@@ -169,8 +169,8 @@ AGAINST_ONNXRUNTIME: list[tuple[str, int, str, tuple[Array, ...]]] = [
 )
 def test_old_version_agrees_with_onnxruntime(opset: int, text: str, inputs: tuple[Array, ...]) -> None:
     expected = run_onnxruntime(opset, text, *inputs)
-    for found, wanted in zip(run_kernels(opset, text, *inputs), expected, strict=True):
-        assert_same(found, wanted)
+    for answer, expected_value in zip(run_kernels(opset, text, *inputs), expected, strict=True):
+        assert_same(answer, expected_value)
 
 
 INTEGERS = np.array([[1, 4, 2], [3, 9, 27]], np.int32)
@@ -192,17 +192,17 @@ LSTM = 'y, h, c = LSTM<hidden_size = 3, direction = "reverse"{hint}>(x, w, r, b)
     ids=["log_sum", "log_sum_exp", "scatter_texts", "scatter_text_elements"],
 )  # fmt: skip
 def test_type_agrees_with_onnxruntime(opset: int, text: str, inputs: tuple[Array, ...]) -> None:
-    (found,), (expected,) = run_kernels(opset, text, *inputs), run_onnxruntime(opset, text, *inputs)
-    assert found.tolist() == expected.tolist()
-    assert found.dtype == expected.dtype
+    (answer,), (expected,) = run_kernels(opset, text, *inputs), run_onnxruntime(opset, text, *inputs)
+    assert answer.tolist() == expected.tolist()
+    assert answer.dtype == expected.dtype
 
 
 def test_resize_takes_strings_from_where_it_takes_numbers() -> None:
     text = 'g ({}[1,1,2,2] x) => (y) <float[0] r = {{}}, float[4] s = {{1.0, 1.0, 2.0, 1.5}}> {{ y = Resize<mode = "nearest">(x, r, s) }}'
     words = np.array(["a", "b", "c", "d"], object)
     (places,) = run_onnxruntime(13, text.format("float"), np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2))
-    (found,) = run_kernels(13, text.format("string"), words.reshape(1, 1, 2, 2))
-    assert found.tolist() == words[places.astype(int)].tolist()
+    (answer,) = run_kernels(13, text.format("string"), words.reshape(1, 1, 2, 2))
+    assert answer.tolist() == words[places.astype(int)].tolist()
 
 
 @pytest.mark.parametrize(
@@ -210,9 +210,7 @@ def test_resize_takes_strings_from_where_it_takes_numbers() -> None:
     [(6, RNN, (6, 2, 3, 3, 6), "y, h"), (6, GRU, (6, 1, 9, 9, 18), "y, h"), (6, LSTM, (6, 1, 12, 12, 24), "y, h, c")],
     ids=["RNN-1", "GRU-3", "LSTM-1"],
 )
-def test_first_version_of_a_recurrent_operator_is_the_seventh_with_a_hint(
-    opset: int, body: str, sizes: tuple[int, ...], outputs: str
-) -> None:
+def test_first_recurrent_version_is_the_seventh_with_a_hint(opset: int, body: str, sizes: tuple[int, ...], outputs: str) -> None:
     steps, directions, rows, _, biases = sizes
     rows = rows if directions == 1 else 3
     biases = biases if directions == 1 else 6
@@ -225,8 +223,8 @@ def test_first_version_of_a_recurrent_operator_is_the_seventh_with_a_hint(
     head = "g (float[6,2,4] x, float[{0},{1},4] w, float[{0},{1},3] r, float[{0},{2}] b) => ({3}) {{ {4} }}"
     old = head.format(directions, rows, biases, outputs, body.format(hint=", output_sequence = 1"))
     new = head.format(directions, rows, biases, outputs, body.format(hint=""))
-    for found, expected in zip(run_kernels(opset, old, *inputs), run_onnxruntime(7, new, *inputs), strict=True):
-        assert_same(found, expected)
+    for answer, expected in zip(run_kernels(opset, old, *inputs), run_onnxruntime(7, new, *inputs), strict=True):
+        assert_same(answer, expected)
 
 
 def test_float8_has_no_infinity_but_nan() -> None:
@@ -254,10 +252,10 @@ def test_mask_of_integers_is_added() -> None:
     q, k, v = draw(1, 2, 3, 4), draw(1, 2, 5, 4, seed=1), draw(1, 2, 5, 4, seed=2)
     mask = np.random.default_rng(3).integers(-3, 3, (3, 5))
     head = "g (float[1,2,3,4] q, float[1,2,5,4] k, float[1,2,5,4] v, {}[3,5] m) => (y) {{ y = Attention(q, k, v, m) }}"
-    (found,) = run_kernels(24, head.format("int64"), q, k, v, mask)
+    (answer,) = run_kernels(24, head.format("int64"), q, k, v, mask)
     scores = np.einsum("bhqd,bhkd->bhqk", q, k).astype(np.float64) / 2 + mask
     weights = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
-    assert_same(found, np.einsum("bhqk,bhkd->bhqd", weights, v).astype(np.float32))
+    assert_same(answer, np.einsum("bhqk,bhkd->bhqd", weights, v).astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "complex64"])
@@ -267,30 +265,30 @@ def test_grid_sample_takes_the_nearest_of_any_type(dtype: str) -> None:
     rows, columns = np.meshgrid((np.arange(3) * 2 + 1) / 3 - 1, (np.arange(4) * 2 + 1) / 4 - 1, indexing="ij")
     grid = np.stack([columns[:, ::-1] + 0.1, rows - 0.1], axis=-1)[None].astype(np.float32)
     text = f'g ({dtype}[1,1,3,4] x, float[1,3,4,2] g) => (y) {{ y = GridSample<mode = "nearest">(x, g) }}'
-    (found,) = run_kernels(20, text, x, grid)
-    assert found.dtype == x.dtype
-    assert np.array_equal(found, x[..., ::-1])
+    (answer,) = run_kernels(20, text, x, grid)
+    assert answer.dtype == x.dtype
+    assert np.array_equal(answer, x[..., ::-1])
 
 
 def test_complex_columns_are_added() -> None:
     columns = (draw(1, 4, 2) + 1j * draw(1, 4, 2, seed=1)).astype(np.complex64)
     text = "g (complex64[1,4,2] x) => (y) <int64[2] i = {2, 3}, int64[2] b = {2, 2}> { y = Col2Im(x, i, b) }"
-    (found,) = run_kernels(18, text, columns)
+    (answer,) = run_kernels(18, text, columns)
     first, second = (columns[0, :, place].reshape(2, 2) for place in (0, 1))
     expected = np.zeros((2, 3), np.complex64)
     expected[:, :2] += first
     expected[:, 1:] += second
-    assert_same(found[0, 0], expected)
+    assert_same(answer[0, 0], expected)
 
 
 def test_non_zero_of_complex_numbers() -> None:
-    (found,) = run_kernels(13, "g (complex64[3] x) => (y) { y = NonZero(x) }", np.array([0, 1j, 2], np.complex64))
-    assert found.tolist() == [[1, 2]]
+    (answer,) = run_kernels(13, "g (complex64[3] x) => (y) { y = NonZero(x) }", np.array([0, 1j, 2], np.complex64))
+    assert answer.tolist() == [[1, 2]]
 
 
 def test_erf_of_integers_is_truncated() -> None:
-    (found,) = run_kernels(13, "g (int8[3] x) => (y) { y = Erf(x) }", np.array([-9, 0, 9], np.int8))
-    assert found.tolist() == [-1, 0, 1]
+    (answer,) = run_kernels(13, "g (int8[3] x) => (y) { y = Erf(x) }", np.array([-9, 0, 9], np.int8))
+    assert answer.tolist() == [-1, 0, 1]
 
 
 def test_scale_of_powers_of_two() -> None:
@@ -323,18 +321,18 @@ def test_scale_of_powers_of_two() -> None:
     ],
     ids=["sum_of_texts", "greater_complex", "interpolated_integers", "random_integers", "small_scale"],
 )  # fmt: skip
-def test_what_has_no_meaning_is_refused(opset: int, text: str, reason: str) -> None:
+def test_meaningless_attributes_are_refused(opset: int, text: str, reason: str) -> None:
     with pytest.raises(UnsupportedNodesError) as caught:
         compile_program(read_network(parse(opset, text)))
     assert reason in str(caught.value)
 
 
 def test_random_numbers_like_integers_have_the_type_that_is_named() -> None:
-    (found,) = run_kernels(22, "g (int32[500] x) => (y) { y = RandomUniformLike<dtype = 1, low = 3.0, high = 4.0>(x) }",
+    (answer,) = run_kernels(22, "g (int32[500] x) => (y) { y = RandomUniformLike<dtype = 1, low = 3.0, high = 4.0>(x) }",
                            np.zeros(500, np.int32))  # fmt: skip
-    assert found.dtype == np.float32
-    assert found.min() >= 3
-    assert found.max() <= 4
+    assert answer.dtype == np.float32
+    assert answer.min() >= 3
+    assert answer.max() <= 4
 
 
 def float64(*arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
@@ -360,7 +358,7 @@ def test_add_6_without_broadcast_demands_equal_shapes() -> None:
         run_kernels(6, "g (float[N,M] a, float[K] b) => (y) { y = Add(a, b) }", draw(2, 3), draw(3))
 
 
-def test_clip_6_without_attributes_keeps_finite_values_and_limits_infinities() -> None:
+def test_clip_6_without_attributes_limits_infinities() -> None:
     x = np.array([1, -np.inf, np.inf], np.float32)
     largest = np.finfo(np.float32).max
     assert_same(run_kernels(6, "g (float[3] x) => (y) { y = Clip(x) }", x)[0], np.array([1, -largest, largest], np.float32))
@@ -397,7 +395,7 @@ def test_reduce_of_an_empty_axis_gives_the_neutral_value() -> None:
 
 
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
-def test_transposed_convolution_with_steps_longer_than_its_filter_ends_with_the_last_element(auto_pad: str) -> None:
+def test_transposed_convolution_with_long_steps_ends_at_the_end(auto_pad: str) -> None:
     text = (
         f'g (float[1,1,2,3] x, float[1,1,1,1] w) => (y) {{ y = ConvTranspose <auto_pad = "{auto_pad}", strides = [2,2]> (x, w) }}'
     )
@@ -405,7 +403,7 @@ def test_transposed_convolution_with_steps_longer_than_its_filter_ends_with_the_
     assert y.tolist() == [[[[1, 0, 2, 0, 3], [0, 0, 0, 0, 0], [4, 0, 5, 0, 6]]]]
 
 
-def test_transposed_convolution_by_a_large_filter_equals_the_product_of_two_polynomials() -> None:
+def test_large_transposed_convolution_is_a_product_of_polynomials() -> None:
     # 4096 x 4225 products, which are not all held at once; filters and images are outer products, whose axes go apart.
     vectors = [draw(size, seed=size) for size in (64, 65, 63, 66)]
     x, w = np.outer(vectors[0], vectors[2]), np.outer(vectors[1], vectors[3])

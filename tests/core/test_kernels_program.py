@@ -1,4 +1,4 @@
-"""Programs: what is bound once, what is released, how bodies, errors, times, cancellation and two memories work."""
+"""Programs: binding, releases, bodies, errors, times, cancellation and two memories."""
 
 from __future__ import annotations
 
@@ -190,8 +190,8 @@ RESHAPING = """g (float[N,4] x) => (float[1,M] y) <int64[1] rest = {-1}, int64[1
     s = Shape(x)
     first = Gather(s, zero)
     double = Add(first, first)
-    wanted = Concat<axis = 0>(double, rest)
-    [move] t = Reshape(x, wanted)
+    expected_value = Concat<axis = 0>(double, rest)
+    [move] t = Reshape(x, expected_value)
     y = Flatten<axis = 0>(t)
 }"""
 
@@ -223,7 +223,7 @@ def test_arithmetic_on_shapes_stays_on_the_host() -> None:
     assert profile.transfers == []
 
 
-def test_shape_that_was_computed_on_the_device_is_fetched_once_and_counted() -> None:
+def test_shape_computed_on_the_device_is_fetched_once() -> None:
     copies: list[str] = []
     text = "g (float[6] x, int64[2] s) => (a, b) { t = Add(s, s) [one] a = Reshape(x, t) [two] b = Reshape(x, t) }"
     program = compile_for_fake(text, copies)

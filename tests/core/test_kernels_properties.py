@@ -1,17 +1,22 @@
-"""Kernels against plain Python or NumPy, for shapes and values that hypothesis chooses."""
+"""Kernels against plain Python or NumPy: drawn values, bounds of Clip, long sums, and casts to small types."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx.helper
+import onnx.parser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from hetero_core import Core
 from hetero_core.kernels.operators import (
     convolution,
     elementwise,
@@ -19,6 +24,9 @@ from hetero_core.kernels.operators import (
     quantization,
     random_numbers,
 )
+from hetero_core.kernels.operators.casts import convert
+from hetero_core.kernels.operators.elementwise import clip, clip_by_attributes, clip_by_bounds
+from hetero_core.kernels.operators.reductions import reduce_mean
 
 Array = np.ndarray[Any, Any]
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=3, max_side=4)
@@ -32,7 +40,7 @@ def test_div_of_integers_truncates_toward_zero(a: int, b: int) -> None:
 
 
 @given(INTEGERS, INTEGERS.filter(bool))
-def test_mod_takes_the_sign_of_the_divisor_and_fmod_of_the_dividend(a: int, b: int) -> None:
+def test_mod_has_the_sign_of_the_divisor_fmod_of_the_dividend(a: int, b: int) -> None:
     x, y = np.array([a], np.int64), np.array([b], np.int64)
     assert elementwise.mod(np, x, y)[0] == a % b
     assert elementwise.mod(np, x, y, fmod=1)[0] == int(math.copysign(1, a)) * (abs(a) % abs(b))
@@ -124,3 +132,174 @@ def test_random_numbers_follow_their_distribution() -> None:
     drawn = random_numbers.multinomial(np, np.log(np.array([[0.2, 0.5, 0.3]], np.float32)), sample_size=40000, seed=4.0)
     assert drawn.dtype == np.int32
     assert np.abs(np.bincount(drawn[0]) / 40000 - [0.2, 0.5, 0.3]).max() < 0.02
+
+
+FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+# Source: IEEE 754; bfloat16 has the exponents of float32 and 8 bits of significand.
+LARGEST = {
+    np.float16: 65504.0,
+    ml_dtypes.bfloat16: (2 - 2.0**-7) * 2.0**127,
+    np.float32: (2 - 2.0**-23) * 2.0**127,
+    np.float64: (2 - 2.0**-52) * 2.0**1023,
+}
+
+
+def clip_infinities(function: Any, dtype: Any, *bounds: Any, **attributes: float) -> list[float]:
+    x = np.array([-np.inf, -2, np.nan, 3, np.inf], dtype)
+    y = function(np, x, *bounds, **attributes)
+    assert y.dtype == x.dtype
+    return [float(value) for value in y]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_absent_bounds_are_the_limits_of_the_type(dtype: Any) -> None:
+    most, one = LARGEST[dtype], np.array(1, dtype)
+    np.testing.assert_array_equal(clip_infinities(clip, dtype), [-most, -2, np.nan, 3, most])
+    np.testing.assert_array_equal(clip_infinities(clip, dtype, one), [1, 1, np.nan, 3, most])
+    np.testing.assert_array_equal(clip_infinities(clip, dtype, None, one), [-most, -2, np.nan, 1, 1])
+    np.testing.assert_array_equal(clip_infinities(clip_by_bounds, dtype, min=1.0), [1, 1, np.nan, 3, most])
+    np.testing.assert_array_equal(clip_infinities(clip_by_bounds, dtype, max=1.0), [-most, -2, np.nan, 1, 1])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_version_6_has_the_bounds_of_float32_or_of_a_smaller_type(dtype: Any) -> None:
+    most = min(LARGEST[dtype], LARGEST[np.float32])
+    np.testing.assert_array_equal(clip_infinities(clip_by_attributes, dtype), [-most, -2, np.nan, 3, most])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_bounds_that_are_infinite_let_infinities_pass(dtype: Any) -> None:
+    infinities = [-np.inf, -2, np.nan, 3, np.inf]
+    bounds = (np.array(bound, dtype) for bound in (-np.inf, np.inf))
+    np.testing.assert_array_equal(clip_infinities(clip, dtype, *bounds), infinities)
+    np.testing.assert_array_equal(clip_infinities(clip_by_attributes, dtype, min=-np.inf, max=np.inf), infinities)
+
+
+# More than 2**24 elements of 1: float32 loses the last in a sequential sum. The shapes differ in which axes NumPy adds in pairs.
+COUNT = 2**24 + 2**20
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((COUNT, 2), (0,)), ((COUNT,), (0,)), ((COUNT // 4, 2, 4), (0, 2)), ((2, COUNT), (1,)), ((1, COUNT, 1), (1,))],
+)
+def test_mean_of_more_ones_than_float32_counts(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    assert np.unique(reduce_mean(np, np.ones(shape, np.float32), axes, keepdims=True)).tolist() == [1]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64])
+@pytest.mark.parametrize("operator", ["ReduceSum", "ReduceProd", "ReduceSumSquare"])
+def test_integers_wrap_around(operator: str, dtype: Any) -> None:
+    limits = np.iinfo(dtype)
+    x = np.array([[limits.max, 5, 7], [limits.min, limits.max, 3]], dtype)
+    name = np.dtype(dtype).name
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 18]> g ({name}[2,3] x) => (y) <int64[1] a = {{1}}> {{ y = {operator}<keepdims = 0>(x, a) }}'
+    )
+    rows = [[int(value) for value in row] for row in x]
+    formulas = {
+        "ReduceSum": sum,
+        "ReduceProd": lambda row: row[0] * row[1] * row[2],
+        "ReduceSumSquare": lambda row: sum(value * value for value in row),
+    }
+    span = int(limits.max) - int(limits.min) + 1
+    expected = [(formulas[operator](row) - int(limits.min)) % span + int(limits.min) for row in rows]
+    with Core() as core:
+        for device in ("TEMPLATE", "CPU"):
+            assert core.load_network(model, device).infer({"x": x})["y"].tolist() == expected
+
+
+SMALL_INTEGERS = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}
+FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+SOURCES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+
+
+def cast(x: Any, name: str, *, saturate: bool = True) -> Any:
+    with np.errstate(all="ignore"):
+        return convert(np, x, np.dtype(getattr(ml_dtypes, name)), saturate=saturate)
+
+
+def list_values(name: str) -> list[Fraction]:
+    """Returns the finite values of a type that are not negative, in order."""
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    with np.errstate(all="ignore"):
+        numbers = np.arange(256**dtype.itemsize).astype(f"uint{8 * dtype.itemsize}").view(dtype).astype(np.float64)
+    return sorted({Fraction(float(number)) for number in numbers[np.isfinite(numbers) & (numbers >= 0)]})
+
+
+@pytest.mark.parametrize("name", SMALL_INTEGERS)
+@pytest.mark.parametrize("dtype", SOURCES)
+def test_small_integer_is_the_nearest_ties_to_even(name: str, dtype: Any) -> None:
+    """Source: ONNX's pages on int4 and int2."""
+    least, most = SMALL_INTEGERS[name]
+    x = np.arange(least * 8 - 4, most * 8 + 5).astype(np.float64) / 8
+    expected = [round(Fraction(float(value))) for value in x]  # Python rounds halves to even
+    within = [least <= value <= most for value in expected]
+    y = cast(x.astype(dtype), name).astype(np.int64)
+    assert y[within].tolist() == [value for value in expected if least <= value <= most]
+
+
+@pytest.mark.parametrize("name", SMALL_INTEGERS)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
+def test_small_integer_of_an_integer_drops_high_bits(name: str, dtype: Any) -> None:
+    least, most = SMALL_INTEGERS[name]
+    span = most - least + 1
+    x = np.arange(0, 100, dtype=dtype) if dtype == np.uint8 else np.arange(-100, 100, dtype=dtype)
+    assert cast(x, name).astype(np.int64).tolist() == [(int(value) - least) % span + least for value in x]
+
+
+@pytest.mark.parametrize("opset", [21, 23, 24, 25])
+@pytest.mark.parametrize("operator", ["Cast", "CastLike"])
+def test_cast_of_a_model_rounds(operator: str, opset: int) -> None:
+    call = "Cast<to=22>(x)" if operator == "Cast" else "CastLike(x, like)"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> g (float[6] x) => (int4[6] y) {{ y = {call} }}')
+    model.graph.initializer.append(onnx.helper.make_tensor("like", onnx.TensorProto.INT4, [1], [0]))
+    x = np.array([1.7, 2.5, 3.5, -1.7, -2.5, 6.51], np.float32)
+    with Core() as core:
+        for device in ("TEMPLATE", "CPU"):
+            y = core.load_network(model, device).infer({"x": x})["y"]
+            assert y.astype(np.int64).tolist() == [2, 2, 4, -2, -2, 7]
+
+
+@pytest.mark.parametrize("name", ["bfloat16", *FLOAT8, "float4_e2m1fn"])
+def test_small_float_is_the_nearest_of_a_longer_number(name: str) -> None:
+    values = list_values(name)
+    # Of bfloat16's 32,640 each 13th, which meets every exponent.
+    pairs = list(pairwise(values))[:: 13 if len(values) > 1000 else 1]
+    ties = [(below + above) / 2 for below, above in pairs]
+    for share, expected in (
+        (1 - Fraction(1, 2**40), [below for below, _ in pairs]),
+        (1 + Fraction(1, 2**40), [above for _, above in pairs]),
+    ):
+        y = cast(np.array([float(tie * share) for tie in ties]), name).astype(np.float64)
+        assert [Fraction(float(number)) for number in y] == expected
+        y = cast(np.array([float(-tie * share) for tie in ties]), name).astype(np.float64)
+        assert [Fraction(float(number)) for number in y] == [-number for number in expected]
+
+
+def test_bfloat16_is_the_nearest_of_a_long_integer() -> None:
+    # 257 * 2**k is a tie of bfloat16; one more makes it go up, and one less down.
+    for exponent in (20, 40, 54):
+        x = np.array([257 * 2**exponent - 1, 257 * 2**exponent, 257 * 2**exponent + 1], np.int64)
+        expected = [float(256 * 2**exponent), float(256 * 2**exponent), float(258 * 2**exponent)]
+        assert cast(x, "bfloat16").astype(np.float64).tolist() == expected
+        assert cast(-x, "bfloat16").astype(np.float64).tolist() == [-number for number in expected]
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+@pytest.mark.parametrize("dtype", [*SOURCES, np.int32, np.int64])
+def test_float8_saturates_for_floats_and_integers(name: str, dtype: Any) -> None:
+    largest = float(ml_dtypes.finfo(getattr(ml_dtypes, name)).max)
+    x = np.array([2**16 - 64, -(2**16) + 64, 1], np.float64 if dtype == np.float16 else dtype).astype(dtype)
+    assert cast(x, name).astype(np.float64).tolist() == [largest, -largest, 1]
+    beyond = cast(x, name, saturate=False).astype(np.float64)
+    assert not np.isfinite(beyond[:2]).any()
+    assert beyond[2] == 1
+
+
+def test_power_of_two_rounds_up_from_the_exact_number() -> None:
+    from hetero_core.kernels.operators.casts import cast_rounded
+
+    x = np.array([1.0, 1 + 2.0**-40, 1.5 - 2.0**-40, 1.5])
+    powers = {mode: cast_rounded(np, x, round_mode=mode, to=24).astype(np.float64).tolist() for mode in ("up", "down", "nearest")}
+    assert powers == {"up": [1, 2, 2, 2], "down": [1, 1, 1, 1], "nearest": [1, 1, 1, 2]}

@@ -44,8 +44,8 @@ def check(op_type: str, opset: int, inputs: list[Array | None], attributes: dict
         assume(False)
     network = read_network(model)
     results = compile_program(network).run(tuple(given_inputs.values()))
-    for spec, value, wanted in zip(network.outputs, results, expected, strict=True):
-        assert_same(value, wanted)
+    for spec, value, expected_value in zip(network.outputs, results, expected, strict=True):
+        assert_same(value, expected_value)
         assert all(size in (None, actual) for size, actual in zip(spec.type.shape, value.shape, strict=True))
 
 
@@ -164,7 +164,7 @@ def test_reduction(data: st.DataObject, name: str, seed: int) -> None:
     )
     x = np.abs(draw_array(seed, *shape)) + np.float32(0.1)
     attributes = {"keepdims": data.draw(st.integers(0, 1)), "noop_with_empty_axes": data.draw(st.integers(0, 1))}
-    # What an empty list of axes does to the other reductions was open before opset 28.
+    # The meaning of an empty list of axes was open for further reductions before opset 28.
     assume(axes or not attributes["noop_with_empty_axes"] or name in ("Sum", "Mean", "Max", "Min", "Prod"))
     check(f"Reduce{name}", 18, [x, np.array(axes, np.int64)], attributes)
 
@@ -348,8 +348,8 @@ def test_gather(data: st.DataObject, op_type: str, seed: int) -> None:
         indices = random.integers(-shape[axis], shape[axis], data.draw(lists(1, 3, data.draw(st.integers(0, 2)))))
         check(op_type, 13, [x, np.asarray(indices, np.int64)], {"axis": axis})
     elif op_type == "GatherElements":
-        wanted = [data.draw(st.integers(1, size)) for size in shape]
-        check(op_type, 13, [x, random.integers(-shape[axis], shape[axis], wanted)], {"axis": axis})
+        expected_value = [data.draw(st.integers(1, size)) for size in shape]
+        check(op_type, 13, [x, random.integers(-shape[axis], shape[axis], expected_value)], {"axis": axis})
     else:
         stacks = data.draw(st.integers(0, len(shape) - 1))
         depth = data.draw(st.integers(1, len(shape) - stacks))
@@ -362,13 +362,13 @@ def test_gather(data: st.DataObject, op_type: str, seed: int) -> None:
 def test_scatter_elements(data: st.DataObject, reduction: str, seed: int) -> None:
     shape, random = data.draw(lists(1, 4, data.draw(st.integers(1, 3)))), np.random.default_rng(seed)
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
-    wanted = [data.draw(st.integers(1, size)) for size in shape]
-    indices = random.integers(-shape[axis], shape[axis], wanted)
+    expected_value = [data.draw(st.integers(1, size)) for size in shape]
+    indices = random.integers(-shape[axis], shape[axis], expected_value)
     if reduction == "none":
         # Two updates of one place may win in any order.
-        wanted[axis] = 1
-        indices = random.integers(0, shape[axis], wanted)
-    check("ScatterElements", 18, [draw_array(seed, *shape), indices, draw_array(seed + 1, *wanted)],
+        expected_value[axis] = 1
+        indices = random.integers(0, shape[axis], expected_value)
+    check("ScatterElements", 18, [draw_array(seed, *shape), indices, draw_array(seed + 1, *expected_value)],
           {"axis": axis, "reduction": reduction})  # fmt: skip
 
 

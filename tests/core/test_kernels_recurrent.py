@@ -25,8 +25,8 @@ def draw_inputs(op_type: str, ways: int) -> Arrays:
     states = {"h": (ways, BATCH, HIDDEN), "c": (ways, BATCH, HIDDEN), "p": (ways, 3 * HIDDEN)}
     drawn = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     drawn["lengths"] = np.array([5, 2, 4], np.int32)
-    wanted = ("h", "c", "p") if op_type == "LSTM" else ("h",)
-    return drawn | {name: random.standard_normal(states[name]).astype(np.float32) for name in wanted}
+    expected_value = ("h", "c", "p") if op_type == "LSTM" else ("h",)
+    return drawn | {name: random.standard_normal(states[name]).astype(np.float32) for name in expected_value}
 
 
 def write_model(op_type: str, inputs: Arrays, attributes: str) -> onnx.ModelProto:
@@ -54,8 +54,8 @@ def test_layout_1_is_layout_0_with_the_batch_first(op_type: str, direction: str)
     swapped = {name: np.swapaxes(value, 0, 1) if name in ("x", "h", "c") else value for name, value in inputs.items()}
     sequence, *states = run_kernels(write_model(op_type, swapped, f'direction = "{direction}", layout = 1'), swapped)
     assert_same(sequence, np.transpose(expected[0], (2, 0, 1, 3)))
-    for found, wanted in zip(states, expected[1:], strict=True):
-        assert_same(found, np.swapaxes(wanted, 0, 1))
+    for result, expected_value in zip(states, expected[1:], strict=True):
+        assert_same(result, np.swapaxes(expected_value, 0, 1))
 
 
 @pytest.mark.parametrize(
@@ -74,5 +74,5 @@ def test_layout_1_is_layout_0_with_the_batch_first(op_type: str, direction: str)
 def test_attributes_of_recurrent_operators_agree_with_onnxruntime(op_type: str, attributes: str) -> None:
     inputs = draw_inputs(op_type, 1)
     model = write_model(op_type, inputs, attributes)
-    for found, wanted in zip(run_kernels(model, inputs), run_onnxruntime(model, inputs), strict=True):
-        assert_same(found, wanted)
+    for result, expected_value in zip(run_kernels(model, inputs), run_onnxruntime(model, inputs), strict=True):
+        assert_same(result, expected_value)

@@ -1,4 +1,4 @@
-"""A table of kernels of one's own: what it claims follows from its declarations, as the toolkit's does, and runs by them."""
+"""A table of kernels of a device: claims and runs follow from its declarations."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_room_is_asked_of_the_kernel_that_runs() -> None:
         program.run((x, np.array([2**40])), limits=RunLimits("X", memory_limit=100))
 
 
-def test_base_runs_what_the_table_has_not_and_knows_nothing_of_it() -> None:
+def test_base_runs_the_operators_that_the_table_lacks() -> None:
     network = read("a = Tanh (x) y = Neg (a)")
     x = np.array([[1, -2], [3, 4]], np.float32)
     assert find_refusals(network, table=BESIDE) == {}

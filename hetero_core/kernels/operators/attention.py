@@ -31,7 +31,6 @@ from hetero_core.kernels.registry import (
     kernel,
     microsoft_kernel,
 )
-from hetero_core.kernels.sizes import product
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -138,7 +137,7 @@ def _count_scores(
     heads = q.shape[1] if q_num_heads is None else q_num_heads
     size = v.shape[3] if v.ndim == 4 else v.shape[2] // (kv_num_heads or 1)
     keys = k.shape[-2] + (0 if past_key is None else past_key.shape[2])
-    return product((q.shape[0], heads, q.shape[-2], keys + size)) * int(q.itemsize)
+    return prod((q.shape[0], heads, q.shape[-2], keys + size)) * int(q.itemsize)
 
 
 @kernel("Attention", since=(25,), dtypes=_QKV, host=(6,), choices=_ATTENTION_CHOICES, outputs=4, count_bytes=_count_scores)
@@ -479,7 +478,7 @@ def attend_projected(
         k, v = xp.concatenate([past[0], k], axis=2), xp.concatenate([past[1], v], axis=2)
     added = make_mask(xp, mask, q.shape[0], q.shape[2], k.shape[2], past=before, is_causal=is_causal, low=low)
     y, _ = attend(xp, q, k, v, scale=scale or 1 / sqrt(q.shape[3]), added=added, bias=bias)
-    # Keys and values of two sizes have no common tensor; nobody can ask for it.
+    # Keys and values of two sizes have no common tensor; the output is then unused.
     present = xp.stack([k, v]) if k.shape == v.shape else v
     return join_heads(xp, y), present
 
@@ -519,7 +518,7 @@ def quantized_attention(
 
 
 def _refuse_packed(node: Node, input_types: InputTypes) -> str | None:
-    """Refuses query, key and value in one tensor, which ONNX Runtime's CPU kernel does not take."""
+    """Refuses query, key and value in a single tensor, which ONNX Runtime's CPU kernel does not take."""
     for index in (0, 1):
         value_type = input_types[index] if index < len(input_types) else None
         if isinstance(value_type, TensorType) and value_type.shape is not None and len(value_type.shape) == 5:
@@ -830,7 +829,7 @@ _ACTIVATIONS = ("none", "silu", "swish")
 
 
 def step_state(state: Array, k: Array, v: Array, decay: Array | None, rate: Array | None, rule: str) -> tuple[Array, Array]:
-    """Returns the state (..., key size, value size) after one step, and the update that was added for the key.
+    """Returns the state (..., key size, value size) after a step, and the update that was added for the key.
 
     decay: (..., key size or 1), to be multiplied; rate: (..., 1).
     """
@@ -1057,7 +1056,7 @@ def gated_delta_net(
 ) -> tuple[Array, Array]:
     """Returns the linear attention of concatenated sequences, and the last state of each (heads, value, key).
 
-    query, key: (tokens, heads, size), or (batch, steps, heads, size), or query, key and value in one.
+    query, key: (tokens, heads, size), or (batch, steps, heads, size), or a concatenation of query, key and value.
     """
     if key is None or value is None:
         if initial_state is None:

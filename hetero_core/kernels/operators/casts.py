@@ -30,7 +30,7 @@ def cast_by_name(xp: Namespace, x: Array, *, to: str) -> Array:
 
 @kernel("Cast", since=(6, 9, 13, 19, 21, 23), dtypes=ANY, choices={"to": _TARGETS, "saturate": (0, 1)})
 def cast(xp: Namespace, x: Array, *, saturate: int = 1, to: int) -> Array:
-    """Returns x in another element type."""
+    """Returns x in the element type `to`."""
     return convert(xp, x, _numpy_target(to), saturate=bool(saturate))
 
 
@@ -41,7 +41,7 @@ def cast(xp: Namespace, x: Array, *, saturate: int = 1, to: int) -> Array:
     choices={"to": _TARGETS_WITH_E8M0, "saturate": (0, 1), "round_mode": ("up", "down", "nearest")},
 )
 def cast_rounded(xp: Namespace, x: Array, *, round_mode: str = "up", saturate: int = 1, to: int) -> Array:
-    """Returns x in another element type; the rounding mode is for float8e8m0 alone."""
+    """Returns x in the element type `to`; the rounding mode is for float8e8m0 alone."""
     target = _numpy_target(to)
     if target == numpy_dtype("float8e8m0"):
         return _convert_to_exponent(xp, x, round_mode, saturate=bool(saturate))
@@ -50,13 +50,13 @@ def cast_rounded(xp: Namespace, x: Array, *, round_mode: str = "up", saturate: i
 
 @kernel("CastLike", since=(15, 19, 21, 23), dtypes=(ANY, ANY - {"float8e8m0"}), choices={"saturate": (0, 1)})
 def cast_like(xp: Namespace, x: Array, like: Array, *, saturate: int = 1) -> Array:
-    """Returns x in the element type of another tensor."""
+    """Returns x in the element type of `like`."""
     return convert(xp, x, like.dtype, saturate=bool(saturate))
 
 
 @kernel("CastLike", since=(24, 25), dtypes=(ANY, ANY), choices={"saturate": (0, 1), "round_mode": ("up", "down", "nearest")})
 def cast_like_rounded(xp: Namespace, x: Array, like: Array, *, round_mode: str = "up", saturate: int = 1) -> Array:
-    """Returns x in the element type of another tensor."""
+    """Returns x in the element type of `like`."""
     if like.dtype == numpy_dtype("float8e8m0"):
         return _convert_to_exponent(xp, x, round_mode, saturate=bool(saturate))
     return convert(xp, x, like.dtype, saturate=bool(saturate))
@@ -64,7 +64,7 @@ def cast_like_rounded(xp: Namespace, x: Array, like: Array, *, round_mode: str =
 
 @kernel("BitCast", since=(26,), dtypes=NOT_STRING, choices={"to": tuple(sorted({*range(1, 27)} - {8}))})
 def bit_cast(xp: Namespace, x: Array, *, to: int) -> Array:
-    """Returns the same bits read as another type of the same width."""
+    """Returns the same bits read as a type of the same width."""
     name = dtype_of_onnx(to)
     assert name is not None
     target = numpy_dtype(name)
@@ -112,7 +112,7 @@ def _round_to_odd(xp: Namespace, x: Array) -> Array:
     """Returns x in float32, cut off, with the last bit set if that is not exact.
 
     ml_dtypes rounds to float32 first. A number that is rounded to odd keeps its side of every tie of a smaller type, so that both
-    roundings together are one. Source: Boldo and Melquiond 2008, Emulation of FMA and correctly rounded sums.
+    roundings together equal a single rounding. Source: Boldo and Melquiond 2008, Emulation of FMA and correctly rounded sums.
     """
     if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
         # The same for the 53 bits of float64.

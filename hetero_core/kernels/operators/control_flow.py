@@ -21,7 +21,7 @@ Body = Any
 
 @kernel("If", since=(1, *_SINCE), dtypes=BOOL, host=(0,), bodies=("then_branch", "else_branch"), outputs=None)
 def choose_branch(xp: Namespace, cond: Array, *, then_branch: Body, else_branch: Body) -> tuple[Array, ...]:
-    """Returns the outputs of one branch."""
+    """Returns the outputs of a branch."""
     outputs: tuple[Array, ...] = then_branch() if bool(cond.reshape(-1)[0]) else else_branch()
     return outputs
 
@@ -105,7 +105,7 @@ def scan_batched(
 
 @kernel("SequenceMap", since=(17,), dtypes=ANY, bodies=("body",), outputs=None)
 def map_sequence(xp: Namespace, sequence: list[Array], *others: Any, body: Body) -> tuple[list[Array], ...]:
-    """Returns sequences of the body's results; other sequences are walked alongside."""
+    """Returns sequences of the body's results; further sequences are walked alongside."""
     rows = []
     for index, element in enumerate(sequence):
         rows.append(body(element, *(other[index] if isinstance(other, list) else other for other in others)))
@@ -117,7 +117,7 @@ def _extend(xp: Namespace, x: Array, length: int) -> Array:
 
 
 def _stack(xp: Namespace, column: list[Any], spec: ValueSpec, axis: int) -> Any:
-    """Returns one scan output: stacked tensors, or for no iterations an empty tensor of the declared type."""
+    """Returns a scan output: stacked tensors, or for no iterations an empty tensor of the declared type."""
     if column:
         return column if isinstance(column[0], list) else xp.stack(column, axis=axis)
     if isinstance(spec.type, SequenceType):

@@ -23,7 +23,7 @@ from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, Windows,
 _COLUMN_BYTES = 8 << 20
 # Few outputs read the columns a few times, so that making them is what takes the time: 2 MiB, which stay nearer, take 0.8 of it.
 _FEW_OUTPUTS, _NEAR_COLUMN_BYTES = 128, 2 << 20
-# Bytes of the rows that are multiplied for all kernel positions before the next ones.
+# Bytes of the rows that are multiplied for all kernel positions before the next rows.
 _IMAGE_BYTES = 1 << 20
 _LEAST_CHANNELS = 16
 
@@ -100,7 +100,7 @@ def _convolve_shifted(x: Array, w: Array, windows: Windows) -> Array:
     group, outputs, channels, _ = w.shape
     first, row = windows.outputs[0], prod(sizes[1:])
     distances = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
-    # How far the last result of a row is from its first one.
+    # The distance of the last result of a row from the first.
     reach = sum((size - 1) * distance for size, distance in zip(windows.outputs[1:], distances[1:], strict=True))
     places = [
         sum(slot.start * distance for slot, distance in zip(picked, distances, strict=True)) for _, picked in windows.slices()
@@ -241,7 +241,7 @@ def _find_largest(xp: Namespace, padded: Array, windows: Windows) -> Array:
 
 
 def _find_largest_indices(xp: Namespace, padded: Array, windows: Windows, storage_order: int) -> tuple[Array, Array]:
-    """Returns the largest elements and their flat indices; the first one wins a tie, and an element wins against padding."""
+    """Returns the largest elements and their flat indices; the first element wins a tie, and an element wins against padding."""
     batch, channels = padded.shape[:2]
     numbered = xp.arange(prod(windows.sizes), dtype=np.int64)
     numbered = numbered.reshape(windows.sizes[::-1]).T if storage_order else numbered.reshape(windows.sizes)

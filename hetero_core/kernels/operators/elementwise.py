@@ -77,7 +77,7 @@ def erf(xp: Namespace, x: Array) -> Array:
     return narrow(erf_of(xp, x.astype(np.float64) if x.dtype.kind in "iu" else widen(x)), x.dtype)
 
 
-# erf(x) / x as a polynomial of 2 x^2 - 1 for |x| <= 1, and erfcx(x) as one of t = 2 / (2 + x) scaled from [1/4, 2/3] to [-1, 1] for
+# Polynomials of erf(x) / x in 2 x^2 - 1 for |x| <= 1, and of erfcx(x) in t = 2 / (2 + x), scaled from [1/4, 2/3] to [-1, 1], for
 # 1 <= x <= 6. Interpolated in Chebyshev points from double values of erf and erfcx; the largest relative error of erf is 2e-15.
 _NEAR = (
     0.9654687386698677,
@@ -297,7 +297,7 @@ def softplus_of(xp: Namespace, x: Array) -> Array:
 
 
 def activate(xp: Namespace, x: Array, name: str, alpha: float, beta: float) -> Array:
-    """Returns one of the activations that fused and recurrent operators name; their names in small letters, "" for none."""
+    """Returns an activation that fused and recurrent operators name; `name` in small letters, "" for none."""
     first, second = x.dtype.type(alpha), x.dtype.type(beta)
     formulas: dict[str, Callable[[], Array]] = {
         "": lambda: x,

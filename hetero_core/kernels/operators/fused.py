@@ -79,7 +79,7 @@ def fused_mat_mul(
     transBatchA: int = 0,  # noqa: N803 - ONNX's name
     transBatchB: int = 0,  # noqa: N803 - ONNX's name
 ) -> Array:
-    """Returns alpha A @ B; transBatch moves the first axis behind the other batch axes, trans swaps the last two."""
+    """Returns alpha A @ B; transBatch moves the first axis behind the remaining batch axes, trans swaps the last two."""
     product = multiply(xp, _turn(xp, a, transA, transBatchA), _turn(xp, b, transB, transBatchB))
     return product if alpha == 1 else product * a.dtype.type(alpha)
 
@@ -280,7 +280,7 @@ def sum_experts(
 
 
 def _refuse_quantization(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses weights that are laid out for one engine, and scales of 8 bits."""
+    """Refuses weights that are laid out for a single engine, and scales of 8 bits."""
     if node.attributes.get("weights_prepacked", -1) == 1:
         return f"weights_prepacked of {node.operator} is 1, a layout of one execution provider; implemented: raw weights"
     return refuse_fusion(node, input_types)
@@ -327,7 +327,7 @@ def quantized_mixture_of_experts(
     rows = widen(x.reshape((-1, x.shape[-1])))
     shares = softmax_of(xp, widen(router_probs), 1)
     mixing = shares if router_weights is None else widen(router_weights)
-    # ONNX Runtime takes the softmax over the chosen experts alone, so without other weights theirs always sum to 1.
+    # ONNX Runtime takes the softmax over the chosen experts alone, so without router weights theirs always sum to 1.
     normalizes = bool(normalize_routing_weights) or router_weights is None
     experts, weights = route_tokens(xp, shares, mixing, k, normalizes=normalizes)
 

@@ -182,7 +182,7 @@ def top_k(
 ) -> tuple[Array, Array]:
     """Returns the k largest (or smallest) elements along the axis in order, and their positions; the lower position wins a tie.
 
-    Without `sorted` any order is allowed; this one is sorted, too.
+    Without `sorted` any order is allowed; the result is sorted, too.
     """
     return _sort_top(xp, x, integers_of(k)[0], axis, largest)
 
@@ -208,7 +208,7 @@ def _sort_top(xp: Namespace, x: Array, k: int, axis: int, largest: int) -> tuple
 
 @kernel("NonZero", since=(9, 13), dtypes=NUMBERS | BOOL | COMPLEX)
 def non_zero(xp: Namespace, x: Array) -> Array:
-    """Returns the positions of all elements that are not zero, one column each, in row-major order."""
+    """Returns the positions of all elements that are not zero, a column for each, in row-major order."""
     flags = (x != 0).reshape(-1)
     positions = xp.asarray(xp.nonzero(flags)[0], dtype=np.int64)
     if x.ndim == 0:

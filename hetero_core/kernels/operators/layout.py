@@ -40,7 +40,7 @@ def _reshape(x: Array, shape: Sizes, *, keeps_zero: bool) -> Array:
     if -1 in sizes and 0 in sizes:
         if keeps_zero:
             raise ValueError(f"shape {list(shape)} has both -1 and 0, which leaves the size of -1 open where allowzero is 1")
-        # NumPy cannot infer a size beside an empty one; ONNX gives it the rest that the other sizes leave.
+        # NumPy cannot infer a size beside an empty axis; ONNX gives it the rest that the other sizes leave.
         others = prod(size for size in sizes if size != -1)
         sizes[sizes.index(-1)] = x.size // others if others else 0
     return x.reshape(tuple(sizes))
@@ -48,7 +48,7 @@ def _reshape(x: Array, shape: Sizes, *, keeps_zero: bool) -> Array:
 
 @kernel("Flatten", since=(1, 9, 11, 13, *_NEW), dtypes=ANY)
 def flatten(xp: Namespace, x: Array, *, axis: int = 1) -> Array:
-    """Returns x as a matrix: the axes before `axis` are rows, the others columns."""
+    """Returns x as a matrix: the axes before `axis` are rows, the rest are columns."""
     first = axis if axis >= 0 else axis + x.ndim
     return x.reshape((prod(x.shape[:first]), prod(x.shape[first:])))
 
@@ -110,7 +110,7 @@ def tile(xp: Namespace, x: Array, repeats: Array) -> Array:
 
 @kernel("Tile", since=(1,), dtypes=(NOT_STRING, NUMBERS, NUMBERS), host=(1, 2))
 def tile_along_axis(xp: Namespace, x: Array, tiles: Array, axis: Array) -> Array:
-    """Returns x repeated along one axis."""
+    """Returns x repeated along an axis."""
     repeats = [1] * x.ndim
     repeats[integers_of(axis)[0]] = integers_of(tiles)[0]
     return xp.tile(x, tuple(repeats))
@@ -118,7 +118,7 @@ def tile_along_axis(xp: Namespace, x: Array, tiles: Array, axis: Array) -> Array
 
 @kernel("Concat", since=(4, 11, 13), dtypes=ANY)
 def concat(xp: Namespace, *inputs: Array, axis: int) -> Array:
-    """Returns the inputs one after another along the axis."""
+    """Returns the inputs in sequence along the axis."""
     return xp.concatenate(inputs, axis=axis)
 
 
@@ -145,7 +145,7 @@ def split(
 def split_equally(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1
 ) -> tuple[Array, ...]:
-    """Returns parts of the given sizes, or one equal part per output."""
+    """Returns parts of the given sizes, or equal parts for all outputs."""
     return split_by_attribute(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
 
 
@@ -153,7 +153,7 @@ def split_equally(
 def split_by_attribute(
     xp: Namespace, x: Array, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
-    """Returns parts of the given sizes, or one equal part per output."""
+    """Returns parts of the given sizes, or equal parts for all outputs."""
     if split:
         return _split(x, split, axis)
     length = x.shape[normalize_axis(axis, x.ndim)]
@@ -173,7 +173,7 @@ def _refuse_two_splits(node: Node, input_types: tuple[ValueType | None, ...]) ->
 def split_by_either(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
-    """Returns parts of the sizes, of the attribute or the input, or one equal part per output; axis is 0 by default, as in version 2."""
+    """Returns parts of the sizes, of the attribute or the input, or equal parts for all outputs; axis is 0 by default, as in version 2."""
     return split_by_attribute(xp, x, axis=axis, split=split or integers_of(sizes), output_count=output_count)
 
 
@@ -240,7 +240,7 @@ def size_of(xp: Namespace, x: Array) -> Array:
 
 
 def _count_sequence(sequence: list[Array], **_: Any) -> int:
-    """The bytes of all elements: one tensor may stand in the list many times."""
+    """The bytes of all elements: a tensor may stand in the list many times."""
     return sum(int(x.nbytes) for x in sequence)
 
 
@@ -276,7 +276,7 @@ def _slice(x: Array, begins: tuple[int, ...], stops: tuple[int, ...], axes: tupl
 
 
 def clamp(begin: int, stop: int, stride: int, size: int) -> slice:
-    """Returns Python's slice of ONNX's bounds: negative ones count from the end once, then both are clamped to the axis."""
+    """Returns Python's slice of ONNX's bounds: negative bounds count from the end once, then both are clamped to the axis."""
     if stride == 0:
         raise ValueError("a step of a slice is 0")
     begin, stop = (bound + size if bound < 0 else bound for bound in (begin, stop))
@@ -321,14 +321,14 @@ def trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) ->
 
 @kernel("CumSum", since=(11, 14), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
 def cumulative_sum(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """Returns running sums along the axis; exclusive ones leave their own element out."""
+    """Returns running sums along the axis; exclusive sums leave their own element out."""
     wide = widen(x)
     return _accumulate(xp, xp.cumsum, x, wide, integers_of(axis)[0], exclusive, reverse, 0)
 
 
 @kernel("CumProd", since=(26,), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
 def cumulative_product(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """Returns running products along the axis; exclusive ones leave their own element out."""
+    """Returns running products along the axis; exclusive sums leave their own element out."""
     wide = widen(x)
     return _accumulate(xp, xp.cumprod, x, wide, integers_of(axis)[0], exclusive, reverse, 1)
 
@@ -379,7 +379,7 @@ def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: 
 
 @kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES})
 def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Pads, value: float = 0.0) -> Array:
-    """Returns the result of Pad-2; the attribute has another name."""
+    """Returns the result of Pad-2; the attribute is named `paddings`."""
     return pad_by_attributes(xp, x, mode=mode, pads=paddings, value=value)
 
 
@@ -440,7 +440,7 @@ def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: tuple[int, .
     pads = [(0, 0)] * x.ndim
     for axis, size in zip(named, integers_of(shape), strict=True):
         missing = size - x.shape[axis]
-        # Both halves of a crop and of a pad begin with the smaller one.
+        # Both halves of a crop and of a pad begin with the smaller half.
         begin = missing // 2 if missing >= 0 else -((-missing) // 2)
         pads[axis] = (begin, missing - begin)
     return _pad(xp, x, pads, None, "constant")
@@ -474,7 +474,7 @@ def range_stashed(xp: Namespace, start: Array, limit: Array, delta: Array, *, st
 
 @kernel("ConstantOfShape", since=(9, 20, 21, 23, 24, 25), dtypes=INT64, host=(0,))
 def constant_of_shape(xp: Namespace, shape: Array, *, value: Any = None) -> Array:
-    """Returns a tensor of one value, float32 zero by default."""
+    """Returns a tensor of a single value, float32 zero by default."""
     fill = np.zeros(1, dtype=np.float32) if value is None else np.asarray(value).reshape(-1)
     return xp.full(integers_of(shape), fill[0], dtype=fill.dtype)
 
@@ -524,13 +524,13 @@ def sequence_empty(xp: Namespace, *, dtype: int = 1) -> list[Array]:
 
 @kernel("SequenceAt", since=(11,), dtypes=_INDEX, host=(1,))
 def sequence_at(xp: Namespace, sequence: list[Array], position: Array) -> Array:
-    """Returns one element; a negative position counts from the end."""
+    """Returns an element; a negative position counts from the end."""
     return sequence[integers_of(position)[0]]
 
 
 @kernel("SequenceErase", since=(11,), dtypes=_INDEX, host=(1,))
 def sequence_erase(xp: Namespace, sequence: list[Array], position: Array | None = None) -> list[Array]:
-    """Returns the sequence without one element, the last by default."""
+    """Returns the sequence without an element, the last by default."""
     index = len(sequence) - 1 if position is None else integers_of(position)[0]
     if not -len(sequence) <= index < len(sequence):
         raise ValueError(f"position {index} is outside of a sequence of {len(sequence)}")
@@ -556,7 +556,7 @@ def sequence_length(xp: Namespace, sequence: list[Array]) -> Array:
 
 @kernel("SplitToSequence", since=(11, 24), dtypes=_INDEX, host=(1,), choices={"keepdims": (0, 1)})
 def split_to_sequence(xp: Namespace, x: Array, split: Array | None = None, *, axis: int = 0, keepdims: int = 1) -> list[Array]:
-    """Returns slices along the axis: of size 1, of one size, or of the sizes given."""
+    """Returns slices along the axis: of size 1, of equal size, or of the sizes given."""
     place = normalize_axis(axis, x.ndim)
     ahead = (slice(None),) * place
     length = x.shape[place]
@@ -576,7 +576,7 @@ def split_to_sequence(xp: Namespace, x: Array, split: Array | None = None, *, ax
 
 @kernel("Optional", since=(15, 28), dtypes=ANY)
 def optional(xp: Namespace, value: Any = None, *, type: Any = None) -> Any:  # noqa: A002 - ONNX's name
-    """Returns the value as an optional, an absent one without it."""
+    """Returns the value as an optional; an absent optional without a value."""
     return value
 
 

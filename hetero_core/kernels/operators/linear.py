@@ -11,7 +11,7 @@ from hetero_core.kernels.registry import FLOATS, NUMBERS, kernel
 
 @kernel("MatMul", since=(1, 9, 13), dtypes=NUMBERS)
 def mat_mul(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns the product of the last two axes, the others broadcast.
+    """Returns the product of the last two axes; the remaining axes broadcast.
 
     A stack of matrices times a single matrix is a single product: a product for each of them takes three times as long with few rows.
     """

@@ -23,7 +23,7 @@ from hetero_core.network.types import MapType, TensorType, ValueType
 
 @ml_kernel("Scaler", since=(1,), dtypes=NUMERIC)
 def scaler(xp: Namespace, x: Array, *, offset: tuple[float, ...] = (0.0,), scale: tuple[float, ...] = (1.0,)) -> Array:
-    """Returns (x - offset) * scale as float32; one value serves all features."""
+    """Returns (x - offset) * scale as float32; a single value serves all features."""
     wide = x if x.dtype == np.float64 else x.astype(np.float32)
     return ((wide - xp.asarray(offset, dtype=wide.dtype)) * xp.asarray(scale, dtype=wide.dtype)).astype(np.float32)
 
@@ -68,7 +68,7 @@ def _prepare_imputer(
 
 @ml_kernel("Imputer", since=(1,), dtypes=NUMERIC, prepare=_prepare_imputer)
 def imputer(xp: Namespace, x: Array, *, prepared: tuple[tuple[float, ...], float]) -> Array:
-    """Returns x with the missing value (NaN, too) replaced by its feature's value, or by the one value."""
+    """Returns x with the missing value (NaN, too) replaced by its feature's value, or by the common value."""
     values, missing = prepared
     if len(values) not in (1, x.shape[-1]):
         raise ValueError(f"{len(values)} imputed values are given for {x.shape[-1]} features")
@@ -91,7 +91,7 @@ def feature_vectorizer(xp: Namespace, *features: Array, inputdimensions: tuple[i
 
 @ml_kernel("ArrayFeatureExtractor", since=(1,), dtypes=(NUMERIC | STRING, INT64))
 def array_feature_extractor(xp: Namespace, x: Array, y: Array) -> Array:
-    """Returns the elements of the last axis at the indices y; of a vector, one row."""
+    """Returns the elements of the last axis at the indices y; of a vector, a row."""
     picked = xp.take(x, y.reshape(-1), axis=-1)
     return picked.reshape((1, -1)) if x.ndim == 1 else picked
 
@@ -113,7 +113,7 @@ class Lookup:
 def _build_lookup(keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: Any) -> Lookup:
     """Returns the table.
 
-    Raises: ValueError for keys and values of other numbers, or one key with two values, on which engines differ.
+    Raises: ValueError for keys and values of different numbers, or a key with two values, on which engines differ.
     """
     if len(keys) != len(values):
         raise ValueError(f"has {len(keys)} keys and {len(values)} values")
@@ -194,7 +194,7 @@ def _refuse_nan(node: Node, input_types: InputTypes) -> str | None:
     refuse=_refuse_nan,
 )
 def label_encoder(xp: Namespace, x: Array, *, prepared: Lookup) -> Array:
-    """Returns the value of each key, the default for others; a NaN is a key like any other."""
+    """Returns the value of each key, the default for unknown keys; a NaN may be a key."""
     return _look_up(prepared, x)
 
 
@@ -275,7 +275,7 @@ def _prepare_zip_map(
 
 @ml_kernel("ZipMap", since=(1,), dtypes=FLOAT32, runs_on_host=True, prepare=_prepare_zip_map)
 def zip_map(xp: Namespace, x: Array, *, prepared: tuple[int | str, ...]) -> list[Map]:
-    """Returns one map for each row of x, from the keys to its elements."""
+    """Returns a map for each row of x, from the keys to its elements."""
     rows = x.reshape((1, -1)) if x.ndim == 1 else x
     if rows.shape[1] != len(prepared):
         raise ValueError(f"x has {rows.shape[1]} columns for {len(prepared)} keys")
@@ -358,7 +358,7 @@ def _prepare_dict_vectorizer(
     prepare=_prepare_dict_vectorizer,
 )
 def dict_vectorizer(xp: Namespace, x: Map, *, prepared: Vocabulary) -> Array:
-    """Returns the values (1, words) in the order of the vocabulary, zero or "" for absent ones.
+    """Returns the values (1, words) in the order of the vocabulary, zero or "" for absent words.
 
     The row is ONNX Runtime's; ONNX writes a vector. Both pass over keys that are not in the vocabulary.
     """

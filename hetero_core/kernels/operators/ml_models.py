@@ -34,7 +34,7 @@ UNREAD_HITRATES: Mapping[str, Any] = {"nodes_hitrates": (), "nodes_hitrates_as_t
 
 
 def transform_scores(xp: Namespace, scores: Array, post_transform: str) -> Array:
-    """Returns the scores after one of `POST_TRANSFORMS`; the shape stays."""
+    """Returns the scores after a transform of `POST_TRANSFORMS`; the shape stays."""
     if post_transform == "LOGISTIC":
         return sigmoid_of(xp, scores)
     if post_transform == "SOFTMAX":
@@ -62,7 +62,7 @@ def _probit(xp: Namespace, scores: Array) -> Array:
 
 
 def as_rows(xp: Namespace, x: Array) -> Array:
-    """Returns x as float32 or float64 of two dimensions; a vector is one row."""
+    """Returns x as float32 or float64 of two dimensions; a vector is a row."""
     rows = x.reshape((1, -1)) if x.ndim <= 1 else x
     if rows.ndim != 2:
         raise ValueError(f"expected x of shape (rows, features), got {list(x.shape)}")
@@ -70,9 +70,9 @@ def as_rows(xp: Namespace, x: Array) -> Array:
 
 
 def read_labels(integers: tuple[int, ...], strings: tuple[str, ...]) -> Array:
-    """Returns the class labels as one host array, int64 or object.
+    """Returns the class labels as a host array, int64 or object.
 
-    Raises: ValueError unless exactly one kind is given.
+    Raises: ValueError for both kinds or none.
     """
     if bool(integers) == bool(strings):
         raise ValueError("needs its class labels either as integers or as strings")
@@ -80,7 +80,7 @@ def read_labels(integers: tuple[int, ...], strings: tuple[str, ...]) -> Array:
 
 
 def read_floats(values: Any, tensor: Any, name: str) -> Array:
-    """Returns an attribute that may be given as a list of float32 or as a tensor of another type; () for neither.
+    """Returns an attribute that may be given as a list of float32 or as a tensor of its own type; () without both.
 
     Raises: ValueError when both are given.
     """
@@ -351,7 +351,7 @@ def _list_unfinished(q: Array, probabilities: Array, *, limit: int) -> Iterator[
 
 
 def _improve(q: Array, probabilities: Array, rows: Array) -> None:
-    """Solves for one class after the other and rescales, writing into the rows of `probabilities`."""
+    """Solves class by class and rescales, writing into the rows of `probabilities`."""
     p = probabilities[rows]
     products = np.einsum("nij,nj->ni", q, p)
     for index in range(p.shape[1]):
@@ -391,7 +391,7 @@ def _prepare_svm_regressor(
     "SVMRegressor",
     since=(1,),
     dtypes=NUMERIC,
-    # ONNX Runtime takes the other transforms and leaves them out.
+    # ONNX Runtime accepts all transforms and ignores them.
     choices={**_SVM_CHOICES, "post_transform": ("NONE",), "one_class": (0, 1)},
     prepare=_prepare_svm_regressor,
 )

@@ -25,7 +25,7 @@ _TEST = {"is_test": (1,), "spatial": (0, 1)}
 
 
 def _per_channel(x: Array, values: Array) -> Array:
-    """Returns (channels,) shaped to broadcast over (batch, channels, *sizes); a tensor of rank 1 has one channel."""
+    """Returns (channels,) shaped to broadcast over (batch, channels, *sizes); a tensor of rank 1 has a single channel."""
     return widen(values).reshape(1 if x.ndim == 1 else (-1, *(1,) * (x.ndim - 2)))
 
 
@@ -48,7 +48,7 @@ def _take_statistics(xp: Namespace, x: Array, axes: tuple[int, ...]) -> tuple[Ar
 def batch_normalization_inference(
     xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5
 ) -> Array:
-    """Returns x normalized by the given statistics: with one output the operator is in test mode."""
+    """Returns x normalized by the given statistics; with a single output the operator is in test mode."""
     parts = [_per_channel(x, values) for values in (scale, bias, mean, variance)]
     return _apply_statistics(xp, x, parts[0], parts[1], parts[2], parts[3], epsilon)
 
@@ -80,7 +80,7 @@ def batch_normalization_test(
 ) -> Array:
     """Returns x normalized by the given statistics; the operator trains unless is_test is 1.
 
-    Statistics of each channel are taken so whatever `spatial` says, which decides how they come about; others are those of each element.
+    Statistics of rank 1 are those of each channel, for every value of `spatial`; further statistics are those of each element.
     """
     per_channel = spatial or scale.size == x.shape[1]
     return batch_normalization_spatial(xp, x, scale, bias, mean, variance, epsilon=epsilon, spatial=int(per_channel))
@@ -99,7 +99,7 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: int = 0,
 ) -> Array | tuple[Array, Array, Array]:
-    """Returns x normalized; in training by its own statistics, along with the running ones."""
+    """Returns x normalized; in training by its own statistics, along with the running statistics."""
     if not training_mode:
         return batch_normalization_inference(xp, x, scale, bias, mean, variance, epsilon=epsilon)
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)

@@ -87,7 +87,7 @@ def quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Array:
-    """Returns x quantized; the division has the scale's precision unless `precision` names another."""
+    """Returns x quantized; the division has the scale's precision unless `precision` is set."""
     name = dtype_of_onnx(output_dtype) or "uint8"
     target = numpy_dtype(name) if y_zero_point is None else y_zero_point.dtype
     computed = numpy_dtype(dtype_of_onnx(precision) or "float32") if precision else y_scale.dtype
@@ -162,7 +162,7 @@ def dequantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Array:
-    """Returns (x - zero point) * scale in the scale's type or the one asked for."""
+    """Returns (x - zero point) * scale in the scale's type or in `output_dtype`."""
     target = numpy_dtype(dtype_of_onnx(output_dtype) or "float32") if output_dtype else x_scale.dtype
     steps = _to_steps(x)
     if x_zero_point is not None:
@@ -400,7 +400,7 @@ def quantize_bytes(xp: Namespace, x: Array, scale: Array, zero_point: Array | No
 def requantize_bytes(
     xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None
 ) -> Array:
-    """Returns the bytes that stand for the same values under another scale and zero point."""
+    """Returns the bytes that stand for the same values under the scale and zero point of y."""
     return map_bytes(
         xp, x, lambda codes: quantize_bytes(xp, dequantize_bytes(codes, x_scale, x_zero_point), y_scale, y_zero_point, x.dtype)
     )
@@ -512,7 +512,7 @@ def qlinear_softmax(
     # The kernel adds the elements sequentially.
     total = xp.cumsum(terms, axis=1, dtype=np.float32)[:, -1:]
     units = xp.floor(np.float32(1) / scalar_of(y_scale))
-    # A row of one element has a term that the units could take beyond float32.
+    # A row of a single element has a term that the units could take beyond float32.
     shares = xp.where(terms == total, np.float32(1), terms) * units / xp.where(terms == total, np.float32(1), total)
     y = xp.rint(shares).astype(np.int64) + scalar_of(y_zero_point).astype(np.int64)
     limits = np.iinfo(x.dtype)
@@ -635,7 +635,7 @@ def qlinear_average_pool(
 ) -> Array:
     """Returns the mean of each window over its elements, or over the whole window with count_include_pad.
 
-    Windows are summed in float32, one element after another.
+    Windows are summed in float32, element by element.
     """
     first = to_channels_first(xp, x, channels_last)
     windows = lay_windows(first.shape[2:], kernel_shape, **geometry)
@@ -677,7 +677,7 @@ _ACCURACIES = (0, 1, 2, 3, 4)
 
 
 def unpack_bits(xp: Namespace, x: Array, bits: int) -> Array:
-    """Returns numbers of so many bits, the low ones of a byte first, along the last axis."""
+    """Returns numbers of so many bits, the low bits of a byte first, along the last axis."""
     if bits == 8:
         return x
     count = 8 // bits
@@ -690,7 +690,7 @@ def restore_blocks(
 ) -> Array:
     """Returns (rows, columns) of float32 from codes (rows, blocks, size), with a scale and a zero point for each block.
 
-    scales: as many as rows and blocks; zero_points: packed like the codes along the blocks, or one float for each block.
+    scales: as many as rows and blocks; zero_points: packed like the codes along the blocks, or a float for each block.
     `groups` names the block of each column; by default, blocks follow the order of the columns.
     """
     rows, blocks, size = codes.shape
@@ -766,7 +766,7 @@ def mat_mul_bnb4(
     training_mode: int = 0,
     transB: int = 1,  # noqa: N803 - the operator's name
 ) -> Array:
-    """Returns a @ w^T (or a @ w) with w (N, K) from codes of 4 bits, the high ones of a byte first, and each block's magnitude."""
+    """Returns a @ w^T (or a @ w) with w (N, K) from codes of 4 bits, the high bits of a byte first, and each block's magnitude."""
     flat = b.reshape(-1)
     codes = xp.stack([flat >> np.uint8(4), flat & np.uint8(15)], axis=1).reshape(-1)[: N * K]
     book = xp.asarray(_CODEBOOKS[quant_type], dtype=np.float32)
@@ -814,7 +814,7 @@ def gather_block_quantized(
 ) -> Array:
     """Returns the slices of a table that the indices name, restored from blocks; zeros for an index outside.
 
-    Bytes hold codes of `bits` along the last axis, the low ones first.
+    Bytes hold codes of `bits` along the last axis, the low bits first.
     """
     axis, place = normalize_axis(gather_axis, x.ndim), normalize_axis(quantize_axis, x.ndim)
     is_packed = x.dtype == np.uint8

@@ -1,4 +1,4 @@
-"""Random operators. With a seed a node repeats its numbers in every run; without one each run draws new ones.
+"""Random operators. With a seed a node repeats its numbers in every run; without a seed each run draws new numbers.
 
 The stream is the namespace's own: ONNX promises a distribution, no numbers. Training-mode Dropout belongs here.
 """

@@ -152,7 +152,7 @@ def run_directions(
     layout: int = 0,
     **_: Any,
 ) -> tuple[Array, ...]:
-    """Returns Y and the final states in the operator's layout. `bias_of` and `step_of` give the parts of one direction."""
+    """Returns Y and the final states in the operator's layout. `bias_of` and `step_of` give the parts of a direction."""
     wide = xp.swapaxes(widen(x), 0, 1) if layout else widen(x)
     steps, batch = wide.shape[:2]
     hidden = r.shape[-1]
@@ -316,7 +316,7 @@ def make_lstm_step(
     clip: float | None,
     couples: bool,
 ) -> CellStep:
-    """Returns one step of an LSTM from (h, c) to (h, c). `recur` returns the summands of a hidden state for the gates i, o, f, c.
+    """Returns a step of an LSTM from (h, c) to (h, c). `recur` returns the summands of a hidden state for the gates i, o, f, c.
 
     With `couples` the forget gate is 1 minus the input gate. `clip` limits the inputs of the gates.
     """
@@ -423,7 +423,7 @@ def dynamic_quantize_lstm(
             xp, recur, functions[3 * index : 3 * index + 3], peepholes=peepholes, clip=clip, couples=bool(input_forget)
         )
         rows = projected.reshape((steps, batch, 4 * size)) + bias_of(index)
-        # Each row begins at its own end, since the rows of one step share the range of their codes.
+        # Each row begins at its own end, since the rows of a step share the range of their codes.
         order = _reverse_rows(xp, steps, lengths) if walk.get("direction") == "reverse" or index == 1 else slice(None)
         outputs, states = walk_steps(xp, rows[order], lengths, starts, step, backward=False)
         results.append((outputs[order], *states))

@@ -18,7 +18,7 @@ Formula = Callable[[Namespace, Array, Axes, bool], Array]
 
 
 _MOST_IN_TURN = 1 << 16
-"""Elements that are added one by one in float32: of 2**24 ones another one would be lost."""
+"""Elements that are added sequentially in float32: a sum of 2**24 elements of 1 grows no more."""
 
 
 def _sum(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
@@ -188,7 +188,7 @@ def _register_softmax(op_type: str, formula: Callable[[Namespace, Array, int], A
     def compute_flattened(xp: Namespace, x: Array, *, axis: int = 1) -> Array:
         if x.size == 0:
             return x
-        # The old operator sees a matrix: all axes before `axis` are rows, all others one column axis. `axis` may equal the rank.
+        # The old operator sees a matrix: all axes before `axis` are rows, the rest are columns. `axis` may equal the rank.
         first = axis if axis >= 0 else axis + x.ndim
         if not 0 <= first <= x.ndim:
             raise ValueError(f"axis {axis} is outside of rank {x.ndim}")

@@ -49,7 +49,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis to be resampled. `scale` is the exact one, which `output` may round off; `roi` is the part that is read."""
+    """An axis to be resampled. `scale` is exact, `output` may be rounded; `roi` is the part that is read."""
 
     axis: int
     size: int
@@ -115,7 +115,7 @@ _LEGACY = {"mode": ("nearest", "linear")}
 def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nearest") -> Array:
     """Returns x resampled from coordinates x / scale; nearest rounds down if the axis grows and up if it shrinks.
 
-    Source: ONNX Resize-10; it leaves the rounding open, ONNX Runtime and the official case of that version agree on this one.
+    Source: ONNX Resize-10; it leaves the rounding open, ONNX Runtime and the official case of that version agree on this rounding.
     """
     y = x
     for axis in lay_axes(x.shape, tuple(range(x.ndim)), None, scales, None, "stretch"):

@@ -74,10 +74,10 @@ def stft(
 
 
 def _make_window(size: Array, coefficients: tuple[float, ...], periodic: int, output_datatype: int) -> Array:
-    """Returns a sum of cosines, c0 - c1 cos(t) + c2 cos(2 t), over one period (periodic) or from end to end."""
+    """Returns a sum of cosines, c0 - c1 cos(t) + c2 cos(2 t), over a period (periodic) or from end to end."""
     count = integers_of(size)[0]
     span = count if periodic else count - 1
-    with np.errstate(invalid="ignore"):  # a window of one element from end to end is 0 / 0, as in the function bodies
+    with np.errstate(invalid="ignore"):  # a window of a single element from end to end is 0 / 0, as in the function bodies
         angles = 2 * np.pi * np.arange(count) / span if count else np.empty(0)
     total = sum((-1) ** index * factor * np.cos(index * angles) for index, factor in enumerate(coefficients))
     return np.asarray(total).astype(numpy_dtype(dtype_of_onnx(output_datatype) or "float32"))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from hetero_core.kernels.operators.ml_models import InputTypes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
-from hetero_core.kernels.sizes import broadcast_sizes, product
+from hetero_core.network.operators import broadcast_sizes
 
 _EXTRA = "needs google-re2, which is not installed; pip install hetero-core[text]"
 
@@ -37,7 +38,7 @@ def compile_search(pattern: str) -> Callable[[str], list[tuple[int, int]]]:
 
     def search(text: str) -> list[tuple[int, int]]:
         encoded = _encode(text)
-        # An empty match may lie between the bytes of one letter.
+        # An empty match may lie between the bytes of a letter.
         spans = [span for span in (match.span() for match in expression.finditer(encoded)) if span[0] < span[1]]
         if len(encoded) == len(text):
             return spans
@@ -49,7 +50,7 @@ def compile_search(pattern: str) -> Callable[[str], list[tuple[int, int]]]:
 
 def _compile(pattern: Any, *, takes_longest: bool) -> Any:
     if not isinstance(pattern, str):
-        raise ValueError(f"has the expression {pattern!r:.100}; expected a text")  # noqa: TRY004  # a reason of refusal, as the others
+        raise ValueError(f"has the expression {pattern!r:.100}; expected a text")  # noqa: TRY004  # a reason of refusal
     if find_spec("re2") is None:
         raise ValueError(_EXTRA)
     import re2  # an extra, and a library of its own
@@ -77,7 +78,7 @@ def _find_letters(encoded: bytes) -> list[int]:
 
 def _count_concatenated(x: Array, y: Array) -> int:
     """A text for each element, as long as both together; 57 bytes are a short text and the pointer to it."""
-    count = product(broadcast_sizes(x.shape, y.shape))
+    count = int(prod(broadcast_sizes(x.shape, y.shape)))
     return count * 57 + sum(count // max(int(part.size), 1) * sum(map(len, part.reshape(-1).tolist())) for part in (x, y))
 
 
@@ -140,7 +141,7 @@ def string_normalizer(
     locale: str | None = None,
     stopwords: tuple[str, ...] = (),
 ) -> Array:
-    """Returns the texts without stop words, in another case; a single empty text if all are removed.
+    """Returns the texts without stop words, with the case changed; a single empty text if all are removed.
 
     x is (texts,) or (1, texts). Case changes do not depend on the locale.
     """
@@ -211,7 +212,7 @@ def _index_pool(
 
 @dataclass(frozen=True, slots=True)
 class TokenRule:
-    """The rule that cuts one text into tokens, and the padding of rows with fewer tokens."""
+    """The rule that cuts a text into tokens, and the padding of rows with fewer tokens."""
 
     cut: Callable[[str], list[str]]
     pad_value: str
@@ -307,7 +308,7 @@ def bifurcation_detector(
     max_ngram_size: int,
     min_ngram_size: int,
 ) -> tuple[Array, Array]:
-    """Returns the current tokens with the predicted ones up to the first mismatch, and the position of their end in the source.
+    """Returns the current tokens with predicted tokens up to the first mismatch, and the position of their end in the source.
 
     The position is -1 if no n-gram of the end occurs in the source, or the longest that does occurs more than once.
     """
@@ -406,7 +407,7 @@ def n_gram_hash_mapping(
 
 
 def shift_ids(ids: Any, reach: int, segments: Any, eos: int | None, filler: int) -> list[Any]:
-    """Returns the ids of each position, of the one before it, and so on; positions behind a boundary get the filler."""
+    """Returns the ids of each position, of the position before it, and so on; positions behind a boundary get the filler."""
     count = len(ids) - reach
     is_cut = np.zeros(count, bool)
     shifts = [ids[reach:]]

@@ -1,4 +1,4 @@
-"""Adagrad, Adam and Momentum: one step of an optimizer on any number of tensors.
+"""Adagrad, Adam and Momentum: a step of an optimizer on any number of tensors.
 
 Inputs are the learning rate, the number of steps done, then all tensors, all gradients and all states, kind by kind; outputs are the new
 tensors, then the new states. Gradient is no kernel: it differentiates the graph around it.
@@ -20,9 +20,9 @@ _optimizer = partial(
 
 
 def _step_all(tensors: tuple[Array, ...], kinds: int, step: Callable[..., tuple[Array, ...]]) -> tuple[Array, ...]:
-    """Returns the results of one step on each group of tensor, gradient and states, kind by kind.
+    """Returns the results of a step on each group of tensor, gradient and states, kind by kind.
 
-    Raises: ValueError when the inputs are not `kinds` lists of one length.
+    Raises: ValueError when the inputs are not `kinds` lists of equal length.
     """
     count, remainder = divmod(len(tensors), kinds)
     if remainder or not count:

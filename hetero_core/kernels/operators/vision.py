@@ -52,7 +52,7 @@ def interpolate(
 ) -> Array:
     """Returns x at fractional coordinates (batch, points), as (batch, channels, points).
 
-    `weigh(fraction)` gives the taps of one axis: offsets from the element below, with their weights.
+    `weigh(fraction)` gives the taps of an axis: offsets from the element below, with their weights.
     """
     floors = [xp.floor(coordinate) for coordinate in coordinates]
     taps = [weigh(coordinate - floor) for coordinate, floor in zip(coordinates, floors, strict=True)]
@@ -261,9 +261,9 @@ def roi_align_unshifted(xp: Namespace, x: Array, rois: Array, batch_indices: Arr
 def _sample_line(
     begin: float, end: float, outputs: int, sampling_ratio: int, size: int, *, keeps_one: bool
 ) -> list[tuple[list[int], list[float]]]:
-    """Returns the lower and the upper neighbours of all samples along one axis, with their weights (0 far outside).
+    """Returns the lower and the upper neighbours of all samples along an axis, with their weights (0 far outside).
 
-    Without the half-pixel shift a region is at least one element long.
+    Without the half-pixel shift a region is at least an element long.
     """
     length = max(end - begin, 1.0) if keeps_one else end - begin
     samples = sampling_ratio if sampling_ratio > 0 else int(np.ceil(length / outputs))
@@ -349,7 +349,7 @@ def non_max_suppression(
     *,
     center_point_box: int = 0,
 ) -> Array:
-    """Returns (batch, class, box) of the boxes that no better one of their class overlaps by more than the threshold.
+    """Returns (batch, class, box) of the boxes that no better box of their class overlaps by more than the threshold.
 
     In descending order of score; the lower index goes first among equals.
     """

@@ -1,4 +1,4 @@
-"""BATCH, the device that runs several requests as one batch of another device. Light: imported when BATCH is first needed."""
+"""BATCH, the device that runs several requests as a batch of its child device. Light: imported when BATCH is first needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ kind = "composer"
 
 @hookimpl
 def create_device(core: Any) -> object:
-    """Returns the device; it keeps the Core, and asks and loads its other devices."""
+    """Returns the device; it keeps the Core, and queries and loads through it."""
     from hetero_batch.device import BatchDevice  # keeps `import hetero_batch` free of everything
 
     return BatchDevice(core)

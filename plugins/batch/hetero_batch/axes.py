@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hetero_batch.rules import find_output_axes
-from hetero_batch.views import SIZE, Axis, MixedImages, NodeView, is_shape, refuse, shape_with_size_at, size_place
+from hetero_batch.rules import SIZE, Axis, MixedImages, NodeView, find_output_axes, is_shape, refuse, shape_with_size_at, size_place
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType, ValueSpec
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAxes:
-    """The axes of a network's inputs and outputs, None for those without images; `refused` maps nodes that mix images to why."""
+    """The axes of a network's inputs and outputs, None for values without images; `refused` maps nodes that mix images to the reason."""
 
     inputs: tuple[int | None, ...]
     outputs: tuple[int | None, ...]

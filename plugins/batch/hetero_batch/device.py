@@ -1,4 +1,4 @@
-"""The BATCH device: its hooks. The network gets an open batch size, is loaded on the one device of the list, and runs in batches."""
+"""The BATCH device: its hooks. The network gets an open batch size, is loaded on the device of the list, and runs in batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_SIZE = 8
 
 
 class BatchDevice(Composer):
-    """Runs the requests of a network together, as one batch of another device."""
+    """Runs the requests of a network together, as a batch of the device of the list."""
 
     title = "BATCH: several requests as one batch"
     own_keys = freeze_mapping(
@@ -49,7 +49,7 @@ class BatchDevice(Composer):
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
-        """The nodes that the device of the list takes, apart from those that mix images."""
+        """The nodes that the device of the list takes, apart from nodes that mix images."""
         result, _, _, _ = self._examine(device, network, config)
         return result
 
@@ -103,7 +103,7 @@ class BatchDevice(Composer):
         )
 
     def _require_entry(self, device: DeviceName) -> tuple[ListedDevice, str]:
-        """Returns the one entry of the list. Raises: DeviceNameError."""
+        """Returns the only entry of the list. Raises: DeviceNameError."""
         self.require_children(device)
         entries = self.list_entries(device)
         if len(entries) > 1:

@@ -20,11 +20,11 @@ from hetero_core.runtime.executable import ExecutableNetwork
 
 
 class _Request:
-    """Stands for one request for as long as it has working memory."""
+    """Stands for a request for as long as it has working memory."""
 
 
 class BatchExecutable(Executable):
-    """Gathers requests, runs them as one batch of the child, and gives each its part of the outputs.
+    """Gathers requests, runs them as a batch of the child, and gives each its part of the outputs.
 
     A request with tensors in the memory of a device is a batch of its own.
     """
@@ -62,11 +62,11 @@ class BatchExecutable(Executable):
         return request
 
     def create_spare(self, state: object) -> object:
-        """Returns the same: a request with states is one request, and its results are its own."""
+        """Returns the same: a request with states is a single request, and its results are its own."""
         return state
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
-        """Puts a request among those that are gathered."""
+        """Adds a request to the gatherer."""
         rows, key = (1, None) if context.tensors else _describe(inputs, self.axes.inputs)
         self.gatherer.add(BatchTicket(inputs, context, done, rows=max(rows, 1), key=key), alone=key is None)
 
@@ -113,7 +113,7 @@ def _describe(inputs: Sequence[Any], axes: Sequence[int | None]) -> tuple[int, H
 
 
 class _Runner:
-    """Runs batches of the child. A working memory is used by one batch at a time."""
+    """Runs batches of the child. A working memory is used by a single batch at a time."""
 
     def __init__(self, child: ExecutableNetwork, axes: BatchAxes) -> None:
         self._child = child

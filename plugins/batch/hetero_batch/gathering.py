@@ -18,11 +18,11 @@ from hetero_core.contract import Done, RunContext
 from hetero_core.errors import ClosedError, RequestCancelledError
 
 _IDLE_SECONDS = 1.0
-"""Seconds that the watching thread stays without anything to watch; starting one takes some 50 us."""
+"""Seconds that the watching thread stays without anything to watch; starting a thread takes some 50 us."""
 
 
 class BatchTicket:
-    """A request that waits, or that a batch is run for. `key` is the same for requests that fit into one batch."""
+    """A request that waits, or that a batch is run for. `key` is the same for requests that fit into a batch."""
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext, done: Done, *, rows: int, key: Hashable) -> None:
         self.inputs = inputs
@@ -68,7 +68,7 @@ class Gatherer:
         self.batches: dict[int, int] = {}
 
     def know(self, request: object) -> None:
-        """Counts a request among those that may come, for as long as it is alive."""
+        """Counts a request as expected, for as long as it is alive."""
         with self._changed:
             self._requests.add(request)
 
@@ -134,7 +134,7 @@ class Gatherer:
             return batch
 
     def _take_group(self) -> list[BatchTicket] | None:
-        """Returns the requests of the next batch, at most `size` images unless one request has more."""
+        """Returns the requests of the next batch, at most `size` images unless a single request has more."""
         waiting = sum(len(group.tickets) for group in self._groups.values())
         nobody_else = self._running == 0 and waiting >= len(self._requests)
         now = monotonic()

@@ -6,11 +6,101 @@ The shapes are inferred with two sizes of the batch: the axis that follows them 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
-from hetero_batch.views import Axis, MixedImages, NodeView, refuse
+from hetero_core.network.graph import Network, Node
 from hetero_core.network.operators import REFUSALS, SizedNode, broadcast_sizes, infer_sizes, is_unknown, open_size
+from hetero_core.network.types import TensorType
+
+SIZE = "size"
+Axis = int | str | None
+"""An axis, SIZE for a value made from the size of the batch, "size@i" for a shape that has it at place i, None for a value that is the same
+for all images."""
+
+
+def shape_with_size_at(place: int) -> str:
+    """Returns the mark of a shape with the size of the batch at this place."""
+    return f"{SIZE}@{place}"
+
+
+def is_shape(axis: Axis) -> bool:
+    """Says whether a value is such a shape."""
+    return isinstance(axis, str) and axis != SIZE
+
+
+def size_place(axis: Axis) -> int:
+    """Returns the place of the size of the batch in such a shape."""
+    assert isinstance(axis, str), "only a shape has the size at a place"
+    return int(axis.partition("@")[2])
+
+
+class MixedImages(Exception):  # a reason on its way out of a rule
+    """A node puts images together, or cannot be shown not to."""
+
+
+def refuse(reason: str) -> NoReturn:
+    """Raises MixedImages."""
+    raise MixedImages(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node with the shapes, constants and batch axes of its values."""
+
+    node: Node
+    network: Network
+    axes: Mapping[str, Axis]
+
+    def axis(self, index: int) -> Axis:
+        """Returns the batch axis of an input; None for an absent or constant input."""
+        return self.axes.get(self.node.inputs[index]) if index < len(self.node.inputs) else None
+
+    def shape(self, index: int) -> tuple[Any, ...]:
+        """Returns the shape of an input. Raises: MixedImages if its rank is not known."""
+        return self._shape_of(self.node.inputs[index])
+
+    def output_shape(self, index: int = 0) -> tuple[Any, ...]:
+        """Returns the shape of an output. Raises: as `shape`."""
+        return self._shape_of(self.node.outputs[index])
+
+    def _shape_of(self, value: str) -> tuple[Any, ...]:
+        known = self.network.type_of(value)
+        if not isinstance(known, TensorType) or known.shape is None:
+            refuse(f"the rank of '{value}' is not known, so that its batch axis is not either")
+        return known.shape
+
+    def constant(self, index: int, attribute: str = "") -> list[int] | None:
+        """Returns the integers of an input that is a constant, or of an attribute; None if there is neither."""
+        if attribute and attribute in self.node.attributes:
+            value = self.node.attributes[attribute]
+            return [int(number) for number in value] if isinstance(value, tuple | list) else [int(value)]
+        name = self.node.inputs[index] if 0 <= index < len(self.node.inputs) else ""
+        if name in self.network.initializers:
+            return [int(number) for number in self.network.initializers[name].array.reshape(-1)]
+        return None
+
+    def require_shared(self, *indices: int) -> None:
+        """Raises MixedImages if any of these inputs has images."""
+        for index in indices:
+            if self.axis(index) is not None:
+                refuse(f"its input '{self.node.inputs[index]}' has images, where it expects what is the same for all")
+
+    def only_first(self) -> int:
+        """Returns the batch axis of the first input; no further input may have images."""
+        axis = self.axis(0)
+        self.require_shared(*range(1, len(self.node.inputs)))
+        if not isinstance(axis, int):
+            refuse("its first input has no images, where another one has")
+        return axis
+
+    def listed_axes(self, index: int) -> list[int] | None:
+        """Returns the axes that an input or the attribute `axes` lists, from 0 on; None if it lists none that are known."""
+        listed = self.constant(index, "axes")
+        rank = len(self.shape(0))
+        return None if listed is None else [position % rank for position in listed]
+
 
 Rule = Callable[[NodeView], "int | list[Axis] | None"]
 """Returns the batch axis of the outputs, or None if their shapes say it. Raises MixedImages with the reason."""
@@ -116,12 +206,12 @@ def follow_before(default: int) -> Callable[[NodeView], None]:
 
 
 def softmax(view: NodeView) -> None:
-    """Softmax: along one axis since version 13, on all from one on before."""
+    """Softmax: along an axis since version 13, before on all axes from `axis` on."""
     (follow_beside(-1, "axis", -1) if view.node.since_version >= 13 else follow_before(1))(view)
 
 
 def cut(view: NodeView) -> int:
-    """Slice of the listed axes, or of the first ones."""
+    """Slice of the listed axes, or of the first axes."""
     axis = view.only_first()
     is_listed = "axes" in view.node.attributes or (len(view.node.inputs) > 3 and view.node.inputs[3])
     listed = view.listed_axes(3) if is_listed else list(range(len(view.constant(1, "starts") or view.shape(0))))
@@ -131,7 +221,7 @@ def cut(view: NodeView) -> int:
 
 
 def concat(view: NodeView) -> None:
-    """Concat of images with images, on another axis."""
+    """Concat of images with images, except on the batch axis."""
     axes = {view.axis(index) for index in range(len(view.node.inputs))}
     if len(axes) != 1:
         refuse("it joins values with images and values without, or with images on other axes")
@@ -140,7 +230,7 @@ def concat(view: NodeView) -> None:
 
 
 def gather(view: NodeView) -> None:
-    """Gather: the same rows of each image, or rows of one table for each."""
+    """Gather: the same rows of each image, or rows of a table for each."""
     data, indices = view.axis(0), view.axis(1)
     along = int(view.node.attributes.get("axis", 0)) % len(view.shape(0))
     if (data is None) == (indices is None) or data == along:
@@ -168,7 +258,7 @@ def resize(view: NodeView) -> int:
 
 
 def pad(view: NodeView) -> int:
-    """Pad of other axes."""
+    """Pad except on the batch axis."""
     axis, pads = view.only_first(), view.constant(1, "pads")
     rank = len(view.shape(0))
     if pads is None or len(pads) != 2 * rank or pads[axis] or pads[rank + axis]:
@@ -199,7 +289,7 @@ def reshape(view: NodeView) -> int:
 
 
 def expand(view: NodeView) -> int:
-    """Expand of other axes than the batch's."""
+    """Expand except on the batch axis."""
     before, after, axis = view.shape(0), view.output_shape(), view.axis(0)
     if not isinstance(axis, int):
         refuse("it repeats what has no images for each of them")
@@ -212,7 +302,7 @@ def expand(view: NodeView) -> int:
 
 
 def quantize(view: NodeView) -> int:
-    """QuantizeLinear, DequantizeLinear: one scale, or one for each slice along another axis."""
+    """QuantizeLinear, DequantizeLinear: a single scale, or a scale for each slice along an axis without images."""
     axis = view.only_first()
     if view.shape(1) not in ((), (1,)) and int(view.node.attributes.get("axis", 1)) % len(view.shape(0)) == axis:
         refuse("it has a scale for each image")

@@ -17,7 +17,7 @@ from hetero_core.network.writer import unpack_network
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 LIMIT = 60
-"""Seconds after which something that never happens fails a test."""
+"""Seconds after which a missing event fails a test."""
 
 
 class NotingDevice(PlainDevice):

@@ -1,4 +1,4 @@
-"""BATCH: which requests run together, when they begin, what each is given, and what follows from a failure."""
+"""BATCH: joint runs of requests, their begin, their results and failures."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_requests_of_different_shapes_are_not_joined(core: Core, device: Any, re
     assert device.batches == [[1, 1], [2, 2]]
 
 
-def test_requests_share_a_batch_only_where_the_input_without_images_is_the_same(core: Core, device: Any, read: Any) -> None:
+def test_requests_share_a_batch_if_inputs_without_images_agree(core: Core, device: Any, read: Any) -> None:
     loaded = core.load_network(read("g (float[n, 1] x, float s) => (float[n, 1] y) { y = Mul (x, s) }"), "BATCH:NOTE(2)", FOR_EVER)
     requests = [loaded.create_infer_request() for _ in range(4)]
     for number, request in enumerate(requests):

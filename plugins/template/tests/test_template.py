@@ -62,7 +62,7 @@ def test_array_of_one_physical_device_is_refused_by_the_other(core: Core, read: 
         executable.run((array,), RunContext())
 
 
-def test_numbers_live_in_the_memory_of_the_device_and_texts_and_sequences_on_the_host(core: Core, read: Read) -> None:
+def test_texts_and_sequences_live_on_the_host(core: Core, read: Read) -> None:
     network = read(
         """g (float[2] x, string[2] t) => (seq(float[2]) s, float[2] y, string[2] u) {
         s = SequenceConstruct(x, x) y = Neg(x) u = Identity(t) }"""
@@ -76,7 +76,7 @@ def test_numbers_live_in_the_memory_of_the_device_and_texts_and_sequences_on_the
     assert outputs["u"].tolist() == ["a", "b"]
 
 
-def test_what_comes_to_the_host_is_a_copy(core: Core, read: Read) -> None:
+def test_array_on_the_host_is_a_copy(core: Core, read: Read) -> None:
     loaded = core.load_network(
         read("g (float[2] x) => (float[2] k, float[2] y) <float[2] k = {5, 6}> { y = Identity(x) }"), "TEMPLATE"
     )
@@ -88,7 +88,7 @@ def test_what_comes_to_the_host_is_a_copy(core: Core, read: Read) -> None:
     assert {name: value.tolist() for name, value in request.infer({"x": x}).items()} == {"k": [5, 6], "y": [1, 2]}
 
 
-def test_every_border_of_the_device_is_one_transfer_in_the_profile(core: Core, read: Read) -> None:
+def test_every_border_of_the_device_is_a_transfer(core: Core, read: Read) -> None:
     network = read("g (float[2] x) => (float[2] y) { a = Relu(x) b = Neg(a) c = Abs(b) d = Add(c, c) y = Exp(d) }")
     loaded = core.load_network(network, "HETERO:TEMPLATE,CPU", {REFUSED: "Neg,Abs", "PERF_COUNT": True})
     request = loaded.create_infer_request()
@@ -135,7 +135,7 @@ def test_error_and_cancel_of_a_run_that_is_started_reach_done(core: Core, read: 
     assert isinstance(start(executable, (array,), context)[1], RequestCancelledError)
 
 
-def test_runs_that_are_queued_when_the_network_is_closed_still_end(core: Core, read: Read, array: TemplateArray) -> None:
+def test_queued_runs_of_a_closed_network_still_end(core: Core, read: Read, array: TemplateArray) -> None:
     loaded = core.load_network(read(CHAIN), "TEMPLATE")
     ends = [threading.Event() for _ in range(20)]
     for ended in ends:
@@ -176,7 +176,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("text", BODIES.values(), ids=BODIES)
-def test_refused_operator_within_a_body_refuses_the_node_that_has_the_body(core: Core, read: Read, text: str) -> None:
+def test_refused_operator_in_a_body_refuses_the_outer_node(core: Core, read: Read, text: str) -> None:
     network = read(text)
     assert core.query_network(network, "TEMPLATE").refused == {}
     (reason,) = core.query_network(network, "TEMPLATE", {REFUSED: "Exp"}).refused.values()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cache
 from pkgutil import iter_modules
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from hetero_core.errors import enumerate_choices
-from hetero_core.kernels.registry import NO_EXTENSIONS, TOOLKIT, Declaration, Dtypes, KernelRecord, find_refusals
+from hetero_core.kernels.registry import NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, find_refusals
 from hetero_core.kernels.tables import KernelTable, Key
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType, ValueType
@@ -107,19 +107,14 @@ TORCH_KERNELS = TorchTable()
 
 
 def _adapt(record: KernelRecord, node: Node) -> KernelRecord:
-    own, function, declaration = find_operator(node), record.function, {name: getattr(record, name) for name in _DECLARED}
+    own = find_operator(node)
     if own is not None:
-        function = _dispatch(_widen(own.function) if own.widens else own.function, record.function)
-    elif node.op_type == "Size" and not node.domain:
-        function = _count_elements
-    elif node.domain or node.op_type not in TENSOR_KERNELS:
-        declaration["runs_on_host"] = True
-    return KernelRecord(
-        Declaration(**declaration), function, record.dtypes, record.attributes, record.required, record.input_limits
-    )
-
-
-_DECLARED = tuple(declared.name for declared in fields(Declaration))
+        return replace(record, function=_dispatch(_widen(own.function) if own.widens else own.function, record.function))
+    if node.op_type == "Size" and not node.domain:
+        return replace(record, function=_count_elements)
+    if node.domain or node.op_type not in TENSOR_KERNELS:
+        return replace(record, runs_on_host=True)
+    return record
 
 
 def _dispatch(function: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
