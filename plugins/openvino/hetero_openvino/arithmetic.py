@@ -88,6 +88,8 @@ def settle_limits(network: Network) -> tuple[dict[str, int], dict[str, Magnitude
         node.op_type in ("Cast", "CastLike") and dtype_of_value(node.outputs[0], network) == "bool" for node in network.nodes
     )
     limited = _WIDE if has_bools else _LONG
+    if all(node.op_type in MOVING and not node.domain for node in network.nodes):
+        limited -= {"uint32"}  # all bits are there; only numbers are wrong
     limits = {spec.name: LARGEST for spec in network.inputs if spec.dtype in limited}
     for value in _list_values_in_float(network):
         for name in _list_origins(value, network):
