@@ -126,9 +126,15 @@ class NetworkCache:
             if loaded is not None:
                 return loaded
         with self._hold_lock(folder, key) as is_held:
-            loaded = _take_entry_or_warn(folder, key, identity, take) if is_held else None
-            if loaded is not None:
-                return loaded
+            if is_held:
+                try:
+                    loaded = _take_entry(folder, key, identity, take)
+                except _UnusableEntryError as error:
+                    path = folder.path / f"{key}.blob"
+                    logger.warning("the cache entry '%s' cannot be used and is made anew: %s", path, error)
+                else:
+                    if loaded is not None:
+                        return loaded
             compiled = make()
             if is_held:
                 self._store(folder, key, identity, lambda: pack(compiled))
@@ -247,17 +253,6 @@ def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[
         raise _UnusableEntryError(f"{type(error).__name__}: {error}") from error
     logger.info("network '%s' was loaded from the cache entry '%s'", header.network, path)
     return loaded
-
-
-def _take_entry_or_warn(
-    folder: CacheFolder, key: str, identity: bytes, take: Callable[[BlobHeader, Payload], Loaded]
-) -> Loaded | None:
-    try:
-        return _take_entry(folder, key, identity, take)
-    except _UnusableEntryError as error:
-        path = folder.path / f"{key}.blob"
-        logger.warning("the cache entry '%s' cannot be used and is made anew: %s", path, error)
-        return None
 
 
 def _remove_leftovers(folder: CacheFolder, held: str = "") -> None:

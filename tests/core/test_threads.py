@@ -268,20 +268,6 @@ def test_streams_key_of_another_device_is_unknown(core: Core, counting: Counting
         core.resolve_config("COUNTING", {"TEMPLATE_THROUGHPUT_STREAMS": 1})
 
 
-@pytest.mark.parametrize("stated", [(4, 1), (0, 4), (1, 2, 3), 4])
-def test_range_of_streams_that_is_none_blames_the_plugin(core: Core, read: Callable[..., Network], stated: Any) -> None:
-    class Wrong(Counting):
-        @hookimpl
-        def metrics(self) -> Mapping[str, Any]:
-            return {"RANGE_FOR_STREAMS": stated}
-
-    core.register_plugin("WRONG", Wrong())
-    with pytest.raises(
-        PluginError, match=r"for the metric RANGE_FOR_STREAMS; expected a tuple \(lowest, highest\) with 1 <= lowest"
-    ):
-        core.load_network(read(TEXT), "WRONG", {"PERFORMANCE_HINT": "THROUGHPUT"})
-
-
 def test_device_that_states_its_requests_has_as_many_streams(core: Core) -> None:
     assert core.get_metric("TEMPLATE", "RANGE_FOR_ASYNC_INFER_REQUESTS") == (1, 1, 1)
     assert core.get_metric("TEMPLATE", "RANGE_FOR_STREAMS") == (1, 1)
