@@ -1,4 +1,4 @@
-"""Is this blob for this device? Each field of its header against what is here; the first difference is the error's subject."""
+"""Compares the header of a blob with the device that imports it; the first difference is the error's subject."""
 
 from __future__ import annotations
 

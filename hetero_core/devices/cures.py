@@ -76,7 +76,7 @@ def find_cure(core: Asked, network: Network, device: str, refused: Sequence[str]
     unasked: list[str] = []
     is_any_asked, end = False, monotonic() + _SECONDS
     for name in core.device_names:
-        # What is wrong with another device is not what the user has asked for.
+        # The user has not asked about faults of other devices.
         with suppress(Exception):
             kind = core.find_kind(name)
             if name in names or kind == _COMPOSER or monotonic() > end:

@@ -66,7 +66,7 @@ class Submitting(Protocol):
 
 
 class Turns:
-    """The place of one network on an executor that it shares with others: runs of a higher MODEL_PRIORITY go first."""
+    """The place of a network on an executor that several networks share: runs of a higher MODEL_PRIORITY go first."""
 
     def __init__(self, executor: Executor, rank: int) -> None:
         self._executor = executor
@@ -138,7 +138,7 @@ class ExecutorManager:
         return executor
 
     def close(self, timeout: float | None = None) -> None:
-        """Drops what is queued everywhere, waits for what is running, and ends the threads; `timeout` in seconds.
+        """Drops all queued tasks, waits for the running tasks, and ends the threads; `timeout` in seconds.
 
         Does nothing in a forked child: the threads are not there.
         """
@@ -199,7 +199,7 @@ class Executor:
         return future
 
     def drop_queued(self) -> None:
-        """Cancels what no thread has begun, takes nothing more, and tells the threads to end."""
+        """Cancels the tasks that no thread has begun, takes no further task, and tells the threads to end."""
         from queue import Empty  # as above
 
         with self._lock:

@@ -97,7 +97,7 @@ class InferRequest:
         self._callback: Callback | None = None
         self.states = RequestStates(network, self)
         self._state: object = NO_STATE
-        # A run with states reads those that the last run has made in the other working memory.
+        # A run with states reads the results of the last run, which lie in the other working memory.
         self._spare: object = NO_STATE
         if network.deadline is None:  # else within the run, which may be left behind
             self._state = network.create_state()

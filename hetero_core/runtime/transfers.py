@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def move_value(
     value: Any, move: Callable[[Any], Any], profile: Profile | None, name: str, source: str, targets: tuple[str, ...]
 ) -> Any:
-    """Returns what `move` makes of a value; a profile gets the time, the bytes, the source and the targets of a copy."""
+    """Returns the result of `move` for a value; a profile gets the time, the bytes, the source and the targets of a copy."""
     if profile is None:
         return move(value)
     began = perf_counter()

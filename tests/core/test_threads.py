@@ -12,7 +12,7 @@ import pytest
 
 from hetero_core import AsyncInferQueue, Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.devices.threads import resolve_threads, share_threads
-from hetero_core.errors import ClosedError, ConfigKeyError, ConfigValueError, PluginError, RequestCancelledError
+from hetero_core.errors import ClosedError, ConfigKeyError, ConfigValueError, RequestCancelledError
 from hetero_core.runtime.executors import ExecutorManager
 
 TEXT = "g (float[1] x) => (float[1] y) { y = Add(x, x) }"

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class RayCarrier(Succession[RayLink]):
-    """Carries operations to an actor on the node that the device's name says, or on the one with the fewest actors."""
+    """Carries operations to an actor on the node that the device's name says, or on the node with the fewest actors."""
 
     memory = MEMORY
 
@@ -39,7 +39,7 @@ class RayCarrier(Succession[RayLink]):
 
     @property
     def place(self) -> str:
-        """Names the node where there is one."""
+        """Names the node if it is known."""
         node = self._name if self._link is None else self._link.node.name
         return f"on node {node} of the Ray cluster" if node else "in the Ray cluster"
 
@@ -81,7 +81,7 @@ class RaySession:
         self._carrier = carrier
         self._session = session
         self._network = network
-        # A run is of one actor; where that is gone, the error says so, and the next run has another session.
+        # If the actor is gone, the run fails, and the next run has another session.
         self._link = link
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
