@@ -263,6 +263,9 @@ class ExecutableNetwork:
         assert start is not None
 
         def end(outputs: Any, error: BaseException | None) -> None:
+            if context not in self.thread_of_run:
+                logger.warning("%s called `done` a second time for one run of %s; the call is ignored", self.provenance, self.where)
+                return
             if error is None and not self._is_host:
                 try:
                     outputs = take_home(self, outputs, profile, context.tensors)
