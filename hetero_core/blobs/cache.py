@@ -396,7 +396,7 @@ class FileLock:
     def release(self) -> None:
         """Lets the next one in."""
         descriptor, self._descriptor = self._descriptor, -1
-        # Removed while it is held: a process that opens it from now on creates a new file; one that has opened it before finds it gone.
+        # Removed while it is held: a process that opens it from now on creates a new file; an earlier process finds it gone.
         with suppress(OSError):
             os.unlink(self._path)
         # By name, since a forked child may hold the same descriptor open.

@@ -1,4 +1,4 @@
-"""The container of exported networks: one format at every level, checked before it is used.
+"""The container of exported networks: the same format at every level, checked before it is used.
 
 Layout, all numbers little-endian:
 
@@ -88,7 +88,7 @@ def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -
 
     A stream is read from where it stands to the end of the container, so that other bytes may stand before and behind.
 
-    Raises: BlobDamagedError for what is no container, is cut off or was changed; BlobMismatchError for another format version.
+    Raises: BlobDamagedError for bytes that are no container, are cut off or were changed; BlobMismatchError for another format version.
     """
     return check_container(*_open_view(source))
 
@@ -295,7 +295,7 @@ def _read_row(row: Any) -> SectionEntry:
     fields = dict(row) if isinstance(row, dict) else row
     name, offset, size = _take_field(fields, "name", str), _take_field(fields, "offset", int), _take_field(fields, "size", int)
     is_code, is_spare, digest = fields.pop("code", False), fields.pop("spare", False), fields.pop("digest", "")
-    # A mark that is not understood might be one that forbids something.
+    # An unknown mark might forbid something.
     if fields or not isinstance(is_code, bool) or not isinstance(digest, str) or is_spare not in (False, is_code):
         raise ValueError(
             f"its section '{name}' is marked {dict(row)!r:.120}; expected name, offset, size, digest and perhaps code, or code and spare"
@@ -348,7 +348,7 @@ def read_bytes(stream: IO[bytes], count: int) -> bytearray:
     try:
         while len(content) < count and (piece := stream.read(min(count - len(content), _PIECE_SIZE))):
             content += piece
-    except (OSError, ValueError, TypeError) as error:  # ValueError for a closed stream, TypeError for one of text
+    except (OSError, ValueError, TypeError) as error:  # ValueError for a closed stream, TypeError for a stream of text
         raise BlobDamagedError(f"cannot read the blob from {name_stream(stream)}: {error}; open it for bytes") from error
     return content
 

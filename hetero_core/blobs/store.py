@@ -1,7 +1,7 @@
 """The private store: kernels, plans and measured placements for later processes, each a file of one folder.
 
 Rules: an entry is named by a digest of all that shaped it, so it is never out of date and may be deleted at any time. It appears complete
-or not at all, begins with the digest of its content, and one that is damaged is a miss. Nobody but the user can write to the folder: it is
+or not at all, begins with the digest of its content, and a damaged entry is a miss. Only the user can write to the folder: it is
 below XDG_CACHE_HOME, or ~/.cache if that is not set, and never below CACHE_DIR, which may be shared.
 """
 

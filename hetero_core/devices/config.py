@@ -116,7 +116,7 @@ CACHE_KEYS = ("CACHE_DIR", "CACHE_SIZE_LIMIT")
 DEADLINE_KEY, MEMORY_LIMIT_KEY = "DEADLINE", "MEMORY_LIMIT"
 LIMIT_KEYS = (DEADLINE_KEY, MEMORY_LIMIT_KEY)
 
-# Names of the Inference Engine 1.x API for keys that stand today under another one.
+# Names of the Inference Engine 1.x API for today's keys.
 ALIASES: Mapping[str, str] = freeze_mapping(
     {
         "CPU_THREADS_NUM": "INFERENCE_NUM_THREADS",
@@ -295,7 +295,7 @@ def take_back(
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns the values that are set, and the declared names of the keys whose value is None, which takes an earlier one back.
 
-    Raises: ConfigKeyError; ConfigValueError for what is no mapping.
+    Raises: ConfigKeyError; ConfigValueError for any other type than a mapping.
     """
     require_mapping(config, where or f"device {device}")
     names = [resolve_key(name, keys, device=device, where=where) for name, value in config.items() if value is None]
@@ -305,7 +305,7 @@ def take_back(
 def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = "") -> dict[str, Any]:
     """Returns the given values under their declared names and in their types.
 
-    Raises: ConfigKeyError, ConfigValueError; also when two spellings of one key are given two values.
+    Raises: ConfigKeyError, ConfigValueError; also for two values of two spellings of a key.
     """
     converted: dict[str, Any] = {}
     owner = where or f"device {device}"

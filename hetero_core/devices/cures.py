@@ -1,7 +1,7 @@
 """Cures of a load that was refused: strings of installed devices that take the network. Devices are asked, and nothing is loaded.
 
 Only the load that a user calls offers a cure: a device that is made of devices loads its parts within that call. Engines and
-accelerators are not asked, since to open one takes seconds.
+accelerators are not asked, since they take seconds to open.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class Device:
     def resolve(self, device: DeviceName, requested: Mapping[str, Any] | None) -> tuple[DeviceName, Mapping[str, Any]]:
         """Returns the device with its id and arguments in place, and its complete configuration for a call with these values.
 
-        A key that is marked `is_arguments` and the text behind the colon are two ways to say one thing; DEVICE_ID and the id, too.
+        A key that is marked `is_arguments` and the text behind the colon mean the same, as do DEVICE_ID and the id.
 
         Raises: ConfigKeyError, ConfigValueError, DeviceNotFoundError.
         """
@@ -201,8 +201,8 @@ class Device:
     def check_name(self, device: DeviceName) -> DeviceName:
         """Returns the device with its id as the plugin spells it: one that is given without quotes is found in any case.
 
-        Raises: DeviceNotFoundError when the device has no such id, DeviceUnavailableError when it knows why that one cannot be used,
-        DeviceNameError when it takes no arguments but has some.
+        Raises: DeviceNotFoundError when the device has no such id, DeviceUnavailableError with the device's reason if the id cannot be
+        used, DeviceNameError when it takes no arguments but has some.
         """
         if device.arguments and not any(key.is_arguments for key in self.keys(DeviceName(device.name)).values()):
             raise DeviceNameError(f"device {device.name} takes nothing behind a colon; got '{device.arguments}'")

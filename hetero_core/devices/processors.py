@@ -83,7 +83,7 @@ def describe_host_memory(root: str | os.PathLike[str] = "/") -> Mapping[str, Cal
 def read_host_memory(root: str | os.PathLike[str] = "/") -> tuple[int, int] | None:
     """Returns all bytes and those that are free, both within the limit of the control group; None if the platform does not tell.
 
-    Free is what can be had without swapping, caches of files included; `root` is the folder of the file system.
+    Free bytes are available without swapping, caches of files included; `root` is the folder of the file system.
     """
     fields = {
         name: rest.split() for name, colon, rest in (line.partition(":") for line in _read(root, "proc/meminfo").splitlines())

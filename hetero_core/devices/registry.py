@@ -156,7 +156,7 @@ class Registry:
     def __init__(self, core: Core, timeout: float | None = None) -> None:
         self._core = core
         self._timeout = timeout
-        # Held for moments only; whoever creates a device holds the lock of its name.
+        # Held for moments only; the creation of a device holds the lock of its name.
         self._lock = threading.Lock()
         self._lock_of_name: dict[str, threading.Lock] = {}
         self._is_closed = False

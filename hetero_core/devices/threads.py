@@ -19,7 +19,7 @@ REQUESTS_KEY = "PERFORMANCE_HINT_NUM_REQUESTS"
 EXCLUSIVE_KEY = "EXCLUSIVE_ASYNC_REQUESTS"
 PRIORITY_KEY = "MODEL_PRIORITY"
 THREAD_KEYS = (EXCLUSIVE_KEY, THREADS_KEY, STREAMS_KEY, HINT_KEY, REQUESTS_KEY, PRIORITY_KEY)
-"""Keys that say how a machine is used, not what is compiled: no blob keeps them, no cached network depends on them."""
+"""Keys that steer the use of a machine and not the compilation: no blob keeps them, no cached network depends on them."""
 
 AUTO = "AUTO"
 THROUGHPUT = "THROUGHPUT"
@@ -98,7 +98,7 @@ def multiply_streams(config: Mapping[str, Any], *, device: str, where: str = "")
 
     `where` replaces the device in messages: "network 'net' on CPU".
 
-    Raises: ConfigValueError if one of the two is no number of 1 or more, or the number of streams follows from the threads.
+    Raises: ConfigValueError if either is no number of 1 or more, or the number of streams follows from the threads.
     """
     own = f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
     owner = where or f"device {device}"

@@ -70,7 +70,7 @@ def call_within(
 ) -> Result:
     """Returns the result of a call on a daemon thread of this name, with the caller's context.
 
-    A budget holds for all that the call does. Any other limit is for one plugin: its clock stands still while the call waits for
+    A budget covers the whole call. Any other limit is for one plugin: its clock stands still while the call waits for
     another watched call, so that the innermost plugin is blamed.
 
     Raises: OutOfTimeError after so many seconds; errors of the call.

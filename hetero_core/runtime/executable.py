@@ -119,7 +119,7 @@ class ExecutableNetwork:
         # name another memory in them.
         self.homes = executable.keep_states({state.input: state.output for state in border.states}) if border.states else {}
         self.all_inputs, self.all_outputs = executable.inputs, executable.outputs
-        # What is tied to a state is the request's affair, not the caller's.
+        # The request, not the caller, passes the inputs and outputs of states.
         self.inputs = _drop_specs(self.all_inputs, [state.input for state in border.states])
         self.outputs = _drop_specs(self.all_outputs, [state.output for state in border.states])
         self.output_names = tuple(spec.name for spec in self.outputs)

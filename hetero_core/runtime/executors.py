@@ -1,4 +1,4 @@
-"""The threads of one Core: an executor for each loaded network, with threads that start on first use and end with the Core or the
+"""The threads of a Core: an executor for each loaded network, with threads that start on first use and end with the Core or the
 last reference to the executor; and forks, which leave the child without these threads.
 
 Threads are daemons: a thread that is stuck in a driver does not keep the interpreter from ending. At its exit runs that are queued are
@@ -55,7 +55,7 @@ FORK_ADVICE = (
 
 
 RANKS = {"HIGH": 0, "MEDIUM": 1, "LOW": 2}
-"""MODEL_PRIORITY -> rank; a lower one goes first."""
+"""MODEL_PRIORITY -> rank; the lowest goes first."""
 
 
 class Submitting(Protocol):

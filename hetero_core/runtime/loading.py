@@ -73,7 +73,7 @@ def call_in_time(
 ) -> Result:
     """Returns the result of a query, a load or an import; with DEADLINE, within that time.
 
-    `what` begins the message: "loading network 'g'". A result that comes too late is given to `discard`.
+    `what` begins the message: "loading network 'g'". `discard` gets a late result.
 
     Raises: DeadlineExceededError that names the plugin at work; errors of the call.
     """

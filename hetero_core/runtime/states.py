@@ -1,4 +1,4 @@
-"""The states of one request: values that an output gives to an input of the next run, kept where the device has them.
+"""The states of a request: values that an output gives to an input of the next run, kept in the device's memory.
 
 Rules: a state is copied between two runs only if it shares memory with an array that may change. A device's outputs stay valid until
 the next run of the same context; so a request with states has two contexts in turn, and a run reads the states that the last run made

@@ -25,7 +25,7 @@ def move_value(
     seconds = perf_counter() - began
     if moved is value:
         return moved
-    # An array of a device may know its bytes or not; the one on the host does.
+    # An array of a device may lack `nbytes`; an array on the host has it.
     nbytes = max(getattr(value, "nbytes", 0), getattr(moved, "nbytes", 0))
     profile.add_transfer(name, nbytes, seconds, source=source, targets=targets)
     return moved

@@ -201,7 +201,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "queue dropped at close": (
         lambda: device_with(Dropping),
         "start.closing_ends_what_was_started",
-        "the device's queue dropped run 0 at close",
+        "run 0 of a closed network does not end: the device's queue dropped it",
     ),
     "`done` not called after a cancellation": (
         lambda: device_with(NeverAfterACancellation),

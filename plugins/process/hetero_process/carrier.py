@@ -1,4 +1,4 @@
-"""The mirror's partner: one child process at a time, started when it is needed; and the arrays of a request in shared memory."""
+"""The mirror's partner: a child process at a time, started on first use; and the arrays of a request in shared memory."""
 
 from __future__ import annotations
 

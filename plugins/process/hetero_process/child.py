@@ -189,7 +189,7 @@ def main() -> None:
     end, lifeline, notes, memory = map(int, sys.argv[1:5])
     device = sys.argv[5]
     _hang_on(lifeline)
-    # What engines print belongs to no answer of the parent's.
+    # The output of engines must not mix with the parent's.
     os.dup2(2, 1)
     _limit_memory(memory)
     control = socket.socket(fileno=end)

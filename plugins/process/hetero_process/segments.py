@@ -47,7 +47,7 @@ class Writer:
         """Copies values into the block. Returns what to tell the reader, empty if all lies as before; a new block's descriptor, which is
         to be sent and closed; and the descriptors of blocks of the caller's, which are to be sent behind it.
 
-        An array that lies in the block already, as a preset output, is not copied, nor is one that lies in a shared block of the caller's.
+        An array that lies in the block already, as a preset output, is not copied, nor is an array in a shared block of the caller.
         """
         if self._block is not None and self._fill(values):
             return b"", None, ()
