@@ -1,4 +1,4 @@
-"""The types that hooks exchange: what a plugin receives from the core, and what it returns.
+"""The types that hooks exchange: arguments and results of a plugin.
 
 A plugin author reads this file and `hookspecs.py`. Imports no array library and no onnx.
 """
@@ -44,7 +44,7 @@ class DeviceName:
 class ConfigKey:
     """The declaration of one configuration key.
 
-    `type` is bool, int, float, str, tuple (of texts, written with commas) or dict (of what JSON can hold, written as a JSON object).
+    `type` is bool, int, float, str, tuple (of texts, written with commas) or dict (of JSON values, written as a JSON object).
     `default` None means "not set". Keys with `runtime` affect only runs, so an import may change them; all others affect compilation. The
     key marked `is_arguments` is a text that replaces the arguments behind the colon of a device string. A number may have a `least`
     value, and `words` that may stand in its place. A key that is `added_later` is missing in older blobs; those count as compiled with
@@ -242,16 +242,17 @@ class Executable:
     def create_state(self) -> object:
         """Returns the working memory of one request; None means that each run returns new arrays, which belong to the caller.
 
-        A request with states has two working memories and uses them in turn: each run reads what the last run wrote to the other one.
-        So a device whose results lie in its working memory must not return a view of an input, unless that is in the host's memory.
+        A request with states has two working memories and uses them in turn: each run reads the results of the last run in the other
+        memory. So a device whose results lie in its working memory must not return a view of an input, unless that is in the host's
+        memory.
         """
         return None
 
     def create_spare(self, state: object) -> object:
         """Returns the second working memory of a request with states, whose first one is `state`.
 
-        The request belongs to one user: MULTI, which chooses among devices, creates both on the same one, and BATCH, which waits for
-        every request that it knows, counts both as one.
+        The request belongs to one user: MULTI, which chooses among devices, creates both on the same device, and BATCH, which waits for
+        every known request, counts both as a single request.
         """
         return self.create_state()
 

@@ -253,13 +253,13 @@ class Core:
         `config` may change keys that affect only runs; all others must agree with the blob. If `network` is given, the blob must have
         been exported from it. Code in the blob is used only with `trust`.
 
-        Raises: BlobDamagedError, BlobMismatchError with what differs, UntrustedBlobError, errors of device names and configuration.
+        Raises: BlobDamagedError, BlobMismatchError with the difference, UntrustedBlobError, errors of device names and configuration.
         """
         from hetero_core.blobs import container, identity  # only an import needs them
         from hetero_core.blobs.trust import require_trust
 
         if device is not None:
-            find_for_call(device, config, self._registry, self._find)  # a wrong name is said before what is wrong with the blob
+            find_for_call(device, config, self._registry, self._find)  # a wrong name is reported before a fault of the blob
         header, payload = container.read_blob(source)
         parsed, entry, config = find_for_call(device or header.device, config, self._registry, self._find)
         identity.check_header(header, entry, None if network is None else self._as_network(network))

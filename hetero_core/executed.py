@@ -1,4 +1,4 @@
-"""The executed graph of a loaded network: what its devices run in place of its nodes, as a list and as a Network.
+"""The executed graph of a loaded network: the steps of its devices, as a list and as a Network.
 
 A device tells its steps (`Executable.executed_nodes`); a device made of devices joins those of its parts. `join_executed` makes a Network
 of them whose nodes are of the domain "hetero.executed": to be looked at, written to a file and drawn, not to be loaded.
@@ -21,7 +21,7 @@ DOMAIN = "hetero.executed"
 class ExecutedNode:
     """One step of a device. `origins` are the nodes of the network that it stands for; none for what the device has added by itself.
 
-    `name` is what the device calls it in profiles, `operator` what it is, as "Conv" or "transfer". `layouts` has for each output its axes
+    `name` is its name in profiles, `operator` its kind, as "Conv" or "transfer". `layouts` has for each output its axes
     from the slowest to the fastest by letter ("acdb": channels last), "" where that is not known. `path` leads to its subgraph, as in
     `NodeTime`.
     """

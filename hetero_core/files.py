@@ -1,7 +1,7 @@
 """Files that appear complete or not at all: new content stands beside its name until all of it is on the disk.
 
-Rules: what had the name before is as it was until then; a failure leaves nothing behind; a link leads to the same file as before. What is
-no file (a pipe, a terminal, /dev/null) is written to and never replaced.
+Rules: the earlier file of that name stays unchanged until then; a failure leaves nothing behind; a link leads to the same file as
+before. What is no file (a pipe, a terminal, /dev/null) is written to and never replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_PREFIX = 200
 def replace_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Gives a stream for the new content of a file, which gets its name when the block ends without an error.
 
-    The permissions of the file before are kept; a new one has those that the process gives to new files.
+    The permissions of the file before are kept; a new file has the process's usual permissions.
 
     Raises: OSError that names `path`, at the beginning or at the end of the block.
     """
@@ -35,7 +35,7 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 def replace_files(*paths: str | os.PathLike[str]) -> Iterator[tuple[IO[bytes], ...]]:
     """Gives a stream for each path, as `replace_file` does; no file gets its name before all of them are on the disk.
 
-    They are named in the order of the arguments. Raises: OSError that names the path; the first one where a write failed.
+    They are named in the order of the arguments. Raises: OSError that names the path of the first failed write.
     """
     with ExitStack() as stack, _name_in_errors(os.fspath(paths[0])):
         writings = []
@@ -71,7 +71,7 @@ def _begin(path: str | os.PathLike[str]) -> _Writing:
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), requested)
         if not stat.S_ISREG(status.st_mode):
-            return _Writing(requested, requested, "", open(requested, "wb"))  # closed by whoever began it
+            return _Writing(requested, requested, "", open(requested, "wb"))  # closed by the caller
         # A folder that may be written to would let a protected file be replaced.
         os.close(os.open(requested, os.O_WRONLY))
     target = os.path.realpath(requested)

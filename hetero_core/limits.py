@@ -21,7 +21,7 @@ from typing import Any
 from hetero_core.errors import MemoryLimitError, ReadLimitError
 
 FOLDED_FLOOR, FOLDED_TIMES = 1 << 27, 16
-"""Bytes that one load may make of constants ahead of all runs: 128 MiB, and sixteen times what the model's constants take.
+"""Bytes of folded constants for each load: 128 MiB, and sixteen times the size of the model's constants.
 
 Weights of 4 bits that are dequantized, reshaped and turned take twelve times their own.
 """

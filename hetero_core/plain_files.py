@@ -1,4 +1,4 @@
-"""Files opened by name that are what they seem: plain files, not pipes or devices that hang, and where asked no links.
+"""Files opened by name, checked to be plain files: no pipes or devices that hang and, on request, no links.
 
 A file is judged after it was opened, so that nothing is won by changing the name in between. On systems without owners and modes
 (Windows) the only check is that it is a plain file.
@@ -31,7 +31,7 @@ _KINDS = (
 def open_plain(path: str | os.PathLike[str]) -> int:
     """Returns a descriptor of a plain file, links followed. Never waits, and never changes what the file holds.
 
-    Raises: OSError that says what was found where it is no plain file; the system's own otherwise.
+    Raises: OSError with the kind of a file that is not plain; the system's own errors.
     """
     return _require_plain(os.open(path, os.O_RDONLY | _AT_ONCE), os.fspath(path))
 

@@ -1,17 +1,17 @@
 """The cache of compiled networks: a folder of blobs, each named by the digest of all that shaped it.
 
-Rules: an entry appears complete or not at all; it is used only where what it says of itself is, byte for byte, what the load would
-say; whatever is wrong with entry or folder is a warning and a miss, and never fails a load; code is neither kept nor taken, but what a
+Rules: an entry appears complete or not at all; it is used only if its identity equals that of the load, byte for byte; a
+fault of the entry or the folder is a warning and a miss, and never fails a load; code is neither kept nor taken, except code that the
 plugin can do without, in a folder of the user's own. Warnings go to the log and not through `warnings`, which a program may have turned
 into errors.
 
 The folder belongs to the user, to root, or to another user if nobody but this user and root could have put it there. Nobody but its owner
 and root may write to it. A file in it belongs to the user, to root or to the owner of the folder, and is never opened through a link.
 
-Of several loads of a network the others wait for the first. A lock is a file that the operating system holds, so that a holder that dies
-lets go; nothing that stands in it is ever lost. On Windows everybody holds it at once: work may be done twice, and nothing else.
+Several loads of a network wait for the first. The operating system holds the lock on a file, so that it is free when its holder dies. On
+Windows there is no lock: a network may be compiled twice.
 
-The identity of a load is a text that names everything that shapes a compiled network. What is in doubt is in the text: too much in it
+The identity of a load is a text that names everything that shapes a compiled network. In doubt a fact is in the text: too much text
 costs a compilation, too little gives a network that was made for another load.
 """
 
@@ -63,7 +63,7 @@ _LEFTOVER_NAME = re.compile(r"[0-9a-f]{64}\.(lock|[^.]+\.partial)")
 _tidied: set[Path] = set()
 """The folders in which this process has looked for files of killed processes."""
 
-# The parts of a split network are loaded within the load of the whole, and are in its entry.
+# The parts of a split network are in the entry of the whole network.
 _is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=False)
 
 
@@ -90,11 +90,11 @@ class NetworkCache:
         make: Callable[[], Loaded],
         pack: Callable[[Loaded], tuple[BlobHeader, Payload]],
     ) -> Loaded:
-        """Returns the network that `take` makes of the entry. On a miss calls `make`, stores the result as `pack` gives it, and returns it.
+        """Returns the cached network, imported by `take`. On a miss, makes it, stores its `pack` and returns it.
 
         Of several processes and threads that load a network the first makes it, and the others wait for its entry.
 
-        Raises: what `make` raises.
+        Raises: errors of `make`.
         """
         token = _is_inside.set(True)
         try:
@@ -126,9 +126,15 @@ class NetworkCache:
             if loaded is not None:
                 return loaded
         with self._hold_lock(folder, key) as is_held:
-            loaded = _take_entry_or_warn(folder, key, identity, take) if is_held else None
-            if loaded is not None:
-                return loaded
+            if is_held:
+                try:
+                    loaded = _take_entry(folder, key, identity, take)
+                except _UnusableEntryError as error:
+                    path = folder.path / f"{key}.blob"
+                    logger.warning("the cache entry '%s' cannot be used and is made anew: %s", path, error)
+                else:
+                    if loaded is not None:
+                        return loaded
             compiled = make()
             if is_held:
                 self._store(folder, key, identity, lambda: pack(compiled))
@@ -249,17 +255,6 @@ def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[
     return loaded
 
 
-def _take_entry_or_warn(
-    folder: CacheFolder, key: str, identity: bytes, take: Callable[[BlobHeader, Payload], Loaded]
-) -> Loaded | None:
-    try:
-        return _take_entry(folder, key, identity, take)
-    except _UnusableEntryError as error:
-        path = folder.path / f"{key}.blob"
-        logger.warning("the cache entry '%s' cannot be used and is made anew: %s", path, error)
-        return None
-
-
 def _remove_leftovers(folder: CacheFolder, held: str = "") -> None:
     """Removes the partial files and locks of killed processes: of each key whose lock is free.
 
@@ -355,7 +350,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.2
 
 
 class FileLock:
-    """A lock on a path; a second one on the same path waits for it, in this process or in another one.
+    """A lock on a path; a second lock on the same path waits for it, in any process.
 
     The file is removed when the lock is released.
     """
@@ -401,7 +396,7 @@ class FileLock:
     def release(self) -> None:
         """Lets the next one in."""
         descriptor, self._descriptor = self._descriptor, -1
-        # Removed while it is held: a process that opens it from now on creates a new file; one that has opened it before finds it gone.
+        # Removed while it is held: a process that opens it from now on creates a new file; an earlier process finds it gone.
         with suppress(OSError):
             os.unlink(self._path)
         # By name, since a forked child may hold the same descriptor open.
@@ -457,7 +452,7 @@ def describe_load(
 
 
 def _describe_device(device: DeviceName, entry: Device, config: Mapping[str, Any], find: Find, *, is_part: bool) -> dict[str, Any]:
-    """Returns who compiles, for what machine, and how; of a list, all of its devices in their order.
+    """Returns the device, its plugin, machine and configuration; for a list, those of all its devices in order.
 
     An import of a whole cannot give its parts new values even of keys that only steer running, so that these count there.
     """
@@ -465,7 +460,7 @@ def _describe_device(device: DeviceName, entry: Device, config: Mapping[str, Any
     return {
         "device": str(device),
         "plugin": str(entry.provenance),
-        # The full name is where plugins say the version of what they stand on.
+        # The full name has the version of a plugin's engine.
         "machine": [entry.metric(device, "DEVICE_ARCHITECTURE"), entry.metric(device, "FULL_DEVICE_NAME")],
         "config": {
             name: value for name, value in config.items() if name not in STANDARD_KEYS and (is_part or not keys[name].runtime)

@@ -1,4 +1,4 @@
-"""The container of exported networks: one format at every level, checked before anything in it is used.
+"""The container of exported networks: the same format at every level, checked before it is used.
 
 Layout, all numbers little-endian:
 
@@ -7,14 +7,14 @@ Layout, all numbers little-endian:
     bytes 12-15   zero
     bytes 16-23   length of the header in bytes
     bytes 24-31   length of the whole container in bytes
-    header        JSON in UTF-8: who made it, for what, and the table of sections (name, offset, size, digest)
+    header        JSON in UTF-8: origin, device, network, and the table of sections (name, offset, size, digest)
     sections      each at a multiple of 64 from the start of the container, gaps filled with zeros
     last 32       SHA-256 over everything before the sections
 
 The digest of a section is SHA-256 over the SHA-256 of each of its pieces, so that several processors share the work.
 
-HETERO's sections hold containers of the same format. A container carries data; what is code is marked as such in the table of
-sections, and is used only where the user trusts it.
+HETERO's sections hold containers of the same format. A container carries data; code is marked in the table of sections,
+and is used only if the user trusts it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Paylo
     offset = 0
     digests = digest_sections(views)
     for name, view in views.items():
-        # Only what is code has the mark, so that a container without code is what it was before there were marks.
+        # Sections without code have no mark, as before there were marks.
         mark = {mark: True for mark, names in (("code", payload.code), ("spare", payload.spare)) if name in names}
         table.append({"name": name, "offset": offset, "size": view.nbytes, "digest": digests[name].hex(), **mark})
         offset = _align(offset + view.nbytes)
@@ -88,7 +88,7 @@ def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -
 
     A stream is read from where it stands to the end of the container, so that other bytes may stand before and behind.
 
-    Raises: BlobDamagedError for what is no container, is cut off or was changed; BlobMismatchError for another format version.
+    Raises: BlobDamagedError for bytes that are no container, are cut off or were changed; BlobMismatchError for another format version.
     """
     return check_container(*_open_view(source))
 
@@ -153,7 +153,7 @@ def _open_view(source: Any) -> tuple[str, memoryview]:
 
 
 def _read_container(stream: IO[bytes]) -> bytearray:
-    """Returns the bytes of one container from where the stream stands; behind it the stream stands at what follows."""
+    """Returns the bytes of a container at the position of the stream, which then is at the container's end."""
     # No container is shorter.
     content = read_bytes(stream, _HEAD.size + _DIGEST_SIZE)
     if len(content) >= _HEAD.size and content.startswith(MAGIC):
@@ -210,7 +210,7 @@ def find_code(payload: Payload) -> tuple[str, ...]:
 
 
 def _peek(section: Any) -> Payload | None:
-    """Returns the sections of a container within a section; None if it is no container, or a damaged one."""
+    """Returns the sections of a container within a section; None if it is no container or is damaged."""
     view = memoryview(section).cast("B")
     if len(view) < _HEAD.size + _DIGEST_SIZE or bytes(view[: len(MAGIC)]) != MAGIC:
         return None
@@ -295,7 +295,7 @@ def _read_row(row: Any) -> SectionEntry:
     fields = dict(row) if isinstance(row, dict) else row
     name, offset, size = _take_field(fields, "name", str), _take_field(fields, "offset", int), _take_field(fields, "size", int)
     is_code, is_spare, digest = fields.pop("code", False), fields.pop("spare", False), fields.pop("digest", "")
-    # A mark that is not understood might be one that forbids something.
+    # An unknown mark might forbid something.
     if fields or not isinstance(is_code, bool) or not isinstance(digest, str) or is_spare not in (False, is_code):
         raise ValueError(
             f"its section '{name}' is marked {dict(row)!r:.120}; expected name, offset, size, digest and perhaps code, or code and spare"
@@ -348,7 +348,7 @@ def read_bytes(stream: IO[bytes], count: int) -> bytearray:
     try:
         while len(content) < count and (piece := stream.read(min(count - len(content), _PIECE_SIZE))):
             content += piece
-    except (OSError, ValueError, TypeError) as error:  # ValueError for a closed stream, TypeError for one of text
+    except (OSError, ValueError, TypeError) as error:  # ValueError for a closed stream, TypeError for a stream of text
         raise BlobDamagedError(f"cannot read the blob from {name_stream(stream)}: {error}; open it for bytes") from error
     return content
 

@@ -1,4 +1,4 @@
-"""Is this blob for this device? Each field of its header against what is here; the first difference is the error's subject."""
+"""Compares the header of a blob with the device that imports it; the first difference is the error's subject."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, re
     runtime = {name: key for name, key in keys.items() if key.runtime}
     resolved, here = entry.resolve(device, {name: value for name, value in call.items() if name in runtime})
     _check_architecture(header, resolved, entry)
-    # These describe the machine at hand, not the one that wrote the blob.
+    # These describe the importing machine.
     local = {name: here[name] for name in ("DEVICE_ID", LOG_KEY, *THREAD_KEYS, *LIMIT_KEYS)}
     config = merge_config(runtime, stored, entry.read_settings(resolved, runtime), overrides, local)
     return CallTarget(DeviceName(device.name, resolved.id, device.arguments), entry, config)

@@ -1,7 +1,7 @@
-"""The private store: what is kept for later processes unasked. Kernels, plans and measured placements, each a file of one folder.
+"""The private store: kernels, plans and measured placements for later processes, each a file of one folder.
 
 Rules: an entry is named by a digest of all that shaped it, so it is never out of date and may be deleted at any time. It appears complete
-or not at all, begins with the digest of its content, and one that is damaged is a miss. Nobody but the user can write to the folder: it is
+or not at all, begins with the digest of its content, and a damaged entry is a miss. Only the user can write to the folder: it is
 below XDG_CACHE_HOME, or ~/.cache if that is not set, and never below CACHE_DIR, which may be shared.
 """
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "store"
 MOST_BYTES = 1 << 29
-"""Of all entries: beyond it those that were not used for the longest time go."""
+"""The limit of all entries together; beyond it the least recently used are removed."""
 _SWEEP_BYTES = 1 << 24
 """Of entries that a process writes before it looks at the size of the folder again."""
 _DIGEST_BYTES = 32
@@ -46,11 +46,11 @@ class Store:
     """The entries of the user's private folder. Safe for threads and processes; whatever goes wrong is a warning and a miss."""
 
     def __init__(self) -> None:
-        # So much that the first entry has the folder looked at.
+        # The first write looks at the size of the folder.
         self._unswept = _SWEEP_BYTES
 
     def read(self, name: str) -> bytes | None:
-        """Returns the content of an entry; None for one that is missing, damaged, or may have been written by somebody else."""
+        """Returns the content of an entry; None for an entry that is missing, damaged, or writable by other users."""
         folder = _open_folder_or_warn()
         if folder is None:
             return None
@@ -127,7 +127,7 @@ def _evict(folder: str, latest: str) -> None:
 
 
 def _open_folder_or_warn() -> str | None:
-    # Where the folder is hangs on these two; a test, or a program, may change them.
+    # Both determine the folder; a test or a program may change them.
     return _open_folder_of(os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", ""))
 
 
@@ -152,12 +152,11 @@ def open_private_folder(name: str) -> Path:
 
 
 def find_private_folder(name: str) -> str:
-    """Returns the user's folder of this name, made where there is none: his own, of mode 0700, below folders nobody else can change.
+    """Returns the user's folder of this name, mode 0700, below folders that no other user can change; creates it if it is missing.
 
     `name`: small letters, digits, "_", "." and "-", as "cupy-kernels". Safe for threads and processes.
 
-    Raises: PrivateFolderError for a folder that is a link, belongs to somebody else, or can be written by others, and where it cannot
-    be made.
+    Raises: PrivateFolderError for a folder that is a link, belongs to another user, can be written by others, or cannot be created.
     """
     if not _NAME_CHARACTERS.issuperset(name) or name[:1] in "_.-" or len(name) > _LONGEST_NAME:
         raise PrivateFolderError(

@@ -52,7 +52,7 @@ def are_imports_trusted() -> bool:
 
 @contextmanager
 def trust_imports(is_trusted: bool) -> Iterator[None]:
-    """Says for all imports within the block whether code is used."""
+    """Sets whether imports within the block use code."""
     token = _is_trusted.set(is_trusted)
     try:
         yield

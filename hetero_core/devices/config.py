@@ -116,13 +116,13 @@ CACHE_KEYS = ("CACHE_DIR", "CACHE_SIZE_LIMIT")
 DEADLINE_KEY, MEMORY_LIMIT_KEY = "DEADLINE", "MEMORY_LIMIT"
 LIMIT_KEYS = (DEADLINE_KEY, MEMORY_LIMIT_KEY)
 
-# Names of the Inference Engine 1.x API for keys that stand today under another one.
+# Names of the Inference Engine 1.x API for today's keys.
 ALIASES: Mapping[str, str] = freeze_mapping(
     {
         "CPU_THREADS_NUM": "INFERENCE_NUM_THREADS",
         "CPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
         "GPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
-        # Of a value that is read or taken back; one that is set is a number of another thing, which `multiply_streams` converts.
+        # For reading and removing a value; `multiply_streams` converts a value that is set.
         OLD_KEY: THREADS_KEY,
     }
 )
@@ -165,7 +165,7 @@ def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[st
 def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str, where: str = "") -> str:
     """Returns the declared name of a key, given by that name in any case, by an alias, or by its old one.
 
-    `where` is what messages name in place of the device: "network 'net' on CPU".
+    `where` replaces the device in messages: "network 'net' on CPU".
 
     Raises: ConfigKeyError with the near misses and all the keys.
     """
@@ -189,7 +189,7 @@ def find_new_name(name: str, device: str) -> str:
 def convert_value(name: str, key: ConfigKey, value: Any, *, device: str, where: str = "") -> Any:
     """Returns the value in the type of its key; a text is converted, anything else must already be of the type.
 
-    Raises: ConfigValueError with what was expected and what was found.
+    Raises: ConfigValueError with the expected type and the value.
     """
     if isinstance(value, str):
         word = value.strip().upper()
@@ -201,7 +201,7 @@ def convert_value(name: str, key: ConfigKey, value: Any, *, device: str, where: 
     elif name == "DEVICE_ID" and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     converted = _convert_text(key.type, value) if isinstance(value, str) else _convert_object(key.type, value)
-    # Written so that what is no number, as NaN, is below every number.
+    # Written so that NaN is below every number.
     is_large_enough = key.least is None or (converted is not None and converted >= key.least)
     if converted is not None and is_large_enough and (not key.choices or converted in key.choices):
         return converted
@@ -212,7 +212,7 @@ def convert_value(name: str, key: ConfigKey, value: Any, *, device: str, where: 
 
 
 def _suggest_choice(value: Any, key: ConfigKey) -> str:
-    """Returns what may have been meant by a text that is no choice: a choice of which it is the end, or that is its end; or a near one."""
+    """Returns a suggestion for a text that is no choice: a choice with the same ending, or a similar choice."""
     texts = [choice for choice in key.choices if isinstance(choice, str)]
     if not isinstance(value, str) or not texts:
         return ""
@@ -268,7 +268,7 @@ def _convert_object(key_type: type, value: Any) -> Any:
 
 
 def _copy_json(value: Any) -> Any:
-    """Returns a copy as JSON gives it back, so that a value is the same before and after a blob; None for what JSON cannot hold."""
+    """Returns a copy as JSON gives it back, so that a value is the same before and after a blob; None if JSON cannot hold it."""
     try:
         text = json.dumps(value, default=_list_items, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -283,7 +283,7 @@ def _list_items(value: Any) -> dict[Any, Any]:
 
 
 def require_mapping(config: Any, owner: str) -> None:
-    """Raises ConfigValueError for a configuration that is no mapping, as a text."""
+    """Raises ConfigValueError for a configuration that is no mapping, such as a text."""
     if not isinstance(config, Mapping):
         raise ConfigValueError(
             f"configuration of {owner}: expected a mapping of keys to values, as {{'NUM_STREAMS': 2}}, got {config!r}"
@@ -295,7 +295,7 @@ def take_back(
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns the values that are set, and the declared names of the keys whose value is None, which takes an earlier one back.
 
-    Raises: ConfigKeyError; ConfigValueError for what is no mapping.
+    Raises: ConfigKeyError; ConfigValueError for any other type than a mapping.
     """
     require_mapping(config, where or f"device {device}")
     names = [resolve_key(name, keys, device=device, where=where) for name, value in config.items() if value is None]
@@ -305,7 +305,7 @@ def take_back(
 def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = "") -> dict[str, Any]:
     """Returns the given values under their declared names and in their types.
 
-    Raises: ConfigKeyError, ConfigValueError; also when two spellings of one key are given two values.
+    Raises: ConfigKeyError, ConfigValueError; also for two values of two spellings of a key.
     """
     converted: dict[str, Any] = {}
     owner = where or f"device {device}"
@@ -331,7 +331,7 @@ _KEYS = freeze_mapping((name, key) for name, key in STANDARD_KEYS.items() if nam
 
 
 class CommonConfig:
-    """Values for all devices, below those that are set for one. Safe for threads."""
+    """Values for all devices, overridden by the values of a single device. Safe for threads."""
 
     def __init__(self) -> None:
         self._values: Mapping[str, Any] = freeze_mapping({})

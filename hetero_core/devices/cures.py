@@ -1,7 +1,7 @@
 """Cures of a load that was refused: strings of installed devices that take the network. Devices are asked, and nothing is loaded.
 
 Only the load that a user calls offers a cure: a device that is made of devices loads its parts within that call. Engines and
-accelerators are not asked, since to open one takes seconds.
+accelerators are not asked, since they take seconds to open.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def find_cure(core: Asked, network: Network, device: str, refused: Sequence[str]
     unasked: list[str] = []
     is_any_asked, end = False, monotonic() + _SECONDS
     for name in core.device_names:
-        # What is wrong with another device is not what the user has asked for.
+        # The user has not asked about faults of other devices.
         with suppress(Exception):
             kind = core.find_kind(name)
             if name in names or kind == _COMPOSER or monotonic() > end:

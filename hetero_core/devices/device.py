@@ -1,4 +1,4 @@
-"""Device: one plugin in use by one Core, behind its own pluggy manager; calls its hooks and checks what comes back.
+"""Device: a plugin in use by a Core, behind its own pluggy manager; calls its hooks and checks their results.
 
 The core and nothing else talks to it. Every answer that breaks the contract is an error that names the plugin.
 """
@@ -63,9 +63,9 @@ class Device:
         self.provenance = provenance
         self.manager = manager
         self.patience = patience
-        # By id and by what stands behind the colon; an empty one is for all of them.
+        # By id and arguments; an empty id or empty arguments stand for all.
         self._set: dict[tuple[str, str], dict[str, Any]] = {}
-        # Whose loggers have a level of ours; given back at the end.
+        # The packages whose loggers have a level of ours until `close`.
         self._log_packages: tuple[str, ...] = ()
         self._lock = threading.Lock()
 
@@ -76,11 +76,11 @@ class Device:
 
     @property
     def can_export(self) -> bool:
-        """Says whether what the device loads can be written and taken up again."""
+        """Says whether loaded networks can be exported and imported."""
         return self.implements("export_network") and self.implements("import_network")
 
     def call(self, hook: str, device: DeviceName, **arguments: Any) -> Any:
-        """Returns what the hook returns.
+        """Returns the result of a hook.
 
         Raises: NotImplementedByDeviceError when nobody answers; DeviceTimeoutError when the plugin does not, or has not before; the
         plugin's own error, with a note that names the plugin, otherwise.
@@ -119,7 +119,7 @@ class Device:
             self.check_name(DeviceName(device.name, converted["DEVICE_ID"]))
         plain = self.keys(DeviceName(device.name))
         with self._lock:
-            # In the place of what was set, not into it: a load that reads meanwhile has all of these values or none.
+            # A new mapping, so that a load that reads meanwhile sees all of these values or none.
             values_of_place = dict(self._set)
             for name, value in converted.items():
                 place = device.id, device.arguments if name in plain else full.arguments
@@ -149,7 +149,7 @@ class Device:
     def resolve(self, device: DeviceName, requested: Mapping[str, Any] | None) -> tuple[DeviceName, Mapping[str, Any]]:
         """Returns the device with its id and arguments in place, and its complete configuration for a call with these values.
 
-        A key that is marked `is_arguments` and the text behind the colon are two ways to say one thing; DEVICE_ID and the id, too.
+        A key that is marked `is_arguments` and the text behind the colon mean the same, as do DEVICE_ID and the id.
 
         Raises: ConfigKeyError, ConfigValueError, DeviceNotFoundError.
         """
@@ -201,8 +201,8 @@ class Device:
     def check_name(self, device: DeviceName) -> DeviceName:
         """Returns the device with its id as the plugin spells it: one that is given without quotes is found in any case.
 
-        Raises: DeviceNotFoundError when the device has no such id, DeviceUnavailableError when it knows why that one cannot be used,
-        DeviceNameError when it takes no arguments but has some.
+        Raises: DeviceNotFoundError when the device has no such id, DeviceUnavailableError with the device's reason if the id cannot be
+        used, DeviceNameError when it takes no arguments but has some.
         """
         if device.arguments and not any(key.is_arguments for key in self.keys(DeviceName(device.name)).values()):
             raise DeviceNameError(f"device {device.name} takes nothing behind a colon; got '{device.arguments}'")
@@ -324,7 +324,7 @@ class Device:
         return resolve_key(name, self.keys(device), device=str(device))
 
     def close(self) -> None:
-        """Tells the device to free what it holds; one that hangs is left alone, with a warning."""
+        """Tells the device to free its resources; a device that hangs is left alone, with a warning."""
         set_log_level(None, *self._log_packages)
         if self.patience.is_exhausted:
             logger.warning("device %s is not closed: %s hangs", self.provenance.device, self.provenance)

@@ -23,7 +23,7 @@ Find = Callable[[str], tuple[DeviceName, Device]]
 
 
 def check_extension(extension: object) -> None:
-    """Raises ExtensionError for what is no complete extension."""
+    """Raises ExtensionError for an incomplete extension."""
     if not isinstance(extension, Extension) or not callable(extension.function) or not callable(extension.infer_types):
         raise ExtensionError(f"expected an Extension with a function and infer_types, got {extension!r}")
 
@@ -38,7 +38,7 @@ def takes_extensions(device: str, find: Find) -> bool:
 def list_takers(names: Iterable[str], find: Find) -> tuple[str, ...]:
     """Returns the devices that take custom operators and run networks themselves; those that cannot be used are passed over.
 
-    Raises: NotImplementedByDeviceError where there is none.
+    Raises: NotImplementedByDeviceError if no device does.
     """
     takers = []
     for name in names:
@@ -72,7 +72,7 @@ class OperatorTypes:
         return bool(self._extensions or self._entry_points)
 
     def infer(self, node: Node, input_types: tuple[ValueType | None, ...]) -> Sequence[ValueType] | None:
-        """Returns the types of a node's outputs; None if nobody knows the operator.
+        """Returns the types of a node's outputs; None for an unknown operator.
 
         Raises: PluginError for a package whose function cannot be imported or fails; what an extension raises.
         """

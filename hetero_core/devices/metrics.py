@@ -1,4 +1,4 @@
-"""Metrics of devices: the core's standard ones, those of a plugin, and the derived ones."""
+"""Metrics of devices: the core's standard metrics, the plugin's, and the derived metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def collect_metrics(
     has_memory: bool,
     blame: str,
 ) -> Mapping[str, Any]:
-    """Returns all metrics by name: the standard ones, the plugin's over them, the derived ones over all.
+    """Returns all metrics by name: the standard metrics, overridden by the plugin's, and the derived metrics.
 
     `has_memory` says whether the device has a memory of its own.
 
@@ -49,7 +49,7 @@ def collect_metrics(
         "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, count_processors(), 1),
         **own,
     }
-    # A device that says how many requests it works on has said how many streams it has.
+    # The number of requests that a device works on is also its number of streams.
     metrics.setdefault("RANGE_FOR_STREAMS", lambda: (1, max(_read(metrics["RANGE_FOR_ASYNC_INFER_REQUESTS"])[1], 1)))
     stated = metrics["OPTIMIZATION_CAPABILITIES"]
     metrics["OPTIMIZATION_CAPABILITIES"] = lambda: _add_export(_read(stated), can_export)
@@ -68,7 +68,7 @@ def find_metric(name: str, metrics: Mapping[str, Any], owner: str) -> tuple[Any,
 
 
 def _make_uuid(device: DeviceName, metrics: Mapping[str, Any]) -> str:
-    """Returns the identifier of a device that has none by itself: of its name, id, list and architecture."""
+    """Returns an identifier of a device, made of its name, id, list and architecture."""
     from uuid import NAMESPACE_DNS, uuid5  # only this metric needs it
 
     ids, architecture = _read(metrics["AVAILABLE_DEVICES"]), _read(metrics["DEVICE_ARCHITECTURE"])

@@ -7,7 +7,7 @@ The grammar, with spaces anywhere between its pieces:
     entry     = [ "-" ] ( device | "(" device ")" ) [ "(" count ")" ]
     id        = text without quotes, in which case does not matter | '"' text '"', in which it does
 
-A count belongs to the entry that it ends, and where that entry has a colon and no parentheses of its own, to the innermost one:
+A count belongs to the entry that it ends; if that entry has a colon and no parentheses of its own, to its innermost entry:
 `MULTI:BATCH:CPU(8)` is a MULTI of one BATCH, which has `CPU(8)`.
 """
 
@@ -27,7 +27,7 @@ _COUNTED = r"(?s)(.*?)\s*\(\s*(\d+)\s*\)"
 
 @dataclass(frozen=True, slots=True)
 class ListedDevice:
-    """One entry of a list: `CPU(2)` has a count of 2, `-CPU` is excluded. What either means is said by the device that has the list."""
+    """One entry of a list: `CPU(2)` has a count of 2, `-CPU` is excluded. The device that has the list defines both."""
 
     device: DeviceName
     count: int | None = None
@@ -70,7 +70,7 @@ def parse_device_list(arguments: str) -> tuple[ListedDevice, ...]:
 
 
 def split_device_list(arguments: str) -> tuple[str, ...]:
-    """Returns the devices of a comma-separated list, without parentheses around them and counts; what is excluded is left out.
+    """Returns the devices of a comma-separated list, without parentheses around them and counts; excluded devices are left out.
 
     Raises: DeviceNameError as `parse_device_list` does for the list; the devices themselves are not parsed.
     """
@@ -79,7 +79,7 @@ def split_device_list(arguments: str) -> tuple[str, ...]:
 
 
 def normalise_arguments(arguments: str) -> str:
-    """Returns the text behind a colon upper-cased and without spaces, except in quotes: two spellings of one list become one."""
+    """Returns the text behind a colon upper-cased and without spaces, except in quotes: two spellings of a list become the same text."""
     if '"' not in arguments:
         return "".join(arguments.split()).upper()
     pieces = re.split(_QUOTED, arguments)
@@ -97,7 +97,7 @@ def _read_id(device_id: str, text: str) -> str:
 
 
 def _walk(text: str) -> Iterator[tuple[int, str, int]]:
-    """Yields position, character and depth of parentheses of everything outside quotes; a closing one is as deep as its opening one."""
+    """Yields position, character and depth of parentheses of everything outside quotes; both parentheses of a pair have one depth."""
     depth, is_quoted = 0, False
     for position, character in enumerate(text):
         if character == '"':

@@ -1,5 +1,5 @@
-"""The number of processors that this process may use (its affinity mask, and the share of time that control groups leave it), and what
-they can do.
+"""The number of processors that this process may use (its affinity mask and the quota of its control groups), their features, and the
+memory of the host.
 
 A container usually sees every processor of its machine and is stopped by the kernel when it has used its quota; threads beyond that
 only take time from each other. Source: Linux, cgroup-v2 (cpu.max).
@@ -25,7 +25,7 @@ def count_processors() -> int:
 
 
 def read_processor_flags(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> tuple[str, ...]:
-    """Returns what the first processor can do, in the kernel's words; nothing if the system does not say."""
+    """Returns the feature flags of the first processor; empty if the system does not list them."""
     lines = _read(cpuinfo).splitlines()
     return next((tuple(line.partition(":")[2].split()) for line in lines if line.startswith(("flags", "Features"))), ())
 
@@ -70,11 +70,11 @@ def find_quota(root: str | os.PathLike[str]) -> float | None:
 TOTAL_MEMORY, FREE_MEMORY = "DEVICE_TOTAL_MEM_SIZE", "DEVICE_FREE_MEM_SIZE"
 """The metrics: bytes."""
 WEIGHTS_ONCE_KEY = "WEIGHTS_ONCE"
-"""The key of devices that can hold each weight in one form for all sizes of inputs, where they would hold several that are faster."""
+"""The key of devices that can hold each weight in a single form for all sizes of inputs, in place of several faster forms."""
 
 
 def describe_host_memory(root: str | os.PathLike[str] = "/") -> Mapping[str, Callable[[], int]]:
-    """Returns the two metrics of a device in the host's memory; none of them where the platform does not tell."""
+    """Returns the two metrics of a device in the host's memory; none if the platform does not tell."""
     if read_host_memory(root) is None:
         return {}
     return {TOTAL_MEMORY: lambda: (read_host_memory(root) or (0, 0))[0], FREE_MEMORY: lambda: (read_host_memory(root) or (0, 0))[1]}
@@ -83,7 +83,7 @@ def describe_host_memory(root: str | os.PathLike[str] = "/") -> Mapping[str, Cal
 def read_host_memory(root: str | os.PathLike[str] = "/") -> tuple[int, int] | None:
     """Returns all bytes and those that are free, both within the limit of the control group; None if the platform does not tell.
 
-    Free is what can be had without swapping, caches of files included; `root` is the folder of the file system.
+    Free bytes are available without swapping, caches of files included; `root` is the folder of the file system.
     """
     fields = {
         name: rest.split() for name, colon, rest in (line.partition(":") for line in _read(root, "proc/meminfo").splitlines())

@@ -26,7 +26,7 @@ class Provenance:
 
 
 def describe_object(name: str, plugin: object) -> Provenance:
-    """Returns the provenance of a plugin that was registered at run time: its distribution, where its module belongs to one."""
+    """Returns the provenance of a plugin that was registered at run time: of its distribution, if its module has one."""
     module = getattr(plugin, "__name__", None) or type(plugin).__module__
     top = str(module).partition(".")[0]
     distribution, version = find_distribution(top)
@@ -48,7 +48,7 @@ def find_core_version() -> str:
 
 @cache
 def find_distribution(top_level: str) -> tuple[str, str]:
-    """Returns name and version of the distribution that installs a top-level package; two empty texts where none does.
+    """Returns name and version of the distribution that installs a top-level package; two empty texts if no distribution does.
 
     Cost: reads the file lists of all distributions, some 0.2 s, once for each package.
     """

@@ -1,4 +1,4 @@
-"""Queries: the guide's steps for a plugin that transforms before it compiles, and the check of what a plugin answers.
+"""Queries: the guide's steps for a plugin that transforms before it compiles, and the check of a plugin's answer.
 
 `query_by_transform` answers in names of the network that was asked about: a name that a pass makes both supported and refused is
 refused; a name that vanishes is supported. Inputs, outputs and constants have no device of their own: they follow their neighbours.
@@ -40,7 +40,7 @@ def query_by_transform(
 
 
 def answer_query(device: DeviceName, network: Network, reasons: Mapping[str, str]) -> QueryResult:
-    """Returns the answer of a device that refuses the nodes with a reason, by name, and takes the others."""
+    """Returns the answer of a device that takes all nodes but those with a reason."""
     label = str(device)
     return QueryResult(
         supported=freeze_mapping((node.name, label) for node in network.nodes if node.name not in reasons),

@@ -1,4 +1,4 @@
-"""The registry of plugins: what is announced, what is loaded, and one pluggy manager for each device name.
+"""The registry of plugins: announcements, loaded devices, and a pluggy manager for each device name.
 
 Discovery reads entry points and imports nothing; a plugin's module is imported when its device is first needed, inside its own guard, and
 checked against the contract before any of its hooks is called. ISOLATE in a call puts the isolator in front of the device:
@@ -64,7 +64,7 @@ class Announcement:
 
 
 def read_announcements(entry_points: Iterable[Any], timeout: float | None) -> dict[str, list[Announcement]]:
-    """Returns the plugins that announce each device name; more than one where distributions contradict each other."""
+    """Returns the plugins that announce each device name; several if distributions contradict each other."""
     announced: dict[str, list[Announcement]] = {}
     for entry_point in entry_points:
         name = entry_point.name.strip().upper()
@@ -89,7 +89,7 @@ def load_entry_point(announcement: Announcement) -> Any:
 
 
 def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
-    """Returns the wrapper modules. A broken one is an error at once: what it would have guarded must not run unguarded."""
+    """Returns the wrapper modules. A broken wrapper is an error at once: no device must run without its guard."""
     wrappers = []
     for entry_point in entry_points:
         distribution = "" if entry_point.dist is None else f" ({' '.join(read_identity(entry_point.dist))})"
@@ -143,7 +143,7 @@ def manage_plugin(plugin: Any, blame: Provenance | str, *, cure: str = "") -> pl
 
 logger = logging.getLogger(__name__)
 
-# The devices that this thread is creating, one within the other.
+# The nested devices that this thread is creating.
 _being_created: ContextVar[tuple[str, ...]] = ContextVar("hetero_being_created", default=())
 
 
@@ -156,7 +156,7 @@ class Registry:
     def __init__(self, core: Core, timeout: float | None = None) -> None:
         self._core = core
         self._timeout = timeout
-        # Held for moments only; whoever creates a device holds the lock of its name.
+        # Held for moments only; the creation of a device holds the lock of its name.
         self._lock = threading.Lock()
         self._lock_of_name: dict[str, threading.Lock] = {}
         self._is_closed = False
@@ -200,7 +200,7 @@ class Registry:
         return versions
 
     def find_kind(self, name: str) -> str:
-        """Returns what the package of a device states as its `kind`, "" where it states none; imports the package, and creates nothing.
+        """Returns the `kind` of a device's package, "" if it has no such attribute; imports the package, and creates nothing.
 
         Raises: DeviceNotFoundError; DeviceUnavailableError for a package that cannot be imported.
         """
@@ -339,7 +339,7 @@ class Registry:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """The state of one installed device: its ids where it works, the reason where it does not; `reason_of_id` is of ids that do not."""
+    """The state of one installed device: its ids if it works, else the reason; `reason_of_id` has the reasons of unusable ids."""
 
     name: str
     distribution: str
@@ -367,7 +367,7 @@ def describe_device(registry: Registry, name: str) -> DeviceStatus:
 def isolate_device(
     device: DeviceName, config: Mapping[str, Any] | None, registry: Registry
 ) -> tuple[DeviceName, Mapping[str, Any] | None]:
-    """Returns the device and the configuration of a call, rewritten where the call, or what is set for the device, has ISOLATE.
+    """Returns the device and the configuration of a call, rewritten if the call or the device's settings have ISOLATE.
 
     Values that are set for the device go with the call, since the isolator does not know them.
 
@@ -410,7 +410,7 @@ class CallTarget:
 def find_target(device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find) -> CallTarget:
     """Returns the target of a call with this configuration.
 
-    Raises: what `find` raises; errors of device names and configuration.
+    Raises: errors of device names and configuration.
     """
     parsed, entry, values = find_for_call(device, config, registry, find)
     resolved, complete = entry.resolve(parsed, values)

@@ -19,7 +19,7 @@ REQUESTS_KEY = "PERFORMANCE_HINT_NUM_REQUESTS"
 EXCLUSIVE_KEY = "EXCLUSIVE_ASYNC_REQUESTS"
 PRIORITY_KEY = "MODEL_PRIORITY"
 THREAD_KEYS = (EXCLUSIVE_KEY, THREADS_KEY, STREAMS_KEY, HINT_KEY, REQUESTS_KEY, PRIORITY_KEY)
-"""Keys that say how a machine is used, not what is compiled: no blob keeps them, no cached network depends on them."""
+"""Keys that steer the use of a machine and not the compilation: no blob keeps them, no cached network depends on them."""
 
 AUTO = "AUTO"
 THROUGHPUT = "THROUGHPUT"
@@ -28,7 +28,7 @@ THROUGHPUT = "THROUGHPUT"
 def resolve_threads(
     config: Mapping[str, Any], *, device: str, processors: int, find_range: Callable[[], tuple[int, int]]
 ) -> Mapping[str, Any]:
-    """Returns the configuration with numbers for INFERENCE_NUM_THREADS and NUM_STREAMS, by the hint where none is given.
+    """Returns the configuration with numbers for INFERENCE_NUM_THREADS and NUM_STREAMS, by the hint if they are not set.
 
     `find_range` returns the lowest and the highest number of streams that the device has; it is called where they matter.
 
@@ -76,14 +76,14 @@ def _check_streams(
 
 
 def share_threads(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the configuration as hooks see it: INFERENCE_NUM_THREADS is what one run may use."""
+    """Returns the configuration as hooks see it: INFERENCE_NUM_THREADS is the number for each run."""
     return freeze_mapping({**config, THREADS_KEY: max(1, config[THREADS_KEY] // config[STREAMS_KEY])})
 
 
 def unshare_threads(config: Mapping[str, Any], processors: int) -> dict[str, int]:
     """Returns the thread keys with which another Core shares out the same threads and streams as this configuration of a hook has.
 
-    More streams than processors have one thread each, where no number of threads is given.
+    If there are more streams than processors, each stream has one thread, and no number of threads is returned.
     """
     threads, streams = config[THREADS_KEY], config[STREAMS_KEY]
     keys = {STREAMS_KEY: streams}
@@ -96,9 +96,9 @@ OLD_KEY = "CPU_THREADS_PER_STREAM"
 def multiply_streams(config: Mapping[str, Any], *, device: str, where: str = "") -> Mapping[str, Any]:
     """Returns the values with INFERENCE_NUM_THREADS in place of CPU_THREADS_PER_STREAM: that many times the streams of the same call.
 
-    `where` is what messages name in place of the device: "network 'net' on CPU".
+    `where` replaces the device in messages: "network 'net' on CPU".
 
-    Raises: ConfigValueError if one of the two is no number of 1 or more, or the number of streams follows from the threads.
+    Raises: ConfigValueError if either is no number of 1 or more, or the number of streams follows from the threads.
     """
     own = f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
     owner = where or f"device {device}"

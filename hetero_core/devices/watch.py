@@ -1,7 +1,7 @@
 """Calls with a time limit: each is made on a thread of its own, and its caller waits no longer than the limit.
 
-Python cannot stop a thread. A call that takes too long is set aside: its caller gets an error, its thread is a daemon that goes on, and
-`on_late_result` gets what it returns one day. A thread costs 50 to 100 microseconds, so only calls with a limit are made this way.
+Python cannot stop a thread. A call that takes too long is set aside: its caller gets an error, its daemon thread goes on, and
+`on_late_result` gets the late result. A thread costs 50 to 100 microseconds, so only calls with a limit are made this way.
 
 `Patience` limits the questions to a plugin (configuration keys, metrics, create, close) to the Core's `device_timeout`. A question goes
 to a thread of its own the first time; later ones are asked directly. Query, load and import have no limit but DEADLINE.
@@ -70,7 +70,7 @@ def call_within(
 ) -> Result:
     """Returns the result of a call on a daemon thread of this name, with the caller's context.
 
-    A budget holds for all that the call does. Any other limit is for one plugin: its clock stands still while the call waits for
+    A budget covers the whole call. Any other limit is for one plugin: its clock stands still while the call waits for
     another watched call, so that the innermost plugin is blamed.
 
     Raises: OutOfTimeError after so many seconds; errors of the call.

@@ -1,1 +1,1 @@
-"""A Core elsewhere: what its host answers, and the device that mirrors it here. Knows neither pipes nor shared memory."""
+"""A Core elsewhere: its host, and the device that mirrors it here. Knows neither pipes nor shared memory."""

@@ -1,4 +1,4 @@
-"""The hooks of a device elsewhere, each an operation of its host; what a host is and how it is reached, a subclass says."""
+"""The hooks of a device elsewhere, each an operation of its host; a subclass defines the host and the way to it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AnyCarrier = TypeVar("AnyCarrier", bound=Succession[Any])
 
 
 class RemoteDevice(Generic[AnyCarrier]):
-    """Devices elsewhere: one carrier for each of the places that `locate` tells apart."""
+    """Devices elsewhere: a carrier for each place of `locate`."""
 
     own_keys: Mapping[str, ConfigKey]
     title: str
@@ -50,12 +50,12 @@ class RemoteDevice(Generic[AnyCarrier]):
         self._name = name
         self._lock = threading.Lock()
         self._carriers: dict[Hashable, AnyCarrier] = {}
-        # By the device's name: where a call with a configuration has used it last.
+        # By the device's name: the carrier of the last call with a configuration.
         self._carrier_in_use: dict[str, AnyCarrier] = {}
 
     @abstractmethod
     def locate(self, device: DeviceName, config: Mapping[str, Any] | None) -> tuple[Any, ...]:
-        """Returns what `connect` takes; devices that share it share a host. `config` is None outside of queries and loads."""
+        """Returns the arguments of `connect`; devices with equal places share a host. `config` is None outside of queries and loads."""
 
     @abstractmethod
     def connect(self, *place: Any) -> AnyCarrier:
@@ -138,7 +138,7 @@ class RemoteDevice(Generic[AnyCarrier]):
         return True
 
     def _reach(self, device: DeviceName, config: Mapping[str, Any]) -> tuple[AnyCarrier, dict[str, Any]]:
-        """Returns the carrier, and what of a hook's configuration the host's Core is given: keys of the device that are set, and the
+        """Returns the carrier, and the configuration for the host's Core: keys of the device that are set, and the
         budget of threads and memory. The core's other keys, as CACHE_DIR and DEADLINE, are answered for here.
         """
         carrier = self._find_carrier(device, config)
@@ -149,7 +149,7 @@ class RemoteDevice(Generic[AnyCarrier]):
         return carrier, settings
 
     def _find_carrier(self, device: DeviceName, config: Mapping[str, Any] | None = None) -> AnyCarrier:
-        """Returns the carrier to the host of a device. Raises: DeviceNameError where no device is named."""
+        """Returns the carrier to the host of a device. Raises: DeviceNameError if no device is named."""
         if not device.arguments:
             raise DeviceNameError(f"device {device} has no device to run; name it behind the colon, as in '{device}:CPU'")
         place = self.locate(device, config)

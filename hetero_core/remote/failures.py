@@ -14,8 +14,8 @@ _RESTORED = (HeteroError, RuntimeError, ValueError, TypeError, LookupError, Memo
 
 
 def describe_failure(error: BaseException) -> dict[str, Any]:
-    """Returns an error as plain values: the name of its type, its message, its notes, and what refused which node."""
-    # The cure of nodes that are refused is for whoever loads the network, in the process of the caller.
+    """Returns an error as plain values: the name of its type, its message, its notes, and the refusals of nodes."""
+    # The caller's process finds the cure of refused nodes.
     message = error.args[0] if isinstance(error, (KeyError, UnsupportedNodesError)) and error.args else str(error)
     return {
         "type": type(error).__name__,
@@ -27,7 +27,7 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
 
 
 def restore_failure(fields: dict[str, Any], where: str) -> Exception:
-    """Returns the error that `describe_failure` described, with a note on where it was raised.
+    """Returns the error that `describe_failure` described, with a note on the place of origin.
 
     A type that only the other process knows becomes an InferenceError that names it.
     """

@@ -38,7 +38,7 @@ _OWN_METRICS = frozenset(
 
 
 class Host:
-    """Answers operations on one device of a Core. Safe for threads."""
+    """Answers operations on a device of a Core. Safe for threads."""
 
     def __init__(self, core: Core, device: str) -> None:
         self._core = core
@@ -63,7 +63,7 @@ class Host:
         return result if operation == "export" else (result, ())
 
     def open_session(self, number: int) -> HostSession:
-        """Returns the working memory of one request on a network."""
+        """Returns the working memory of a request on a network."""
         return HostSession(self._networks[number])
 
     def _describe(self, bulk: Bulk) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class HostSession:
         measures: bool,
         note: Callable[[str], None] | None = None,
     ) -> tuple[tuple[Any, ...], tuple[tuple[Any, ...], ...]]:
-        """Returns the outputs, valid until the next run, and the times of nodes as plain values where they were asked for.
+        """Returns the outputs, valid until the next run, and the times of nodes as plain values if they are measured.
 
         `presets` are arrays that nobody uses until this returns, as `RunContext.owns_outputs` says. `note` is told each node that begins.
         """
@@ -189,7 +189,7 @@ def restore_steps(steps: Sequence[tuple[Any, ...]]) -> tuple[ExecutedNode, ...]:
 def restore_times(profile: Profile, times: Sequence[tuple[Any, ...]], *, shift: float = 0.0) -> None:
     """Records times of another process. On this machine both read one clock; for another machine's, `shift` is added to its beginnings.
 
-    Raises: InferenceError for what are no times.
+    Raises: InferenceError for fields of another form.
     """
     for fields in times:
         if len(fields) != len(("node", "operator", "device", "seconds", "begin", "nbytes", "source", "targets")):

@@ -3,7 +3,7 @@
     caller ──> RemoteExecutable.run ──> Session (of the carrier) ──> HostSession.run ──> the device's executable
                                                               <── outputs, times, or the error with its type
 
-A carrier that has lost its host says so with DeviceCrashedError, and has another one for the next call: a network that was loaded on an
+A carrier that has lost its host raises DeviceCrashedError, and starts another host for the next call: a network that was loaded on an
 earlier host is loaded again, from its packed form or its blob, before its next run.
 """
 
@@ -63,7 +63,7 @@ class RemoteExecutable(Executable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position, in memory that the next run of the context writes again.
 
-        Raises: the error of the device; DeviceCrashedError where its host ended in this run.
+        Raises: the error of the device; DeviceCrashedError if its host ended in this run.
         """
         # As `call_again`, which takes a microsecond.
         while True:
@@ -83,7 +83,7 @@ class RemoteExecutable(Executable):
         try:
             outputs = session.run(inputs, context)
         except BaseException:
-            # An interrupt, or a lost answer: what the far end has of this run is not known, and it may still be under way there.
+            # An interrupt, or a lost answer: the run may still be under way at the far end.
             state.session = None
             session.close()
             raise
@@ -101,7 +101,7 @@ class RemoteExecutable(Executable):
         return lambda: self._call("network_metric", name)[0]
 
     def _call(self, operation: str, *arguments: Any) -> tuple[Any, Sequence[Any]]:
-        """Returns what the host answers about this network."""
+        """Returns the host's answer about this network."""
         return call_again(lambda: self._carrier.call(operation, self.find_number()[1], *arguments))
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
@@ -114,7 +114,7 @@ class RemoteExecutable(Executable):
         return Payload({BLOB: bytes(blob)})
 
     def close(self) -> None:
-        """Lets the host free the network, where it still has it."""
+        """Lets the host free the network, if it still has it."""
         generation, number = self._loaded
         if self._carrier.has_host(generation):
             with suppress(DeviceCrashedError):  # a host that is gone has freed it
@@ -127,7 +127,7 @@ def _place(spec: ValueSpec, memory: str) -> ValueSpec:
 
 
 class RemoteState:
-    """The near end of one request: its session, and the network that it belongs to."""
+    """The near end of a request: its session and its network."""
 
     __slots__ = ("loaded", "session")
 

@@ -41,7 +41,7 @@ def call_again(call: Callable[[], Result]) -> Result:
 
 
 class Session(Protocol):
-    """The far end of one request. `copied_bytes`: of inputs and outputs that its last run copied on their way."""
+    """The far end of a request. `copied_bytes` is the size of the inputs and outputs that its last run copied."""
 
     copied_bytes: int
 
@@ -155,8 +155,8 @@ AnyLink = TypeVar("AnyLink", bound=Link)
 class Succession(Generic[AnyLink]):
     """The hosts of one device; only one is active at a time. A subclass says how messages and arrays travel to them.
 
-    `memory` is where it takes and leaves arrays of numbers: HOST, or a memory of its own, which it then brings to_host and from_host for.
-    `copies_metric` names the metric of a network that counts what its runs have copied; it is empty if sessions do not count copies.
+    `memory` is the memory of its arrays of numbers: HOST, or its own, for which it has to_host and from_host.
+    `copies_metric` names the metric of a network with the bytes that its runs have copied; it is empty if sessions do not count copies.
     """
 
     memory: str
@@ -181,7 +181,7 @@ class Succession(Generic[AnyLink]):
         """Starts a host and returns its near end. Raises: DeviceCrashedError."""
 
     def ship(self, buffers: Sequence[Any]) -> Sequence[Any]:
-        """Returns buffers in the form in which `call` takes them as often as it is needed: as they are, or where hosts fetch them."""
+        """Returns buffers in the form that `call` takes: as they are, or as references that hosts fetch."""
         return buffers
 
     @abstractmethod
@@ -241,11 +241,11 @@ class Succession(Generic[AnyLink]):
         return generation == self._generation and link is not None and not link.is_dead
 
     def note_success(self) -> None:
-        """Notes that a run has ended well: the next crash is a first one again."""
+        """Notes that a run has ended well: the next crash counts as the first."""
         self._crashes = 0
 
     def forget(self, session: int, link: AnyLink) -> None:
-        """Notes a request that is no longer referenced; the host is told with the next call. Safe where a garbage collector calls."""
+        """Notes a request that is no longer referenced; the host is told with the next call. Safe in a finalizer."""
         self._forgotten.append((session, link))
 
     def take_forgotten(self, link: AnyLink) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Values of configuration, metrics and arguments as JSON, and back: nothing is pickled, so nothing that arrives is executed.
 
-Tuples, byte strings, arrays, types of values and dictionaries with other keys than texts are written as objects with one tag.
+Tuples, byte strings, arrays, types of values and dictionaries are written as objects with a tag.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _TAGS = ("tuple", "bytes", "array", "strings", "spec", "items", "text")
 
 
 def dump_value(value: Any) -> bytes:
-    """Returns a value as the bytes of one JSON document."""
+    """Returns a value as the bytes of a JSON document."""
     return json.dumps(_to_json(value)).encode()
 
 
 def load_value(text: bytes | memoryview) -> Any:
-    """Returns the value that `dump_value` wrote. Raises: BlobError where it did not."""
+    """Returns the value that `dump_value` wrote. Raises: BlobError for any other text."""
     try:
         return _of_json(json.loads(bytes(text)))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -49,7 +49,7 @@ def _to_json(value: Any) -> Any:
         return _to_json(np.asarray(value)) if value.dtype.kind not in "biuf" else value.item()
     if isinstance(value, np.ndarray):
         return _array_to_json(value)
-    # What has no form here, as a plan among the metrics, is shown and not lost.
+    # Any other value, such as a plan among the metrics, is sent as text.
     return {"text": str(value)}
 
 

@@ -119,7 +119,7 @@ class ExecutableNetwork:
         # name another memory in them.
         self.homes = executable.keep_states({state.input: state.output for state in border.states}) if border.states else {}
         self.all_inputs, self.all_outputs = executable.inputs, executable.outputs
-        # What is tied to a state is the request's affair, not the caller's.
+        # The request, not the caller, passes the inputs and outputs of states.
         self.inputs = _drop_specs(self.all_inputs, [state.input for state in border.states])
         self.outputs = _drop_specs(self.all_outputs, [state.output for state in border.states])
         self.output_names = tuple(spec.name for spec in self.outputs)
@@ -263,6 +263,9 @@ class ExecutableNetwork:
         assert start is not None
 
         def end(outputs: Any, error: BaseException | None) -> None:
+            if context not in self.thread_of_run:
+                logger.warning("%s called `done` a second time for one run of %s; the call is ignored", self.provenance, self.where)
+                return
             if error is None and not self._is_host:
                 try:
                     outputs = take_home(self, outputs, profile, context.tensors)

@@ -1,4 +1,4 @@
-"""The threads of one Core: an executor for each loaded network, with threads that start on first use and end with the Core or the
+"""The threads of a Core: an executor for each loaded network, with threads that start on first use and end with the Core or the
 last reference to the executor; and forks, which leave the child without these threads.
 
 Threads are daemons: a thread that is stuck in a driver does not keep the interpreter from ending. At its exit runs that are queued are
@@ -55,7 +55,7 @@ FORK_ADVICE = (
 
 
 RANKS = {"HIGH": 0, "MEDIUM": 1, "LOW": 2}
-"""MODEL_PRIORITY -> rank; a lower one goes first."""
+"""MODEL_PRIORITY -> rank; the lowest goes first."""
 
 
 class Submitting(Protocol):
@@ -66,7 +66,7 @@ class Submitting(Protocol):
 
 
 class Turns:
-    """The place of one network on an executor that it shares with others: runs of a higher MODEL_PRIORITY go first."""
+    """The place of a network on an executor that several networks share: runs of a higher MODEL_PRIORITY go first."""
 
     def __init__(self, executor: Executor, rank: int) -> None:
         self._executor = executor
@@ -138,7 +138,7 @@ class ExecutorManager:
         return executor
 
     def close(self, timeout: float | None = None) -> None:
-        """Drops what is queued everywhere, waits for what is running, and ends the threads; `timeout` in seconds.
+        """Drops all queued tasks, waits for the running tasks, and ends the threads; `timeout` in seconds.
 
         Does nothing in a forked child: the threads are not there.
         """
@@ -199,7 +199,7 @@ class Executor:
         return future
 
     def drop_queued(self) -> None:
-        """Cancels what no thread has begun, takes nothing more, and tells the threads to end."""
+        """Cancels the tasks that no thread has begun, takes no further task, and tells the threads to end."""
         from queue import Empty  # as above
 
         with self._lock:

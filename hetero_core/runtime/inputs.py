@@ -84,7 +84,7 @@ def convert_value(
     sizes: dict[str, tuple[int, str]] | None = None,
     takes_tensors: bool = False,
 ) -> Any:
-    """Returns one value checked against its spec. `sizes` collects the named dimensions, so that they agree between inputs.
+    """Returns a value, checked against its spec. `sizes` collects the named dimensions, so that they agree between inputs.
 
     An array that lies in the device's own memory already stays there; it is for the device to take it as it is. `takes_tensors` says that
     the device takes tensors of any memory.
@@ -169,7 +169,7 @@ def _convert_key(key: Any, value_type: MapType, where: str) -> str | int:
 
 
 def _convert_entry(key: Any, value: Any, value_type: MapType, where: str) -> Any:
-    """Returns a number or text of a map as a Python one; any other value as it is converted elsewhere."""
+    """Returns a number or text of a map as a Python object; any other value as `_convert` does."""
     where = f"{where}, key {key!r}"
     dtype = value_type.value.dtype if isinstance(value_type.value, TensorType) else None
     array = np.asarray(value, dtype=object) if isinstance(value, str) else np.asarray(value)
@@ -200,7 +200,7 @@ def _spell(dtype: str) -> str:
 
 
 def _suggest_precision(where: str, dtype: str | None) -> str:
-    """Returns the call that would let the network take arrays of this type, where there is one."""
+    """Returns the call that would let the network take arrays of this type, "" if no call would."""
     if dtype is None or dtype == "string" or not where.startswith("input '"):
         return ""
     name = where.removeprefix("input '").partition("'")[0]
@@ -226,7 +226,7 @@ def _as_array(value: Any, value_type: TensorType, where: str) -> np.ndarray[Any,
 
 
 def check_shape(shape: tuple[int, ...], value_type: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> None:
-    """Raises InputShapeError when a shape is not of the wanted type, or gives a named dimension a second size."""
+    """Raises InputShapeError for a shape that contradicts its type, or gives a named dimension a second size."""
     if value_type.shape is None:
         return
     if len(shape) != len(value_type.shape):
@@ -252,7 +252,7 @@ def _word_shapes(shape: tuple[int, ...], value_type: TensorType, where: str) -> 
 
 
 def fits_shape(shape: tuple[int, ...], declared: Sequence[int | str | None]) -> bool:
-    """Says whether a shape has the wanted rank, and the wanted size for each fixed dimension."""
+    """Says whether a shape has the declared rank, and the declared size for each fixed dimension."""
     if shape == declared:
         return True
     if len(shape) != len(declared):
@@ -329,7 +329,7 @@ def _name_keys(inputs: Mapping[Any, Any], names: list[str], network: str) -> dic
 
 
 def read_foreign(value: Any) -> np.ndarray[Any, Any] | None:
-    """Returns the array of another library's object, sharing its memory if NumPy can; None if it offers none.
+    """Returns the array of another library's object, sharing its memory if NumPy can; None if the object offers no array.
 
     Raises: whatever the library raises, such as RuntimeError for a tensor that records gradients.
     """
@@ -339,7 +339,7 @@ def read_foreign(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def convert_untyped(value: Any, value_type: TensorType, where: str) -> np.ndarray[Any, Any] | None:
-    """Returns a number, a list, bytes or an image as an array of the wanted element type; None for anything else.
+    """Returns a number, a list, bytes or an image as an array of the declared element type; None for anything else.
 
     Raises: InputTypeError and InputShapeError if a value would not be kept.
     """
@@ -355,7 +355,7 @@ def convert_untyped(value: Any, value_type: TensorType, where: str) -> np.ndarra
 
 
 def _read_bytes(value: bytes | bytearray | memoryview, value_type: TensorType, where: str) -> np.ndarray[Any, Any]:
-    """Returns the bytes as uint8 in the wanted shape, of which one size may be open; no copy."""
+    """Returns the bytes as uint8 in the declared shape, of which one size may be open; copies nothing."""
     flat = np.frombuffer(value, np.uint8)
     shape = (flat.size,) if value_type.shape is None else tuple(size if isinstance(size, int) else -1 for size in value_type.shape)
     try:

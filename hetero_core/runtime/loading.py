@@ -73,7 +73,7 @@ def call_in_time(
 ) -> Result:
     """Returns the result of a query, a load or an import; with DEADLINE, within that time.
 
-    `what` begins the message: "loading network 'g'". A result that comes too late is given to `discard`.
+    `what` begins the message: "loading network 'g'". `discard` gets a late result.
 
     Raises: DeadlineExceededError that names the plugin at work; errors of the call.
     """
@@ -96,13 +96,6 @@ def call_in_time(
             f"{what} on {target.device} has not ended within DEADLINE={seconds:g} s: {place}. It was set aside, and its thread goes on; "
             "give it more time, or look at the device"
         ) from None
-
-
-def check_declarations(network: Network, device: DeviceName, config: Mapping[str, Any]) -> None:
-    """Raises InvalidNetworkError for a network with declarations that are proved wrong, where STRICT_DECLARATIONS asks for it."""
-    if config[STRICT_KEY] and network.declarations.contradictions:
-        listed = "; ".join(network.declarations.contradictions)
-        raise InvalidNetworkError(f"cannot load network '{network.name}' on {device}: {listed}. {STRICT_ADVICE}.")
 
 
 def check_constants(network: Network, device: DeviceName, config: Mapping[str, Any]) -> None:
@@ -174,13 +167,6 @@ def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
     except (InvalidNetworkError, NetworkReadError, KeyError) as error:
         raise BlobDamagedError(str(error)) from error
     return replace(payload, sections=sections), Surroundings(border, declarations, network)
-
-
-def check_border(border: Border, executable: Executable) -> None:
-    """Raises BlobDamagedError for a border that contradicts the inputs and outputs of the imported network."""
-    contradiction = find_contradiction(border, executable.inputs, executable.outputs)
-    if contradiction is not None:
-        raise BlobDamagedError(f"the border of the blob contradicts its network: {contradiction}; export the network again")
 
 
 def bind_run(entry: Device, device: DeviceName, executable: Executable) -> RunFunction:
@@ -279,11 +265,6 @@ def list_replaceable(network: Network) -> tuple[ValueSpec, ...]:
     return tuple(ValueSpec(name, constants[name].type) for name in network.border.replaceable if name in constants)
 
 
-def find_replacements(network: Network | None, load: Callable[[Network], ExecutableNetwork]) -> Replacements | None:
-    """Returns the constants of a network that runs may be given, None if there are none or the network is not known."""
-    return Replacements(network, load) if network is not None and network.border.replaceable else None
-
-
 class Loader:
     """The loads of one Core. Safe for threads."""
 
@@ -303,7 +284,10 @@ class Loader:
 
     def load(self, network: Network, target: CallTarget, query: QueryResult | None = None) -> ExecutableNetwork:
         """Returns the network compiled for the target, or as its cache has it. Raises: as `Core.load_network` does."""
-        check_declarations(network, target.device, target.config)
+        contradictions = network.declarations.contradictions
+        if contradictions and target.config[STRICT_KEY]:
+            listed = "; ".join(map(str, contradictions))
+            raise InvalidNetworkError(f"cannot load network '{network.name}' on {target.device}: {listed}. {STRICT_ADVICE}.")
         check_constants(network, target.device, target.config)
         around = Surroundings(network.border, network.declarations, network)
 
@@ -315,7 +299,12 @@ class Loader:
         def compile_network() -> ExecutableNetwork:
             return bind(target.entry.load_network(target.device, bare_network(network), target.config, query))
 
-        cache = _open_cache(target.config)
+        folder = target.config.get("CACHE_DIR")
+        if not folder:
+            return compile_network()
+        from hetero_core.blobs.cache import make_cache  # hashes, locks, blobs
+
+        cache = make_cache(folder, target.config.get("CACHE_SIZE_LIMIT", 0))
         return compile_network() if cache is None else self._load_cached(cache, network, target, bind, compile_network)
 
     def _load_cached(
@@ -346,7 +335,9 @@ class Loader:
         """Returns the network of a blob that has been checked and is trusted. Raises: as `Core.import_network` does."""
         bare, around = take_border(payload)
         executable = target.entry.import_network(target.device, bare, target.config, (header.inputs, header.outputs))
-        check_border(around.border, executable)
+        contradiction = find_contradiction(around.border, executable.inputs, executable.outputs)
+        if contradiction is not None:
+            raise BlobDamagedError(f"the border of the blob contradicts its network: {contradiction}; export the network again")
         return self._bind(target, executable, header.network, lambda: header.fingerprint, around=around)
 
     def _bind(
@@ -360,6 +351,9 @@ class Loader:
         is_from_cache: bool = False,
     ) -> ExecutableNetwork:
         device, entry, config = target.device, target.entry, target.config
+        replacements = None
+        if around.network is not None and around.network.border.replaceable:
+            replacements = Replacements(around.network, lambda changed: self.load(changed, target))
         binding = Binding(
             device=device,
             provenance=entry.provenance,
@@ -375,7 +369,7 @@ class Loader:
             is_from_cache=is_from_cache,
             border=around.border,
             declarations=around.declarations,
-            replacements=find_replacements(around.network, lambda changed: self.load(changed, target)),
+            replacements=replacements,
         )
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)
@@ -385,13 +379,3 @@ class Loader:
         """Closes every loaded network."""
         for loaded in list(self._loaded):
             loaded.close()
-
-
-def _open_cache(config: Mapping[str, Any]) -> NetworkCache | None:
-    """Returns the cache of CACHE_DIR; None if that is not set, and within a load that is cached as a whole."""
-    folder = config.get("CACHE_DIR", "")
-    if not folder:
-        return None
-    from hetero_core.blobs.cache import make_cache  # hashes, locks, blobs
-
-    return make_cache(folder, config.get("CACHE_SIZE_LIMIT", 0))

@@ -107,7 +107,7 @@ def watch_shapes(
 
 
 def fill_presets(presets: Sequence[Any], outputs: tuple[Any, ...], specs: Sequence[ValueSpec], *, network: str) -> tuple[Any, ...]:
-    """Returns the outputs with the caller's own arrays, filled, in place of those that the device made itself.
+    """Returns the outputs with the caller's own arrays, filled, in place of the device's own arrays.
 
     Raises: InferenceError for an array of another shape.
     """
@@ -141,7 +141,7 @@ def _own(output: Any, shared: Container[int]) -> Any:
 
 
 def find_shared(values: Sequence[Any]) -> set[int]:
-    """Returns the ids of the arrays whose memory overlaps with that of another one, items of lists included.
+    """Returns the ids of the arrays that overlap with another array, items of lists included.
 
     Arrays that own their memory overlap only if they are the same; views are compared by their spans, which costs 2 us each.
     """

@@ -1,9 +1,9 @@
-"""InferRequest: one place for inputs, outputs and working memory, run again and again; the same for every device.
+"""InferRequest: inputs, outputs and working memory of repeated runs; the same for every device.
 
 States: idle -> running -> idle. Every run is begun by `_begin`, computed by `_compute` or by the device's own `start`, and ended by `_end`;
 `infer`, `infer_async` and `start_async` differ only in the thread or task that waits for the end. Python cannot stop a thread: when a
-request is cancelled it is idle at once, and the context that the device still works on is set aside; the next run gets a new one. Nothing
-of a failed run stays behind. With DEADLINE the device works on a thread that can be left behind, also for a caller who waits.
+request is cancelled it is idle at once, and the context that the device still works on is set aside; the next run gets a new context.
+Nothing of a failed run stays behind. With DEADLINE the device works on a thread that can be left behind, also for `infer`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Outcome = tuple[tuple[Any, ...], BaseException | None]
 class Run:
     """One run in flight, computed by `network`.
 
-    A run that `is_detached` has no caller who waits: the callback gets its error, and `wait` of the request raises it. `wake` tells an
+    Nobody waits for a run that `is_detached`: the callback gets its error, and `wait` of the request raises it. `wake` tells an
     event loop of the end.
     """
 
@@ -97,7 +97,7 @@ class InferRequest:
         self._callback: Callback | None = None
         self.states = RequestStates(network, self)
         self._state: object = NO_STATE
-        # A run with states reads those that the last run has made in the other working memory.
+        # A run with states reads the results of the last run, which lie in the other working memory.
         self._spare: object = NO_STATE
         if network.deadline is None:  # else within the run, which may be left behind
             self._state = network.create_state()
@@ -110,7 +110,7 @@ class InferRequest:
         self._profile: Profile | None = None
         self._copied_inputs = 0
 
-    # Runs: on this thread, in an event loop, and without a caller who waits
+    # Runs: on this thread, in an event loop, and detached
 
     def infer(self, inputs: Any = None) -> dict[str, Any]:
         """Returns the outputs by name, valid until the next run of this request; the callback is not called.
@@ -312,7 +312,7 @@ class InferRequest:
             run.error = error
             if is_abandoned:
                 self._state = NO_STATE
-            # A caller who waits gets the error once; that of a detached run stays for `wait`.
+            # A waiting caller gets the error once; the error of a detached run stays for `wait`.
             self._running, self._last = None, run if run.is_detached else None
             if error is None:
                 if self.states:

@@ -1,6 +1,6 @@
-"""The states of one request: values that an output gives to an input of the next run, kept where the device has them.
+"""The states of a request: values that an output gives to an input of the next run, kept in the device's memory.
 
-Rules: a state is never copied between two runs unless it shares memory with something that may change. A device's outputs stay valid until
+Rules: a state is copied between two runs only if it shares memory with an array that may change. A device's outputs stay valid until
 the next run of the same context; so a request with states has two contexts in turn, and a run reads the states that the last run made
 in the other context. A failed or cancelled run changes no state.
 """
@@ -32,7 +32,7 @@ class RequestState:
         self, network: ExecutableNetwork, tie: State, *, position_in: int, position_out: int, require_idle: Callable[[str], None]
     ) -> None:
         self._network = network
-        # What moves the value: a part of the network's device, where it stays with one.
+        # Moves the value: the network, or the part of its device that keeps the value.
         self._home = network.homes.get(tie.input, network)
         self._require_idle = require_idle
         self._tie = tie
@@ -82,7 +82,7 @@ class RequestState:
         return array if self.spec.memory == HOST else self._home.from_host(array, self.spec)
 
     def check(self, result: Any, *, is_shared: bool, is_laid: bool = False) -> Any:
-        """Returns what a run made as the next value, copied if it shares memory or is not C-contiguous.
+        """Returns the result of a run as the next value, copied if it shares memory or is not C-contiguous.
 
         `is_laid`: the device reads it as it lies.
 
@@ -154,8 +154,8 @@ class RequestStates(Mapping[str, RequestState]):
     def check(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns the outputs of a run with those that are states as the next run may read them.
 
-        A state that shares memory with an input or another output, or that is a constant, is copied; `copied_bytes` counts it. Where
-        the device answers for the memory of its outputs, nothing is copied.
+        A state that shares memory with an input or another output, or that is a constant, is copied; `copied_bytes` counts it. Nothing
+        is copied if the device answers for the memory of its outputs.
 
         Raises: InferenceError.
         """
@@ -174,7 +174,7 @@ class RequestStates(Mapping[str, RequestState]):
         return tuple(checked)
 
     def keep(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Takes the new states out of checked outputs; returns the others, which are the caller's."""
+        """Takes the new states out of checked outputs; returns the caller's outputs."""
         if not self._states:
             return outputs
         for state in self._states.values():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def move_value(
     value: Any, move: Callable[[Any], Any], profile: Profile | None, name: str, source: str, targets: tuple[str, ...]
 ) -> Any:
-    """Returns what `move` makes of a value; a profile gets the time, the bytes, the source and the targets of a copy."""
+    """Returns the result of `move` for a value; a profile gets the time, the bytes, the source and the targets of a copy."""
     if profile is None:
         return move(value)
     began = perf_counter()
@@ -25,7 +25,7 @@ def move_value(
     seconds = perf_counter() - began
     if moved is value:
         return moved
-    # An array of a device may know its bytes or not; the one on the host does.
+    # An array of a device may lack `nbytes`; an array on the host has it.
     nbytes = max(getattr(value, "nbytes", 0), getattr(moved, "nbytes", 0))
     profile.add_transfer(name, nbytes, seconds, source=source, targets=targets)
     return moved

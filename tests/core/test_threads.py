@@ -12,7 +12,7 @@ import pytest
 
 from hetero_core import AsyncInferQueue, Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.devices.threads import resolve_threads, share_threads
-from hetero_core.errors import ClosedError, ConfigKeyError, ConfigValueError, PluginError, RequestCancelledError
+from hetero_core.errors import ClosedError, ConfigKeyError, ConfigValueError, RequestCancelledError
 from hetero_core.runtime.executors import ExecutorManager
 
 TEXT = "g (float[1] x) => (float[1] y) { y = Add(x, x) }"
@@ -266,20 +266,6 @@ def test_threads_of_a_stream_need_the_number_of_streams(
 def test_streams_key_of_another_device_is_unknown(core: Core, counting: Counting) -> None:
     with pytest.raises(ConfigKeyError, match="device COUNTING has no configuration key 'TEMPLATE_THROUGHPUT_STREAMS'"):
         core.resolve_config("COUNTING", {"TEMPLATE_THROUGHPUT_STREAMS": 1})
-
-
-@pytest.mark.parametrize("stated", [(4, 1), (0, 4), (1, 2, 3), 4])
-def test_range_of_streams_that_is_none_blames_the_plugin(core: Core, read: Callable[..., Network], stated: Any) -> None:
-    class Wrong(Counting):
-        @hookimpl
-        def metrics(self) -> Mapping[str, Any]:
-            return {"RANGE_FOR_STREAMS": stated}
-
-    core.register_plugin("WRONG", Wrong())
-    with pytest.raises(
-        PluginError, match=r"for the metric RANGE_FOR_STREAMS; expected a tuple \(lowest, highest\) with 1 <= lowest"
-    ):
-        core.load_network(read(TEXT), "WRONG", {"PERFORMANCE_HINT": "THROUGHPUT"})
 
 
 def test_device_that_states_its_requests_has_as_many_streams(core: Core) -> None:

@@ -1,4 +1,4 @@
-"""The mirror's partner: one child process at a time, started when it is needed; and the arrays of a request in shared memory."""
+"""The mirror's partner: a child process at a time, started on first use; and the arrays of a request in shared memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ProcessCarrier(Succession[ProcessLink]):
 
     @property
     def place(self) -> str:
-        """Names the environment where it is another one."""
+        """Names the environment if it is not the caller's."""
         return f"in a process of '{self._python}'" if self._python else "in another process"
 
     def start(self) -> ProcessLink:
@@ -91,12 +91,12 @@ class ProcessCarrier(Succession[ProcessLink]):
 
 
 class ProcessSession:
-    """A request whose inputs this side writes into a block, and whose outputs the child does."""
+    """A request: this process writes its inputs into a block, the child its outputs."""
 
     def __init__(self, carrier: ProcessCarrier, number: int, link: ProcessLink) -> None:
         self._carrier = carrier
         self._number = number
-        # A run is of one child; where that is gone, the error says so, and the next run has another session.
+        # If the child is gone, the run fails, and the next run has another session.
         self._link = link
         self._heads = [SESSION.pack(number, kind) for kind in range((NOTED | MEASURED) + 1)]
         self._writer, self._reader = Writer(), Reader()

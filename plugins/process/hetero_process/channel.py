@@ -6,7 +6,7 @@ are gone, nothing is left.
     control   LANE + its ends, CANCEL + lane and number ──────>   the child's main thread
     lane      RUN or CALL ──────> a thread of the child ──────>   ANSWER or FAILURE
 
-A lane carries one request at a time, so that whoever waits reads its own answer and nobody else is woken. A pipe, because a message costs
+A lane carries one request at a time, so that each waiting thread reads its own answer. A pipe, because a message costs
 3 us there and 10 on a Unix socket, which alone carries descriptors.
 """
 
@@ -39,7 +39,7 @@ _LARGEST_TEXT = _LARGEST_PACKET - _HEADER.size
 
 
 Message = tuple[int, int, bytes, tuple[int, ...]]
-"""A message as it arrived: its number, kind, text, and descriptors that the receiver has to close. No named tuple: one takes 0.3 us."""
+"""A message as it arrived: its number, kind, text, and descriptors that the receiver has to close. A named tuple would take 0.3 us."""
 
 
 class Channel:
@@ -54,7 +54,7 @@ class Channel:
         """Waits so many milliseconds; something true when there is something to receive, or the other end is closed."""
 
     def send(self, number: int, kind: int, text: bytes = b"", files: Sequence[int] = ()) -> None:
-        """Sends a message. Raises: OSError if nobody is at the other end."""
+        """Sends a message. Raises: OSError if the peer is gone."""
         if len(text) > _LARGEST_TEXT:
             with open_block(text) as block:
                 self._send_files((*files, block.fileno()))
@@ -65,11 +65,11 @@ class Channel:
         self._writer.write(_HEADER.pack(number, kind, 0, len(files)) + text)
 
     def _send_files(self, files: Sequence[int]) -> None:
-        # Before the text that counts them: whoever has read that does not wait for them.
+        # Before the text that counts them, so that its reader need not wait.
         socket.send_fds(self._socket, [b"f"], files)
 
     def receive(self) -> Message | None:
-        """Waits for the next message; None when the other end is closed. Raises: OSError for a broken one."""
+        """Waits for the next message; None if the peer has closed its end. Raises: OSError for a broken one."""
         packet = self._reader.read(_LARGEST_PACKET)
         if not packet:
             return None
@@ -82,13 +82,13 @@ class Channel:
         return number, kind, bytes(take_block(files[-1])), files[:-1]
 
     def close(self) -> None:
-        """Closes this end; who waits at the other one learns of it."""
+        """Closes this end; a thread that waits at the other end is woken."""
         for end in (self._reader, self._writer, self._socket):
             end.close()
 
 
 def open_lane() -> tuple[Channel, tuple[int, int, int]]:
-    """Returns one end of a new lane, and the descriptors of the other one, to be sent and closed. Raises: OSError."""
+    """Returns our end of a new lane, and the descriptors of the child's end, to be sent and closed. Raises: OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     there, back = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
     return Channel(back[0], there[1], ours.detach()), (there[0], back[1], theirs.detach())

@@ -45,7 +45,7 @@ class _Session:
     def __init__(self, session: HostSession) -> None:
         self.session = session
         self.reader, self.writer = Reader(), Writer()
-        # Where every size is known a device may write its outputs where the parent reads them.
+        # If every size is known, the device may write its outputs into the parent's block.
         self.can_preset = all(
             spec.memory == HOST and spec.shape is not None and all(isinstance(size, int) for size in spec.shape)
             for spec in session.network.all_outputs
@@ -53,7 +53,7 @@ class _Session:
 
 
 class _ServedLane:
-    """A channel and the thread that reads it: one request after the other, with the token by which each can be cancelled."""
+    """A channel and the thread that reads it: sequential requests, each with a token that cancels it."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -189,7 +189,7 @@ def main() -> None:
     end, lifeline, notes, memory = map(int, sys.argv[1:5])
     device = sys.argv[5]
     _hang_on(lifeline)
-    # What engines print belongs to no answer of the parent's.
+    # The output of engines must not mix with the parent's.
     os.dup2(2, 1)
     _limit_memory(memory)
     control = socket.socket(fileno=end)

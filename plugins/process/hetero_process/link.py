@@ -28,7 +28,7 @@ _POLL = 50
 
 
 class _Lane:
-    """A channel to a thread of the child of its own: one request after the other."""
+    """A channel to a thread of the child, for sequential requests."""
 
     __slots__ = ("channel", "number", "requests")
 
@@ -129,7 +129,7 @@ class ProcessLink(Link):
         return lane
 
     def _tell(self, kind: int, lane: _Lane, ends: Sequence[int] = ()) -> None:
-        """Sends a message on the control channel. Where nobody reads any more, nobody answers on the lane either, which says so."""
+        """Sends a message on the control channel. A child that is gone does not answer on the lane either."""
         with suppress(OSError), self._lock:
             socket.send_fds(self._control, [CONTROL.pack(kind, lane.number, lane.requests)], ends)
 

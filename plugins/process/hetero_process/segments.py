@@ -1,9 +1,9 @@
-"""Arrays in memory that two processes share. One side writes a block, the other reads it; what stands where is said once.
+"""Arrays in memory that two processes share. The writer fills a block that the reader has mapped; positions are sent once.
 
     writer: values ──(one copy each)──> block ══ same pages ══> views: reader
             shared arrays ════════════════════ same pages ══> views: reader
 
-A block grows by being replaced; views of the old one stay good as long as somebody holds them. An array that lies in a shared block of
+A block grows by being replaced; views of the old block stay valid. An array that lies in a shared block of
 the caller's (shared.py) is not copied: the reader maps that block. When it is gone, the writer says so with the request's next change of
 shapes or shared arrays, and the reader forgets it.
 """
@@ -47,7 +47,7 @@ class Writer:
         """Copies values into the block. Returns what to tell the reader, empty if all lies as before; a new block's descriptor, which is
         to be sent and closed; and the descriptors of blocks of the caller's, which are to be sent behind it.
 
-        An array that lies in the block already, as a preset output, is not copied, nor is one that lies in a shared block of the caller's.
+        An array that lies in the block already, as a preset output, is not copied, nor is an array in a shared block of the caller.
         """
         if self._block is not None and self._fill(values):
             return b"", None, ()
@@ -88,8 +88,8 @@ class Writer:
         return numbers, files
 
     def _fill(self, values: Sequence[Any]) -> bool:
-        """Copies values to where those before them lie; False, and it is all to be done anew, where one has another type or shape, or is
-        another array in a shared block."""
+        """Copies values to where those before them lie; False if a value has another type or shape, or is another
+        array in a shared block."""
         if len(values) != len(self._placed):
             return False
         copied = 0
@@ -126,7 +126,7 @@ class Writer:
 
 
 class Reader:
-    """The block that the other side writes, for one request."""
+    """The block that the peer writes, for one request."""
 
     def __init__(self) -> None:
         self._block: mmap.mmap | None = None
@@ -168,7 +168,7 @@ def _describe_place(value: Any, view: Any, number: int) -> tuple[Any, Callable[[
 
 
 def _name_place(value: Any, description: tuple[Any, tuple[int, ...]] | None, offset: int, number: int) -> tuple[Any, ...]:
-    """Returns what tells the reader where a value is: the number of its block, 0 for this side's own, its offset, type and shape; or the
+    """Returns the place of a value for the reader: the number of its block, 0 for this side's own, its offset, type and shape; or the
     value itself."""
     if number:
         block = find_block(value)

@@ -56,7 +56,7 @@ def create_shared_array(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.
 
 
 def find_block(array: Array) -> SharedBlock | None:
-    """Returns the block that an array lies in; None if that is no shared one, or the elements are not in C order."""
+    """Returns the block that an array lies in; None for memory that is not shared, or elements that are not in C order."""
     memory: object = array.base
     while isinstance(memory, np.ndarray):
         memory = memory.base

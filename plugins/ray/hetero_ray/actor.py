@@ -26,7 +26,7 @@ THREADS = 16
 
 
 class HostActor:
-    """Answers on threads of the actor: as many at once as it has; `cancel` has one of its own."""
+    """Answers on the threads of the actor; `cancel` has a thread of its own."""
 
     def __init__(self, device: str) -> None:
         # The driver limits how long an answer may take.
@@ -85,7 +85,7 @@ def is_stored(spec: ValueSpec) -> bool:
 
 
 def read_inputs(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns values with what is in the store as arrays."""
+    """Returns values with references replaced by arrays of the store."""
     stored = [value for value in values if isinstance(value, RayArray)]
     arrays = iter(get_arrays(stored))
     return tuple(next(arrays) if isinstance(value, RayArray) else value for value in values)

@@ -1,4 +1,4 @@
-"""Arrays in the object store: what a device returns is a reference, and the elements stay on the node that made them.
+"""Arrays in the object store: a device returns a reference, and the elements stay on the node that made them.
 
     actor on a ──put──> store of a ══> reference: driver ──reference──> actor on b ──get──> store of b
 
@@ -20,7 +20,7 @@ from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.errors import DeviceCrashedError, InferenceError
 
 MEMORY = "ray"
-"""The name of the memory: one for all nodes, as a reference is good on each of them."""
+"""The name of the memory of all nodes: each of them can read a reference."""
 
 
 class RayArray:
@@ -53,13 +53,13 @@ class Traffic:
 
 
 class Shipment(list[Any]):
-    """References to the buffers of one network."""
+    """References to the buffers of a network."""
 
 
 class Shipments:
     """The networks and blobs that this program has put into the store, each content once while a loaded network uses it. Safe for threads.
 
-    The last one stays, as a network is mostly queried and then loaded.
+    The last network stays, as it is mostly queried and then loaded.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Shipments:
         self._known: WeakValueDictionary[tuple[bytes, ...], Shipment] = WeakValueDictionary()
 
     def put(self, buffers: Sequence[Any]) -> Shipment:
-        """Returns references to buffers; puts those whose content is new."""
+        """Returns references to buffers; puts buffers of new content into the store."""
         key = tuple(sha256(buffer).digest() for buffer in buffers)
         with self._lock:
             shipment = self._known.get(key)
@@ -92,7 +92,7 @@ def put_buffer(buffer: Any) -> Any:
 
 
 def get_arrays(arrays: Sequence[RayArray]) -> list[np.ndarray[Any, Any]]:
-    """Returns arrays that can be read and not written, from the store of this node; what lies elsewhere is fetched first.
+    """Returns arrays that can be read and not written, from the store of this node; arrays of other nodes are fetched first.
 
     Raises: DeviceCrashedError that names the node of a value that is lost.
     """
@@ -108,7 +108,7 @@ def get_arrays(arrays: Sequence[RayArray]) -> list[np.ndarray[Any, Any]]:
 
 
 def pack_values(values: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
-    """Returns what a message says of values, and the references beside it; texts and sequences stand in the message."""
+    """Returns the description of values for a message, and the references beside it; texts and sequences stand in the message."""
     places: list[Any] = []
     refs: list[Any] = []
     for value in values:
@@ -121,7 +121,7 @@ def pack_values(values: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
 
 
 def unpack_values(places: Sequence[Any], refs: Sequence[Any], node: str = "") -> tuple[Any, ...]:
-    """Returns the values that `pack_values` packed. `node` is where they were made, for those of which the message does not say it.
+    """Returns the values that `pack_values` packed. `node` is the node of values without a node in the message.
 
     Raises: InferenceError if the two do not belong together.
     """

@@ -1,4 +1,4 @@
-"""The mirror's partner: one actor at a time; the arrays of a request are passed by reference."""
+"""The mirror's partner: an actor at a time; the arrays of a request are passed by reference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class RayCarrier(Succession[RayLink]):
-    """Carries operations to an actor on the node that the device's name says, or on the one with the fewest actors."""
+    """Carries operations to an actor on the node that the device's name says, or on the node with the fewest actors."""
 
     memory = MEMORY
 
@@ -39,12 +39,12 @@ class RayCarrier(Succession[RayLink]):
 
     @property
     def place(self) -> str:
-        """Names the node where there is one."""
+        """Names the node if it is known."""
         node = self._name if self._link is None else self._link.node.name
         return f"on node {node} of the Ray cluster" if node else "in the Ray cluster"
 
     def start(self) -> RayLink:
-        """Starts an actor; where the named node is gone, on another one, with a warning. Raises: DeviceUnavailableError."""
+        """Starts an actor; if the named node is gone, on another node, with a warning. Raises: DeviceUnavailableError."""
         node = self._fleet.find(self._name)
         if node is not None and not self._fleet.has_gpu_for(self._device, node):
             raise DeviceUnavailableError(f"node {node.name} of the Ray cluster has no free GPU for device {self._device}")
@@ -61,7 +61,7 @@ class RayCarrier(Succession[RayLink]):
     def call(
         self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
     ) -> tuple[Any, Sequence[Any]]:
-        """Returns what the actor answers, and its buffers. Raises: as `RayLink.request`."""
+        """Returns the actor's answer and its buffers. Raises: as `RayLink.request`."""
         link, end_of_wait = self.find_link(), find_end_of_wait()
         text = dump_value((operation, arguments))
         result, references = link.request("call", text, bulk, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
@@ -81,7 +81,7 @@ class RaySession:
         self._carrier = carrier
         self._session = session
         self._network = network
-        # A run is of one actor; where that is gone, the error says so, and the next run has another session.
+        # If the actor is gone, the run fails, and the next run has another session.
         self._link = link
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:

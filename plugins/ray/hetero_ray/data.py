@@ -38,10 +38,10 @@ def predict(
 
     dataset: a folder of `.npz` files, each with the inputs of one run by their names, or of `.npy` files with the only input; or a
         `ray.data.Dataset`, whose columns with the names of inputs are stacked, `batch_size` rows in a run. Other columns are kept.
-    actors: how many copies of the network run; as many as Ray Data has processors for, where it is not said.
-    resources: what Ray is to reserve for each, as `num_gpus=1`.
+    actors: how many copies of the network run; None for as many as Ray Data has processors for.
+    resources: Ray's reservations for each copy, such as `num_gpus=1`.
 
-    Raises: errors of reading the model. ImportError without Ray Data. Ray raises what a run raises when the outputs are read.
+    Raises: errors of reading the model. ImportError without Ray Data. Errors of a run are raised when the outputs are read.
     """
     import ray
     import ray.data
@@ -81,7 +81,7 @@ class Predictor:
 
 
 class FilePredictor(Predictor):
-    """One file is one run."""
+    """Runs the network on each file."""
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the outputs and the path of the file. Raises: as `infer`; InferenceError that names a file which cannot be read."""
@@ -96,7 +96,7 @@ class FilePredictor(Predictor):
 
 
 class RowPredictor(Predictor):
-    """The rows of a batch are one run."""
+    """Runs the network on the rows of a batch."""
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the outputs and the columns that are no inputs. Raises: as `infer_rows`."""

@@ -19,7 +19,7 @@ from hetero_ray.nodes import Fleet, list_nodes
 
 
 class RayDevice(RemoteDevice[RayCarrier]):
-    """Devices on the nodes of a cluster: one actor for each node and text behind the colon."""
+    """Devices on the nodes of a cluster: an actor for each node and device behind the colon."""
 
     title = "RAY: a device on a node of a Ray cluster"
     where = "on a node of a Ray cluster"
@@ -47,7 +47,7 @@ class RayDevice(RemoteDevice[RayCarrier]):
         return RayCarrier(device, node, self._fleet, self._shipments)
 
     def own_metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """The nodes, what is installed on each of them, and the bytes of arrays and networks that this program has put and got."""
+        """The nodes, their installed devices, and the bytes of arrays and networks that this program has put and got."""
         return {
             "AVAILABLE_DEVICES": tuple(node.name for node in list_nodes()),
             "DEVICES_OF_NODES": list_devices_of_nodes,

@@ -53,7 +53,7 @@ class FollowedCluster:
         self._thread.join()
 
     def look(self) -> None:
-        """Looks at the nodes once, and gives the network their devices where they have changed.
+        """Looks at the nodes once, and gives the network their devices if they have changed.
 
         Raises: errors of loading the network on a node.
         """

@@ -1,6 +1,6 @@
-"""The near end of one actor: starts it on a node, sends requests, and waits.
+"""The near end of an actor: starts it on a node, sends requests, and waits.
 
-A thread that waits looks now and then whether its caller has given up. An actor that does not answer within GRACE seconds from then on is
+A thread that waits checks now and then whether its caller has given up. An actor that does not answer within GRACE seconds from then on is
 ended.
 """
 

@@ -1,4 +1,4 @@
-"""The nodes of the cluster: their names, and the choice of one."""
+"""The nodes of the cluster: their names, and the choice of a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetero_core.errors import DeviceUnavailableError
 
 _PROBE_SECONDS = 3.0
 _SHORT = 8
-"""Letters of a node's id that stand for its name where several nodes have the same name."""
+"""Letters of a node's id that replace its name if several nodes have that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def _read_address() -> str:
 
 
 def list_nodes() -> tuple[RayNode, ...]:
-    """Returns the living nodes in the order of their names; a name that several have is replaced by the beginning of the id."""
+    """Returns the living nodes in the order of their names; a name of several nodes is replaced by the beginning of the id."""
     import ray
 
     nodes: list[dict[str, Any]] = [node for node in ray.nodes() if node["Alive"]]
@@ -94,11 +94,11 @@ class Fleet:
         return next((node for node in list_nodes() if node.name == name and node.id not in self.lost), None)
 
     def has_gpu_for(self, device: str, node: RayNode) -> bool:
-        """Says whether a node has the GPU that a device needs, if it needs one: one that no other actor of this program has."""
+        """Says whether a node has a free GPU for a device, if it needs a GPU."""
         return not needs_gpu(device) or node.resources.get("GPU", 0) - self.gpus[node.id] >= 1
 
     def choose(self, device: str) -> RayNode:
-        """Returns the living node with the fewest actors; for a GPU, of those that have one. Raises: DeviceUnavailableError."""
+        """Returns the living node with the fewest actors; for a GPU, the node needs a free GPU. Raises: DeviceUnavailableError."""
         nodes = [node for node in list_nodes() if node.id not in self.lost]
         able = [node for node in nodes if self.has_gpu_for(device, node)]
         if not able:
@@ -108,5 +108,5 @@ class Fleet:
 
 
 def needs_gpu(device: str) -> bool:
-    """Says whether what stands behind the colon computes on a GPU that Ray has to give it."""
+    """Says whether the device behind the colon needs a GPU of Ray."""
     return "GPU" in device.upper()

@@ -1,4 +1,4 @@
-"""Ray Serve: a deployment that gathers requests, each with one row of every input, and runs them as one batch.
+"""Ray Serve: a deployment that gathers requests, each with a row of every input, and runs them as a batch.
 
 request ──row──> gathering (Ray Serve) ──stacked──> network ──outputs, divided──> each request its row
 """
@@ -73,6 +73,6 @@ class HeteroDeployment:
         try:
             outputs = infer_rows(self._network, stacked, len(rows))
         except HeteroError as error:
-            # One row may be at fault: each is run alone, and has its own answer.
+            # A single row may be at fault: each is run alone, and has its own answer.
             return [error] if len(rows) == 1 else [outcome for row in rows for outcome in self._infer_batch([row])]
         return [{name: value[index] for name, value in outputs.items()} for index in range(len(rows))]
