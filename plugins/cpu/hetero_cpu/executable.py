@@ -188,7 +188,7 @@ class CpuExecutable(Executable):
             from hetero_cpu.machine.program import TeamPool  # LLVM
 
             self._teams = TeamPool(workers, most=streams)
-        # On one processor BLAS has one thread anyway.
+        # On a single processor BLAS has a single thread anyway.
         self._product_team = ProductTeam(workers, streams) if needs_limit() else None
         self.source, self.inputs, self.outputs = source, source.inputs, source.outputs
         self._extensions = dict(extensions)

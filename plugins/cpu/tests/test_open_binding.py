@@ -123,7 +123,7 @@ def test_binding_that_fails_is_made_again_as_a_whole(monkeypatch: pytest.MonkeyP
     assert others is not None
     instance._bind(products)
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "compute_late", lambda elements: 1 // 0)
+        patch.setattr(plan, "compute_shape_constants", lambda elements: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             instance._bind(others)
     instance._bind(products)

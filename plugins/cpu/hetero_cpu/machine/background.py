@@ -69,8 +69,8 @@ class BackgroundCompiler:
             error: Exception | None = None
             try:
                 self._compile(order)
-            except Exception as found:  # noqa: BLE001  # handed to the caller of `order`
-                error = found
+            except Exception as raised:  # noqa: BLE001  # handed to the caller of `order`
+                error = raised
             if self._is_over.is_set():
                 COMPILER.rest()
                 return

@@ -92,8 +92,8 @@ def _emit_together(name: str, width: int) -> Code:
     expected = code.variable(code.load_atomically(team + DONE))
     with code.loop(table + begin * _ROW_BYTES, table + end * _ROW_BYTES, _ROW_BYTES) as row:
         chunks = code.load_number(row, 16)
-        with code.either(chunks < 2) as (one, several):
-            with one:
+        with code.either(chunks < 2) as (single, several):
+            with single:
                 _emit_chunks(code, row, chunks)
             with several:
                 kernel, numbers = code.load_number(row), code.load_number(row, 8)
@@ -124,27 +124,27 @@ def _emit_wake(outer: Code) -> Code:
     """
     code = outer.inner("wake", 2)
     team, helpers = code.parameters
-    left = code.variable(helpers)
+    remaining = code.variable(helpers)
     with code.repeat() as leave_if:
         parked = code.load_atomically(team + PARKED)
-        count = parked.at_most(left.get())
+        count = parked.at_most(remaining.get())
         leave_if(count <= 0)
         with code.when(code.exchange_if(team + PARKED, parked, parked - count)):
             code.add_atomically(team + CALLED, count)
             _emit_pass_on(code, team, 1)
-            left.set(code.number(0))
+            remaining.set(code.number(0))
     return code.finish()
 
 
 def _emit_pass_on(code: Code, team: Number, most: int) -> None:
     """Wakes up to `most` of the helpers that are called and not woken yet."""
-    left = code.variable(code.number(most))
+    remaining = code.variable(code.number(most))
     with code.repeat() as leave_if:
         called = code.load_atomically(team + CALLED)
-        leave_if((called <= 0) | (left.get() <= 0))
+        leave_if((called <= 0) | (remaining.get() <= 0))
         with code.when(code.exchange_if(team + CALLED, called, called - 1)):
             code.call_outside("sem_post", team + SEMAPHORE)
-            left.set(left.get() - 1)
+            remaining.set(remaining.get() - 1)
 
 
 def _emit_wait(code: Code, team: Number, expected: Number) -> None:

@@ -1,6 +1,6 @@
 """The values that a kernel computes with: numbers, conditions, masks, and vectors of float32, as terms of the function in the making.
 
-Operators on terms emit instructions at the current place of their `Code`. Both operands have the same width, or the second is a Python number.
+Operators on terms emit instructions into their `Code`. Both operands have the same width, or the second is a Python number.
 """
 
 from __future__ import annotations

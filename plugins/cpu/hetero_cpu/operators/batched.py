@@ -50,7 +50,7 @@ def emit_turned_panel(
 ) -> None:
     """Copies columns of a turned matrix, times a factor: panel[k, n] = source[n, k] for k below `rows` and n below `columns`, else 0.
 
-    The k of one n lie side by side, `step` bytes after those of the n before. `factor`: the bits of a float32.
+    The k of each n lie side by side, `step` bytes after the k of the previous n. `factor`: the bits of a float32.
     """
     row_bytes = vectors * code.width * FLOAT_BYTES
     name = "turn" if factor is None else "turn_and_multiply"

@@ -41,7 +41,7 @@ _SMALLEST_STREAM = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """`tiles` of a line of pixels, the first `long_tiles` of `pixels`, the rest a pixel shorter; blocks of `vectors` vectors of channels."""
+    """`tiles` of a line of pixels, the first `long_tiles` of `pixels`, the rest a pixel less; blocks of `vectors` vectors of channels."""
 
     pixels: int
     tiles: int

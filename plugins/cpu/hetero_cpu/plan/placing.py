@@ -48,7 +48,7 @@ def wants_channels_last(network: Network, value: str, value_type: TensorType) ->
 def can_stand_for(piece: Array, array: Array) -> bool:
     """Says whether steps that were planned for an array may be bound to a piece of the same shape instead.
 
-    Elements lie at the same distances, or the array is an image channels last, whose pixels lie farther apart and all at one distance.
+    Elements lie at the same distances, or the array is an image channels last, with pixels farther apart, all at the same distance.
     """
     if all(piece.strides[axis] == array.strides[axis] for axis, size in enumerate(array.shape) if size > 1):
         return True
@@ -88,7 +88,7 @@ class HaloTable:
         self._halos: dict[str, Halo | None] = {}
 
     def find(self, value: str) -> Halo | None:
-        """Returns the zeros that the readers of a value want around it; None if one of them could not read it then."""
+        """Returns the zeros that the readers of a value want around it; None if a reader could not read the value then."""
         if value not in self._halos:
             self._halos[value] = self._widen(value)
         return self._halos[value]
@@ -158,7 +158,7 @@ class ValuePlacer:
     constants: dict[str, Array]
     wanted_halos: HaloTable
     scope: Scope | None
-    """That of the symbols where sizes are some."""
+    """The scope of symbols; None if all sizes are plain numbers."""
     moment: int = 1
     """When the next step writes; inputs are copied in at 0."""
     halos: dict[str, Halo] = field(default_factory=dict)
@@ -166,11 +166,11 @@ class ValuePlacer:
     prototypes: dict[str, Array] = field(default_factory=dict)
     first_write: dict[str, int] = field(default_factory=dict)
     readers_left: dict[str, int] = field(default_factory=dict)
-    """How many nodes still read each value, and one more for an output, which is never dead."""
+    """How many nodes still read each value, plus 1 for an output, which is never dead."""
     joins: dict[str, Joined] = field(default_factory=dict)
     _root_of_value: dict[str, str] = field(default_factory=dict)
     _values_of_root: dict[str, list[str]] = field(default_factory=dict)
-    """The values in each block, each after the one that it is derived from."""
+    """The values in each block, each after the value that it is derived from."""
     _readers_of_root: dict[str, int] = field(default_factory=dict)
     _fixed_roots: set[str] = field(default_factory=set)
     """The blocks that may be read at any time."""
@@ -198,7 +198,7 @@ class ValuePlacer:
                 self._readers_of_root[root] -= count
 
     def find_root(self, value: str) -> str | None:
-        """Returns the value whose block a value lies in; None for constants and for values that are passed on by name."""
+        """Returns the first value of the block that holds a value; None for constants and for values that are passed on by name."""
         return self._root_of_value.get(value)
 
     def fix(self, values: Iterable[str]) -> None:
@@ -223,14 +223,14 @@ class ValuePlacer:
         self._readers_of_root[value] = self.readers_left.get(value, 0)
         if has_halo:
             self.halos[value] = halo
-        # NumPy gives an array without elements strides of 0; a block has those of its sizes, which the array in the arena has, too.
+        # NumPy gives an array without elements strides of 0; a block has the strides of its sizes, as the array in the arena.
         is_plain = not has_halo and not is_channels_last and 0 not in shape
-        lay: Any = np.empty if self.scope is None else lay_empty  # where no size is a symbol, none is looked at
+        lay: Any = np.empty if self.scope is None else lay_empty  # without symbols no size is looked at
         self.prototypes[value] = lay(shape, block.dtype) if is_plain else block.lay(lay((block.nbytes,), np.uint8))
         self.first_write[value] = 0 if value in self.network.index_of_input else self.moment
 
     def add_views(self, group: Group, choice: Views) -> None:
-        """Makes the outputs of a group views of what it reads."""
+        """Makes the outputs of a group views of its source."""
         for value, make in zip(group.outputs, choice.make, strict=False):
             if not value:
                 continue
@@ -242,10 +242,10 @@ class ValuePlacer:
                 self._add_view(value, choice.source, make)
 
     def _add_view(self, value: str, source: str, make: Callable[[Array], Array], *, is_computed: bool = False) -> None:
-        """Puts a value into the memory of another one, as a view or `is_computed`."""
+        """Puts a value into the memory of its source, as a view or `is_computed`."""
         place = self.places.get(source)
         if make is keep and isinstance(place, Derived) and place.make is keep:
-            # A chain of values in one memory is as deep as one value.
+            # A chain of values in the same memory is as deep as a single value.
             source = place.source
         self.places[value] = Derived(source, make, is_computed)
         root = self.find_root(source)
@@ -255,7 +255,7 @@ class ValuePlacer:
             self._readers_of_root[root] += self.readers_left.get(value, 0)
 
     def place_outputs(self, group: Group, recipe: Recipe) -> tuple[str, ...]:
-        """Places what a recipe writes, over an operand where nobody reads it later; returns the values."""
+        """Places the outputs of a recipe, over an operand that is not read later if possible; returns the values."""
         outputs = tuple(filter(None, group.outputs))
         target = self._find_overwritten(group, recipe)
         if target is None:
@@ -270,7 +270,7 @@ class ValuePlacer:
         return outputs
 
     def place_join(self, output: str, join: Join) -> list[Piece]:
-        """Places a concatenation, and its sources in it where they can lie there; returns the pieces that have to be copied."""
+        """Places a concatenation, and its sources inside it if possible; returns the pieces that have to be copied."""
         halo = self.find_halo(output) if join.is_channels_last and join.axis == 1 else NO_HALO
         self.place(output, is_channels_last=join.is_channels_last, halo=halo)
         begin, pieces = 0, []
@@ -298,7 +298,7 @@ class ValuePlacer:
         return spans
 
     def _find_overwritten(self, group: Group, recipe: Recipe) -> str | None:
-        """Returns the value whose memory the output takes, None if the output gets its own."""
+        """Returns the value that the output overwrites; None if the output gets memory of its own."""
         (output,) = group.outputs[:1]
         output_type = self.types[output]
         for position in recipe.overwrites:
@@ -314,12 +314,12 @@ class ValuePlacer:
         return None
 
     def _is_read_once(self, value: str, recipe: Recipe) -> bool:
-        """Says whether a step reads the memory of a value as one operand alone: another one would be read after it was written over."""
+        """Says whether a step reads the memory of a value as a single operand: a second operand would be read after it was overwritten."""
         root = self.find_root(value)
         return len(recipe.reads) == 1 or sum([self.find_root(read) == root for read in recipe.reads]) == 1
 
     def _is_read_in_place(self, value: str) -> bool:
-        """Says whether a value is in the memory of an input that machine code may read where the caller has it."""
+        """Says whether a value is in the memory of an input that machine code may read in the caller's memory."""
         root = self.find_root(value)
         if root is None or root not in self.network.index_of_input:
             return False
@@ -330,17 +330,17 @@ class ValuePlacer:
         root = self.find_root(value)
         if root is None or self.places[root].inner_bytes != self.prototypes[value].nbytes:  # type: ignore[union-attr]  # roots are blocks
             return False
-        # Of what a foreign step has read, a view may have been passed on by name.
+        # A foreign step may have passed on a view of its input by name.
         read_here = {name: group.count_readers(name) for name in group.reads if self.find_root(name) == root}
         return root not in self._fixed_roots and self._readers_of_root[root] == sum(read_here.values())
 
     def _find_movable(self, source: str, output: str, cut: Cut) -> str | None:
-        """Returns the value whose block becomes a piece of a result, where all steps that are planned already can do with that."""
+        """Returns the root of a block that may become a piece of a result: all planned steps can be bound to it there."""
         root = self.find_root(source)
         if root is None or root == output or len(self._values_of_root[root]) > _MOST_MOVED or self._is_read_in_place(source):
             return None
         blocks = [place for place in (self.places[root], self.places[output]) if isinstance(place, Block)]
-        # Whoever shares the block must see it as it is: a reshaped or turned view could not follow.
+        # All values in the block must have its shape and strides: a reshaped or turned view could not follow.
         prototype = self.prototypes[root]
         followers = [self.prototypes[name] for name in self._values_of_root[root]]
         same = all((follower.shape, follower.strides) == (prototype.shape, prototype.strides) for follower in followers)
@@ -348,7 +348,7 @@ class ValuePlacer:
         return root if same and is_alike and can_stand_for(self.prototypes[output][cut], prototype) else None
 
     def _move(self, root: str, output: str, cut: Cut) -> None:
-        """Puts a block into a piece of another one, with all values that lie in it."""
+        """Puts a block, with all its values, into a piece of the output's block."""
         self.places[root] = Derived(output, partial(take_cut, cut=cut), is_computed=True)
         moved = self._values_of_root.pop(root)
         self._values_of_root[output] += moved

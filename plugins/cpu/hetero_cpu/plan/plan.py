@@ -64,7 +64,7 @@ class Block:
 
 
 def keep(array: Array) -> Array:
-    """Returns the array: the place of a value that takes all of another one's memory."""
+    """Returns the array: the place of a value that takes all memory of its source."""
     return array
 
 
@@ -75,17 +75,17 @@ def take_cut(array: Array, *, cut: Cut) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A value in the memory of another one."""
+    """A value in the memory of its source."""
 
     source: str
     make: Callable[[Array], Array] = keep
     is_computed: bool = False
-    """True for a value of its own, which is written there; False for a view, which has the elements of the other one."""
+    """True for a value of its own, which is written there; False for a view, which has elements of the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A node that the toolkit computes. What it returns is copied into its place, or kept as it is where it has none."""
+    """A node that the toolkit computes. A result is copied into its place, or passed on by name if it has no place."""
 
     program: Program
     reads: tuple[str, ...]
@@ -94,16 +94,16 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One step: a recipe or a foreign node, and the offset of the bytes that it works in."""
+    """A step: a recipe or a foreign node, and the offset of its working memory."""
 
     node: Node
     work: Recipe | Foreign
     writes: tuple[str, ...]
     scratch_offset: int = 0
     clears: tuple[str, ...] = ()
-    """The values whose halos are written before it."""
+    """The values with halos that are written before it."""
     strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The strides in bytes of what it reads and writes as they were when it was planned."""
+    """The planned strides in bytes of the values that it reads and writes."""
 
     @property
     def scratch(self) -> int:
@@ -113,7 +113,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """The values that lie outside the arena where the caller's arrays fit: inputs, and outputs by the values in whose block they are.
+    """The values that may lie in memory of the caller: inputs, and outputs by the first value of their block.
 
     Each of these blocks has a place in the arena for the whole run all the same, for arrays that do not fit.
     """
@@ -123,7 +123,7 @@ class External:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The values whose blocks they are, inputs first."""
+        """The first values of their blocks, inputs first."""
         return (*self.inputs, *self.outputs.values())
 
 
@@ -132,7 +132,7 @@ NO_EXTERNAL = External()
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A value that is joined to another one, at `cut` of it: computed in its place there where it `is_moved`, else copied."""
+    """A source of a concatenation, at `cut` of the result: computed in place if it `is_moved`, else copied."""
 
     source: str
     cut: Cut
@@ -141,7 +141,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A value that is made of others side by side, in order."""
+    """A concatenation of values, in order."""
 
     pieces: tuple[Piece, ...]
 
@@ -159,7 +159,7 @@ class ExecutionPlan:
     arena_bytes: int
     external: External = NO_EXTERNAL
     joins: Mapping[str, Joined] = field(default_factory=dict)
-    """The values that are concatenations, and what of them is computed in its place."""
+    """The values that are concatenations, and their pieces."""
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -185,7 +185,7 @@ class ExecutionPlan:
 def count_constant_bytes(plans: Iterable[ExecutionPlan], memories: Iterable[Array] = (), *, packed: Iterable[Array] = ()) -> int:
     """Returns the bytes of the constants that plans hold as they are; memory that several share counts once.
 
-    `memories` are those of constants beside them, and `packed` memory that is no constant, even where a plan reads constants from it.
+    `memories` hold further constants; `packed` memory does not count, even if a plan reads constants from it.
     """
     spans = set(map(_find_root, memories))
     for plan in plans:
@@ -197,7 +197,7 @@ def count_constant_bytes(plans: Iterable[ExecutionPlan], memories: Iterable[Arra
 
 
 def _find_root(array: Array) -> tuple[int, int]:
-    """Returns where the memory that an array is a view of begins and ends."""
+    """Returns the begin and the end of the memory that an array is a view of."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     begin = array.__array_interface__["data"][0]
@@ -214,7 +214,7 @@ def _measure(spans: Iterable[tuple[int, int]]) -> int:
 
 
 def list_actions(calls: Iterable[Any], native: list[NativeCall]) -> list[Any]:
-    """Returns functions as they are, and calls of machine code, which are appended to those of the steps before, as ranges of these."""
+    """Returns functions as they are, and calls of machine code, appended to `native`, as ranges of it."""
     actions: list[Any] = []
     for call in calls:
         if callable(call):

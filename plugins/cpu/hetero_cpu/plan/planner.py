@@ -46,8 +46,8 @@ def lay_arena(
 ) -> ArenaLayout:
     """Lays out blocks that live for `spans`, first and last moment, and the working memory of each step.
 
-    `external`: blocks that lie in the caller's memory where they can; they get a place behind all others, shared with none.
-    Step i is moment i + 1. `scope`: that of the symbols where sizes are some.
+    `external`: blocks that lie in the caller's memory if possible; they get places of their own behind all inner blocks.
+    Step i is moment i + 1. `scope`: of the symbols; None if all sizes are plain numbers.
     """
     inner = [name for name in spans if name not in external]
     working = [(index, scratch) for index, scratch in enumerate(scratch_bytes) if scratch]
@@ -64,7 +64,7 @@ def lay_arena(
 def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, ...], Any]:
     """Returns the offset of each block and the bytes of the arena, as `place_blocks` does.
 
-    Two blocks that live at the same time lie above each other as in the example, the upper one behind the end of the lower one, so they
+    Two blocks that live at the same time lie above each other as in the example, the upper block behind the end of the lower, so they
     are apart for all sizes.
     """
     plain = [Lifetime(value_of(block.nbytes), block.begin, block.end) for block in lifetimes]
@@ -85,7 +85,7 @@ def place_open(scope: Scope, lifetimes: Sequence[Lifetime]) -> tuple[tuple[Any, 
     return tuple(offsets), scope.find_largest([0, *ends])
 
 
-# Bytes; smaller ones stay, also for functions that look into them when they are bound.
+# Bytes; smaller constants stay, also for functions that read them when they are bound.
 _LARGE_CONSTANT = 1 << 16
 
 
@@ -155,7 +155,7 @@ class _Builder:
         """Takes a large constant out of the plan when no node is left to read it and no step reads it as it is."""
         if self.constants[value].nbytes < _LARGE_CONSTANT or value in self.kept:
             return
-        # Sites share these mappings, so no recipe keeps what was packed.
+        # Sites share these mappings, so no recipe keeps packed constants.
         del self.constants[value]
         self.placer.prototypes.pop(value, None)
 
@@ -176,7 +176,7 @@ class _Builder:
         return choose_step(site)
 
     def _has_places(self, group: Group) -> bool:
-        """Says whether all that a group reads is in the plan and has elements, and what it makes has a place there."""
+        """Says whether all inputs of a group are in the plan and have elements, and its outputs can have places."""
         for value in group.reads:
             if value not in self.placer.prototypes or self.placer.prototypes[value].size == 0:
                 return False
@@ -200,14 +200,14 @@ class _Builder:
                 placed.append(None)
         reads = tuple(spec.name for spec in program.inputs)
         if None in placed:
-            # The kernel may return a view of what it reads.
+            # The kernel may return a view of its input.
             self.fixed.update(reads)
             self.placer.fix(reads)
         self._add_step(node, Foreign(program, reads, tuple(placed)), node.writes)
 
     def _add_step(self, node: Node, work: Recipe | Foreign, writes: tuple[str, ...]) -> None:
         self.kept.update(work.reads)
-        # What has no place has no strides.
+        # A value without a place has no strides.
         strides = {value: self.placer.prototypes[value].strides for value in (*work.reads, *writes) if value in self.placer.places}
         self.steps.append(PlannedStep(node, work, writes, strides=strides))
         self.placer.moment += 1
@@ -283,9 +283,9 @@ def find_external(
     prototypes: Mapping[str, Array],
     find_root: Callable[[str], str | None],
 ) -> External:
-    """Returns the values that may lie outside: large, in one piece in C order, and only machine code touches their memory.
+    """Returns the values that may lie in external memory: large, contiguous in C order, and used only by machine code.
 
-    `steps`: what computes, and the values that it writes. An input must not be written, and nothing of it be an output; an output must be
+    `steps`: the work, and the values that it writes. An input must not be written, and nothing of it be an output; an output must be
     all of its block, and no other output share that.
     """
     from hetero_cpu.symbols.sizes import value_of  # a plan that is read needs no symbols

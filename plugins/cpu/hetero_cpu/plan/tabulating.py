@@ -44,7 +44,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the plan of a class was made of: calls, steps and arrays with symbols, and the symbol of each memory; "" is the arena."""
+    """The plan of a class with its symbols: calls, steps and arrays, and the symbol of each memory; "" is the arena."""
 
     scope: Scope
     bases: Mapping[str, Any]
@@ -60,7 +60,7 @@ class Origin:
 
 
 def tabulate_plan(plan: ExecutionPlan, opened: OpenNetwork, constant_names: Sequence[str]) -> OpenPlan:
-    """Returns the plan of a class. `plan` has symbols; `late_names` are the constants that are inputs behind those of the network.
+    """Returns the plan of a class. `plan` has symbols; `constant_names` are the shape constants that are inputs behind all inputs.
 
     Raises: NotOpenError.
     """
@@ -78,7 +78,7 @@ def tabulate_plan(plan: ExecutionPlan, opened: OpenNetwork, constant_names: Sequ
 
 
 def tabulate_fixed_plan(plan: ExecutionPlan, signature: Signature) -> OpenPlan:
-    """Returns the plan of one set of input shapes as that of a class without symbols."""
+    """Returns the plan of a set of input shapes, as the plan of a class without symbols."""
     return _tabulate_bound(
         plan, _bind_plan(plan, Scope()), _Sizes(plan.inputs, signature, {}), ShapeConstants((), (), (), {}, None), ()
     )
@@ -86,7 +86,7 @@ def tabulate_fixed_plan(plan: ExecutionPlan, signature: Signature) -> OpenPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The inputs of a network without late constants, their shapes, and where each symbol among these is read."""
+    """The inputs of a network without shape constants, their shapes, and the inputs and axes of each symbol."""
 
     inputs: tuple[str, ...]
     shapes: Sequence[Any]
@@ -96,7 +96,7 @@ class _Sizes:
 def _tabulate_bound(
     plan: ExecutionPlan, origin: Origin, sizes: _Sizes, shape_constants: ShapeConstants, elements: Sequence[Any]
 ) -> OpenPlan:
-    # Of an input outside nobody but machine code knows where it lies.
+    # Only machine code knows the address of an external input.
     inputs = [value for value in (*sizes.inputs, *shape_constants.names) if value not in plan.external.inputs]
     touched = _list_touched(origin, (*inputs, *plan.outputs))
     laid = _list_laid(origin, touched)
@@ -129,7 +129,7 @@ def _bind_plan(plan: ExecutionPlan, scope: Scope) -> Origin:
 
 
 def _bind_step(plan: ExecutionPlan, step: PlannedStep, base: Any, arrays: Mapping[str, Any], calls: list[NativeCall]) -> OpenStep:
-    """Returns a step; its calls of machine code are appended to those of the steps before."""
+    """Returns a step; its calls of machine code are appended to `calls`."""
     if isinstance(step.work, Foreign):
         return OpenStep(step.node, (), step.work, step.writes)
     scratch = lay_open((step.work.scratch,), np.uint8, address=base + step.scratch_offset)
@@ -245,7 +245,7 @@ def _mark_steps(origin: Origin, index_of_array: Mapping[int, int]) -> list[OpenS
 
 
 def _list_touched(origin: Origin, values: Sequence[str]) -> list[str]:
-    """Returns the values whose arrays somebody touches by name: inputs, outputs, those of the toolkit's nodes."""
+    """Returns the values that are used by name: inputs, outputs, and values of the toolkit's nodes."""
     names = list(values)
     for step in origin.steps:
         if step.foreign is not None:
@@ -254,7 +254,7 @@ def _list_touched(origin: Origin, values: Sequence[str]) -> list[str]:
 
 
 def _list_laid(origin: Origin, touched: Sequence[str]) -> list[OpenArray]:
-    """Returns the open arrays that somebody touches by name: inputs, outputs, those of functions and of the toolkit's nodes."""
+    """Returns the open arrays that are used by name: of `touched` values and of functions."""
     arrays = [origin.arrays[name] for name in touched if isinstance(origin.arrays.get(name), OpenArray)]
     for step in origin.steps:
         for action in step.actions:
@@ -286,11 +286,11 @@ def make_open_plan(
         plan = build_plan(joined, weights, extensions, workers=workers, scope=opened.scope)
         yield from plan.kernels
         begin_packing()
-        # Binding packs one weight after the other.
+        # Binding packs the weights in order.
         weights.pack_all(workers)
         open_plan = tabulate_plan(plan, opened, shape_constants)
     except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-        # A step that asks of its arrays what those with open sizes cannot tell: each set of sizes is planned alone then.
+        # A step needs facts of its arrays that open sizes cannot tell: each set of sizes is planned alone then.
         logger.info("network '%s' is planned for each set of sizes: %s: %s", network.name, type(error).__name__, error)
         return None
     if open_plan.sizes.is_single or open_plan.match(signature) is None:

@@ -1,6 +1,6 @@
 """One thread for NumPy's BLAS while a network runs, which shares its products among threads of its own.
 
-BLAS has one number of threads for the whole process: it is 1 while a run is under way that may call BLAS, and after the last of them what
+BLAS has a number of threads for the whole process: it is 1 while a run may call BLAS, and after the last such run the number that
 it was before.
 """
 
@@ -48,8 +48,8 @@ Library = tuple[Callable[[], int], Callable[[int], object]]
 def _open_library(controller: Any) -> Library:
     """Returns the two functions of a library that threadpoolctl has found.
 
-    Those of OpenBLAS itself where it has threads of its own. threadpoolctl 3.8 lets only the first thread that asks set their number, as
-    long as that thread lives, and says nothing to the others; and its way to the functions takes 1.5 us.
+    The functions of OpenBLAS itself, if it has threads of its own. threadpoolctl 3.8 lets only the first thread set their number, as
+    long as that thread lives, and ignores all later threads; and its way to the functions takes 1.5 us.
     """
     if controller.internal_api == "openblas" and getattr(controller, "threading_layer", "") != "openmp":
         for prefix, suffix in product(("", "scipy_"), ("", "64_", "_64")):
@@ -99,7 +99,7 @@ class _Blas:
                 set_number(number)
 
     def restart(self) -> None:
-        """Forgets the runs of the parent, in a forked child: none of their threads is there to end one."""
+        """Forgets the runs of the parent, in a forked child: their threads do not exist here."""
         self.lock = threading.Lock()
         if self.runs:
             self.runs = 0
@@ -112,13 +112,13 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 def needs_limit() -> bool:
-    """Says whether BLAS may have several threads: it takes one for each processor of the affinity mask."""
+    """Says whether BLAS may have several threads: it takes a thread for each processor of the affinity mask."""
     return count_affinity() > 1
 
 
 @contextmanager
 def limit_blas() -> Iterator[None]:
-    """Keeps BLAS at one thread meanwhile; 2.4 us, and 1.6 where it has one anyway."""
+    """Keeps BLAS at one thread meanwhile; 2.4 us, and 1.6 if it has a single thread anyway."""
     _blas.enter()
     try:
         yield
@@ -135,7 +135,7 @@ _WITHOUT_AVX512 = frozenset(
 @cache
 def warn_of_slow_kernels() -> None:
     """Logs a warning when the processor has AVX-512 and OpenBLAS does not use it; once in a process."""
-    # Takes some 5 ms, so it is asked for only where NumPy computes something.
+    # Takes some 5 ms, so it is asked for only if NumPy computes something.
     message = describe_slow_kernels(
         import_threadpoolctl().threadpool_info(),
         frozenset(filter(grants_flag, read_processor_flags())),
@@ -146,7 +146,7 @@ def warn_of_slow_kernels() -> None:
 
 
 def describe_slow_kernels(libraries: list[dict[str, Any]], flags: frozenset[str], variable: str | None) -> str | None:
-    """Returns what is wrong with the kernels of a BLAS, as threadpoolctl describes it; None when nothing is known to be."""
+    """Returns the fault of a BLAS's kernels, as threadpoolctl describes them; None if no fault is known."""
     for library in libraries:
         architecture = str(library.get("architecture", ""))
         if library.get("internal_api") != "openblas" or architecture.lower() not in _WITHOUT_AVX512 or "avx512f" not in flags:
@@ -189,7 +189,7 @@ class ProductTeam:
             batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             out = np.empty((*batch, a.shape[-2], b.shape[-1]), np.result_type(a, b))
         elif np.may_share_memory(out, a) or np.may_share_memory(out, b):
-            # NumPy copies an operand that a product would overwrite; a piece would overwrite it for the others.
+            # NumPy copies an operand that a product would overwrite; a piece would overwrite it for later pieces.
             return np.matmul(a, b, out)
         self._share(deque(_cut_product(a, b, out, count)))
         return out

@@ -1,7 +1,7 @@
 """Caches of a plan to which a run appends in place: which calls append, and their numbers for other memory.
 
 ```text
-plan:  a call of attention that appends, whose past keys are an input and whose keys are an output, both of no other call
+plan:  a call of attention that appends, with past keys as an input and all keys as an output, both used by no other call
 run:   newest view of a growing cache? ── yes ──> the same memory, no rows of the past to copy   ── numbers of the call ──> run
                                        └─ no ───> new memory with room, the past copied from where it lies
 ```

@@ -1,4 +1,4 @@
-"""A plan in use by one network, and the ways to have one compiled: at once, or behind runs of the toolkit."""
+"""A plan in use by a network, and the ways to have it compiled: at once, or behind runs of the toolkit."""
 
 from __future__ import annotations
 

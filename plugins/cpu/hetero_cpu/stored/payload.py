@@ -213,7 +213,7 @@ def store_plan(source: NetworkSource, weights: PackedWeights, plan: OpenPlan, pa
     if digests is None or packed is None:
         return
     sections, written = packed
-    # Not the model: the passes have removed nodes that nobody reads, and it was made from this one.
+    # Not the model: the passes have removed unread nodes, and it was made from this model.
     if {**digest_sections(sections), MODEL: digests[MODEL]} == digests:
         _store_plan(written, digests, workers)
 

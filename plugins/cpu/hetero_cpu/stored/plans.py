@@ -384,7 +384,7 @@ class StoredClasses:
     def find(self, signature: Signature) -> PlanInUse | None:
         """Returns the plan of a class that input shapes belong to; each plan is returned once.
 
-        None if there is none, or not all of its kernels are there.
+        None if no plan is stored, or a kernel is missing.
         """
         with self._lock:
             for written in self._list_pending():

@@ -73,18 +73,18 @@ class Scope:
 
     def find_largest(self, sizes: Sequence[Size | int]) -> Size | int:
         """Returns the largest of sizes, without asking which it is."""
-        left: list[Size | int] = []
+        candidates: list[Size | int] = []
         for size in sizes:
-            if any(is_at_least(other, size) for other in left):
+            if any(is_at_least(other, size) for other in candidates):
                 continue
-            left = [other for other in left if not is_at_least(size, other)]
-            left.append(size)
-        if len(left) == 1:
-            return left[0]
-        parts = tuple(sorted(key_of(terms_of(size)) for size in left))
-        limits = [self.bound(terms_of(size)) for size in left]
+            candidates = [other for other in candidates if not is_at_least(size, other)]
+            candidates.append(size)
+        if len(candidates) == 1:
+            return candidates[0]
+        parts = tuple(sorted(key_of(terms_of(size)) for size in candidates))
+        limits = [self.bound(terms_of(size)) for size in candidates]
         bounds = max(low for low, _ in limits), max(high for _, high in limits)
-        return self._make_atom(Atom("largest", parts), max(value_of(size) for size in left), bounds)
+        return self._make_atom(Atom("largest", parts), max(value_of(size) for size in candidates), bounds)
 
     def divide(self, above: Terms, below: Terms) -> Size | int:
         """Returns a quotient, rounded down, as an atom; `below` is positive."""
@@ -342,11 +342,11 @@ def divide(left: Any, right: Any) -> Any:
 def _divide_by(scope: Scope, above: Terms, factor: int) -> Any:
     whole, rest = {}, {}
     for product, amount in above.items():
-        times, left = divmod(amount, factor) if amount > 0 or amount % factor == 0 else (0, amount)
+        times, remainder = divmod(amount, factor) if amount > 0 or amount % factor == 0 else (0, amount)
         if times:
             whole[product] = times
-        if left:
-            rest[product] = left
+        if remainder:
+            rest[product] = remainder
     quotient = scope.divide(rest, {(): factor}) if rest else 0
     return make_size(scope, add(whole, terms_of(quotient)))
 

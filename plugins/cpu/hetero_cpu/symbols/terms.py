@@ -90,12 +90,12 @@ def take_out(terms: Terms, product: tuple[int, ...]) -> tuple[Terms, bool]:
     """Returns terms divided by a product of atoms, and whether each of them could be."""
     divided = {}
     for own, factor in terms.items():
-        left = list(own)
+        atoms = list(own)
         for number in product:
-            if number not in left:
+            if number not in atoms:
                 return terms, False
-            left.remove(number)
-        divided[tuple(left)] = factor
+            atoms.remove(number)
+        divided[tuple(atoms)] = factor
     return divided, True
 
 
