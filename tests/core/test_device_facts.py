@@ -15,7 +15,7 @@ from hetero_tests.fake_runtime import FakeRuntime
 
 from hetero_core import Core, Network, hookimpl
 from hetero_core.devices.processors import describe_host_memory, read_host_memory
-from hetero_core.errors import DeviceNameError, MetricNotFoundError, PluginError
+from hetero_core.errors import DeviceNameError, MetricNotFoundError
 
 NEGATE = '<ir_version: 8, opset_import: ["": 17]> negate (float[4] x) => (float[4] y) { [one] a = Neg (x) [two] y = Relu (a) }'
 
@@ -85,21 +85,6 @@ def test_devices_in_the_memory_of_the_host_state_it(core: Core) -> None:
         assert 0 <= core.get_metric(device, "DEVICE_FREE_MEM_SIZE") <= core.get_metric(device, "DEVICE_TOTAL_MEM_SIZE")
     with pytest.raises(MetricNotFoundError):
         core.get_metric("HETERO:CPU", "DEVICE_TOTAL_MEM_SIZE")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("DEVICE_TYPE", "DISCRETE", "'integrated' or 'discrete'"),
-        ("DEVICE_UUID", "GPU-1f", "32 hexadecimal digits"),
-        ("MAX_BATCH_SIZE", -1, "a number of images, 0 for no limit"),
-        ("DEVICE_TOTAL_MEM_SIZE", 1.5, "a number of bytes"),
-    ],
-)
-def test_fact_of_a_wrong_type_is_the_plugin_s_fault(core: Core, name: str, value: Any, expected: str) -> None:
-    core.register_plugin("STATING", Stating({name: value}))
-    with pytest.raises(PluginError, match=f"returns {value!r} for the metric {name}; expected {expected}"):
-        core.get_metric("STATING", name)
 
 
 def test_largest_batch_of_a_list_is_the_smallest_of_its_devices(core: Core) -> None:

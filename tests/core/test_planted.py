@@ -681,7 +681,7 @@ class Live(GivingAway):
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        executable = super().load_network(device, network, config)
+        executable = super().load_network(device, network, config, None)
         compute, buffers = executable.run, {}
 
         def run(inputs: Arrays, context: RunContext) -> Arrays:
@@ -702,7 +702,7 @@ class OneName(TemplateDevice):
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        loaded: Any = super().load_network(device, network, config)
+        loaded: Any = super().load_network(device, network, config, None)
         own, compute = loaded.memory, loaded.run
         loaded.inputs, loaded.outputs = (
             tuple(replace(spec, memory="card") for spec in specs) for specs in (loaded.inputs, loaded.outputs)
