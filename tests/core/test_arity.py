@@ -1,4 +1,4 @@
-"""Nodes that their operator's schema does not allow are refused when they are read, wherever they stand; what is allowed is not."""
+"""The reader refuses nodes that break their operator's schema, in graphs, bodies and functions; it reads all valid nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention over no keys and of no queries: sums over nothing are 0; results without elements have their shape."""
+"""Attention without keys or without queries: an empty sum is 0; an empty result has the right shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention that exporters write out becomes one node: the numbers stay, with every place of the scale, masks and heads."""
+"""Attention in the patterns of exporters is fused into a single node with equal results, for each variant of scale, mask and heads."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_keys_that_others_read_turned_get_their_own_transpose(core: Core) -> Non
 
 
 def test_value_that_is_query_and_value_at_once_is_not_lost(core: Core) -> None:
-    # The factor of the query may become the scale, but the product by it is the value, too.
+    # The scale of the node may take over the factor of the query, but the scaled query must stay: it is also the value.
     text = """g (float[2,3,4,5] x, float[2,3,5,4] k) => (float[2,3,4,5] y) <float f = {0.5}> {
       q = Mul (x, f)  s = MatMul (q, k)  p = Softmax <axis = -1> (s)  y = MatMul (p, q) }"""
     assert list_operators(check(core, parse(text))) == ["Mul", "Transpose", "Attention"]

@@ -16,7 +16,7 @@ def cases() -> list[BackendCase]:
 def test_all_kinds_are_there_in_order_and_names_are_unique(cases: list[BackendCase]) -> None:
     counts = Counter(case.kind for case in cases)
     assert list(counts) == list(KINDS)
-    # What onnx 1.23 has; later ones have more.
+    # The counts of onnx 1.23; later versions have more cases.
     assert counts["node"] >= 1884
     assert [counts[kind] for kind in KINDS[1:]] == [23, 82, 35, 9]
     assert len({case.name for case in cases}) == len(cases)

@@ -64,7 +64,7 @@ def test_every_flipped_byte_is_caught() -> None:
 
 
 def test_every_flipped_byte_of_fifty_kilobytes_is_caught() -> None:
-    """Head, header, sections, the zeros between them, and the digest itself: each byte once, changed in one bit or in several."""
+    """Changes each byte of the head, the header, the sections, the padding and the digest once, by a single bit or by several bits."""
     stream = io.BytesIO()
     write_blob(HEADER, Payload({"weights": bytes(range(256)) * 190, "rest": b"x" * 900}, version=3), stream)
     blob = bytearray(stream.getvalue())
@@ -116,7 +116,7 @@ def test_missing_and_empty_file_are_named(tmp_path: Path) -> None:
 
 
 def rewrite_header(change: Callable[[dict[str, Any]], object]) -> bytes:
-    """Returns the blob with its header changed, and closed by a right digest."""
+    """Returns a blob with a changed header and a valid digest."""
     blob = make_blob()
     size = int.from_bytes(blob[16:24], "little")
     fields = json.loads(blob[32 : 32 + size])
@@ -166,7 +166,7 @@ def test_header_that_a_stranger_closed_with_a_right_digest_is_still_checked(chan
 
 
 class Trickle(io.RawIOBase):
-    """A stream that gives at most seven bytes at a time, as a pipe may."""
+    """A stream that returns at most seven bytes per read, like a slow pipe."""
 
     def __init__(self, content: bytes) -> None:
         self._stream = io.BytesIO(content)

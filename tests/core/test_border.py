@@ -1,4 +1,4 @@
-"""The border in files and blobs of others: read back as it was written, and refused where it contradicts its network."""
+"""The border of a network in files and foreign blobs: it survives a round trip, and is refused if it contradicts its network."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_model_that_contradicts_its_border_is_refused(core: Core, text: str, mes
 
 
 def forge(core: Core, network: Network, change: Callable[[bytes], bytes]) -> bytes:
-    """Returns the blob of a network with another border, and with a digest that fits."""
+    """Returns the blob of a network with a changed border and a valid digest."""
     stream, forged = io.BytesIO(), io.BytesIO()
     core.load_network(network, "CPU").export_network(stream)
     header, payload = read_blob(stream.getvalue())

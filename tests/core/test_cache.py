@@ -1,4 +1,4 @@
-"""CACHE_DIR: what is a hit and what is a miss."""
+"""CACHE_DIR: which changes of network, device and configuration turn a cache hit into a miss."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_entry_is_a_blob_like_any_other(core: Core, load: Callable[..., bool], f
 
 
 def test_networks_of_one_entry_live_when_it_is_removed(core: Core, read: Callable[..., Network], folder: Path) -> None:
-    # Weights of 4096 bytes are used where they lie in the mapped file.
+    # Weights of 4096 bytes are views of the mapped file; they are not copied.
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[1024] x) => (float[1024] y) { y = Add(x, w) }'
     )

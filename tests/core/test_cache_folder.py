@@ -1,4 +1,4 @@
-"""CACHE_DIR: nothing about the folder or an entry makes a load fail; limits, locks, damage."""
+"""CACHE_DIR: a load succeeds in spite of a bad folder or a damaged entry; size limits and locks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def damage(entry: Path, kind: str) -> None:
     content = bytearray(entry.read_bytes())
     if kind == "flipped":
         content[len(content) // 2] ^= 1
-    # In place, as a failing disk would do it; its permissions stay.
+    # Written in place, like the damage of a failing disk: the permissions stay.
     entry.write_bytes({"flipped": content, "cut": content[:-40], "empty": b"", "foreign": b"PK\x03\x04" * 100}[kind])
 
 
@@ -152,7 +152,7 @@ def test_limit_removes_what_was_not_used_for_the_longest_time(load: Callable[...
         (entry_of_name[name],) = set(list_entries(folder)) - set(entry_of_name.values())
     (folder / "notes.txt").write_text("not ours")
     (folder / "mine.blob").write_text("not ours, either")
-    # Uses in the past, in this order; then one is used now.
+    # All entries were last used in the past, in this order; then entry "a" is used now.
     for moment, name in enumerate(names):
         os.utime(entry_of_name[name], (moment, moment))
     assert load(text=text_of_name["a"])
@@ -244,7 +244,7 @@ def test_files_of_killed_writers_go_with_the_next_store(load: Callable[..., bool
 
 
 def test_entry_that_was_just_written_is_never_the_one_to_go(load: Callable[..., bool], folder: Path) -> None:
-    """Even if all others look fresher, after the clock was put back."""
+    """The new entry stays even if older entries have later times because the clock was put back."""
     assert not load()
     (entry,) = folder.glob("*.blob")
     os.utime(entry, (time.time() + 1.5,) * 2)

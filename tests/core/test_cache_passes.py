@@ -1,4 +1,4 @@
-"""Caches of keys and values become inputs and outputs of the attention that reads them: the numbers stay, whoever else reads the caches."""
+"""Key and value caches become inputs and outputs of the attention node: results stay equal, even if other nodes read the caches."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_is_no_cache_of_the_attention_alone_stays(core: Core, nodes: str, o
     assert [node for node in check_caches(core, nodes, outputs).nodes if node.op_type == "Concat"]
 
 
-# Heads that share keys and values: with one query they become queries of one head.
+# Heads that share keys and values: if there is a single query, the heads become the queries of a single head.
 
 CONSTANTS = "int64[1] axis = {2}, int64[5] copied = {2,2,3,5,4}, int64[4] joined = {2,6,5,4}"
 REPEATED = """

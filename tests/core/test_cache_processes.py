@@ -1,4 +1,4 @@
-"""CACHE_DIR between processes: one of them compiles, and one that is killed, wherever it stands, does no harm."""
+"""CACHE_DIR shared by processes: only a single process compiles, and a process killed at any step leaves a usable cache."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ print(load())
         with second:
             assert second.stdout is not None
             assert second.stderr is not None
-            # The second one is known to wait before the first one goes on.
+            # The first process continues only after the second process has said that it waits.
             assert any("waiting for another load of the same network" in line for line in second.stderr)
             first.stdin.write("go on\n")
             first.stdin.flush()
@@ -99,7 +99,7 @@ def test_crowd_of_processes_compiles_once(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "compiled\n"
 
 
-# A child is killed at its k-th step; a step is each piece that is written, the sync, the renaming, and what comes after it.
+# A child process is killed at its k-th step. Steps are each written piece, the sync, the renaming, and the calls after the renaming.
 KILLED = """
 steps = -1
 

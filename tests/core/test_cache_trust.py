@@ -1,4 +1,4 @@
-"""CACHE_DIR in a folder that somebody else has prepared: no file of the user is changed, nothing hangs, and whose an entry is counts."""
+"""CACHE_DIR in a folder prepared by another account: no file of the user changes, no load hangs, and the owner of an entry counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_root = pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, re
 
 @pytest.fixture
 def key(load: Callable[..., bool], folder: Path) -> str:
-    """The name of the entry that the next load would write."""
+    """The name of the entry for the default load; the folder is empty again."""
     assert not load()
     (entry,) = folder.iterdir()
     entry.unlink()
@@ -43,7 +43,7 @@ def make_pipe(path: Path, tmp_path: Path) -> None:
 
 def make_socket(path: Path, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound, enter_folder(path.parent):
-        bound.bind(path.name)  # a short name: the system takes some hundred letters
+        bound.bind(path.name)  # a relative path: socket paths are limited to some hundred bytes
 
 
 def make_folder(path: Path, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_entry_that_others_may_write_is_not_taken(load: Callable[..., bool], fol
 def test_folder_of_another_user_that_nobody_else_can_change_is_used(
     load: Callable[..., bool], folder: Path, warned: list[str]
 ) -> None:
-    # A team's cache: filled by one account, read by all.
+    # A cache shared by a team: a single account fills it, all accounts read it.
     assert not load()
     (entry,) = folder.iterdir()
     for path in (folder, entry):

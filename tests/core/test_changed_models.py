@@ -1,4 +1,4 @@
-"""Models that a fuzzer made: what used to end in an error that nobody foresaw, or in a wrong shape, is computed or refused in words."""
+"""Models from a fuzzer that once raised an internal error or got a wrong shape: they are computed, or refused with a clear message."""
 
 from __future__ import annotations
 

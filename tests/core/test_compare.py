@@ -1,4 +1,4 @@
-"""hetero_core.testing.compare: distances by hand, and what the texts say."""
+"""hetero_core.testing.compare: distances computed by hand, and the texts of mismatches."""
 
 import math
 
@@ -59,7 +59,7 @@ def test_tolerances_are_of_known_float_and_complex_types_and_grow_as_precision_f
 
 @pytest.mark.parametrize("name", sorted(TOLERANCES))
 def test_tolerance_of_dtype_is_at_least_one_rounding(name):
-    # Half the distance from 1 to the next number. Source: machine epsilon as ml_dtypes and NumPy state it.
+    # A rounding error is half the distance from 1 to the next number. Source: machine epsilon of ml_dtypes and NumPy.
     assert tolerance_of_dtype(name) >= float(ml_dtypes.finfo(numpy_dtype(name)).eps) / 2
 
 
@@ -72,7 +72,7 @@ def test_equal_arrays_of_every_element_type_agree(name):
 @pytest.mark.parametrize("name", sorted(set(DTYPES) - {"bool"}))
 def test_unequal_arrays_of_every_element_type_differ(name):
     expected, actual = (np.array(numbers).astype(numpy_dtype(name)) for numbers in ([1, 1], [1, 0]))
-    if name == "float8e8m0":  # it has no zero
+    if name == "float8e8m0":  # float8e8m0 has no zero
         actual = np.array([1, 0.5]).astype(expected.dtype)
     assert f"output: expected {expected[1]!s}, got {actual[1]!s} at [1] of {name} [2]; 1 of 2 elements differ" in describe_mismatch(
         actual, expected

@@ -1,4 +1,4 @@
-"""OPTIMIZATION_CAPABILITIES of lists: what one of the devices has, and for MULTI what all of them have."""
+"""OPTIMIZATION_CAPABILITIES of composed devices: the union over the listed devices, and the intersection for MULTI."""
 
 from __future__ import annotations
 

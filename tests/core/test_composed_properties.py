@@ -1,4 +1,4 @@
-"""Configuration of devices that are made of devices: the names of their list, what each part has in the end, what an import keeps."""
+"""Configuration of composed devices: keys for their device list, the effective values of each part, values restored by an import."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_openvino_name_of_the_list_is_taken(core: Core, read: Read, device: str,
         ("BATCH:TEMPLATE", "TARGET_FALLBACK"),
         ("MULTI:TEMPLATE,CPU", "TARGET_FALLBACK"),
         ("AUTO:TEMPLATE,CPU", "TARGET_FALLBACK"),
-        # The list of a device of the list stands in its name.
+        # A nested device has its own list in its name.
         ("MULTI:(HETERO:TEMPLATE,CPU),CPU", "TARGET_FALLBACK"),
         ("HETERO:(BATCH:TEMPLATE),CPU", "AUTO_BATCH_DEVICE_CONFIG"),
         ("TEMPLATE", PRIORITIES),

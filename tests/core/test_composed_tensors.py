@@ -1,4 +1,4 @@
-"""Tensors of the caller in networks on devices made of devices: they stay on the card where the part that reads or makes them is there."""
+"""Device tensors of the caller on composed devices: a tensor stays on the card if the part that reads or writes it runs there."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def load(core: Core, cards: tuple[FakeCard, ...]) -> Load:
 
 
 def run_with_tensors(loaded: ExecutableNetwork, *, is_started: bool) -> tuple[DeviceTensor, DeviceTensor, DeviceTensor, list[str]]:
-    """Returns x, y and z of a run with all of them in tensors, and what was copied."""
+    """Returns the tensors x, y and z after a run, and the names of the copied values."""
     x = DeviceTensor.create(loaded, "x", X)
     y, z = (DeviceTensor.create(loaded, name) for name in ("y", "z"))
     request = loaded.create_infer_request()
@@ -97,7 +97,7 @@ def test_value_that_two_memories_need_is_copied_for_the_other_one(load: Load, is
         assert request.wait(60)
     else:
         request.infer({"x": x, "w": W})
-    # CPU reads x on the host and makes z there, whose tensor is on the card.
+    # CPU reads x and computes z in host memory, but both tensors are on the card.
     assert sorted(entry.node for entry in request.perf_counts if entry.operator == "transfer") == ["w", "x", "z"]
     assert (y.read().tolist(), z.read().tolist()) == ((X * W).tolist(), (-X).tolist())
 
@@ -152,7 +152,7 @@ def test_tensor_that_is_written_again_keeps_its_array(load: Load, cards: tuple[F
 
 
 def test_writing_to_a_tensor_leaves_what_a_run_has_made_alone(load: Load) -> None:
-    # The output is a constant of the network, which the card holds once for all runs.
+    # Output y is a constant of the network. The card holds it once for all runs.
     model = onnx.parser.parse_model(
         f"{HEADER} g (float[4] x) => (float[4] y, float[4] z) <float[4] c = {{1, 2, 3, 4}}> {{ y = Identity (c) z = Add (x, c) }}"
     )

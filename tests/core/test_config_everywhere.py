@@ -1,4 +1,4 @@
-"""Configuration for all devices at once, values taken back, DEVICE_ID that is set, old spellings of keys and values."""
+"""Configuration for all devices at once, values reset to their defaults, DEVICE_ID, old spellings of keys and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit itself: its catalogue, its choice of checks, its report, and facts about values that are drawn."""
+"""The conformance kit itself: its catalogue, its selection of checks, its report, and properties of its random values."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_report_without_cases_has_no_matrix() -> None:
 
 
 class EvaluatingExecutable(PlainExecutable):
-    """Computes with onnx's reference evaluator, and says so."""
+    """Computes with onnx's reference evaluator, and declares it."""
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         feeds = {spec.name: value for spec, value in zip(self.inputs, inputs, strict=True)}

@@ -1,4 +1,4 @@
-"""The class for pytest, in real runs of pytest: what fails, what is expected to fail, and what cannot be left out."""
+"""The conformance class for pytest, in real runs of pytest: failures, expected failures, and checks that cannot be skipped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMES = "perf_counts.times_are_there_when_asked_for"
 
 
 def run_pytest(folder: Path, *arguments: str, text: str = "") -> tuple[int, str]:
-    """Returns exit code and output of pytest on a file with this text behind the head."""
+    """Returns the exit code and the output of pytest on a file of HEAD and `text`."""
     if text:
         (folder / "test_mine.py").write_text(HEAD + text)
     command = [

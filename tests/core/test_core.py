@@ -37,7 +37,7 @@ class Doubler(Executable):
 
 
 class Device:
-    """A device that takes everything and doubles its first input."""
+    """A device that accepts every node and doubles its first input."""
 
     config: Mapping[str, Any] = {}
 
@@ -208,7 +208,7 @@ def test_unregistered_name_is_gone_and_its_networks_go_on(core: Core, read: Call
 
 
 class Made(Device):
-    """A device that notes its end with whoever made it."""
+    """A device that appends its name to `closed` when it is closed."""
 
     def __init__(self, closed: list[str]) -> None:
         self._closed = closed

@@ -1,4 +1,4 @@
-"""Refused loads: the error names strings of installed devices that take the network, and they do."""
+"""Refused loads: the error suggests device strings, and the network loads on each suggested device string."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Read = Callable[..., Network]
 
 
 class PickyDevice(PlainDevice):
-    """Takes only nodes of some operators, and counts how often it was asked."""
+    """Accepts only nodes of some operators, and counts its queries."""
 
     def __init__(self, operators: str, error: Exception | None = None) -> None:
         self.operators, self.error, self.queries = operators.split(), error, 0
@@ -35,13 +35,13 @@ class PickyDevice(PlainDevice):
 
 
 class FewDevices(Core):
-    """A Core of which most installed devices are hidden."""
+    """A Core that hides most installed devices."""
 
     names: tuple[str, ...] = ()
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """The names that a test leaves visible, sorted."""
+        """The sorted names of the devices that the test made visible."""
         return tuple(sorted(self.names))
 
 
@@ -94,7 +94,7 @@ def test_several_devices_cure_together(few: FewDevices, read: Read) -> None:
 
 def test_without_hetero_only_whole_devices_are_named(few: FewDevices, read: Read) -> None:
     register(few, HALF="Abs Relu")
-    # What HALF takes is of no use without it.
+    # HALF takes only a part of the network. Without HETERO that does not help.
     assert find_error(few, read(TEXT), "PICKY").cure == GENERAL_CURE
     register(few, WHOLE="Neg Abs Relu")
     assert find_error(few, read(TEXT), "PICKY").cure == "Load it with 'WHOLE', which takes it."

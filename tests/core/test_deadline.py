@@ -1,4 +1,4 @@
-"""DEADLINE: runs, loads, imports and queries end in time, whatever the device does; what comes late is dropped."""
+"""DEADLINE: runs, loads, imports and queries end in time even if the device hangs; late results are dropped."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ X = np.array([3], np.float32)
 
 
 def load_for(seconds: float, core: Core, network: Network, device: str) -> ExecutableNetwork:
-    """Loads without haste; the time is that of the runs alone."""
+    """Loads without a deadline; the deadline holds for the runs only."""
     loaded = core.load_network(network, device, EVER)
     loaded.deadline = seconds
     return loaded
@@ -210,7 +210,7 @@ def test_deadline_that_is_none_is_refused(core: Core, read: Callable[..., Networ
 
 
 class StuckDevice(CpuDevice):
-    """CPU that stays in a hook until the test lets it go, and notes what was closed."""
+    """CPU that blocks in a hook until the test releases it, and records the names of closed networks."""
 
     def __init__(self) -> None:
         super().__init__("STUCK")

@@ -1,4 +1,4 @@
-"""Declared shapes are hints: what is computed counts on every device; a contradicting declaration is a warning, or an error if asked."""
+"""Declared shapes are hints: computed shapes win on every device; a contradiction is a warning, or an error if configured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hetero_core.network.writer import network_to_bytes
 
 DEVICES = [("CPU", {}), ("TEMPLATE", {}), ("ORT", {}), ("HETERO:TEMPLATE,CPU", {}), ("HETERO:ORT,CPU", {})]
 
-# The shape of a Reshape whose target is an input is known to nobody before the run.
+# Reshape reads its target shape from an input, so its output shape is unknown before the run.
 UNPROVED = """g (float[N] x, int64[R] s) => (float[1,M] y) <float[2,2] a, float[1,M] b> {
     [abs] e = Abs (x) [reshape] a = Reshape (e, s) [relu] b = Relu (a) [neg] y = Neg (b)
 }"""
@@ -217,7 +217,7 @@ def test_axes_of_a_run_count_and_not_the_shape_declared_for_them(
 @pytest.mark.parametrize(("device", "config"), DEVICES)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_shape_declared_by_a_branch_is_no_proof(core: Core, device: str, config: dict[str, str], is_first: bool) -> None:
-    """Shapes that a body declares are what is inferred for its node."""
+    """The inferred shape of If comes from the shapes that its bodies declare."""
     text = """g (bool c, float[N] x, int64[R] s) => (float[3] y) <float[3] p> {
         p = If (c) <then_branch = t () => (float[3] u) <float[2] m> { m = Reshape (x, s) u = Neg (m) },
                     else_branch = e () => (float[3] q) { q = Reshape (x, s) }>

@@ -1,4 +1,4 @@
-"""Facts about devices: their type, identifier, memory and largest batch, of themselves and through lists."""
+"""Facts about devices: type, identifier, memory and largest batch, of single devices and of composed devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEGATE = '<ir_version: 8, opset_import: ["": 17]> negate (float[4] x) => (float[
 
 
 class Stating(TemplateDevice):
-    """A TEMPLATE that states other facts."""
+    """TEMPLATE with metrics set by the test."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         super().__init__("STATING")

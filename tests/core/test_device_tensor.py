@@ -1,4 +1,4 @@
-"""Tensors in the memory of a device: input, output, passed on without a copy; counted by the profile and by the fake card."""
+"""Tensors in device memory as inputs, as outputs, and between networks without a copy; the profile and the fake card count copies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_value_is_written_once_and_outputs_stay_until_they_are_read(load: Callab
     assert outputs["y"] is y
     assert request.get_tensor("y") is y
     assert outputs["z"].tolist() == (-X).tolist()
-    # Only what is the host's was moved: w to the device, z from there.
+    # Only host arrays were moved: w to the device, z from the device.
     moved = [entry.node for entry in request.perf_counts if entry.operator == "transfer"]
     assert moved == ["w", "z"]
     assert y.read().tolist() == (X * W).tolist()

@@ -1,4 +1,4 @@
-"""The door: what is taken as an input without an element type of its own, what is copied, and what a refusal says."""
+"""Conversion of inputs: values without an element type, copies, and the texts of refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Load = Callable[..., ExecutableNetwork]
 
 @pytest.fixture
 def load(core: Core, read: Callable[..., Network]) -> Load:
-    """Loads a network that returns its input."""
+    """Loads an Identity network of an input type on CPU."""
 
     def load_identity(input_type: str) -> ExecutableNetwork:
         network = read(f"g ({input_type} x) => ({input_type} y) {{ y = Identity(x) }}")
@@ -45,7 +45,7 @@ KEPT: list[tuple[str, Any, list[Any]]] = [
 
 
 def name_row(row: tuple[str, Any, Any]) -> str:
-    """Returns the same in every process: what a view of memory says of itself is its address."""
+    """Returns an id that is equal in every process; the text of a memoryview has its address."""
     given = "memoryview" if isinstance(row[1], memoryview) else str(row[1])
     return f"{row[0]}-{given}"[:30]
 
@@ -113,7 +113,7 @@ COPIED: list[tuple[str, Callable[[Path], Any], int]] = [
 
 
 class Foreign:
-    """An array of another library, known by DLPack alone."""
+    """An array of another library that supports only DLPack."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array

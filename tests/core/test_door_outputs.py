@@ -1,4 +1,4 @@
-"""Outputs on their way to the caller: they are the caller's alone, copied where they are not, and only there."""
+"""Outputs belong to the caller: an output that shares memory is copied, all other outputs are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_constant() -> Array:
 
 
 def make_foreign() -> Array:
-    """An array over memory that no array owns."""
+    """Returns a view of a bytearray: no array owns the memory."""
     return np.frombuffer(bytearray(24), np.float32)
 
 

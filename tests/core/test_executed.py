@@ -1,4 +1,4 @@
-"""The executed graph: the steps of each device with the nodes that they stand for, their layouts and times, as a network and as a page."""
+"""The executed graph: steps of each device with their original nodes, layouts and times, as a network and as a page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DEVICES = [
 
 
 def describe(node: Any) -> tuple[Any, ...]:
-    """Returns all of a step but its time and its device."""
+    """Returns the fields of a step except its time and its device."""
     attributes = {name: value for name, value in node.attributes.items() if name not in ("microseconds", "device")}
     return node.name, node.op_type, node.inputs, node.outputs, attributes
 
@@ -76,7 +76,7 @@ def test_steps_stand_for_the_nodes_of_the_network_and_lead_from_its_inputs_to_it
     assert [spec.name for spec in executed.outputs] == ["y"]
     origins = [name for node in executed.nodes for name in node.attributes.get("original_names", ())]
     assert origins == ["conv", "relu", "exp"]
-    # It can be written, and read again by anybody who knows ONNX.
+    # The executed graph can be written, and onnx itself can read the file.
     assert [node.name for node in onnx.load_from_string(network_to_bytes(executed)).graph.node] == [
         node.name for node in executed.nodes
     ]

@@ -1,4 +1,4 @@
-"""Custom operators for several devices at once: for all of a list or for none, and for every device that takes some."""
+"""Custom operators for several devices: for a whole list or for no device of it; by default for every device that takes extensions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetero_core.errors import NotImplementedByDeviceError
 
 
 class Device:
-    """A device that takes no extensions, and no node."""
+    """A device that takes neither extensions nor nodes."""
 
     @hookimpl
     def query_network(self, network: Network) -> QueryResult:

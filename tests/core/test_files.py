@@ -50,7 +50,7 @@ def test_block_that_does_not_end_changes_and_leaves_nothing(tmp_path: Path, erro
 def test_several_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(b"old")
-    # The second one cannot get its name: a folder has it.
+    # The second file cannot be renamed: its path is a folder.
     second.mkdir()
     with pytest.raises(IsADirectoryError, match=f"Is a directory: '{second}'"), replace_files(first, second):
         pytest.fail("a folder was opened")

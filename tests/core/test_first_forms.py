@@ -1,4 +1,4 @@
-"""Operators in the form of ONNX's first version, as Caffe2 and CNTK wrote them; expected values are the formulas of the standard."""
+"""Operators in the first version of ONNX, as written by Caffe2 and CNTK; expected values follow the formulas of the standard."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_every_operator_of_every_version_with_a_result_has_a_kernel() -> None:
     from hetero_core.kernels.registry import read_table
 
     versions = {(record.domain, record.op_type, since) for record in read_table().values() for since in record.since}
-    # Constants are read as initializers; gradients are no inference; a deprecated operator stands for none.
+    # Exceptions: constants are read as initializers, gradients are no inference, and deprecated operators no longer exist.
     missing = {
         (schema.domain, schema.name, schema.since_version)
         for schema in onnx.defs.get_all_schemas_with_history()

@@ -122,7 +122,7 @@ def test_body_inside_a_function_captures_by_the_outer_names() -> None:
     )
     node = network.nodes[1]
     assert node.captures == ("call/w", "a")
-    # The body's own value "a" must not hide the outer one.
+    # The value "a" of the body must not hide the value "a" of the outer graph.
     assert node.bodies["then_branch"].nodes[0].outputs == ("call/a",)
 
 
@@ -232,7 +232,7 @@ def test_network_of_one_opset_needs_no_wrappers() -> None:
 
 
 class CountingSet(set[str]):
-    """A set that counts how often it is asked."""
+    """A set that counts its membership tests."""
 
     questions = 0
 

@@ -1,4 +1,4 @@
-"""Generation with states: a decoder says the same as without them, however it is split, and copies nothing."""
+"""Generation with states: a decoder yields the same tokens as without states, for every split over devices, without copies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def decoder() -> Network:
 
 @pytest.fixture(scope="module")
 def expected(decoder: Network) -> list[int]:
-    """Tokens without states: each from the whole sequence so far."""
+    """The tokens of a run without states: each token is computed from the whole sequence so far."""
     tokens = [1]
     with Core() as core:
         loaded = core.load_network(decoder, "CPU")

@@ -1,4 +1,4 @@
-"""Drawn graphs: equal for equal seeds, and of all kinds; their outputs are known well enough to find a wrong number."""
+"""Random graphs: equal seeds give equal graphs, all kinds occur, and the expected outputs are exact enough to find a wrong number."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_shape_and_element_type_are_judged() -> None:
 
 
 def test_number_that_cancellation_leaves_is_judged_by_what_was_cancelled() -> None:
-    """1000 + x - 1000 has an error of 1000's last digit, 3e-5, which is far above that of a result of 0.01."""
+    """1000 + x - 1000 has the rounding error of 1000, 3e-5, which is far above the rounding error of a result of 0.01."""
     network = read("(float[4] x, float[4] c) => (float[4] y) { a = Add (x, c) y = Sub (a, c) }")
     feeds = {"x": np.array([0.01, 0.02, 0.003, 0.004], np.float32), "c": np.full(4, 1000, np.float32)}
     expectation = Expectation(network, feeds)
@@ -129,7 +129,7 @@ def test_number_that_cancellation_leaves_is_judged_by_what_was_cancelled() -> No
 
 def test_number_at_a_tie_may_fall_to_either_side_and_others_may_not() -> None:
     network = read("(float[3] x, float[3] z) => (float[3] y) { a = Add (x, z) y = Round (a) }")
-    # In float32 0.3 + 1.2 is 1.5 or one of its neighbours.
+    # In float32 0.3 + 1.2 is 1.5 or a neighbour of 1.5.
     expectation = Expectation(network, {"x": np.array([0.3, 0.1, 2], np.float32), "z": np.array([1.2, 1, 0.2], np.float32)})
     assert expectation.describe_fault([np.array([1, 1, 2], np.float32)]) is None
     assert expectation.describe_fault([np.array([2, 1, 2], np.float32)]) is None
@@ -144,7 +144,7 @@ def test_integers_are_equal_or_wrong() -> None:
 
 
 class ToolkitExecutable(Executable):
-    """A network by the toolkit; a planted bug changes the results of one operator."""
+    """Runs a network with the toolkit; a planted bug changes the results of a single operator."""
 
     def __init__(self, network: Network, operator: str) -> None:
         self.network, self.inputs, self.outputs = network, network.inputs, network.outputs
@@ -167,7 +167,7 @@ def run_node(network: Network, name: str, values: dict[str, Any], operator: str)
 
 
 class ToolkitDevice:
-    """A device of the toolkit whose results for one operator are a quarter too large."""
+    """A toolkit device with a planted bug: the results of a single operator are a quarter too large."""
 
     def __init__(self, operator: str = "") -> None:
         self.operator = operator

@@ -1,4 +1,4 @@
-"""Plugins that do not answer: named after the Core's time, left alone from then on, and in nobody else's way."""
+"""Plugins that hang: the error names them after the Core's timeout, they are not asked again, and they do not block other devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOON = 1.0
 
 
 class Hanging(CpuDevice):
-    """Its own factory. Stays in one question until the test lets it go, and counts how often it was asked."""
+    """Device and factory in a single object. Blocks in a hook until the test releases it, and counts the calls."""
 
     def __init__(self, question: str = "") -> None:
         super().__init__("HANGING")
@@ -78,10 +78,10 @@ def hanging() -> Iterator[Hanging]:
 
 @pytest.fixture
 def impatient(hanging: Hanging) -> Iterator[Core]:
-    """A Core that waits for a moment only; HANGING is registered, as itself and as its own factory."""
+    """A Core with a short timeout; HANGING is registered as a device and as its own factory."""
     core = Core(device_timeout=SOON)
     core.register_plugin("HANGING", hanging)
-    # What the others import, they import here: a slow machine may need longer than a moment for it.
+    # The other devices do their imports here, because a slow machine may need longer than the short timeout for them.
     with Core() as patient:
         patient.list_devices()
     yield core
@@ -104,7 +104,7 @@ def test_plugin_that_does_not_answer_is_named_and_hides_no_other(impatient: Core
     rows = {row.name: row for row in impatient.list_devices()}
     reason = rows["HANGING"].reason
     assert reason.startswith("device HANGING hangs: plugin HANGING (")
-    # AUTO, which is listed before it, may have asked it first.
+    # AUTO is listed before HANGING and may have asked it first.
     asked = f"has not returned from {question} within 1 s; it "
     assert f"{asked}was set aside, its thread goes on" in reason or f"{asked}has not answered before" in reason
     assert "update or uninstall the plugin, or give it more time with Core(device_timeout=...)" in reason

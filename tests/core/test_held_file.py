@@ -1,4 +1,4 @@
-"""Weights that are read from the file of a model when they are used: let go, read again, and refused when the file was changed."""
+"""Weights that are read from the model file on first use: they are released, read again, and refused if the file has changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AGE = 100
 
 
 def save_model(path: Path, seed: int) -> np.ndarray:
-    """Writes a model with weights of its own over what is there, as if long ago; returns the weights."""
+    """Overwrites the file with a model of random weights and an old modification time; returns the weights."""
     w = np.random.default_rng(seed).standard_normal((64, 96)).astype(np.float32)
     model = onnx.parser.parse_model(TEXT)
     model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
@@ -92,7 +92,7 @@ def test_file_that_was_written_over_is_refused_by_name(core: Core, path: Path) -
     )
     with pytest.raises(NetworkReadError, match=message):
         _ = constant.array
-    # What was made of the weights before is as it was.
+    # The loaded network keeps its copy of the old weights.
     np.testing.assert_allclose(loaded.infer({"x": X})["y"], X.astype(np.float64) @ w, rtol=1e-4, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Constants: made on first use, kept, and let go where they can be made again."""
+"""Constants: computed on first use, cached, and released only if they can be computed again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = LARGEST_KEPT // 4
 
 
 class Maker:
-    """Makes an array of ones, and counts how often."""
+    """Makes an array of ones, and counts the calls."""
 
     def __init__(self) -> None:
         self.calls = 0

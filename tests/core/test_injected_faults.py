@@ -1,4 +1,4 @@
-"""What the core makes of a device that fails: an error that names the plugin, never a wrong result and never a hang."""
+"""Reactions of the Core to a failing device: an error that names the plugin, never a wrong result and never a hang."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hetero_core.testing.faulty_device import FAULTS, Fault, FaultyPlugin, Injec
 
 TEXT = "g (float[2] x) => (float[2] y) { a = Neg (x) y = Add (a, a) }"
 X = np.array([1, -2], np.float32)
-# By hand: -x + -x.
+# Computed by hand: -x + -x.
 EXPECTED = [-2, 4]
 FAILING = [name for name in FAULTS if name != "none" and not name.endswith(".hang") and not name.startswith("close")]
 WITHIN = [name for name in FAILING if name.startswith("infer")]
 
 
 def tell(error: BaseException) -> str:
-    """Returns all that a user reads of an error."""
+    """Returns the text of an error with its notes."""
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def use(core: Core, network: Network, device: str) -> Any:
-    """Takes a network the whole way: query, load, run, export, import, run."""
+    """Queries, loads, runs, exports, imports and again runs a network."""
     core.query_network(network, device)
     loaded = core.load_network(network, device)
     assert loaded.infer({"x": X})["y"].tolist() == EXPECTED
@@ -136,7 +136,7 @@ def test_device_that_hangs_ends_with_its_deadline(core: Core, read: Callable[...
         use_in_time()
     assert plugin.entered.acquire(timeout=900), "it did hang"
     plugin.release()
-    # Of a run it is the device that is named: its plugin is not asked for anything while it runs.
+    # The error of a run names the device and not the plugin: a run calls no hook of the plugin.
     assert fault == "infer.hang" or "plugin FAULTY (" in tell(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Operators of opset 1, as Caffe2 and CNTK wrote them: each form with a defined result runs, the others are refused with the reason."""
+"""Operators of opset 1, as written by Caffe2 and CNTK: each form with a defined result runs, further forms are refused with a reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANNELS = {
     name: np.array(values, np.float32)
     for name, values in (("s", (1, 2, 0.5)), ("b", (0, 1, -1)), ("m", (0.5, 0, 1)), ("v", (1, 4, 2)))
 }
-# Operators that no table can run: Gradient differentiates a graph; deprecated versions mean "no longer an operator".
+# Operators that cannot have a kernel: Gradient differentiates a graph. Deprecated versions are no longer operators.
 WITHOUT_KERNEL = {"Gradient"}
 
 

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM against ONNX Runtime, with lengths, initial states, peepholes, and the layout that it does not have."""
+"""RNN, GRU and LSTM against ONNX Runtime: lengths, initial states, peepholes, and the layout that ONNX Runtime lacks."""
 
 from __future__ import annotations
 

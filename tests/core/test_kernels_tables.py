@@ -1,4 +1,4 @@
-"""A table of kernels of a device: claims and runs follow from its declarations."""
+"""A device's own kernel table: its queries and runs follow the declarations of the table."""
 
 from __future__ import annotations
 

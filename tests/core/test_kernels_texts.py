@@ -1,4 +1,4 @@
-"""RegexFullMatch and Tokenizer against ONNX Runtime; both take expressions of RE2, whose cost is linear in the text."""
+"""RegexFullMatch and Tokenizer against ONNX Runtime; both use RE2 expressions, which run in linear time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_half_of_a_pair_of_surrogates_is_no_error(core: Core) -> None:
 
 @pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "(a|aa)+$b", "(.*a){12}b"])
 def test_expression_of_exponential_cost_elsewhere_ends(core: Core, pattern: str) -> None:
-    # 2^50,000 steps for an engine that tries one way after the other.
+    # An engine with backtracking needs 2^50,000 steps.
     loaded = core.load_network(make_model(pattern), "CPU")
     assert loaded.infer({"x": np.array(["a" * 50_000], dtype=object)})["y"].tolist() == [False]
 

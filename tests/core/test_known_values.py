@@ -1,4 +1,4 @@
-"""Shape arithmetic that is known before a run, and ranks where it is not: against onnx's reference evaluator."""
+"""Shape arithmetic that is known before a run, or else only its rank: against onnx's reference evaluator."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_known_value_is_that_of_the_reference(operation: str) -> None:
     model = parse(f"g (float[2,3,4] x) => (y) <{LISTS}, {more}> {{ y = {operation} }}")
     network = read_network(model)
     known = compute_known_value(network.nodes[0], network.types, network.initializers)
-    # The parser leaves the output's type open, which the evaluator does not mind.
+    # The parser leaves the output's type open; the reference evaluator does not need it.
     (expected,) = ReferenceEvaluator(model).run(None, {"x": np.zeros((2, 3, 4), np.float32)})
     assert known["y"].dtype == expected.dtype.name
     assert known["y"].shape == expected.shape
