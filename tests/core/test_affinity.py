@@ -159,7 +159,7 @@ def test_pin_without_effect_is_named_in_one_warning(pins: dict[str, str], named:
     assert dict(network.affinity) == ({"add": "TEMPLATE"} if "add" in pins else {})
 
 
-def test_pins_of_nodes_and_empty_ones_of_constants_warn_of_nothing() -> None:
+def test_valid_pins_and_empty_pins_of_constants_do_not_warn() -> None:
     assert dict(read_network(pinned(c=" ", add="CPU", choose="CPU")).affinity) == {"add": "CPU", "choose": "CPU"}
 
 

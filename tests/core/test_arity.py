@@ -95,7 +95,7 @@ def test_optional_inputs_and_unknown_attributes_are_no_fault(body: str) -> None:
     assert len(network.nodes) == 1
 
 
-def test_demands_are_those_of_onnxs_own_checker_for_every_operator() -> None:
+def test_arity_rules_equal_onnxs_checker_for_every_operator() -> None:
     disagreements = []
     for schema in onnx.defs.get_all_schemas():
         if schema.domain or schema.deprecated:

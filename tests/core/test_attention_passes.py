@@ -74,7 +74,7 @@ END = "p = Softmax <axis = -1> ({}) y = MatMul (p, v)"
         (f"{SCORES} m = Add (s, square) {END.format('m').replace('-1', '3')}", 1),
     ],
 )
-def test_attention_that_was_written_out_becomes_one_node(core: Core, text: str, scale: float) -> None:
+def test_attention_pattern_becomes_a_single_node(core: Core, text: str, scale: float) -> None:
     model = parse(f"{STACKS} {{ {text} }}")
     network = check(core, model)
     (attention,) = network.nodes
@@ -94,7 +94,7 @@ def test_stack_of_matrices_becomes_attention_with_one_head(core: Core) -> None:
     assert dict(network.nodes[0].attributes) == {"scale": 0.125, "q_num_heads": 1, "kv_num_heads": 1}
 
 
-def test_keys_that_others_read_turned_get_their_own_transpose(core: Core) -> None:
+def test_transposed_keys_with_further_readers_get_a_transpose(core: Core) -> None:
     text = f"{SCORES} {END.format('s')} z = Abs (t)"
     network = check(core, parse(f"{STACKS.replace(' y)', ' y, float[2,3,4,7] z)')} {{ {text} }}"))
     assert sorted(list_operators(network)) == ["Abs", "Attention", "Transpose"]
@@ -108,7 +108,7 @@ def test_value_that_is_query_and_value_at_once_is_not_lost(core: Core) -> None:
     assert list_operators(check(core, parse(text))) == ["Mul", "Transpose", "Attention"]
 
 
-def test_keys_that_are_kept_turned_are_turned_back(core: Core) -> None:
+def test_transposed_keys_are_transposed_back(core: Core) -> None:
     head = "g (float[2,3,5,4] q, float[2,3,4,7] t, float[2,3,7,6] v) => (float[2,3,5,6] y)"
     network = check(core, parse(f"{head} {{ s = MatMul (q, t) {END.format('s')} }}"))
     assert list_operators(network) == ["Transpose", "Attention"]
@@ -157,7 +157,7 @@ def test_mask_made_of_integers_counts(core: Core, mask: str) -> None:
         "values that broadcast", "stacks that broadcast", "an open size", "another type", "a mask for each matrix of a stack",
     ],
 )  # fmt: skip
-def test_what_only_looks_like_attention_stays(core: Core, head: str, text: str) -> None:
+def test_near_misses_of_attention_stay(core: Core, head: str, text: str) -> None:
     network = core.read_network(parse(f"{head} {{ {text} }}"))
     assert fuse_attention(network) is network
 

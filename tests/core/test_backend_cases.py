@@ -27,8 +27,8 @@ def test_every_case_has_values_for_every_input_and_output(cases: list[BackendCas
     for case in cases:
         constants = {tensor.name for tensor in case.model.graph.initializer}
         inputs = [spec.name for spec in case.model.graph.input if spec.name not in constants]
-        for given, expected in case.runs:
-            if len(given) != len(inputs) or len(expected) != len(case.model.graph.output):
+        for feeds, expected in case.runs:
+            if len(feeds) != len(inputs) or len(expected) != len(case.model.graph.output):
                 wrong.append(case.name)
     assert wrong == []
 

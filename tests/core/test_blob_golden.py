@@ -47,7 +47,7 @@ def test_reader_still_reads_the_golden_files() -> None:
     assert read_blob(nested.sections["stage/0"])[0] == header
 
 
-def test_every_byte_of_the_layout_is_where_the_format_says() -> None:
+def test_every_byte_follows_the_layout_of_the_format() -> None:
     content, size = (GOLDEN / "plain-3.blob").read_bytes(), 953
     begin = -(-(32 + size) // 64) * 64
     assert content[:8] == b"HETEROBL"

@@ -115,7 +115,7 @@ def test_part_has_no_border(read: Read) -> None:
     assert dataclasses.replace(network, name="h").border is network.border
 
 
-def test_input_that_has_a_default_is_not_tied_and_a_sequence_neither(core: Core, read: Read) -> None:
+def test_states_refuse_inputs_with_a_default_and_sequences(core: Core, read: Read) -> None:
     text = (
         '<ir_version: 8, opset_import: ["": 17]> g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {2, 3}> { y = Mul(x, w) }'
     )

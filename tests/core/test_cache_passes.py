@@ -53,7 +53,7 @@ def test_attention_appends_to_both_caches_itself(core: Core, nodes: str, outputs
     ],
     ids=["read before", "three pieces", "the same for both", "one of them", "causal", "other axis"],
 )
-def test_what_is_no_cache_of_the_attention_alone_stays(core: Core, nodes: str, outputs: str) -> None:
+def test_near_misses_of_a_cache_stay(core: Core, nodes: str, outputs: str) -> None:
     assert [node for node in check_caches(core, nodes, outputs).nodes if node.op_type == "Concat"]
 
 
@@ -118,7 +118,7 @@ def test_more_heads_than_kernels_take_together_stay(core: Core) -> None:
     assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape"] * 2 + ["Attention"]
 
 
-def test_repeated_keys_that_others_read_stay(core: Core) -> None:
+def test_repeated_keys_with_further_readers_stay(core: Core) -> None:
     outputs = "float[2,6,1,4] y, float[2,6,5,4] keys"
     network = check_heads(core, f"float[2,6,1,4] q, {SHARED}", REPEATED + "y = Attention<scale = 0.25>(q, keys, values)", outputs)
     assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape"] * 2 + ["Attention"]

@@ -90,11 +90,11 @@ print(load())
 
 def test_crowd_of_processes_compiles_once(tmp_path: Path) -> None:
     crowd = [start("sys.stdin.readline()\nprint(load())\n", str(tmp_path / "cache"), str(tmp_path / "log")) for _ in range(4)]
-    for one in crowd:
-        assert one.stdin is not None
-        one.stdin.write("go\n")
-        one.stdin.flush()
-    printed = sorted(one.communicate(timeout=900)[0] for one in crowd)
+    for child in crowd:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    printed = sorted(child.communicate(timeout=900)[0] for child in crowd)
     assert printed == ["False\n", "True\n", "True\n", "True\n"]
     assert (tmp_path / "log").read_text() == "compiled\n"
 
@@ -160,7 +160,7 @@ print(killed, sorted(seen), left)
 """
 
 
-def test_process_that_is_killed_anywhere_in_a_write_leaves_nothing_that_is_wrong(tmp_path: Path) -> None:
+def test_process_killed_at_any_step_leaves_a_valid_cache(tmp_path: Path) -> None:
     ended = start(KILLED, str(tmp_path / "cache"), str(tmp_path / "log"))
     printed, errors = ended.communicate(timeout=900)
     assert (ended.returncode, errors) == (0, "")

@@ -52,7 +52,7 @@ def test_node_without_operator_and_outputs_is_refused_in_words(core: Core) -> No
 
 
 @pytest.mark.parametrize("op_type", ["HannWindow", "HammingWindow", "BlackmanWindow"])
-def test_window_of_one_element_from_end_to_end_is_no_number_as_in_its_function_body(core: Core, op_type: str) -> None:
+def test_symmetric_window_of_a_single_element_is_nan(core: Core, op_type: str) -> None:
     model = parse(f"g (int64 n) => (float[a] y) {{ y = {op_type} <periodic = 0> (n) }}", 17)
     assert np.isnan(infer(core, model, n=np.array(1)))
     assert infer(core, model, n=np.array(0)).shape == (0,)
@@ -87,7 +87,7 @@ def test_window_of_one_element_from_end_to_end_is_no_number_as_in_its_function_b
     ],
 )
 @pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
-def test_what_cannot_be_computed_is_refused_in_words(
+def test_impossible_results_are_refused_with_a_message(
     core: Core, opset: int, text: str, feeds: dict[str, tuple[int, ...]], kernels: str
 ) -> None:
     with pytest.raises(HeteroError) as refusal:
@@ -144,7 +144,7 @@ def test_weights_that_do_not_fit_are_not_folded(core: Core, filters: str, bias: 
     assert not isinstance(caught.value, InternalError)
 
 
-def test_shape_of_what_is_larger_than_memory_is_computed(core: Core) -> None:
+def test_shape_of_a_value_larger_than_memory_is_computed(core: Core) -> None:
     text = """g (float[1099511627776, 4] x, float[2] z) => (int64[2] y, float[2] u) {
     s = Shape <start = -2, end = 9> (x) y = Neg (s) u = Neg (z) }"""
     assert core.load_network(parse(text, 15), "CPU") is not None

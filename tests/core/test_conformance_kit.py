@@ -70,7 +70,7 @@ def make_outcome(name: str, status: str, case_status: str, *operators: tuple[str
     return Outcome(case, status, finding.reason, finding=finding)
 
 
-def test_matrix_counts_what_ran_and_what_was_refused() -> None:
+def test_matrix_counts_runs_and_refusals() -> None:
     fields = make_report(
         make_outcome("a", "passed", "passed", ("Abs-13", "float32", True), ("Abs-13", "float32", True), is_native=True),
         make_outcome("b", "passed", "passed", ("Abs-13", "float32", True), is_free=True),

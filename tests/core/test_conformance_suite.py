@@ -77,8 +77,8 @@ def test_failure_has_the_name_of_the_check_and_its_reason(tmp_path: Path) -> Non
 )
 def test_expected_failure_is_strict(tmp_path: Path, device: str, xfail: dict[str, str], code: int, shown: str) -> None:
     text = f"class TestMine(DeviceConformance):\n    device, plugin = 'MINE', {device}\n    xfail = {xfail!r}\n"
-    found, output = run_pytest(tmp_path, "--hetero-check", "perf_counts.*", "--hetero-level", "contract", text=text)
-    assert (found, shown in output) == (code, True), output
+    exit_code, output = run_pytest(tmp_path, "--hetero-check", "perf_counts.*", "--hetero-level", "contract", text=text)
+    assert (exit_code, shown in output) == (code, True), output
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_expected_failure_is_strict(tmp_path: Path, device: str, xfail: dict[str
         "    pass\nclass Quiet:\n    test_check = None\nclass TestOther(Quiet, DeviceConformance):\n    device = 'MINE'\n",
     ],
 )
-def test_check_that_is_replaced_or_taken_away_fails_the_run(tmp_path: Path, body: str) -> None:
+def test_replaced_or_removed_check_fails_the_run(tmp_path: Path, body: str) -> None:
     text = f"class TestMine(DeviceConformance):\n    device, plugin = 'MINE', PlainDevice()\n{body}"
     code, output = run_pytest(tmp_path, text=text)
     assert code == 2, output

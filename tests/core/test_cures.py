@@ -61,7 +61,7 @@ def find_error(core: Core, network: Network, device: str, config: dict[str, Any]
 
 
 def register(core: FewDevices, **operators: str) -> dict[str, PickyDevice]:
-    devices = {name: PickyDevice(taken) for name, taken in operators.items()}
+    devices = {name: PickyDevice(names_of_operators) for name, names_of_operators in operators.items()}
     for name, device in devices.items():
         core.register_plugin(name, device)
     core.names = (*core.names, *devices)
@@ -128,7 +128,7 @@ def test_device_whose_query_fails_is_left_out(few: FewDevices, read: Read) -> No
     assert find_error(few, read(TEXT), "PICKY").cure == "Load it with 'WHOLE', which takes it."
 
 
-def test_loads_within_a_load_ask_nobody(core: Core, read: Read, caplog: pytest.LogCaptureFixture) -> None:
+def test_loads_within_a_load_ask_no_further_device(core: Core, read: Read, caplog: pytest.LogCaptureFixture) -> None:
     onlooker = PickyDevice("Neg Abs Relu")
     core.register_plugin("AONLOOKER", onlooker)
     network = read(TEXT)
@@ -148,7 +148,7 @@ def test_cure_of_a_device_in_another_process_is_found_here(core: Core, read: Rea
 
 
 def test_no_device_is_asked_after_some_seconds(few: FewDevices, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    others = register(few, WHOLE="Neg Abs Relu")
+    devices = register(few, WHOLE="Neg Abs Relu")
     monkeypatch.setattr("hetero_core.devices.cures._SECONDS", -1.0)
     assert find_cure(few, read(TEXT), "PICKY", ["second"], splitter="HETERO") == ""
-    assert others["WHOLE"].queries == 0
+    assert devices["WHOLE"].queries == 0

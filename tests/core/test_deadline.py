@@ -60,13 +60,13 @@ Run = Callable[[Any, dict[str, Any]], dict[str, Any]]
 
 
 def infer_network(network: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = network.infer(inputs)
-    return found
+    outputs: dict[str, Any] = network.infer(inputs)
+    return outputs
 
 
 def infer_request(network: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = network.create_infer_request().infer(inputs)
-    return found
+    outputs: dict[str, Any] = network.create_infer_request().infer(inputs)
+    return outputs
 
 
 def wait_for_request(network: Any, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def wait_for_request(network: Any, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def await_request(network: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = asyncio.run(network.create_infer_request().infer_async(inputs))
-    return found
+    outputs: dict[str, Any] = asyncio.run(network.create_infer_request().infer_async(inputs))
+    return outputs
 
 
 EVERY_WAY = pytest.mark.parametrize("run", [infer_network, infer_request, wait_for_request, await_request])
@@ -137,9 +137,7 @@ def test_node_of_a_late_run_is_named(core: Core, read: Callable[..., Network]) -
     ended.set()
 
 
-def test_late_result_is_dropped_and_the_next_run_has_memory_of_its_own(
-    core: Core, hand: HandDevice, read: Callable[..., Network]
-) -> None:
+def test_late_result_is_dropped_and_the_next_run_has_own_memory(core: Core, hand: HandDevice, read: Callable[..., Network]) -> None:
     network = load_for(1.0, core, read(ADD), "HAND")
     request = network.create_infer_request()
     with pytest.raises(DeadlineExceededError):
@@ -204,7 +202,7 @@ def test_core_closes_while_a_late_run_is_on(read: Callable[..., Network], caplog
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "-inf"])
-def test_deadline_that_is_none_is_refused(core: Core, read: Callable[..., Network], value: Any) -> None:
+def test_invalid_deadline_is_refused(core: Core, read: Callable[..., Network], value: Any) -> None:
     with pytest.raises(ConfigValueError, match="DEADLINE: expected seconds above 0, got .*; leave it out for no limit"):
         core.load_network(read(ADD), "CPU", {"DEADLINE": value})
 
@@ -272,16 +270,16 @@ HOOKS: Mapping[str, tuple[str, Callable[[Core, Network, bytes, str], Any]]] = {
 
 @pytest.mark.parametrize("device", ["STUCK", "HETERO:STUCK"])
 @pytest.mark.parametrize("hook", HOOKS)
-def test_hook_that_takes_too_long_is_named_and_left(
+def test_slow_hook_is_named_and_abandoned(
     core: Core, stuck: StuckDevice, read: Callable[..., Network], hook: str, device: str
 ) -> None:
     network = read(ADD)
     blob = export(core, network, device)
     stuck.stuck_in = hook
-    what, call = HOOKS[hook]
+    action, call = HOOKS[hook]
     with pytest.raises(DeadlineExceededError) as caught:
         call(core, network, blob, device)
-    assert str(caught.value).startswith(f"{what} on {device} has not ended within DEADLINE=0.05 s: ")
+    assert str(caught.value).startswith(f"{action} on {device} has not ended within DEADLINE=0.05 s: ")
     assert "It was set aside, and its thread goes on" in str(caught.value)
     if stuck.entered:
         assert f"it is in {hook} of plugin STUCK (" in str(caught.value)
@@ -317,7 +315,7 @@ def test_error_of_a_load_with_deadline_is_the_devices_own(core: Core, read: Call
     assert any("raised by plugin CPU" in note for note in caught.value.__notes__)
 
 
-def test_time_of_one_core_call_is_no_other_ones(core: Core, read: Callable[..., Network]) -> None:
+def test_runs_with_a_deadline_have_the_right_results(core: Core, read: Callable[..., Network]) -> None:
     loaded = core.load_network(read(ADD), "CPU", EVER)
     request: InferRequest = loaded.create_infer_request()
     assert [request.infer({"x": X + n})["y"].tolist() for n in range(3)] == [[6], [8], [10]]

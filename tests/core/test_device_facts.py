@@ -49,11 +49,11 @@ def test_type_says_whether_a_device_has_a_memory_of_its_own(core: Core, device: 
 
 def test_identifier_is_of_one_physical_device(core: Core) -> None:
     devices = ["CPU", "TEMPLATE.0", "TEMPLATE.1", "HETERO:CPU", "HETERO:TEMPLATE", "HETERO:TEMPLATE,CPU"]
-    found = [core.get_metric(device, "DEVICE_UUID") for device in devices]
-    assert len({*found}) == len(devices)
-    assert core.get_metric("TEMPLATE", "DEVICE_UUID") == found[1]
-    with Core() as other:
-        assert [other.get_metric(device, "DEVICE_UUID") for device in devices] == found
+    identifiers = [core.get_metric(device, "DEVICE_UUID") for device in devices]
+    assert len({*identifiers}) == len(devices)
+    assert core.get_metric("TEMPLATE", "DEVICE_UUID") == identifiers[1]
+    with Core() as second_core:
+        assert [second_core.get_metric(device, "DEVICE_UUID") for device in devices] == identifiers
 
 
 def test_card_states_its_own_identifier_and_memory(core: Core) -> None:
@@ -115,7 +115,7 @@ def test_largest_batch_of_a_list_is_the_smallest_of_its_devices(core: Core) -> N
 
 
 @pytest.mark.parametrize("device", ["MULTI:(HETERO:TEMPLATE,CPU)", "AUTO:(HETERO:TEMPLATE,CPU)", "HETERO:(MULTI:TEMPLATE,CPU)"])
-def test_execution_devices_are_those_of_the_innermost_lists(core: Core, device: str, read: Callable[[str], Network]) -> None:
+def test_execution_devices_are_devices_of_the_innermost_lists(core: Core, device: str, read: Callable[[str], Network]) -> None:
     loaded = core.load_network(
         onnx.parser.parse_model(NEGATE), device, {"TEMPLATE_REFUSED_OPERATORS": "Relu"} if "HETERO:T" in device else None
     )

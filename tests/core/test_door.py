@@ -26,7 +26,7 @@ def load(core: Core, read: Callable[..., Network]) -> Load:
     return load_identity
 
 
-KEPT: list[tuple[str, Any, list[Any]]] = [
+CONVERTED: list[tuple[str, Any, list[Any]]] = [
     ("float[N]", [1, 2.5, True], [1.0, 2.5, 1.0]),
     ("float[N]", [0.1], [np.float32(0.1).item()]),
     ("float[N]", [16777216], [16777216.0]),
@@ -46,13 +46,13 @@ KEPT: list[tuple[str, Any, list[Any]]] = [
 
 def name_row(row: tuple[str, Any, Any]) -> str:
     """Returns an id that is equal in every process; the text of a memoryview has its address."""
-    given = "memoryview" if isinstance(row[1], memoryview) else str(row[1])
-    return f"{row[0]}-{given}"[:30]
+    value = "memoryview" if isinstance(row[1], memoryview) else str(row[1])
+    return f"{row[0]}-{value}"[:30]
 
 
-@pytest.mark.parametrize(("input_type", "given", "expected"), KEPT, ids=[name_row(row) for row in KEPT])
-def test_value_that_is_kept_is_converted(load: Load, input_type: str, given: Any, expected: list[Any]) -> None:
-    assert load(input_type).infer({"x": given})["y"].tolist() == expected
+@pytest.mark.parametrize(("input_type", "value", "expected"), CONVERTED, ids=[name_row(row) for row in CONVERTED])
+def test_value_in_the_range_of_the_type_is_converted(load: Load, input_type: str, value: Any, expected: list[Any]) -> None:
+    assert load(input_type).infer({"x": value})["y"].tolist() == expected
 
 
 LOST: list[tuple[str, Any, type[Exception], str]] = [
@@ -88,10 +88,10 @@ LOST: list[tuple[str, Any, type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("input_type", "given", "error", "message"), LOST, ids=[f"{row[0]}-{row[1]}"[:30] for row in LOST])
-def test_value_that_would_be_lost_is_refused(load: Load, input_type: str, given: Any, error: type[Exception], message: str) -> None:
+@pytest.mark.parametrize(("input_type", "value", "error", "message"), LOST, ids=[f"{row[0]}-{row[1]}"[:30] for row in LOST])
+def test_value_that_would_be_lost_is_refused(load: Load, input_type: str, value: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
-        load(input_type).infer({"x": given})
+        load(input_type).infer({"x": value})
     assert message in str(caught.value)
 
 

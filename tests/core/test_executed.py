@@ -52,7 +52,7 @@ def run(core: Core, device: str, **config: Any) -> Network:
 
 
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "ORT"])
-def test_steps_of_another_process_are_those_of_its_device_with_times(core: Core, device: str) -> None:
+def test_steps_of_a_device_in_a_process_equal_its_own_steps(core: Core, device: str) -> None:
     here, there = run(core, device), run(core, f"PROCESS:{device}")
     assert list(map(describe, there.nodes)) == list(map(describe, here.nodes))
     assert [str(there.type_of(name)) for node in there.nodes for name in node.outputs] == [
@@ -65,7 +65,7 @@ def test_steps_of_another_process_are_those_of_its_device_with_times(core: Core,
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_steps_stand_for_the_nodes_of_the_network_and_lead_from_its_inputs_to_its_outputs(core: Core, device: str) -> None:
+def test_steps_cover_the_nodes_from_inputs_to_outputs(core: Core, device: str) -> None:
     executed = run(core, device)
     known = {spec.name for spec in executed.inputs}
     for node in executed.nodes:
@@ -83,7 +83,7 @@ def test_steps_stand_for_the_nodes_of_the_network_and_lead_from_its_inputs_to_it
 
 
 @pytest.mark.parametrize("device", DEVICES[:-1])
-def test_times_are_those_of_the_profile(core: Core, device: str) -> None:
+def test_times_equal_the_times_of_the_profile(core: Core, device: str) -> None:
     request = core.load_network(MODEL, device, {"PERF_COUNT": True}).create_infer_request()
     request.infer(INPUTS)
     executed = request._network.get_runtime_model(request.profile)

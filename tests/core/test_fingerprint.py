@@ -40,13 +40,13 @@ def read(text: str = TEXT) -> Network:
         ("bool c) => (y)", "bool c) => (y, b)"),
     ],
 )
-def test_what_shapes_the_result_changes_the_fingerprint(old: str, new: str) -> None:
+def test_change_of_the_result_changes_the_fingerprint(old: str, new: str) -> None:
     assert old in TEXT
     assert read(TEXT.replace(old, new)).fingerprint != read().fingerprint
 
 
 @pytest.mark.parametrize(("old", "new"), [("g (float", "h (float"), ("ir_version: 8", "ir_version: 10"), ("t () =>", "then () =>")])
-def test_what_shapes_nothing_leaves_the_fingerprint(old: str, new: str) -> None:
+def test_change_without_effect_leaves_the_fingerprint(old: str, new: str) -> None:
     assert read(TEXT.replace(old, new)).fingerprint == read().fingerprint
 
 

@@ -44,7 +44,7 @@ def test_room_that_the_caller_gives_takes_the_place_of_the_limit(read: Read) -> 
     assert [node.op_type for node in folded.nodes].count("Tile") == 7
 
 
-def test_nodes_beyond_the_limit_are_named_with_what_would_be_made(read: Read) -> None:
+def test_nodes_beyond_the_limit_are_named_with_the_bytes(read: Read) -> None:
     network = read(tile(150))
     assert set(measure_folding(network).values()) == {MIB}
     excess = find_excess_folding(network)
@@ -90,7 +90,7 @@ def test_bytes_of_nodes_that_read_nothing_but_constants(read: Read, text: str, e
     assert list(measure_folding(read(text, 21)).values()) == expected
 
 
-def test_doubling_where_no_shape_is_known_is_seen(read: Read) -> None:
+def test_doubling_of_an_unknown_shape_is_seen(read: Read) -> None:
     doubled = " ".join(f"n{index + 1} = Concat <axis = 1> (n{index}, n{index})" for index in range(30))
     network = read(f"g (float[2] x) => (int64[1,M] n30) <float[3] c = {{1,0,2}}> {{ n0 = NonZero (c) {doubled} }}")
     assert max(measure_folding(network).values()) >= 8 * 2 * 2**30
@@ -107,7 +107,7 @@ def test_constants_of_a_body_count_for_the_node_that_has_it(read: Read) -> None:
     assert measure_folding(network) == {"If_0": 3996}
 
 
-def test_sizes_are_exact_where_shapes_are_known(read: Read) -> None:
+def test_sizes_are_exact_if_shapes_are_known(read: Read) -> None:
     shape = (3, 5, 7)
     text = "g (float[1] x) => (float[3,5,7] y) <float[1] c = {1}, int64[3] s = {3,5,7}> { e = Expand (c, s) y = Add (e, x) }"
     assert measure_folding(read(text)) == {"Expand_0": 4 * prod(shape)}

@@ -158,7 +158,7 @@ def test_function_that_returns_its_input_becomes_a_copy() -> None:
     ]
 
 
-def test_pin_of_a_call_goes_to_its_nodes_unless_they_have_their_own() -> None:
+def test_pin_of_a_call_goes_to_its_nodes_without_a_pin() -> None:
     model = parse("""g (float[2] x) => (y) { [c] y = f.twice(x) }
         <domain: "f", opset_import: ["": 21]> twice (a) => (b) { [p] m = Relu(a) [q] b = Neg(m) }""")
     model.graph.node[0].metadata_props.add(key="hetero.affinity", value="GPU")

@@ -43,13 +43,13 @@ def generate(request: InferRequest, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
-def test_tokens_with_states_are_those_without(core: Core, decoder: Network, expected: list[int], device: str) -> None:
+def test_tokens_with_states_equal_tokens_without_states(core: Core, decoder: Network, expected: list[int], device: str) -> None:
     loaded = core.load_network(decoder.with_state(ties_of_decoder(), initial=ZEROS), device)
     assert generate(loaded.create_infer_request(), TOKENS) == expected
 
 
 @pytest.mark.parametrize("seed", range(10 if WHOLE else 3))
-def test_tokens_of_a_random_split_are_those_without(core: Core, decoder: Network, expected: list[int], seed: int) -> None:
+def test_tokens_of_a_random_split_equal_tokens_without_states(core: Core, decoder: Network, expected: list[int], seed: int) -> None:
     generator = np.random.default_rng(seed)
     pins = {node.name: str(generator.choice(["CPU", "TEMPLATE"])) for node in decoder.nodes}
     network = decoder.with_state(ties_of_decoder(), initial=ZEROS).with_affinity(pins)

@@ -42,8 +42,10 @@ def read(text: str) -> Network:
 def test_same_seed_draws_the_same_graph_and_inputs(drawn: list[DrawnGraph]) -> None:
     again = draw_graph(7)
     assert again.model.SerializeToString() == drawn[7].model.SerializeToString()
-    for feed, other in zip(again.feeds, drawn[7].feeds, strict=True):
-        assert {name: array.tobytes() for name, array in feed.items()} == {name: array.tobytes() for name, array in other.items()}
+    for feed, expected in zip(again.feeds, drawn[7].feeds, strict=True):
+        assert {name: array.tobytes() for name, array in feed.items()} == {
+            name: array.tobytes() for name, array in expected.items()
+        }
 
 
 def test_graphs_are_of_all_kinds(drawn: list[DrawnGraph]) -> None:
@@ -103,7 +105,7 @@ def test_result_of_float32_is_right_and_one_wrong_element_is_not() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_number_that_is_none_is_wrong(value: float) -> None:
+def test_nan_and_infinity_are_wrong(value: float) -> None:
     expectation, exact = make_chain()
     wrong = exact.astype(np.float32)
     wrong[0, 0] = value
@@ -116,7 +118,7 @@ def test_shape_and_element_type_are_judged() -> None:
     assert expectation.describe_fault([exact[:4].astype(np.float32)]) == "output 'y': expected shape [8, 8], got [4, 8]"
 
 
-def test_number_that_cancellation_leaves_is_judged_by_what_was_cancelled() -> None:
+def test_tolerance_after_cancellation_follows_the_operands() -> None:
     """1000 + x - 1000 has the rounding error of 1000, 3e-5, which is far above the rounding error of a result of 0.01."""
     network = read("(float[4] x, float[4] c) => (float[4] y) { a = Add (x, c) y = Sub (a, c) }")
     feeds = {"x": np.array([0.01, 0.02, 0.003, 0.004], np.float32), "c": np.full(4, 1000, np.float32)}
@@ -127,7 +129,7 @@ def test_number_that_cancellation_leaves_is_judged_by_what_was_cancelled() -> No
     assert expectation.describe_fault([single + np.float32(0.1)]) is not None
 
 
-def test_number_at_a_tie_may_fall_to_either_side_and_others_may_not() -> None:
+def test_only_a_number_at_a_tie_may_round_to_either_side() -> None:
     network = read("(float[3] x, float[3] z) => (float[3] y) { a = Add (x, z) y = Round (a) }")
     # In float32 0.3 + 1.2 is 1.5 or a neighbour of 1.5.
     expectation = Expectation(network, {"x": np.array([0.3, 0.1, 2], np.float32), "z": np.array([1.2, 1, 0.2], np.float32)})

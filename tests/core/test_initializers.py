@@ -52,7 +52,7 @@ def test_held_constant_is_not_made_a_second_time() -> None:
     assert make.calls == 1
 
 
-def test_constant_that_cannot_be_made_again_is_kept() -> None:
+def test_nonrenewable_constant_is_not_released() -> None:
     make = Maker()
     constant = Initializer("float32", (3,), make)
     held = ref(constant.array)
@@ -85,7 +85,7 @@ def convolution() -> Network:
     return read_network(model)
 
 
-def test_folded_weights_are_made_when_they_are_used_and_can_be_let_go(convolution: Network) -> None:
+def test_folded_weights_are_made_on_use_and_can_be_released(convolution: Network) -> None:
     folded = fold_affines(convolution)
     weight = folded.initializers[folded.nodes[0].inputs[1]]
     own = {name: initializer.array.astype(np.float64) for name, initializer in convolution.initializers.items()}
@@ -100,7 +100,7 @@ def test_folded_weights_are_made_when_they_are_used_and_can_be_let_go(convolutio
 
 
 @pytest.mark.parametrize(("rows", "is_renewable"), [(SIZE // 16, True), (SIZE // 16 - 1, False)])
-def test_large_result_of_constants_is_made_again_when_it_was_let_go(rows: int, is_renewable: bool) -> None:
+def test_large_folded_result_is_made_again_after_a_release(rows: int, is_renewable: bool) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (float[1, N] x) => (float[1, M] y) { t = Transpose(w)  y = MatMul(x, t) }'
     )

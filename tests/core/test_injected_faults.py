@@ -56,9 +56,7 @@ def test_fault_is_an_error_that_names_the_plugin(core: Core, read: Callable[...,
 
 @pytest.mark.parametrize("fault", WITHIN)
 @pytest.mark.parametrize("device", ["FAULTY", "HETERO:FAULTY,CPU"])
-def test_fault_of_a_later_run_reaches_every_kind_of_run_and_no_other_one(
-    core: Core, read: Callable[..., Network], device: str, fault: str
-) -> None:
+def test_fault_of_a_later_run_is_raised_by_this_run_only(core: Core, read: Callable[..., Network], device: str, fault: str) -> None:
     for kind in ("network", "request", "asynchronous", "queue"):
         core.register_plugin("FAULTY", FaultyPlugin(Fault(fault, nth=3)))
         network = read(TEXT).with_affinity({"Neg_0": "FAULTY", "Add_1": "CPU"} if "CPU" in device else {})
@@ -141,7 +139,7 @@ def test_device_that_hangs_ends_with_its_deadline(core: Core, read: Callable[...
 
 
 @pytest.mark.parametrize("device", ["FAULTY", "HETERO:FAULTY"])
-def test_device_that_hangs_while_it_is_made_is_given_up(read: Callable[..., Network], device: str) -> None:
+def test_device_that_hangs_while_created_is_abandoned(read: Callable[..., Network], device: str) -> None:
     plugin = FaultyPlugin(Fault("create.hang"))
     with Core(device_timeout=0.3) as core:
         core.register_plugin("FAULTY", plugin)
@@ -151,7 +149,7 @@ def test_device_that_hangs_while_it_is_made_is_given_up(read: Callable[..., Netw
         plugin.release()
 
 
-def test_device_that_fails_to_be_made_is_unavailable_and_hides_no_other(core: Core, read: Callable[..., Network]) -> None:
+def test_failing_factory_makes_only_its_own_device_unavailable(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("FAULTY", FaultyPlugin(Fault("create.raise")))
     with pytest.raises(DeviceUnavailableError, match="InjectedError: the driver fell over in create"):
         core.query_network(read(TEXT), "FAULTY")
@@ -160,7 +158,7 @@ def test_device_that_fails_to_be_made_is_unavailable_and_hides_no_other(core: Co
     assert rows["CPU"] == ""
 
 
-def test_fault_while_closing_is_raised_after_all_others_are_closed(read: Callable[..., Network]) -> None:
+def test_fault_while_closing_is_raised_with_the_plugins_name(read: Callable[..., Network]) -> None:
     core = Core()
     core.register_plugin("FAULTY", FaultyPlugin(Fault("close.raise")))
     core.query_network(read(TEXT), "FAULTY")

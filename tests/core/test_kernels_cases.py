@@ -156,7 +156,7 @@ def run_onnxruntime(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any] 
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return list(session.run(None, {spec.name: value for spec, value in zip(session.get_inputs(), inputs, strict=False)}))
-    except Exception:  # noqa: BLE001  # it has many kinds of errors for what it lacks
+    except Exception:  # noqa: BLE001  # ONNX Runtime raises many types for missing kernels
         return None
 
 

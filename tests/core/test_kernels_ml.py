@@ -263,7 +263,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", list(REFUSED))
-def test_attributes_without_one_meaning_are_refused(name: str) -> None:
+def test_ambiguous_attributes_are_refused(name: str) -> None:
     op_type, attributes, reason = REFUSED[name]
     assert refuse(op_type, [X], outputs=2 if "Classifier" in op_type else 1, **attributes) == reason
 

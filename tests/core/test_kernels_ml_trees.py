@@ -275,7 +275,7 @@ def test_two_classes_add_base_values_and_the_greater_wins() -> None:
         ({"class_ids": [0, 2], "post_transform": "LOGISTIC"}, "gives a weight to target 2 of 2"),
     ],
 )  # fmt: skip
-def test_forest_without_one_meaning_is_refused(changes: dict[str, Any], reason: str) -> None:
+def test_ambiguous_forest_is_refused(changes: dict[str, Any], reason: str) -> None:
     model = make_model("TreeEnsembleClassifier", 1, X, {**STUMP, **CLASSES, **changes})
     assert refuse(model).startswith(f"ai.onnx.ml:TreeEnsembleClassifier-1 {reason}")
 

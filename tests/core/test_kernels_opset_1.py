@@ -85,7 +85,7 @@ def test_relu_with_consumed_inputs(opset: int) -> None:
     check(np.clip(X, -0.5, 1), "Clip", {"x": X}, consumed_inputs=[0], min=-0.5, max=1.0, opset=opset)
 
 
-def test_hint_is_refused_where_the_operator_has_no_such_attribute() -> None:
+def test_hint_is_refused_if_the_operator_lacks_the_attribute() -> None:
     with Core() as core, pytest.raises(UnsupportedNodesError, match="attribute 'consumed_inputs' of Relu-6 is not implemented"):
         core.load_network(make_model("Relu", {"x": X}, ["y"], consumed_inputs=[0], opset=6), "CPU")
 

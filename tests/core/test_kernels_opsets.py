@@ -197,7 +197,7 @@ def test_type_agrees_with_onnxruntime(opset: int, text: str, inputs: tuple[Array
     assert answer.dtype == expected.dtype
 
 
-def test_resize_takes_strings_from_where_it_takes_numbers() -> None:
+def test_resize_takes_strings_from_the_positions_of_numbers() -> None:
     text = 'g ({}[1,1,2,2] x) => (y) <float[0] r = {{}}, float[4] s = {{1.0, 1.0, 2.0, 1.5}}> {{ y = Resize<mode = "nearest">(x, r, s) }}'
     words = np.array(["a", "b", "c", "d"], object)
     (places,) = run_onnxruntime(13, text.format("float"), np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2))
@@ -327,7 +327,7 @@ def test_meaningless_attributes_are_refused(opset: int, text: str, reason: str) 
     assert reason in str(caught.value)
 
 
-def test_random_numbers_like_integers_have_the_type_that_is_named() -> None:
+def test_random_numbers_like_integers_have_the_given_dtype() -> None:
     (answer,) = run_kernels(22, "g (int32[500] x) => (y) { y = RandomUniformLike<dtype = 1, low = 3.0, high = 4.0>(x) }",
                            np.zeros(500, np.int32))  # fmt: skip
     assert answer.dtype == np.float32
@@ -403,7 +403,7 @@ def test_transposed_convolution_with_long_steps_ends_at_the_end(auto_pad: str) -
     assert y.tolist() == [[[[1, 0, 2, 0, 3], [0, 0, 0, 0, 0], [4, 0, 5, 0, 6]]]]
 
 
-def test_large_transposed_convolution_is_a_product_of_polynomials() -> None:
+def test_large_conv_transpose_is_a_product_of_polynomials() -> None:
     # 4096 x 4225 products, which are not all in memory at once. Image and filter are outer products, so the axes separate.
     vectors = [draw(size, seed=size) for size in (64, 65, 63, 66)]
     x, w = np.outer(vectors[0], vectors[2]), np.outer(vectors[1], vectors[3])

@@ -153,16 +153,16 @@ def clip_infinities(function: Any, dtype: Any, *bounds: Any, **attributes: float
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_absent_bounds_are_the_limits_of_the_type(dtype: Any) -> None:
-    most, one = LARGEST[dtype], np.array(1, dtype)
+    most, bound = LARGEST[dtype], np.array(1, dtype)
     np.testing.assert_array_equal(clip_infinities(clip, dtype), [-most, -2, np.nan, 3, most])
-    np.testing.assert_array_equal(clip_infinities(clip, dtype, one), [1, 1, np.nan, 3, most])
-    np.testing.assert_array_equal(clip_infinities(clip, dtype, None, one), [-most, -2, np.nan, 1, 1])
+    np.testing.assert_array_equal(clip_infinities(clip, dtype, bound), [1, 1, np.nan, 3, most])
+    np.testing.assert_array_equal(clip_infinities(clip, dtype, None, bound), [-most, -2, np.nan, 1, 1])
     np.testing.assert_array_equal(clip_infinities(clip_by_bounds, dtype, min=1.0), [1, 1, np.nan, 3, most])
     np.testing.assert_array_equal(clip_infinities(clip_by_bounds, dtype, max=1.0), [-most, -2, np.nan, 1, 1])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_version_6_has_the_bounds_of_float32_or_of_a_smaller_type(dtype: Any) -> None:
+def test_version_6_has_the_bounds_of_at_most_float32(dtype: Any) -> None:
     most = min(LARGEST[dtype], LARGEST[np.float32])
     np.testing.assert_array_equal(clip_infinities(clip_by_attributes, dtype), [-most, -2, np.nan, 3, most])
 

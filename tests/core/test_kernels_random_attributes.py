@@ -40,7 +40,7 @@ def check(op_type: str, opset: int, inputs: list[Array | None], attributes: dict
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         expected = session.run(None, given_inputs)
-    except Exception:  # noqa: BLE001  # it has many kinds of errors for what it refuses
+    except Exception:  # noqa: BLE001  # ONNX Runtime raises many types for refusals
         assume(False)
     network = read_network(model)
     results = compile_program(network).run(tuple(given_inputs.values()))
@@ -147,9 +147,9 @@ def test_gemm(data: st.DataObject, seed: int) -> None:
 def test_mat_mul(data: st.DataObject, seed: int) -> None:
     m, k, n = (data.draw(st.integers(1, 4)) for _ in range(3))
     stacks = data.draw(st.sampled_from([((), ()), ((2,), ()), ((), (3,)), ((2, 1), (1, 3)), ((2, 3), (3,))]))
-    left = (k,) if data.draw(st.booleans()) and not stacks[0] else (*stacks[0], m, k)
-    right = (k,) if data.draw(st.booleans()) and not stacks[1] else (*stacks[1], k, n)
-    check("MatMul", 13, [draw_array(seed, *left), draw_array(seed + 1, *right)], {})
+    shape_a = (k,) if data.draw(st.booleans()) and not stacks[0] else (*stacks[0], m, k)
+    shape_b = (k,) if data.draw(st.booleans()) and not stacks[1] else (*stacks[1], k, n)
+    check("MatMul", 13, [draw_array(seed, *shape_a), draw_array(seed + 1, *shape_b)], {})
 
 
 REDUCTIONS = ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"]
@@ -251,7 +251,7 @@ def test_attention(data: st.DataObject, seed: int) -> None:
         "float": draw_array(seed + 3, queries, keys),
     }[mask])  # fmt: skip
     if mask == "bool":
-        inputs[3][..., 0] = True  # type: ignore[index]  # no query is left without a key, whose answer is open
+        inputs[3][..., 0] = True  # type: ignore[index]  # a query without keys has an undefined result
     if past:
         inputs += [draw_array(seed + 4, batch, heads, past, size), draw_array(seed + 5, batch, heads, past, size)]
     while inputs[-1] is None:

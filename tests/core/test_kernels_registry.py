@@ -24,7 +24,7 @@ from hetero_core.network.types import MapType, TensorType
 
 SCHEMAS = {(schema.domain, schema.name, schema.since_version): schema for schema in onnx.defs.get_all_schemas_with_history()}
 # A hint of opset 1 without effect on the result, and an output switch of old recurrent operators.
-LEFT_OUT = {"consumed_inputs", "output_sequence"}
+IGNORED_ATTRIBUTES = {"consumed_inputs", "output_sequence"}
 FLOAT = TensorType("float32", (2, 3))
 
 
@@ -50,17 +50,17 @@ def test_version_has_the_attributes_and_defaults_of_its_schema(key: tuple[str, s
     for name, attribute in schema.attributes.items():
         if name not in record.attributes:
             # A node with such an attribute is refused; the standard's text on LSTM's clip is ambiguous.
-            assert name in LEFT_OUT or (key[1], name) == ("LSTM", "clip"), name
+            assert name in IGNORED_ATTRIBUTES or (key[1], name) == ("LSTM", "clip"), name
             continue
         if attribute.required:
             assert name in record.required or name == "consumed_inputs"
             continue
-        expected_value, found = default_of(attribute), record.attributes[name]
-        is_close = isinstance(expected_value, float) and math.isclose(expected_value, found, rel_tol=1e-6)
+        expected_value, default = default_of(attribute), record.attributes[name]
+        is_close = isinstance(expected_value, float) and math.isclose(expected_value, default, rel_tol=1e-6)
         # None and () both mean "absent"; a kernel may also require an attribute that is optional in the schema.
         # GRU-1 spells its default "foward".
-        is_alike = is_close or expected_value == found or (expected_value, found) == ("foward", "forward")
-        assert is_alike or expected_value is None or name in record.required, (name, expected_value, found)
+        is_alike = is_close or expected_value == default or (expected_value, default) == ("foward", "forward")
+        assert is_alike or expected_value is None or name in record.required, (name, expected_value, default)
     least, most = record.input_limits
     assert least <= schema.min_input or key[1] == "Gemm"
     assert most is None or most >= schema.max_input

@@ -70,7 +70,7 @@ def test_float_scale_counts_with_its_exact_value(transformation: str, rounding: 
 
 
 @pytest.mark.parametrize("scale", [0.7, 1 / 3, 2.6, 1.4, 2.0])
-def test_upsample_rounds_down_where_it_grows(scale: float) -> None:
+def test_growing_upsample_rounds_down(scale: float) -> None:
     number = np.float32(scale)
     exact = Fraction(float(number))
     x = np.arange(31, dtype=np.float32)

@@ -55,10 +55,14 @@ def declares_bytes(node: Node) -> bool:
 
 def test_estimates_are_at_least_the_first_output(cases: list[Case]) -> None:
     estimates = [(name, node, estimate_bytes(node, inputs), count_bytes(outputs[0])) for name, node, inputs, outputs in cases]
-    wrong = [(name, result, made) for name, node, result, made in estimates if result < made and (result or declares_bytes(node))]
+    wrong = [
+        (name, estimate, actual)
+        for name, node, estimate, actual in estimates
+        if estimate < actual and (estimate or declares_bytes(node))
+    ]
     assert wrong == []
     assert sum(declares_bytes(node) for _, node, _, _ in estimates) > 100
-    assert sum(result > 0 and not declares_bytes(node) for _, node, result, _ in estimates) > 600
+    assert sum(estimate > 0 and not declares_bytes(node) for _, node, estimate, _ in estimates) > 600
 
 
 def test_estimates_are_at_most_twice_the_values_of_a_run(cases: list[Case]) -> None:
