@@ -101,7 +101,7 @@ def test_transposed_keys_with_further_readers_get_a_transpose(core: Core) -> Non
     assert next(node for node in network.nodes if node.op_type == "Attention").inputs == ("q", "k", "v")
 
 
-def test_value_that_is_query_and_value_at_once_is_not_lost(core: Core) -> None:
+def test_value_used_as_query_and_value_stays(core: Core) -> None:
     # The scale of the node may take over the factor of the query, but the scaled query must stay: it is also the value.
     text = """g (float[2,3,4,5] x, float[2,3,5,4] k) => (float[2,3,4,5] y) <float f = {0.5}> {
       q = Mul (x, f)  s = MatMul (q, k)  p = Softmax <axis = -1> (s)  y = MatMul (p, q) }"""
@@ -121,7 +121,7 @@ def test_transposed_keys_are_transposed_back(core: Core) -> None:
         "b = Cast <to = 9> (a) l = Where (b, zero, lowest) w = Unsqueeze (l, axes)",
     ],
 )
-def test_mask_made_of_integers_counts(core: Core, mask: str) -> None:
+def test_mask_from_integers_becomes_the_mask_of_attention(core: Core, mask: str) -> None:
     head = STACKS.replace("k,", "k, int64[2,7] a,")
     network = check(core, parse(f"{head} {{ {mask} {SCORES} c = Mul (s, eighth) m = Add (c, w) {END.format('m')} }}"))
     assert list_operators(network)[-1] == "Attention"
@@ -185,7 +185,7 @@ def test_split_and_joined_heads_become_packed_attention(core: Core, mask: str, s
     [("q = Transpose <perm = [0, 2, 1, 3]> (a)", "u = Relu (a) q = Transpose <perm = [0, 2, 1, 3]> (u)"), ("", " z = Abs (o)")],
     ids=["something between", "the stack is read outside"],
 )
-def test_heads_with_something_between_stay(core: Core, old: str, new: str) -> None:
+def test_interrupted_split_of_heads_stays(core: Core, old: str, new: str) -> None:
     text = HEADS.format(mask="", scores="d")
     head = PACKED if old else PACKED.replace(" y)", " y, float[2,3,5,6] z)")
     network = check(core, parse(f"{head} {{ {text.replace(old, new) if old else text + new} }}"))

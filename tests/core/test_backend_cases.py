@@ -33,7 +33,7 @@ def test_every_case_has_values_for_every_input_and_output(cases: list[BackendCas
     assert wrong == []
 
 
-def test_pattern_and_kinds_choose() -> None:
+def test_pattern_and_kinds_select_cases() -> None:
     names = [case.name for case in iterate_backend_cases("^test_softmax_axis_[01]$", kinds=("node",))]
     assert names == ["test_softmax_axis_0", "test_softmax_axis_1"]
     assert [case.name for case in iterate_backend_cases("squeezenet")] == ["test_squeezenet"]
@@ -47,6 +47,6 @@ def test_sequences_are_lists_and_tensors_arrays() -> None:
 
 
 @pytest.mark.parametrize(("name", "drawn"), [("test_bernoulli_seed", True), ("test_abs", False), ("test_bernoulli_expanded", True)])
-def test_random_models_are_told(name: str, drawn: bool) -> None:
+def test_random_models_are_marked_as_random(name: str, drawn: bool) -> None:
     [case] = iterate_backend_cases(f"^{name}$", kinds=("node",))
     assert case.is_random == drawn

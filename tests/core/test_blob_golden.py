@@ -26,7 +26,7 @@ DIGESTS = {
 }
 
 
-def test_golden_files_are_those_of_the_list() -> None:
+def test_golden_files_equal_the_list() -> None:
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in GOLDEN.glob("*.blob")}
     assert digests == DIGESTS
 
@@ -73,7 +73,7 @@ def digest_of_pieces(section: bytes) -> str:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**20 - 1, 2**20, 2**20 + 1, 9 * 2**20 + 5])
-def test_digest_of_a_section_is_that_of_its_pieces(size: int) -> None:
+def test_digest_of_a_section_covers_its_pieces(size: int) -> None:
     section = Random(size).randbytes(size)
     digests = digest_sections({"one": memoryview(section), "none": memoryview(b""), "two": memoryview(section)[: size // 2]})
     assert [digests[name].hex() for name in ("one", "none", "two")] == [

@@ -32,7 +32,7 @@ def test_border_comes_back_with_its_constants_to_the_bit() -> None:
     assert (read.replaceable, dict(read.bounds), dict(read.layouts)) == (("b",), {"n": (1, 8)}, {"x": "NHWC"})
 
 
-def test_zeros_take_no_room_in_a_file() -> None:
+def test_zeros_are_stored_without_their_bytes() -> None:
     state = State("present", "past", Initializer("float32", (1000, 1000), lambda: np.zeros((1000, 1000), np.float32)))
     text = border_to_json(Border((state,)))
     assert len(text) < 100
@@ -97,7 +97,7 @@ def test_blob_that_contradicts_its_border_is_refused(
     assert message in str(caught.value)
 
 
-def test_strings_have_no_place_in_a_blob(core: Core) -> None:
+def test_strings_in_a_border_are_refused_by_the_export(core: Core) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (string[1] x, string[1] w) => (string[1] y) <string[1] w = {"a"}> { y = Identity(w) }'
     )
@@ -107,7 +107,7 @@ def test_strings_have_no_place_in_a_blob(core: Core) -> None:
         loaded.export_network(io.BytesIO())
 
 
-def test_part_has_no_border(read: Read) -> None:
+def test_subnetwork_has_no_border(read: Read) -> None:
     from hetero_core.network.subnetwork import cut_subnetwork
 
     network = read(SUM).with_state({"present": "past"})

@@ -83,7 +83,7 @@ def test_other_network_or_device_is_a_miss(load: Callable[..., bool], changed: M
 
 
 @pytest.mark.parametrize("change", [change_version, add_extension, "architecture", "core"])
-def test_other_surroundings_are_a_miss(
+def test_changed_version_or_architecture_is_a_miss(
     core: Core, count: Any, load: Callable[..., bool], change: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not load()
@@ -155,7 +155,7 @@ def test_cached_split_network_has_the_same_plan(core: Core, read: Callable[..., 
     assert first.fingerprint == second.fingerprint
 
 
-def test_entry_is_a_blob_like_any_other(core: Core, load: Callable[..., bool], folder: Path) -> None:
+def test_entry_can_be_imported_as_a_blob(core: Core, load: Callable[..., bool], folder: Path) -> None:
     assert not load("CPU")
     (entry,) = list_entries(folder)
     imported = core.import_network(entry, "CPU")
@@ -163,7 +163,7 @@ def test_entry_is_a_blob_like_any_other(core: Core, load: Callable[..., bool], f
     assert imported.get_metric("LOADED_FROM_CACHE") is False
 
 
-def test_networks_of_one_entry_live_when_it_is_removed(core: Core, read: Callable[..., Network], folder: Path) -> None:
+def test_networks_of_a_removed_entry_still_run(core: Core, read: Callable[..., Network], folder: Path) -> None:
     # Weights of 4096 bytes are views of the mapped file; they are not copied.
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[1024] x) => (float[1024] y) { y = Add(x, w) }'

@@ -124,7 +124,7 @@ def test_many_threads_compile_once(core: Core, count: Any, read: Callable[..., N
     assert count.compiled == ["g"]
 
 
-def test_load_does_not_wait_for_ever(
+def test_load_waits_for_a_lock_only_for_a_limited_time(
     load: Callable[..., bool], folder: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not load()
@@ -183,7 +183,7 @@ def test_full_disk_is_a_warning(
     assert list_entries(folder) == []
 
 
-def test_folder_that_no_path_can_name_is_refused(load: Callable[..., bool]) -> None:
+def test_malformed_folder_name_is_refused(load: Callable[..., bool]) -> None:
     with pytest.raises(ConfigValueError, match=r"CACHE_DIR: expected the path of a folder, got 'a\\x00b'"):
         load(CACHE_DIR="a\0b")
 
@@ -193,7 +193,7 @@ def test_folder_of_an_unknown_user_is_a_warning(load: Callable[..., bool], warne
     assert "'~nobody-of-this-name/cache' cannot be used: No such file or directory" in warned[0]
 
 
-def test_folder_that_goes_during_the_load_is_a_warning(
+def test_folder_deleted_during_the_load_is_a_warning(
     load: Callable[..., bool], count: Any, folder: Path, warned: list[str]
 ) -> None:
     count.while_compiling = lambda: shutil.rmtree(folder)
@@ -209,7 +209,7 @@ def test_folder_deleted_between_two_loads_is_made_again(load: Callable[..., bool
     assert warned == []
 
 
-def test_folder_that_goes_while_an_entry_is_written_is_a_warning(
+def test_folder_deleted_during_a_write_is_a_warning(
     load: Callable[..., bool], folder: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_blob = cache_module.write_blob
@@ -227,7 +227,7 @@ def test_folder_that_goes_while_an_entry_is_written_is_a_warning(
     assert [load(), load()] == [False, True]
 
 
-def test_files_of_killed_writers_go_with_the_next_store(load: Callable[..., bool], folder: Path) -> None:
+def test_next_store_removes_files_of_killed_writers(load: Callable[..., bool], folder: Path) -> None:
     assert not load()
     own = [folder / f"{'a' * 64}.ab12_x.partial", folder / f"{'b' * 64}.lock"]
     foreign = [folder / name for name in ("x.partial", "mine.lock", f"{'A' * 64}.a.partial", f"{'a' * 64}.tmp")]

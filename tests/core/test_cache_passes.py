@@ -73,7 +73,7 @@ def check_heads(core: Core, inputs: str, nodes: str, outputs: str, *, constants:
 
 
 @pytest.mark.parametrize("mask", ["float[1,5] mask", "float[2,1,1,5] mask", ""], ids=["of keys", "of images", "none"])
-def test_heads_of_one_query_that_share_keys_read_them_once(core: Core, mask: str) -> None:
+def test_heads_with_shared_keys_read_them_once_for_a_query(core: Core, mask: str) -> None:
     inputs = f"float[2,6,1,4] q, {SHARED}" + (f", {mask}" if mask else "")
     attention = f"y = Attention<scale = 0.25>(q, keys, values{', mask' if mask else ''})"
     network = check_heads(core, inputs, REPEATED + attention, "float[2,6,1,4] y")
@@ -95,7 +95,7 @@ def test_heads_of_one_query_that_share_keys_read_them_once(core: Core, mask: str
     ],
     ids=["mask of heads", "three queries", "causal"],
 )
-def test_other_attention_stays_as_it_is(core: Core, inputs: str, attention: str, output: str) -> None:
+def test_unsupported_attention_stays_unchanged(core: Core, inputs: str, attention: str, output: str) -> None:
     network = check_heads(core, inputs, REPEATED + attention, output)
     assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape"] * 2 + ["Attention"]
 
@@ -109,7 +109,7 @@ def test_keys_that_are_repeated_in_another_order_stay(core: Core) -> None:
     assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape"] * 2 + ["Attention"]
 
 
-def test_more_heads_than_kernels_take_together_stay(core: Core) -> None:
+def test_too_many_heads_for_the_kernel_stay(core: Core) -> None:
     constants = "int64[1] axis = {2}, int64[5] copied = {2,2,17,5,4}, int64[4] joined = {2,34,5,4}"
     inputs = f"float[2,34,1,4] q, {SHARED}"
     network = check_heads(

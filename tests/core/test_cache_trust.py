@@ -84,7 +84,7 @@ def test_foreign_lock_is_a_warning_and_changes_no_file(
 
 
 @pytest.mark.parametrize("make", [make_link, make_dangling_link, make_pipe, make_socket])
-def test_entry_that_is_no_file_is_a_warning_and_is_replaced(
+def test_entry_that_is_not_a_file_is_replaced_with_a_warning(
     load: Callable[..., bool], folder: Path, key: str, warned: list[str], tmp_path: Path, make: Callable[[Path, Path], None]
 ) -> None:
     (tmp_path / "precious").write_bytes(b"my thesis")
@@ -174,7 +174,7 @@ def test_foreign_folder_writable_only_by_its_owner_is_used(load: Callable[..., b
     assert warned == []
 
 
-def test_folder_that_cannot_be_written_is_read(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
+def test_read_only_folder_is_read(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
     assert not load()
     folder.chmod(0o500)
     assert load()

@@ -58,7 +58,7 @@ def test_tolerances_grow_as_precision_falls():
 
 
 @pytest.mark.parametrize("name", sorted(TOLERANCES))
-def test_tolerance_of_dtype_is_at_least_one_rounding(name):
+def test_tolerance_of_dtype_is_at_least_a_rounding_error(name):
     # A rounding error is half the distance from 1 to the next number. Source: machine epsilon of ml_dtypes and NumPy.
     assert tolerance_of_dtype(name) >= float(ml_dtypes.finfo(numpy_dtype(name)).eps) / 2
 

@@ -139,7 +139,7 @@ def test_tensor_passes_between_split_networks_without_a_copy(load: Load, cards: 
     assert tensors[1]["y"].read().tolist() == (X * W * W).tolist()
 
 
-def test_tensor_that_is_written_again_keeps_its_array(load: Load, cards: tuple[FakeCard, ...]) -> None:
+def test_second_write_keeps_the_array_of_the_tensor(load: Load, cards: tuple[FakeCard, ...]) -> None:
     loaded = load("CARD")
     tensor = DeviceTensor.create(loaded, "x", X)
     array = tensor.array
@@ -166,7 +166,7 @@ def test_writing_to_a_tensor_leaves_earlier_outputs_alone(load: Load) -> None:
     assert request.infer({"x": X[0]})["y"].tolist() == [1, 2, 3, 4]
 
 
-def test_tensor_for_a_value_that_lies_on_the_host_is_refused(load: Load) -> None:
+def test_tensor_for_a_host_value_is_refused(load: Load) -> None:
     with pytest.raises(InputNameError, match="'x' of network 'g' on MULTI:CPU lies in the host's memory"):
         DeviceTensor.create(load("MULTI:CPU"), "x")
     loaded = load("HETERO:CARD,CPU", one="CARD", two="CPU")

@@ -26,7 +26,7 @@ def test_value_of_a_device_overrides_the_value_for_all_devices(read: Callable[..
         assert (core.get_config("CPU", "PERF_COUNT"), core.get_config("CPU", "DEADLINE")) == (False, None)
 
 
-def test_setting_for_all_devices_creates_none() -> None:
+def test_setting_for_all_devices_creates_no_device() -> None:
     with Core() as core:
         core.set_config({"PERF_COUNT": True})
         assert not any(core._registry.created(name) for name in core.device_names)
@@ -71,7 +71,7 @@ def test_metric_is_of_the_device_that_is_set(device_id: object) -> None:
         assert core.get_metric("TEMPLATE", "FULL_DEVICE_NAME") != expected
 
 
-def test_number_of_a_device_that_is_not_there_is_an_error(read: Callable[..., Network]) -> None:
+def test_unknown_device_id_is_an_error(read: Callable[..., Network]) -> None:
     with Core() as core:
         assert str(core.load_network(read(TEXT), "TEMPLATE", {"DEVICE_ID": 1}).device) == "TEMPLATE.1"
         with pytest.raises(DeviceNotFoundError, match="has no id '7'; its ids are 0, 1"):
@@ -100,7 +100,7 @@ def test_old_name_of_threads_per_stream_is_set_read_and_reset(read: Callable[...
         assert core.get_config("CPU", "INFERENCE_NUM_THREADS") == core.get_config("CPU", "CPU_THREADS_PER_STREAM") == before
 
 
-def test_configuration_that_is_no_mapping_is_refused(read: Callable[..., Network]) -> None:
+def test_configuration_must_be_a_mapping(read: Callable[..., Network]) -> None:
     with Core() as core:
         loaded = core.load_network(read(TEXT), "CPU")
         calls: tuple[Callable[[Any], object], ...] = (
@@ -125,7 +125,7 @@ def test_configuration_that_is_no_mapping_is_refused(read: Callable[..., Network
                 ask()
 
 
-def test_old_spelling_of_a_priority_is_near_the_new_one(read: Callable[..., Network]) -> None:
+def test_old_spelling_of_a_priority_suggests_the_new_spelling(read: Callable[..., Network]) -> None:
     with Core() as core, pytest.raises(ConfigValueError, match="got 'MODEL_PRIORITY_HIGH', did you mean 'HIGH'"):
         core.set_config({"MODEL_PRIORITY": "MODEL_PRIORITY_HIGH"}, "CPU")
 

@@ -28,7 +28,7 @@ def test_each_check_has_a_name_and_a_claim() -> None:
     assert all(check.summary.endswith(".") for check in catalogue.STATIC_CHECKS)
 
 
-def test_levels_have_checks_and_every_case_has_one() -> None:
+def test_levels_and_backend_cases_have_checks() -> None:
     checks = catalogue.list_checks()
     levels = list(dict.fromkeys(each.level for each in checks))
     assert levels == list(check.LEVELS)
@@ -47,7 +47,7 @@ def test_choice_by_level_and_pattern() -> None:
         catalogue.choose_checks(["modles"])
 
 
-def test_error_of_the_wrong_kind_or_none_fails_a_check() -> None:
+def test_wrong_or_missing_error_fails_a_check() -> None:
     with pytest.raises(check.CheckFailed, match="this: expected KeyError, got ValueError: no"):
         check.require_error(KeyError, _raise, "this", ValueError("no"))
     with pytest.raises(check.CheckFailed, match="this: expected KeyError, got no error but 5"):

@@ -51,7 +51,7 @@ def run_pytest(folder: Path, *arguments: str, text: str = "") -> tuple[int, str]
     return ended.returncode, ended.stdout + ended.stderr
 
 
-def test_device_that_passes_is_two_lines(tmp_path: Path) -> None:
+def test_conformance_class_of_two_lines_passes(tmp_path: Path) -> None:
     text = "class TestMine(DeviceConformance):\n    device, plugin = 'MINE', PlainDevice()\n"
     code, output = run_pytest(tmp_path, "--hetero-check", "perf_counts.*", text=text)
     assert (code, "5 passed" in output) == (0, True), output

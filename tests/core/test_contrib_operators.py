@@ -48,7 +48,7 @@ def run(text: str, **inputs: Any) -> dict[str, Any]:
          '<mark = 0, mincharnum = 1, pad_value = "", separators = [" "]> (x) }', "string[N,?]"),
     ],
 )  # fmt: skip
-def test_type_behind_an_operator_is_inferred(text: str, expected: str) -> None:
+def test_output_type_of_an_operator_is_inferred(text: str, expected: str) -> None:
     assert str(read(text).type_of("y")) == expected
 
 
@@ -129,14 +129,14 @@ def test_product_with_a_blob_of_four_bits_is_the_formula(seed: int) -> None:
 
 
 @pytest.mark.parametrize("delta", [None, np.asarray(2, np.int64)])
-def test_room_of_a_range_is_asked_for_before_it_is_made(delta: Any) -> None:
+def test_size_of_a_range_is_estimated_before_the_run(delta: Any) -> None:
     node = read("g (int64 a, int64 b) => (y) { y = com.microsoft.Range(a, b) }").nodes[0]
     counted = estimate_bytes(node, (np.asarray(0, np.int64), np.asarray(10**12, np.int64), delta))
     assert counted >= 8 * 10**12 // (1 if delta is None else 2)
 
 
 @pytest.mark.parametrize("operator", ["BiasGelu", "FastGelu"])
-def test_bias_that_would_make_the_result_larger_is_refused(operator: str) -> None:
+def test_bias_larger_than_the_input_is_refused(operator: str) -> None:
     # Like ONNX Runtime: the bias has the length of the input's last axis, and is not broadcast.
     text = f"g (float[3,1] x, float[N] b) => (float[3,1] y) {{ y = com.microsoft.{operator} (x, b) }}"
     with pytest.raises(InferenceError, match=r"the bias has shape \(3,\); expected \(1,\), the last size of the input"):

@@ -152,7 +152,7 @@ def test_bad_config_sets_nothing(core: Core) -> None:
     assert core.get_config("KEYED", "LEVEL") == 1
 
 
-def test_device_id_and_id_in_the_name_are_one_thing(core: Core, read: Callable[..., Network]) -> None:
+def test_device_id_and_id_in_the_name_must_agree(core: Core, read: Callable[..., Network]) -> None:
     device = Keyed()
     core.register_plugin("KEYED", device)
     loaded = core.load_network(read(ADD), "KEYED", {"DEVICE_ID": "1"})
@@ -164,7 +164,7 @@ def test_device_id_and_id_in_the_name_are_one_thing(core: Core, read: Callable[.
         core.load_network(read(ADD), "KEYED", {"DEVICE_ID": "8"})
 
 
-def test_optional_hooks_that_are_missing_are_said_to_be(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
+def test_missing_optional_hooks_are_named_in_the_error(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
     core.register_plugin("BARE", Device())
     loaded = core.load_network(read(ADD), "BARE")
     with pytest.raises(NotImplementedByDeviceError, match="device BARE does not implement export_network"):
@@ -304,7 +304,7 @@ def test_arguments_of_a_device_that_takes_none_are_refused(core: Core, read: Cal
         core.load_network(read(ADD), "CPU:foo")
 
 
-def test_key_of_a_child_is_kept_for_its_list_alone(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
+def test_key_of_a_child_device_holds_for_its_list_only(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
     core.set_config({"TEMPLATE_REFUSED_OPERATORS": "Add"}, "HETERO:TEMPLATE,CPU")
     assert core.load_network(read(ADD), "HETERO:TEMPLATE,CPU").get_metric("EXECUTION_DEVICES") == ("CPU",)
     plain = core.load_network(read(ADD), "HETERO:CPU")
@@ -343,7 +343,7 @@ def test_closed_core_closes_its_networks_and_creates_no_device(read: Callable[..
         core.list_devices()
 
 
-def test_no_device_is_auto(core: Core, read: Callable[..., Network]) -> None:
+def test_missing_device_means_auto(core: Core, read: Callable[..., Network]) -> None:
     network = read("g (float[2] x) => (float[2] y) { y = Neg (x) }")
     loaded = core.load_network(network)
     assert str(loaded.device) == "AUTO"
@@ -351,7 +351,9 @@ def test_no_device_is_auto(core: Core, read: Callable[..., Network]) -> None:
     assert set(core.query_network(network).supported.values()) == {"AUTO"}
 
 
-def test_answer_of_a_query_reaches_the_device(core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_with_a_query_result_does_not_query_again(
+    core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = read(ADD)
     answers = {device: core.query_network(network, device) for device in ("CPU", "TEMPLATE", "PROCESS:TEMPLATE")}
     for device in (CpuDevice, TemplateDevice):

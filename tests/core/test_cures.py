@@ -68,7 +68,7 @@ def register(core: FewDevices, **operators: str) -> dict[str, PickyDevice]:
     return devices
 
 
-def test_devices_that_take_the_network_are_named_and_do(core: Core, read: Read) -> None:
+def test_suggested_devices_load_the_network(core: Core, read: Read) -> None:
     network, config = read(TEXT), {"TEMPLATE_REFUSED_OPERATORS": "Abs"}
     error = find_error(core, network, "TEMPLATE", config)
     assert error.cure == "Load it with 'HETERO:TEMPLATE,CPU' or with 'CPU', which take it."
@@ -77,7 +77,7 @@ def test_devices_that_take_the_network_are_named_and_do(core: Core, read: Read) 
         assert answer.tolist() == Y
 
 
-def test_device_is_added_to_the_list_that_was_given(few: FewDevices, read: Read) -> None:
+def test_device_is_added_to_the_requested_list(few: FewDevices, read: Read) -> None:
     register(few, OTHER="Relu", WHOLE="Neg Abs Relu")
     few.names = (*few.names, "HETERO")
     error = find_error(few, read(TEXT), "HETERO:PICKY,OTHER")
@@ -109,7 +109,7 @@ def test_nodes_that_no_device_takes_are_named(few: FewDevices, read: Read) -> No
     )
 
 
-def test_engines_are_not_asked_but_named(few: FewDevices, read: Read) -> None:
+def test_engines_are_named_without_a_query(few: FewDevices, read: Read) -> None:
     register(few, OTHER="Abs")
     few.names = (*few.names, "HETERO", "OPENVINO", "ORT")
     assert find_error(few, read(TEXT), "PICKY").cure == (
@@ -117,7 +117,7 @@ def test_engines_are_not_asked_but_named(few: FewDevices, read: Read) -> None:
     )
 
 
-def test_alone_a_device_keeps_the_general_advice(few: FewDevices, read: Read) -> None:
+def test_device_without_alternatives_keeps_the_general_advice(few: FewDevices, read: Read) -> None:
     assert find_error(few, read(TEXT), "PICKY").cure == GENERAL_CURE
 
 

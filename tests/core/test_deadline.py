@@ -98,14 +98,14 @@ def test_run_of_a_device_that_does_not_poll_ends_in_time(
 
 
 @EVERY_WAY
-def test_run_that_ends_before_gives_its_outputs(core: Core, hand: HandDevice, read: Callable[..., Network], run: Run) -> None:
+def test_run_within_the_deadline_returns_its_outputs(core: Core, hand: HandDevice, read: Callable[..., Network], run: Run) -> None:
     hand.is_free = True
     assert run(core.load_network(read(ADD), "HAND", EVER), {"x": X})["y"].tolist() == [6]
 
 
 @EVERY_WAY
 @pytest.mark.parametrize("text", [ENDLESS, EMPTY])
-def test_loop_without_end_ends_and_its_thread_does_too(core: Core, read: Callable[..., Network], run: Run, text: str) -> None:
+def test_infinite_loop_and_its_thread_end_at_the_deadline(core: Core, read: Callable[..., Network], run: Run, text: str) -> None:
     network = load_for(0.05, core, read(text), "CPU")
     node = r"it was in node '(loop|step|Identity_0)' \((Loop|Neg|Identity)-\d+\)"
     with pytest.raises(DeadlineExceededError, match=f"on CPU has not ended .*: ({node}|it had not begun|the device was at work)"):
@@ -183,7 +183,7 @@ def test_stages_of_a_split_network_share_the_time_of_the_whole(core: Core, hand:
     assert run.context.cancelled()
 
 
-def test_core_closes_while_a_late_run_is_on(read: Callable[..., Network], caplog: pytest.LogCaptureFixture) -> None:
+def test_core_closes_during_a_late_run(read: Callable[..., Network], caplog: pytest.LogCaptureFixture) -> None:
     device = HandDevice()
     core = Core()
     core.register_plugin("HAND", device)

@@ -114,7 +114,7 @@ def test_constant_of_another_shape_than_declared_is_read(core: Core, device: str
 
 
 @pytest.mark.parametrize("text", [PROVED, UNPROVED], ids=["at_read", "in_a_run"])
-def test_program_that_makes_errors_of_warnings_gets_the_warning(core: Core, text: str) -> None:
+def test_warning_filter_error_raises_the_declaration_warning(core: Core, text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(NetworkDeclarationWarning, match=r"value '[my]' of .* is declared as"):
@@ -199,7 +199,7 @@ def test_unreadable_declared_shapes_of_a_blob_are_refused(section: bytes) -> Non
 
 @pytest.mark.parametrize(("axes", "shape"), [(-2, (3, 4, 1, 5)), (0, (1, 3, 4, 5)), (1, (3, 1, 4, 5))])
 @pytest.mark.parametrize(("device", "config"), [*DEVICES, ("CPU", {"CPU_KERNELS": "NUMPY"})])
-def test_axes_of_a_run_count_and_not_the_shape_declared_for_them(
+def test_axes_of_a_run_override_their_declared_shape(
     core: Core, device: str, config: dict[str, str], axes: int, shape: tuple[int, ...]
 ) -> None:
     loaded = core.load_network(

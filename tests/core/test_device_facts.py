@@ -43,7 +43,7 @@ class Stating(TemplateDevice):
         ("BATCH:TEMPLATE", "discrete"),
     ],
 )
-def test_type_says_whether_a_device_has_a_memory_of_its_own(core: Core, device: str, kind: str) -> None:
+def test_device_type_tells_discrete_from_integrated_devices(core: Core, device: str, kind: str) -> None:
     assert core.get_metric(device, "DEVICE_TYPE") == kind
 
 
@@ -66,7 +66,7 @@ def test_card_states_its_own_identifier_and_memory(core: Core) -> None:
     assert core.get_metric("CARD.1", "DEVICE_TYPE") == "discrete"
 
 
-def test_memory_is_that_of_the_machine_within_its_control_group(tmp_path: Path) -> None:
+def test_memory_is_limited_by_the_control_group(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal:  1000 kB\nMemFree: 10 kB\nMemAvailable:   600 kB\n")
     assert read_host_memory(tmp_path) == (1024000, 614400)
@@ -96,7 +96,7 @@ def test_devices_in_the_memory_of_the_host_state_it(core: Core) -> None:
         ("DEVICE_TOTAL_MEM_SIZE", 1.5, "a number of bytes"),
     ],
 )
-def test_fact_of_a_wrong_type_is_the_plugin_s_fault(core: Core, name: str, value: Any, expected: str) -> None:
+def test_fact_of_a_wrong_type_is_a_plugin_error(core: Core, name: str, value: Any, expected: str) -> None:
     core.register_plugin("STATING", Stating({name: value}))
     with pytest.raises(PluginError, match=f"returns {value!r} for the metric {name}; expected {expected}"):
         core.get_metric("STATING", name)

@@ -149,7 +149,7 @@ def test_copies_are_not_counted_unless_times_are_taken(core: Core, read: Callabl
     assert request.host_copied_bytes == 0
 
 
-def test_image_of_pillow_is_its_pixels(load: Load) -> None:
+def test_image_of_pillow_is_converted_to_its_pixels(load: Load) -> None:
     Image = pytest.importorskip("PIL.Image")  # noqa: N806  # a module that is named like a class
     pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     image = Image.fromarray(pixels)
@@ -189,7 +189,7 @@ def test_advice_of_a_refusal_makes_the_network_take_the_array(
     assert core.load_network(changed, "CPU").infer({"x": x})["y"].shape == (1, 3, 8, 6)
 
 
-def test_tensor_that_cannot_be_read_says_why(load: Load) -> None:
+def test_unreadable_tensor_is_refused_with_the_reason(load: Load) -> None:
     class Recording:
         def __array__(self, *_: Any, **__: Any) -> Any:
             raise RuntimeError("call detach() first")

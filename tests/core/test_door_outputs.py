@@ -66,12 +66,12 @@ def test_outputs_share_no_memory_and_may_be_written(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", APART)
-def test_outputs_that_are_apart_are_not_copied(case: str) -> None:
+def test_outputs_without_shared_memory_are_not_copied(case: str) -> None:
     outputs = APART[case](X.copy(), X + 1)
     assert all(owned is output for owned, output in zip(own_outputs(outputs, (X.copy(),)), outputs, strict=True))
 
 
-def test_outputs_that_the_device_answers_for_are_not_compared() -> None:
+def test_own_outputs_of_a_device_are_not_checked() -> None:
     x = X.copy()
     outputs = OwnOutputs((x, x))
     assert own_outputs(outputs, (x,)) is outputs

@@ -92,11 +92,11 @@ def test_times_equal_the_times_of_the_profile(core: Core, device: str) -> None:
     assert all("microseconds" not in node.attributes for node in request._network.get_runtime_model().nodes)
 
 
-def test_engine_tells_fused_nodes(core: Core) -> None:
+def test_engine_reports_fused_nodes(core: Core) -> None:
     assert next(node.op_type for node in run(core, "ORT").nodes if "conv" in node.origins) == "FusedConv"
 
 
-def test_cpu_tells_the_layout_in_its_arena(core: Core) -> None:
+def test_cpu_reports_the_layout_in_its_arena(core: Core) -> None:
     compiler = pytest.importorskip("hetero_cpu.machine.compiler")
     if not compiler.find_width():
         pytest.skip("no machine code is made for this processor")
@@ -158,7 +158,7 @@ def test_closed_network_and_wrong_steps_are_errors(core: Core) -> None:
         core.load_network(model, "MUMBLING").get_runtime_model()
 
 
-def test_card_tells_the_kernels_of_its_program(core: Core) -> None:
+def test_card_reports_the_kernels_of_its_program(core: Core) -> None:
     core.register_plugin("CARD", GpuDevice("CARD", FakeRuntime()))
     executed = run(core, "HETERO:CARD,CPU")
     assert [name for node in executed.nodes for name in node.attributes.get("original_names", ())] == ["conv", "relu", "exp"]

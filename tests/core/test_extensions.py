@@ -22,7 +22,7 @@ class Device:
         raise NotImplementedError(network.name)
 
 
-def test_extension_is_given_to_all_devices_of_a_list_or_to_none(core: Core, read: Callable[..., Network]) -> None:
+def test_extension_is_added_to_a_whole_list_or_not_at_all(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("BARE", Device())
     text = "g (float[3] x) => (float[3] y) { y = com.acme.Twist(x) }"
     extension = Extension("com.acme", "Twist", 1, lambda x: x, lambda types, attributes: types)
@@ -34,7 +34,7 @@ def test_extension_is_given_to_all_devices_of_a_list_or_to_none(core: Core, read
         assert core.query_network(read(text), "CPU").refused
 
 
-def test_extension_without_a_device_is_for_all_that_take_some(core: Core, read: Callable[..., Network]) -> None:
+def test_extension_without_a_device_is_added_to_all_takers(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("BARE", Device())
     text = "g (float[3] x) => (float[3] y) { y = com.acme.Twist(x) }"
     takers = core.add_extension(Extension("com.acme", "Twist", 1, lambda x: x, lambda types, attributes: types))

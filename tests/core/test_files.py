@@ -32,7 +32,7 @@ def test_name_has_the_old_content_until_the_new_one_is_complete(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("of the content")], ids=["interrupt", "error"])
-def test_block_that_does_not_end_changes_and_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+def test_failed_block_changes_no_file_and_leaves_no_file(tmp_path: Path, error: BaseException) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"old")
 
@@ -114,7 +114,7 @@ def test_full_device_file_is_named_in_the_error_and_stays() -> None:
     assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
 
 
-def test_longest_name_that_a_folder_takes_can_be_written(tmp_path: Path) -> None:
+def test_longest_possible_file_name_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / ("ü" * 127 + "x")
     with replace_file(path) as stream:
         stream.write(b"x")
@@ -138,7 +138,7 @@ def test_folder_removed_while_writing_is_an_error_with_the_path(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_writer_that_is_killed_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_killed_writer_leaves_the_old_content(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"old")
     program = (

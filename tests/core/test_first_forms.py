@@ -101,7 +101,7 @@ def test_first_form_is_the_formula(name: str, device: str) -> None:
     np.testing.assert_allclose(outputs, expected, rtol=2e-5, atol=2e-6)
 
 
-def test_dropout_that_trains_is_refused() -> None:
+def test_training_dropout_is_refused() -> None:
     with Core() as core:
         network = core.read_network(make_model([helper.make_node("Dropout", ["x"], ["y"], is_test=0)]))
         assert "'is_test' of Dropout-1 is 0; implemented: 1" in core.query_network(network, "CPU").refused["Dropout_0"]

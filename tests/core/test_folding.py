@@ -39,7 +39,7 @@ def test_nodes_are_folded_until_their_results_reach_the_limit(read: Read) -> Non
     assert [node.name for node in fold_constants(network, evaluate).nodes] == [node.name for node in folded.nodes]
 
 
-def test_room_that_the_caller_gives_takes_the_place_of_the_limit(read: Read) -> None:
+def test_room_of_the_caller_replaces_the_limit(read: Read) -> None:
     folded = fold_constants(read(tile(10)), evaluate, room=3 * MIB)
     assert [node.op_type for node in folded.nodes].count("Tile") == 7
 
@@ -97,7 +97,7 @@ def test_doubling_of_an_unknown_shape_is_seen(read: Read) -> None:
     assert "Concat_30" in find_excess_folding(network)
 
 
-def test_constants_of_a_body_count_for_the_node_that_has_it(read: Read) -> None:
+def test_constants_of_a_body_count_for_the_owning_node(read: Read) -> None:
     network = read(
         "g (bool b, float[999] x) => (float[999] y) <float[1] c = {1}, int64[1] r = {999}> { y = If (b) <"
         "then_branch = t () => (float[999] a) { s = Tile (c, r) a = Add (s, x) }, "
@@ -113,7 +113,7 @@ def test_sizes_are_exact_if_shapes_are_known(read: Read) -> None:
     assert measure_folding(read(text)) == {"Expand_0": 4 * prod(shape)}
 
 
-def test_node_that_would_read_for_hours_is_not_folded(read: Read) -> None:
+def test_node_with_hours_of_work_is_not_folded(read: Read) -> None:
     window = "kernel_shape = [1048576,1048576], pads = [524288,524288,524287,524287]"
     text = "g (float[1] x) => (float[1,1,3,3] y) <float[1,1,3,3] c = {1,2,3,4,5,6,7,8,9}> { "
     network = read(f"{text} a = Neg (c) b = MaxPool <{window}> (a) y = Add (b, x) }}")

@@ -56,7 +56,7 @@ def test_two_calls_get_values_and_names_of_their_own() -> None:
     ]
 
 
-def test_name_that_the_model_has_already_is_made_unique() -> None:
+def test_duplicate_name_is_made_unique() -> None:
     network = read_network(
         parse("""g (float[2] x) => (z) { ["call/n"] "call/m" = Abs(x) [call] y = f.twice("call/m") z = Add(y, "call/m") }
         <domain: "f", opset_import: ["": 21]> twice (a) => (b) { [n] m = Relu(a) b = Neg(m) }""")
@@ -193,7 +193,7 @@ def test_function_that_cannot_be_inlined_is_refused(functions: str, message: str
         read_network(parse(f"g (float[2] x) => (y) {{ [c] y = f.a(x) }} {functions}"))
 
 
-def test_attribute_that_the_function_does_not_have_is_refused() -> None:
+def test_unknown_attribute_of_a_function_is_refused() -> None:
     model = parse("""g (float[2] x) => (y) { [c] y = f.a<beta = 1.0>(x) }
         <domain: "f", opset_import: ["": 21]> a <alpha> (x) => (y) { y = Elu<alpha: float = @alpha>(x) }""")
     with pytest.raises(
@@ -220,7 +220,7 @@ def test_network_of_two_opsets_is_the_same_after_writing() -> None:
     assert again.fingerprint == network.fingerprint
 
 
-def test_network_of_one_opset_needs_no_wrappers() -> None:
+def test_network_of_a_single_opset_needs_no_wrappers() -> None:
     network = read_network(
         parse("""g (float[2] x) => (y) { [c] y = f.a(x) }
         <domain: "f", opset_import: ["": 14]> a (x) => (y) { y = Relu(x) }""")
@@ -242,7 +242,7 @@ class CountingSet(set[str]):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 10_000])
-def test_first_free_number_is_found_in_few_questions(count: int) -> None:
+def test_first_free_number_is_found_with_few_lookups(count: int) -> None:
     used_names = CountingSet({"w", *(f"w_{number}" for number in range(1, count))})
     assert make_unique("w", used_names) == f"w_{count}"
     assert used_names.questions < 40

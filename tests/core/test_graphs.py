@@ -215,7 +215,7 @@ def test_refused_graph_is_no_failure() -> None:
     assert any("is refused by TEMPLATE_REFUSED_OPERATORS" in outcome.reason for outcome in refused)
 
 
-def test_engine_that_refuses_a_model_says_nothing() -> None:
+def test_engine_that_refuses_a_model_has_no_opinion() -> None:
     unknown = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17, "a": 1]> g (float[2] x) => (float[2] y) { y = a.B (x) }'
     )

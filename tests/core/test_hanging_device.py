@@ -138,7 +138,7 @@ def test_plugin_that_hangs_is_asked_once(impatient: Core, hanging: Hanging, read
     assert hanging.asked[question] == 1
 
 
-def test_other_devices_are_created_while_one_hangs(hanging: Hanging, read: Callable[..., Network]) -> None:
+def test_further_devices_are_created_while_a_device_hangs(hanging: Hanging, read: Callable[..., Network]) -> None:
     hanging.question = "create_device"
     with Core() as core:
         core.register_plugin("HANGING", hanging)
@@ -171,7 +171,7 @@ def test_innermost_plugin_is_blamed(impatient: Core, hanging: Hanging, read: Cal
     assert impatient.get_metric("HETERO:CPU", "DEVICE_ARCHITECTURE")
 
 
-def test_plugin_that_waits_for_another_one_is_not_blamed_for_it(impatient: Core, hanging: Hanging) -> None:
+def test_waiting_plugin_is_not_blamed_for_a_hanging_plugin(impatient: Core, hanging: Hanging) -> None:
     class Asking(CpuDevice):
         @hookimpl
         def create_device(self, core: Core) -> object:
@@ -231,7 +231,7 @@ def test_hooks_run_on_the_callers_thread_after_their_first_call(hanging: Hanging
     assert hanging.threads.count(own) >= 4
 
 
-def test_without_a_time_everything_is_on_the_callers_thread(hanging: Hanging) -> None:
+def test_without_a_timeout_all_hooks_run_on_the_callers_thread(hanging: Hanging) -> None:
     with Core(device_timeout=None) as core:
         core.register_plugin("HANGING", hanging)
         core.get_metric("HANGING", "FULL_DEVICE_NAME")

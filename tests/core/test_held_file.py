@@ -56,7 +56,7 @@ def test_weights_are_read_on_use_and_again_after_a_release(path: Path) -> None:
     assert np.array_equal(constant.array, w)
 
 
-def test_network_that_was_read_holds_its_weights(core: Core, path: Path) -> None:
+def test_read_network_holds_its_weights(core: Core, path: Path) -> None:
     w = save_model(path, 0)
     network = core.read_network(path)
     save_model(path, 1)
@@ -82,7 +82,7 @@ def test_replaced_file_does_not_change_the_loaded_network(core: Core, path: Path
     assert loaded.fingerprint == expected
 
 
-def test_file_that_was_written_over_is_refused_by_name(core: Core, path: Path) -> None:
+def test_overwritten_file_is_refused_by_name(core: Core, path: Path) -> None:
     w = save_model(path, 0)
     constant = read_network(path, holds_weights=False).initializers["w"]
     loaded = core.load_network(path, "CPU", {"CPU_KERNELS": "NUMPY"})
@@ -96,7 +96,7 @@ def test_file_that_was_written_over_is_refused_by_name(core: Core, path: Path) -
     np.testing.assert_allclose(loaded.infer({"x": X})["y"], X.astype(np.float64) @ w, rtol=1e-4, atol=1e-5)
 
 
-def test_file_that_became_shorter_is_refused(path: Path) -> None:
+def test_truncated_file_is_refused(path: Path) -> None:
     constant = read_network(path, holds_weights=False).initializers["w"]
     status = path.stat()
     os.truncate(path, 100)

@@ -62,7 +62,7 @@ def test_nonrenewable_constant_is_not_released() -> None:
     assert make.calls == 1
 
 
-def test_digest_holds_no_array_that_was_not_held_before() -> None:
+def test_digest_does_not_keep_an_array_alive() -> None:
     constant = Initializer("float32", (3,), Maker(), is_renewable=True)
     assert constant.digest == Initializer.of_array(np.ones(3, np.float32)).digest
     held = ref(constant.array)
@@ -115,7 +115,7 @@ def test_large_folded_result_is_made_again_after_a_release(rows: int, is_renewab
     assert np.array_equal(constant.array, w.T)
 
 
-def test_constant_over_a_turned_array_is_contiguous() -> None:
+def test_constant_of_a_transposed_array_is_contiguous() -> None:
     turned = np.arange(6, dtype=np.float32).reshape(2, 3).T
     constant = Initializer.of_array(turned)
     assert constant.array.flags.c_contiguous

@@ -37,7 +37,7 @@ def use(core: Core, network: Network, device: str) -> Any:
 
 
 @pytest.mark.parametrize("device", ["FAULTY", "HETERO:FAULTY"])
-def test_device_without_a_fault_goes_the_whole_way(core: Core, read: Callable[..., Network], device: str) -> None:
+def test_device_without_a_fault_passes_all_calls(core: Core, read: Callable[..., Network], device: str) -> None:
     core.register_plugin("FAULTY", FaultyPlugin(Fault()))
     assert use(core, read(TEXT), device) == EXPECTED
 
@@ -85,7 +85,7 @@ def test_fault_of_a_later_run_is_raised_by_this_run_only(core: Core, read: Calla
         core.unregister_plugin("FAULTY")
 
 
-def test_shape_that_is_not_the_models_is_refused_with_both(core: Core, read: Callable[..., Network]) -> None:
+def test_wrong_output_shape_is_refused_with_both_shapes(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("FAULTY", FaultyPlugin(Fault("infer.shape")))
     with pytest.raises(HeteroError, match=r"plugin FAULTY \(.*\) returned shape \[4\] for output 'y'; expected float32\[2\]"):
         core.load_network(read(TEXT), "FAULTY").infer({"x": X})
@@ -168,6 +168,6 @@ def test_fault_while_closing_is_raised_with_the_plugins_name(read: Callable[...,
     assert "plugin FAULTY (" in tell(caught.value)
 
 
-def test_fault_that_does_not_exist_is_refused() -> None:
+def test_unknown_fault_is_refused() -> None:
     with pytest.raises(ValueError, match="no fault 'infer.shpae', did you mean 'infer.shape'"):
         Fault("infer.shpae")

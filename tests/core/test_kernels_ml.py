@@ -278,7 +278,7 @@ def test_label_encoder_2_with_a_nan_among_its_keys_is_refused() -> None:
     assert reason == "LabelEncoder-2 has a NaN among its keys, which version 2 leaves open"
 
 
-def test_default_of_another_kind_than_any_value_is_refused() -> None:
+def test_label_encoder_4_with_bool_values_is_refused() -> None:
     keys, values = (helper.make_tensor(name, kind, [1], [1]) for name, kind in (("k", TensorProto.INT64), ("v", TensorProto.BOOL)))
     node = Node("n", "LabelEncoder", ("x",), ("y",), domain="ai.onnx.ml", opset=4, since_version=4,
                 attributes={"keys_tensor": numpy_helper.to_array(keys), "values_tensor": numpy_helper.to_array(values)})  # fmt: skip

@@ -280,7 +280,7 @@ def test_ambiguous_forest_is_refused(changes: dict[str, Any], reason: str) -> No
     assert refuse(model).startswith(f"ai.onnx.ml:TreeEnsembleClassifier-1 {reason}")
 
 
-def test_regressor_with_weights_twice_is_refused() -> None:
+def test_regressor_with_both_kinds_of_weights_is_refused() -> None:
     tensor = helper.make_tensor("w", TensorProto.DOUBLE, [2], [1.0, 2.0])
     attributes = {**STUMP, "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0], "target_weights": [1.0, 2.0],
                   "target_weights_as_tensor": tensor}  # fmt: skip
@@ -297,7 +297,7 @@ def test_regressor_with_weights_twice_is_refused() -> None:
     ],
     ids=["many", "none", "feature"],
 )
-def test_numbers_that_no_forest_has_are_refused(changes: dict[str, Any], reason: str) -> None:
+def test_invalid_numbers_of_a_forest_are_refused(changes: dict[str, Any], reason: str) -> None:
     attributes = {**STUMP, "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0], "target_weights": [1.0, 2.0]}
     result = refuse(make_model("TreeEnsembleRegressor", 1, X, {**attributes, **changes}))
     assert result.startswith(f"ai.onnx.ml:TreeEnsembleRegressor-1 {reason}")
@@ -310,7 +310,7 @@ def test_unknown_mode_of_tree_ensemble_5_is_refused() -> None:
     assert "has a node of mode 9" in refuse(make_model("TreeEnsemble", 5, X, attributes))
 
 
-def test_members_without_an_end_are_refused() -> None:
+def test_membership_values_without_an_end_are_refused() -> None:
     random = np.random.default_rng(0)
     attributes, _ = flatten_forest(random, 1, 1, np.float32)
     attributes["nodes_modes"] = numpy_helper.from_array(np.array([6], np.uint8), "m")

@@ -452,7 +452,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("case", BESIDE)
-def test_kernels_answer_as_the_engine(case: str) -> None:
+def test_kernels_agree_with_the_unoptimized_engine(case: str) -> None:
     text, draw = BESIDE[case]
     model = parse(17, text)
     feeds = draw(np.random.default_rng(5))

@@ -255,7 +255,7 @@ def test_operator_that_runs_on_the_host_is_surrounded_by_copies() -> None:
     assert copies == ["to_host", "from_host"]
 
 
-def test_tensor_that_is_made_from_a_shape_lies_on_the_device() -> None:
+def test_tensor_computed_from_a_shape_lies_on_the_device() -> None:
     copies: list[str] = []
     profile = Recorder()
     text = "g (float[N,4] x) => (y) { s = Shape(x) z = ConstantOfShape(s) w = Neg(z) y = Sub(w, x) }"

@@ -168,7 +168,7 @@ def test_version_6_has_the_bounds_of_at_most_float32(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_bounds_that_are_infinite_let_infinities_pass(dtype: Any) -> None:
+def test_infinite_bounds_let_infinities_pass(dtype: Any) -> None:
     infinities = [-np.inf, -2, np.nan, 3, np.inf]
     bounds = (np.array(bound, dtype) for bound in (-np.inf, np.inf))
     np.testing.assert_array_equal(clip_infinities(clip, dtype, *bounds), infinities)

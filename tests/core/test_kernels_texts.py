@@ -62,7 +62,7 @@ def test_half_of_a_pair_of_surrogates_is_no_error(core: Core) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "(a|aa)+$b", "(.*a){12}b"])
-def test_expression_of_exponential_cost_elsewhere_ends(core: Core, pattern: str) -> None:
+def test_expression_with_exponential_backtracking_ends(core: Core, pattern: str) -> None:
     # An engine with backtracking needs 2^50,000 steps.
     loaded = core.load_network(make_model(pattern), "CPU")
     assert loaded.infer({"x": np.array(["a" * 50_000], dtype=object)})["y"].tolist() == [False]
@@ -140,7 +140,7 @@ def test_expression_outside_re2_is_refused(attributes: dict[str, Any], reason: s
     assert f"com.microsoft:Tokenizer-1 {reason}" in str(caught.value)
 
 
-def test_marks_are_refused() -> None:
+def test_attribute_mark_is_refused() -> None:
     with pytest.raises(UnsupportedNodesError, match="attribute 'mark' of com.microsoft:Tokenizer-1 is 1; implemented: 0"):
         compile_program(read_network(make_tokenizer(SENTENCES, tokenexp=".", mark=1)))
 

@@ -51,7 +51,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize("operation", KNOWN)
-def test_known_value_is_that_of_the_reference(operation: str) -> None:
+def test_known_value_agrees_with_the_reference(operation: str) -> None:
     more = "int64 six = {6}, int64[2] shape = {3, -1}, int64[1] end = {9}, int64[1] zero = {0}, int64[1] two = {2}"
     model = parse(f"g (float[2,3,4] x) => (y) <{LISTS}, {more}> {{ y = {operation} }}")
     network = read_network(model)
@@ -145,7 +145,7 @@ def test_rank_is_known_if_the_sizes_come_with_the_run(operation: str, lengths: d
         "f = Reshape (a, long) b = Unsqueeze (f, pair) c = Cast <to = 7> (b) y = OneHot (c, depth, a)",
     ],
 )
-def test_rank_that_no_array_has_is_refused(nodes: str) -> None:
+def test_impossible_rank_is_refused(nodes: str) -> None:
     model = parse(f"g (int64[2,2] a, int64[62] long, int64[2] pair, int64 depth) => (y) {{ {nodes} }}")
     with pytest.raises(InvalidNetworkError, match=r"makes an array of 6[56] dimensions; an array has at most 64"):
         read_network(model)
