@@ -1,4 +1,4 @@
-"""Generation with states: a decoder yields the same tokens as without states, for every split over devices, without copies."""
+"""Generation with states: a decoder yields the same tokens as without states, for random splits over devices, without copies."""
 
 from __future__ import annotations
 
