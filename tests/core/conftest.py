@@ -1,4 +1,4 @@
-"""Devices for tests: HAND, whose runs end when the test says so, and COUNT, which notes each compilation; loads through a cache."""
+"""Devices for tests: HAND, with runs that the test ends, and COUNT, which records compilations; fixtures for cached loads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT = 60
 
 
 class HandRun:
-    """One run that a thread of the device is in."""
+    """A run in progress on a thread of the device."""
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
         self.inputs, self.context = inputs, context
@@ -36,7 +36,7 @@ class HandRun:
         self._error: BaseException | None = None
 
     def end(self, error: BaseException | None = None) -> None:
-        """Lets the run return twice its input, or raise."""
+        """Makes the run return twice its input, or raise `error`."""
         self._error = error
         self._ended.set()
 
@@ -48,14 +48,14 @@ class HandRun:
 
 
 class HandDevice:
-    """Four threads; runs stay open until the test ends them, or end at once where `is_free`."""
+    """A device with four threads; its runs block until the test ends them, or end at once if `is_free`."""
 
     def __init__(self) -> None:
         self.runs: SimpleQueue[HandRun] = SimpleQueue()
         self.is_free = False
 
     def next_run(self) -> HandRun:
-        """Waits until a thread has entered a run that the test has not seen."""
+        """Waits for the next run that starts on a thread, and returns it."""
         return self.runs.get(timeout=LIMIT)
 
     @hookimpl
@@ -89,7 +89,7 @@ class HandExecutable(Executable):
 
 @pytest.fixture
 def hand(core: Core) -> Iterator[HandDevice]:
-    """The device, registered as HAND; at the end of the test whatever is open is let go."""
+    """The device, registered as HAND; open runs are released at the end of the test."""
     device = HandDevice()
     core.register_plugin("HAND", device)
     yield device
@@ -100,18 +100,18 @@ def hand(core: Core) -> Iterator[HandDevice]:
 
 @pytest.fixture
 def by_hand(core: Core, hand: HandDevice, read: Callable[[str], Network]) -> ExecutableNetwork:
-    """A network on HAND: y is twice x."""
+    """A network on HAND with y = 2 x."""
     return core.load_network(read("g (float[1] x) => (float[1] y) { y = Add(x, x) }"), "HAND", {"NUM_STREAMS": 4})
 
 
 @pytest.fixture
 def feed() -> Callable[[float], dict[str, Any]]:
-    """Makes the input of the network on HAND."""
+    """A function that makes the input of the network on HAND."""
     return lambda value: {"x": np.array([value], np.float32)}
 
 
 class CountingDevice(CpuDevice):
-    """CPU that notes each compilation, and fails to import or to export when it is told to."""
+    """CPU that records compilations, and fails to import or to export on demand."""
 
     def __init__(self) -> None:
         super().__init__("COUNT")
@@ -158,7 +158,7 @@ def count(core: Core) -> CountingDevice:
 
 @pytest.fixture
 def load(core: Core, count: CountingDevice, read: Callable[..., Network], folder: Path) -> Callable[..., bool]:
-    """Loads through the cache, checks the result, and says whether it was a hit."""
+    """A function that loads through the cache, checks the result, and returns whether the load was a cache hit."""
 
     def load_network(
         device: str = "COUNT", text: str = TEXT, pins: Mapping[str, str] | None = None, expected: Any = None, **config: Any
@@ -173,7 +173,7 @@ def load(core: Core, count: CountingDevice, read: Callable[..., Network], folder
 
 @pytest.fixture
 def warned(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """The texts of the warnings so far."""
+    """The texts of the cache's warnings so far."""
     texts: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]  # a handler of three lines

@@ -49,12 +49,12 @@ def test_pins_resolve_by_rank(pins: dict[str, str], expected: dict[str, str]) ->
         ),
     ],
 )
-def test_pins_that_mean_nothing_or_two_things_are_refused(pins: dict[str, str], message: str) -> None:
+def test_empty_or_ambiguous_pins_are_refused(pins: dict[str, str], message: str) -> None:
     with pytest.raises(AffinityError, match=message):
         resolve_pins(NODES, pins)
 
 
-def test_network_keeps_earlier_pins_and_later_ones_replace_them() -> None:
+def test_later_pins_replace_earlier_pins_of_the_same_node() -> None:
     network = read_network(
         onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (y) { [a] a = Relu(x) [b] y = Neg(a) }')
     )
@@ -102,7 +102,7 @@ def test_file_of_pins_holds_patterns_in_order(tmp_path: Path) -> None:
         ("[affinity]\nblock.conv1 = 'GPU'\n", "key 'block': expected a device as text, got a table; quote a pattern that has dots"),
     ],
 )
-def test_file_of_pins_that_cannot_be_used_says_file_and_key(text: str | None, message: str, tmp_path: Path) -> None:
+def test_bad_file_of_pins_is_refused_with_file_and_key(text: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "pins.toml"
     if text is not None:
         path.write_text(text)
@@ -145,7 +145,7 @@ def pinned(**device_of_place: str) -> onnx.ModelProto:
         ),
     ],
 )
-def test_pin_without_effect_is_named_in_one_warning(pins: dict[str, str], named: str) -> None:
+def test_pin_without_effect_is_named_in_a_single_warning(pins: dict[str, str], named: str) -> None:
     message = (
         f"the affinity of {named} has no effect: constants, inputs and outputs follow the nodes that read or make them. Pin these nodes, "
         "or remove the affinity."
@@ -159,7 +159,7 @@ def test_pin_without_effect_is_named_in_one_warning(pins: dict[str, str], named:
     assert dict(network.affinity) == ({"add": "TEMPLATE"} if "add" in pins else {})
 
 
-def test_pins_of_nodes_and_empty_ones_of_constants_warn_of_nothing() -> None:
+def test_valid_pins_and_empty_pins_of_constants_do_not_warn() -> None:
     assert dict(read_network(pinned(c=" ", add="CPU", choose="CPU")).affinity) == {"add": "CPU", "choose": "CPU"}
 
 

@@ -1,4 +1,4 @@
-"""Nodes that their operator's schema does not allow are refused when they are read, wherever they stand; what is allowed is not."""
+"""The reader refuses nodes that break their operator's schema, in graphs, bodies and functions; it reads all valid nodes."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def test_node_against_its_schema_is_refused_everywhere(body: str, message: str, 
         read_network(parse(texts[place]))
 
 
-def test_split_with_other_parts_than_outputs_is_refused() -> None:
+def test_split_with_unequal_parts_and_outputs_is_refused() -> None:
     model = parse("g (float[6] x) => (float[2] a, float[2] b, float[2] c) { a, b, c = Split <num_outputs = 1>(x) }", opset=18)
     with pytest.raises(InvalidNetworkError, match="has num_outputs 1 and 3 outputs; expected as many"):
         read_network(model)
 
 
-def test_scan_over_more_inputs_than_it_has_is_refused() -> None:
+def test_scan_with_too_many_scan_inputs_is_refused() -> None:
     body = "g () => (float[1] z) <float[1] c = {1}> { z = Identity (c) }"
     model = parse(
         f"g (float[6] x) => (float[a, b] y) {{ y = Scan (x, x) <body: graph = {body}, num_scan_inputs: int = 2147483648> }}"
@@ -90,12 +90,12 @@ def test_scan_over_more_inputs_than_it_has_is_refused() -> None:
         "y = Max(x)",
     ],
 )
-def test_optional_inputs_and_unknown_attributes_are_no_fault(body: str) -> None:
+def test_optional_inputs_and_unknown_attributes_are_accepted(body: str) -> None:
     network = read_network(parse(f"g (float[2] x, float m) => (float[2] y) {{ {body} }}"))
     assert len(network.nodes) == 1
 
 
-def test_demands_are_those_of_onnxs_own_checker_for_every_operator() -> None:
+def test_arity_rules_equal_onnxs_checker_for_every_operator() -> None:
     disagreements = []
     for schema in onnx.defs.get_all_schemas():
         if schema.domain or schema.deprecated:

@@ -1,4 +1,4 @@
-"""Attention over no keys and of no queries: sums over nothing are 0; results without elements have their shape."""
+"""Attention without keys or without queries: an empty sum is 0; an empty result has the right shape."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(device: str, text: str, opset: int, **feeds: np.ndarray[Any, Any]) -> np
 
 @pytest.mark.parametrize("device", CONFIGS)
 @pytest.mark.parametrize(("queries", "keys", "batch"), [(3, 0, 1), (0, 3, 1), (0, 0, 2), (3, 2, 0)])
-def test_attention_has_the_shape_of_its_queries_and_zeros(device: str, queries: int, keys: int, batch: int) -> None:
+def test_attention_without_keys_is_zeros_of_the_output_shape(device: str, queries: int, keys: int, batch: int) -> None:
     q, k = np.ones((batch, 2, queries, 4), np.float32), np.ones((batch, 2, keys, 4), np.float32)
     y = run(device, "(float[b,2,s,4] q, float[b,2,t,4] k) => (y) { y = Attention(q, k, k) }", 23, q=q, k=k)
     np.testing.assert_array_equal(y, np.zeros((batch, 2, queries, 4)))
@@ -45,7 +45,7 @@ def test_softmax_along_an_empty_axis_is_empty(device: str, operator: str, shape:
 
 
 @pytest.mark.parametrize("device", CONFIGS)
-def test_attention_written_as_products_over_nothing_is_zeros(device: str) -> None:
+def test_attention_of_products_without_keys_is_zeros(device: str) -> None:
     text = "(float[b,s,4] q, float[b,t,4] k) => (y) { t = Transpose<perm=[0,2,1]>(k) m = MatMul(q, t) s = Softmax(m) y = MatMul(s, k) }"
     y = run(device, text, 17, q=np.ones((2, 3, 4), np.float32), k=np.ones((2, 0, 4), np.float32))
     np.testing.assert_array_equal(y, np.zeros((2, 3, 4)))

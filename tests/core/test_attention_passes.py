@@ -1,4 +1,4 @@
-"""Attention that exporters write out becomes one node: the numbers stay, with every place of the scale, masks and heads."""
+"""Attention in the patterns of exporters is fused into a single node with equal results, for each variant of scale, mask and heads."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ END = "p = Softmax <axis = -1> ({}) y = MatMul (p, v)"
         (f"{SCORES} m = Add (s, square) {END.format('m').replace('-1', '3')}", 1),
     ],
 )
-def test_attention_that_was_written_out_becomes_one_node(core: Core, text: str, scale: float) -> None:
+def test_attention_pattern_becomes_a_single_node(core: Core, text: str, scale: float) -> None:
     model = parse(f"{STACKS} {{ {text} }}")
     network = check(core, model)
     (attention,) = network.nodes
@@ -94,21 +94,21 @@ def test_stack_of_matrices_becomes_attention_with_one_head(core: Core) -> None:
     assert dict(network.nodes[0].attributes) == {"scale": 0.125, "q_num_heads": 1, "kv_num_heads": 1}
 
 
-def test_keys_that_others_read_turned_get_their_own_transpose(core: Core) -> None:
+def test_transposed_keys_with_further_readers_get_a_transpose(core: Core) -> None:
     text = f"{SCORES} {END.format('s')} z = Abs (t)"
     network = check(core, parse(f"{STACKS.replace(' y)', ' y, float[2,3,4,7] z)')} {{ {text} }}"))
     assert sorted(list_operators(network)) == ["Abs", "Attention", "Transpose"]
     assert next(node for node in network.nodes if node.op_type == "Attention").inputs == ("q", "k", "v")
 
 
-def test_value_that_is_query_and_value_at_once_is_not_lost(core: Core) -> None:
-    # The factor of the query may become the scale, but the product by it is the value, too.
+def test_value_used_as_query_and_value_stays(core: Core) -> None:
+    # The scale of the node may take over the factor of the query, but the scaled query must stay: it is also the value.
     text = """g (float[2,3,4,5] x, float[2,3,5,4] k) => (float[2,3,4,5] y) <float f = {0.5}> {
       q = Mul (x, f)  s = MatMul (q, k)  p = Softmax <axis = -1> (s)  y = MatMul (p, q) }"""
     assert list_operators(check(core, parse(text))) == ["Mul", "Transpose", "Attention"]
 
 
-def test_keys_that_are_kept_turned_are_turned_back(core: Core) -> None:
+def test_transposed_keys_are_transposed_back(core: Core) -> None:
     head = "g (float[2,3,5,4] q, float[2,3,4,7] t, float[2,3,7,6] v) => (float[2,3,5,6] y)"
     network = check(core, parse(f"{head} {{ s = MatMul (q, t) {END.format('s')} }}"))
     assert list_operators(network) == ["Transpose", "Attention"]
@@ -121,7 +121,7 @@ def test_keys_that_are_kept_turned_are_turned_back(core: Core) -> None:
         "b = Cast <to = 9> (a) l = Where (b, zero, lowest) w = Unsqueeze (l, axes)",
     ],
 )
-def test_mask_made_of_integers_counts(core: Core, mask: str) -> None:
+def test_mask_from_integers_becomes_the_mask_of_attention(core: Core, mask: str) -> None:
     head = STACKS.replace("k,", "k, int64[2,7] a,")
     network = check(core, parse(f"{head} {{ {mask} {SCORES} c = Mul (s, eighth) m = Add (c, w) {END.format('m')} }}"))
     assert list_operators(network)[-1] == "Attention"
@@ -157,7 +157,7 @@ def test_mask_made_of_integers_counts(core: Core, mask: str) -> None:
         "values that broadcast", "stacks that broadcast", "an open size", "another type", "a mask for each matrix of a stack",
     ],
 )  # fmt: skip
-def test_what_only_looks_like_attention_stays(core: Core, head: str, text: str) -> None:
+def test_near_misses_of_attention_stay(core: Core, head: str, text: str) -> None:
     network = core.read_network(parse(f"{head} {{ {text} }}"))
     assert fuse_attention(network) is network
 
@@ -185,7 +185,7 @@ def test_split_and_joined_heads_become_packed_attention(core: Core, mask: str, s
     [("q = Transpose <perm = [0, 2, 1, 3]> (a)", "u = Relu (a) q = Transpose <perm = [0, 2, 1, 3]> (u)"), ("", " z = Abs (o)")],
     ids=["something between", "the stack is read outside"],
 )
-def test_heads_with_something_between_stay(core: Core, old: str, new: str) -> None:
+def test_interrupted_split_of_heads_stays(core: Core, old: str, new: str) -> None:
     text = HEADS.format(mask="", scores="d")
     head = PACKED if old else PACKED.replace(" y)", " y, float[2,3,5,6] z)")
     network = check(core, parse(f"{head} {{ {text.replace(old, new) if old else text + new} }}"))

@@ -64,7 +64,7 @@ def test_every_flipped_byte_is_caught() -> None:
 
 
 def test_every_flipped_byte_of_fifty_kilobytes_is_caught() -> None:
-    """Head, header, sections, the zeros between them, and the digest itself: each byte once, changed in one bit or in several."""
+    """Changes each byte of the head, the header, the sections, the padding and the digest once, by a single bit or by several bits."""
     stream = io.BytesIO()
     write_blob(HEADER, Payload({"weights": bytes(range(256)) * 190, "rest": b"x" * 900}, version=3), stream)
     blob = bytearray(stream.getvalue())
@@ -93,14 +93,14 @@ def test_every_truncation_and_addition_is_caught() -> None:
         read_blob(blob + b"\0")
 
 
-def test_other_format_version_says_which_one_is_read() -> None:
+def test_other_format_version_names_the_readable_version() -> None:
     blob = bytearray(make_blob())
     blob[8] = 9
     with pytest.raises(BlobMismatchError, match="has container format 9; this hetero-core reads format 3; load the model"):
         read_blob(bytes(blob))
 
 
-def test_foreign_file_shows_what_it_begins_with(tmp_path: Path) -> None:
+def test_foreign_file_is_refused_with_its_first_bytes(tmp_path: Path) -> None:
     path = tmp_path / "foreign"
     path.write_bytes(os.urandom(0) + b"PK\x03\x04" + bytes(200))
     with pytest.raises(BlobDamagedError, match=r"is no exported network: it begins with b'PK.*expected b'HETEROBL'"):
@@ -116,7 +116,7 @@ def test_missing_and_empty_file_are_named(tmp_path: Path) -> None:
 
 
 def rewrite_header(change: Callable[[dict[str, Any]], object]) -> bytes:
-    """Returns the blob with its header changed, and closed by a right digest."""
+    """Returns a blob with a changed header and a valid digest."""
     blob = make_blob()
     size = int.from_bytes(blob[16:24], "little")
     fields = json.loads(blob[32 : 32 + size])
@@ -159,14 +159,14 @@ def rewrite_header(change: Callable[[dict[str, Any]], object]) -> bytes:
         (lambda fields: fields["sections"][1].update(name="first"), "has two sections of one name: first, first, second"),
     ],
 )
-def test_header_that_a_stranger_closed_with_a_right_digest_is_still_checked(change: Callable[[Any], object], message: str) -> None:
+def test_forged_header_with_a_valid_digest_is_checked(change: Callable[[Any], object], message: str) -> None:
     read_blob(rewrite_header(lambda fields: None))
     with pytest.raises(BlobDamagedError, match=message):
         read_blob(rewrite_header(change))
 
 
 class Trickle(io.RawIOBase):
-    """A stream that gives at most seven bytes at a time, as a pipe may."""
+    """A stream that returns at most seven bytes per read, like a slow pipe."""
 
     def __init__(self, content: bytes) -> None:
         self._stream = io.BytesIO(content)
@@ -176,13 +176,13 @@ class Trickle(io.RawIOBase):
 
 
 @pytest.mark.parametrize("open_stream", [io.BytesIO, Trickle])
-def test_two_containers_in_one_stream_are_read_one_behind_the_other(open_stream: Callable[[bytes], Any]) -> None:
+def test_two_containers_in_a_stream_are_read_in_order(open_stream: Callable[[bytes], Any]) -> None:
     blob = make_blob()
     stream = open_stream(b"before" + blob + blob + b"behind")
     assert stream.read(6) == b"before"
-    one, other = read_blob(stream), read_blob(stream)
-    assert one[0] == other[0] == read_blob(blob)[0]
-    assert {name: bytes(view) for name, view in other[1].sections.items()} == {
+    first, second = read_blob(stream), read_blob(stream)
+    assert first[0] == second[0] == read_blob(blob)[0]
+    assert {name: bytes(view) for name, view in second[1].sections.items()} == {
         name: bytes(view) for name, view in read_blob(blob)[1].sections.items()
     }
     assert stream.read(6) == b"behind"
@@ -201,17 +201,17 @@ def test_stream_that_ends_early_or_promises_too_much_is_damaged() -> None:
 
 def test_stream_of_text_is_an_error_of_the_export() -> None:
     with pytest.raises(BlobError, match="it takes text; open it for bytes, as with mode 'wb'"):
-        write_blob(HEADER, Payload(SECTIONS), io.StringIO())  # type: ignore[arg-type]  # what is tested
+        write_blob(HEADER, Payload(SECTIONS), io.StringIO())  # type: ignore[arg-type]  # the wrong type is intended
 
 
-def test_stream_that_gives_text_or_nothing_at_all_is_an_error_of_the_import(tmp_path: Path) -> None:
+def test_unreadable_stream_is_an_error_of_the_import(tmp_path: Path) -> None:
     path = tmp_path / "x.blob"
     path.write_bytes(make_blob())
     with (
         path.open(errors="replace") as text,
         pytest.raises(BlobDamagedError, match="x.blob: .*; open it for bytes"),
     ):
-        read_blob(text)  # type: ignore[arg-type]  # what is tested
+        read_blob(text)  # type: ignore[arg-type]  # the wrong type is intended
     stream = path.open("rb")
     stream.close()
     with pytest.raises(BlobDamagedError, match="x.blob: read of closed file"):

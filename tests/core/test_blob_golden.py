@@ -1,4 +1,4 @@
-"""The format of the container is frozen: the golden files are read, and written again byte for byte."""
+"""The container format is frozen: the golden files are read, and writing them again gives the same bytes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ assert _spec.loader is not None
 make_golden = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(make_golden)
 
-# Of the files as they were first written; to change one is to make another format.
+# Digests of the golden files. A changed digest means a changed format, which needs a new version.
 DIGESTS = {
     "plain-3.blob": "d5e617185ece66bd276dd1701d82d53a8df8632030c775a3fe1514178b788341",
     "nested-3.blob": "c3bb352984568ed688c2eee8b2af3c3c343788cf11d1157571a021d3928b5aa5",
 }
 
 
-def test_golden_files_are_those_of_the_list() -> None:
+def test_golden_files_equal_the_list() -> None:
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in GOLDEN.glob("*.blob")}
     assert digests == DIGESTS
 
@@ -47,7 +47,7 @@ def test_reader_still_reads_the_golden_files() -> None:
     assert read_blob(nested.sections["stage/0"])[0] == header
 
 
-def test_every_byte_of_the_layout_is_where_the_format_says() -> None:
+def test_every_byte_follows_the_layout_of_the_format() -> None:
     content, size = (GOLDEN / "plain-3.blob").read_bytes(), 953
     begin = -(-(32 + size) // 64) * 64
     assert content[:8] == b"HETEROBL"
@@ -67,13 +67,13 @@ def test_every_byte_of_the_layout_is_where_the_format_says() -> None:
 
 
 def digest_of_pieces(section: bytes) -> str:
-    """The format's definition, as the reference page has it."""
+    """Returns the digest of a section by the definition of the reference page."""
     pieces = [section[begin : begin + 2**20] for begin in range(0, len(section), 2**20)]
     return hashlib.sha256(b"".join(hashlib.sha256(piece).digest() for piece in pieces)).hexdigest()
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**20 - 1, 2**20, 2**20 + 1, 9 * 2**20 + 5])
-def test_digest_of_a_section_is_that_of_its_pieces(size: int) -> None:
+def test_digest_of_a_section_covers_its_pieces(size: int) -> None:
     section = Random(size).randbytes(size)
     digests = digest_sections({"one": memoryview(section), "none": memoryview(b""), "two": memoryview(section)[: size // 2]})
     assert [digests[name].hex() for name in ("one", "none", "two")] == [

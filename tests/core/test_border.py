@@ -1,4 +1,4 @@
-"""The border in files and blobs of others: read back as it was written, and refused where it contradicts its network."""
+"""The border of a network in files and foreign blobs: it survives a round trip, and is refused if it contradicts its network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_border_comes_back_with_its_constants_to_the_bit() -> None:
     assert (read.replaceable, dict(read.bounds), dict(read.layouts)) == (("b",), {"n": (1, 8)}, {"x": "NHWC"})
 
 
-def test_zeros_take_no_room_in_a_file() -> None:
+def test_zeros_are_stored_without_their_bytes() -> None:
     state = State("present", "past", Initializer("float32", (1000, 1000), lambda: np.zeros((1000, 1000), np.float32)))
     text = border_to_json(Border((state,)))
     assert len(text) < 100
@@ -65,7 +65,7 @@ def test_model_that_contradicts_its_border_is_refused(core: Core, text: str, mes
 
 
 def forge(core: Core, network: Network, change: Callable[[bytes], bytes]) -> bytes:
-    """Returns the blob of a network with another border, and with a digest that fits."""
+    """Returns the blob of a network with a changed border and a valid digest."""
     stream, forged = io.BytesIO(), io.BytesIO()
     core.load_network(network, "CPU").export_network(stream)
     header, payload = read_blob(stream.getvalue())
@@ -97,7 +97,7 @@ def test_blob_that_contradicts_its_border_is_refused(
     assert message in str(caught.value)
 
 
-def test_strings_have_no_place_in_a_blob(core: Core) -> None:
+def test_strings_in_a_border_are_refused_by_the_export(core: Core) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (string[1] x, string[1] w) => (string[1] y) <string[1] w = {"a"}> { y = Identity(w) }'
     )
@@ -107,7 +107,7 @@ def test_strings_have_no_place_in_a_blob(core: Core) -> None:
         loaded.export_network(io.BytesIO())
 
 
-def test_part_has_no_border(read: Read) -> None:
+def test_subnetwork_has_no_border(read: Read) -> None:
     from hetero_core.network.subnetwork import cut_subnetwork
 
     network = read(SUM).with_state({"present": "past"})
@@ -115,7 +115,7 @@ def test_part_has_no_border(read: Read) -> None:
     assert dataclasses.replace(network, name="h").border is network.border
 
 
-def test_input_that_has_a_default_is_not_tied_and_a_sequence_neither(core: Core, read: Read) -> None:
+def test_states_refuse_inputs_with_a_default_and_sequences(core: Core, read: Read) -> None:
     text = (
         '<ir_version: 8, opset_import: ["": 17]> g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {2, 3}> { y = Mul(x, w) }'
     )

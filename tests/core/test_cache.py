@@ -1,4 +1,4 @@
-"""CACHE_DIR: what is a hit and what is a miss."""
+"""CACHE_DIR: which changes of network, device and configuration turn a cache hit into a miss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def list_entries(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def test_without_the_key_nothing_is_kept(core: Core, count: Any, read: Callable[..., Network]) -> None:
+def test_without_the_key_nothing_is_cached(core: Core, count: Any, read: Callable[..., Network]) -> None:
     loaded = core.load_network(read(TEXT), "COUNT")
     assert loaded.get_metric("LOADED_FROM_CACHE") is False
     assert (core.get_config("COUNT", "CACHE_DIR"), core.get_config("COUNT", "CACHE_SIZE_LIMIT")) == ("", 0)
@@ -41,11 +41,11 @@ def test_second_load_takes_the_entry_of_the_first(load: Callable[..., bool], cou
 
 def test_another_core_finds_the_entry(load: Callable[..., bool], count: Any, folder: Path, read: Callable[..., Network]) -> None:
     assert not load()
-    with Core() as other:
+    with Core() as second_core:
         device = type(count)()
-        other.register_plugin("COUNT", device)
-        other.set_config({"CACHE_DIR": str(folder)}, "COUNT")
-        loaded = other.load_network(read(TEXT), "COUNT")
+        second_core.register_plugin("COUNT", device)
+        second_core.set_config({"CACHE_DIR": str(folder)}, "COUNT")
+        loaded = second_core.load_network(read(TEXT), "COUNT")
         assert loaded.get_metric("LOADED_FROM_CACHE") is True
         assert loaded.infer({"x": X})["y"].tolist() == Y
         assert device.compiled == []
@@ -83,7 +83,7 @@ def test_other_network_or_device_is_a_miss(load: Callable[..., bool], changed: M
 
 
 @pytest.mark.parametrize("change", [change_version, add_extension, "architecture", "core"])
-def test_other_surroundings_are_a_miss(
+def test_changed_version_or_architecture_is_a_miss(
     core: Core, count: Any, load: Callable[..., bool], change: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not load()
@@ -97,7 +97,7 @@ def test_other_surroundings_are_a_miss(
     assert load()
 
 
-def test_configuration_that_shapes_is_a_miss_and_one_that_steers_is_not(load: Callable[..., bool]) -> None:
+def test_changed_key_is_a_miss_only_if_it_shapes_the_network(load: Callable[..., bool]) -> None:
     assert not load("TEMPLATE")
     assert load("TEMPLATE", PERF_COUNT=True)
     assert load("TEMPLATE", CACHE_SIZE_LIMIT=10**9)
@@ -113,7 +113,7 @@ def test_steering_key_of_the_call_holds_for_a_cached_network(
     request = loaded.create_infer_request()
     request.infer({"x": X})
     assert loaded.get_metric("LOADED_FROM_CACHE")
-    assert [one.node for one in request.perf_counts] == ["Mul_0", "Neg_1"]
+    assert [entry.node for entry in request.perf_counts] == ["Mul_0", "Neg_1"]
 
 
 def test_order_of_priorities_matters_and_so_does_each_part(core: Core, count: Any, load: Callable[..., bool]) -> None:
@@ -127,7 +127,7 @@ def test_order_of_priorities_matters_and_so_does_each_part(core: Core, count: An
     assert [load("HETERO:TEMPLATE,COUNT", pins={"op:Mul": "COUNT"}), load("HETERO:TEMPLATE,COUNT")] == [False, True]
 
 
-def test_of_a_split_network_the_whole_alone_is_kept(core: Core, count: Any, load: Callable[..., bool], folder: Path) -> None:
+def test_split_network_is_cached_as_a_whole(core: Core, count: Any, load: Callable[..., bool], folder: Path) -> None:
     for part in ("COUNT", "TEMPLATE"):
         core.set_config({"CACHE_DIR": str(folder)}, part)
     assert [load("HETERO:TEMPLATE,COUNT", TEMPLATE_REFUSED_OPERATORS="Neg") for _ in range(2)] == [False, True]
@@ -135,7 +135,7 @@ def test_of_a_split_network_the_whole_alone_is_kept(core: Core, count: Any, load
     assert len(count.compiled) == 1
 
 
-def test_parts_are_kept_where_only_they_have_the_key(core: Core, count: Any, read: Callable[..., Network], folder: Path) -> None:
+def test_parts_are_cached_if_only_they_have_the_key(core: Core, count: Any, read: Callable[..., Network], folder: Path) -> None:
     core.set_config({"CACHE_DIR": str(folder)}, "COUNT")
     for _ in range(2):
         loaded = core.load_network(read(TEXT), "HETERO:TEMPLATE,COUNT", {"TEMPLATE_REFUSED_OPERATORS": "Neg"})
@@ -155,7 +155,7 @@ def test_cached_split_network_has_the_same_plan(core: Core, read: Callable[..., 
     assert first.fingerprint == second.fingerprint
 
 
-def test_entry_is_a_blob_like_any_other(core: Core, load: Callable[..., bool], folder: Path) -> None:
+def test_entry_can_be_imported_as_a_blob(core: Core, load: Callable[..., bool], folder: Path) -> None:
     assert not load("CPU")
     (entry,) = list_entries(folder)
     imported = core.import_network(entry, "CPU")
@@ -163,8 +163,8 @@ def test_entry_is_a_blob_like_any_other(core: Core, load: Callable[..., bool], f
     assert imported.get_metric("LOADED_FROM_CACHE") is False
 
 
-def test_networks_of_one_entry_live_when_it_is_removed(core: Core, read: Callable[..., Network], folder: Path) -> None:
-    # Weights of 4096 bytes are used where they lie in the mapped file.
+def test_networks_of_a_removed_entry_still_run(core: Core, read: Callable[..., Network], folder: Path) -> None:
+    # Weights of 4096 bytes are views of the mapped file; they are not copied.
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[1024] x) => (float[1024] y) { y = Add(x, w) }'
     )
@@ -172,6 +172,6 @@ def test_networks_of_one_entry_live_when_it_is_removed(core: Core, read: Callabl
     loaded: list[ExecutableNetwork] = [core.load_network(model, "CPU", {"CACHE_DIR": str(folder)}) for _ in range(2)]
     for entry in list_entries(folder):
         entry.unlink()
-    for one, other in itertools.pairwise(loaded):
+    for first, second in itertools.pairwise(loaded):
         zeros = np.zeros(1024, np.float32)
-        np.testing.assert_array_equal(one.infer({"x": zeros})["y"], other.infer({"x": zeros})["y"])
+        np.testing.assert_array_equal(first.infer({"x": zeros})["y"], second.infer({"x": zeros})["y"])

@@ -1,4 +1,4 @@
-"""CACHE_DIR: nothing about the folder or an entry makes a load fail; limits, locks, damage."""
+"""CACHE_DIR: a load succeeds in spite of a bad folder or a damaged entry; size limits and locks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def damage(entry: Path, kind: str) -> None:
     content = bytearray(entry.read_bytes())
     if kind == "flipped":
         content[len(content) // 2] ^= 1
-    # In place, as a failing disk would do it; its permissions stay.
+    # Written in place, like the damage of a failing disk: the permissions stay.
     entry.write_bytes({"flipped": content, "cut": content[:-40], "empty": b"", "foreign": b"PK\x03\x04" * 100}[kind])
 
 
@@ -49,13 +49,11 @@ def test_damaged_entry_is_a_miss_with_a_warning_and_is_replaced(
     assert f"the cache entry '{entry}' cannot be used and is made anew: '{entry}' " in warned[0]
 
 
-def test_entry_under_the_name_of_another_is_a_miss_with_a_warning(
-    load: Callable[..., bool], folder: Path, warned: list[str]
-) -> None:
-    other = TEXT.replace("{1, 2}", "{1, 3}")
+def test_entry_under_a_foreign_name_is_a_miss_with_a_warning(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
+    changed = TEXT.replace("{1, 2}", "{1, 3}")
     assert not load()
     (first,) = list_entries(folder)
-    assert not load(text=other, expected=[-3, -12])
+    assert not load(text=changed, expected=[-3, -12])
     (second,) = set(list_entries(folder)) - {first}
     os.replace(second, first)
     assert [load(), load()] == [False, True]
@@ -64,9 +62,7 @@ def test_entry_under_the_name_of_another_is_a_miss_with_a_warning(
     ]
 
 
-def test_entry_that_the_plugin_cannot_take_is_a_miss_with_a_warning(
-    load: Callable[..., bool], count: Any, warned: list[str]
-) -> None:
+def test_entry_refused_by_the_plugin_is_a_miss_with_a_warning(load: Callable[..., bool], count: Any, warned: list[str]) -> None:
     assert not load()
     count.failure = ArithmeticError("of the plugin")
     assert not load()
@@ -75,7 +71,7 @@ def test_entry_that_the_plugin_cannot_take_is_a_miss_with_a_warning(
     assert load()
 
 
-def test_network_that_cannot_be_exported_is_loaded_with_a_warning(
+def test_failed_export_still_loads_the_network_with_a_warning(
     load: Callable[..., bool], count: Any, folder: Path, warned: list[str]
 ) -> None:
     count.failure = ArithmeticError("of the plugin")
@@ -98,14 +94,14 @@ def test_error_of_the_load_is_the_same_with_a_cache(core: Core, read: Callable[.
     assert list_entries(folder) == []
 
 
-def test_missing_parent_and_a_file_in_place_of_the_folder_are_warnings(
+def test_missing_parent_or_a_file_as_cache_folder_is_a_warning(
     load: Callable[..., bool], tmp_path: Path, warned: list[str]
 ) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"precious")
-    for where, why in ((tmp_path / "no" / "such", "No such file or directory"), (file, "Not a directory")):
-        assert [load(CACHE_DIR=str(where)), load(CACHE_DIR=str(where))] == [False, False]
-        assert warned == [f"the cache folder '{where}' cannot be used: {why}; nothing is kept in it"] * 2
+    for path, reason in ((tmp_path / "no" / "such", "No such file or directory"), (file, "Not a directory")):
+        assert [load(CACHE_DIR=str(path)), load(CACHE_DIR=str(path))] == [False, False]
+        assert warned == [f"the cache folder '{path}' cannot be used: {reason}; nothing is kept in it"] * 2
         warned.clear()
     assert file.read_bytes() == b"precious"
 
@@ -123,12 +119,12 @@ def test_many_threads_compile_once(core: Core, count: Any, read: Callable[..., N
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert sorted(one.get_metric("LOADED_FROM_CACHE") for one in loaded) == [False, *[True] * 7]
-    assert all(one.infer({"x": X})["y"].tolist() == Y for one in loaded)
+    assert sorted(executable.get_metric("LOADED_FROM_CACHE") for executable in loaded) == [False, *[True] * 7]
+    assert all(executable.infer({"x": X})["y"].tolist() == Y for executable in loaded)
     assert count.compiled == ["g"]
 
 
-def test_load_does_not_wait_for_ever(
+def test_load_waits_for_a_lock_only_for_a_limited_time(
     load: Callable[..., bool], folder: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not load()
@@ -143,7 +139,7 @@ def test_load_does_not_wait_for_ever(
     assert [load(), load()] == [False, True]
 
 
-def test_limit_removes_what_was_not_used_for_the_longest_time(load: Callable[..., bool], folder: Path) -> None:
+def test_limit_removes_the_least_recently_used_entries(load: Callable[..., bool], folder: Path) -> None:
     names = ["a", "b", "c"]
     text_of_name = {name: TEXT.replace("g (", f"{name} (") for name in names}
     entry_of_name: dict[str, Path] = {}
@@ -152,7 +148,7 @@ def test_limit_removes_what_was_not_used_for_the_longest_time(load: Callable[...
         (entry_of_name[name],) = set(list_entries(folder)) - set(entry_of_name.values())
     (folder / "notes.txt").write_text("not ours")
     (folder / "mine.blob").write_text("not ours, either")
-    # Uses in the past, in this order; then one is used now.
+    # All entries were last used in the past, in this order; then entry "a" is used now.
     for moment, name in enumerate(names):
         os.utime(entry_of_name[name], (moment, moment))
     assert load(text=text_of_name["a"])
@@ -163,7 +159,7 @@ def test_limit_removes_what_was_not_used_for_the_longest_time(load: Callable[...
     assert load(text=text_of_name["a"], CACHE_SIZE_LIMIT=2 * size + 100)
 
 
-def test_entry_above_the_limit_is_not_kept(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
+def test_entry_above_the_limit_is_not_cached(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
     assert not load()
     assert not load(text=TEXT.replace("g (", "h ("), CACHE_SIZE_LIMIT=10)
     assert len(list_entries(folder)) == 1, "and nothing is removed for it"
@@ -187,17 +183,17 @@ def test_full_disk_is_a_warning(
     assert list_entries(folder) == []
 
 
-def test_folder_that_no_path_can_name_is_refused(load: Callable[..., bool]) -> None:
+def test_malformed_folder_name_is_refused(load: Callable[..., bool]) -> None:
     with pytest.raises(ConfigValueError, match=r"CACHE_DIR: expected the path of a folder, got 'a\\x00b'"):
         load(CACHE_DIR="a\0b")
 
 
-def test_folder_of_a_user_who_is_not_there_is_a_warning(load: Callable[..., bool], warned: list[str]) -> None:
+def test_folder_of_an_unknown_user_is_a_warning(load: Callable[..., bool], warned: list[str]) -> None:
     assert not load(CACHE_DIR="~nobody-of-this-name/cache")
     assert "'~nobody-of-this-name/cache' cannot be used: No such file or directory" in warned[0]
 
 
-def test_folder_that_goes_during_the_load_is_a_warning(
+def test_folder_deleted_during_the_load_is_a_warning(
     load: Callable[..., bool], count: Any, folder: Path, warned: list[str]
 ) -> None:
     count.while_compiling = lambda: shutil.rmtree(folder)
@@ -206,14 +202,14 @@ def test_folder_that_goes_during_the_load_is_a_warning(
     assert f"nothing was kept in the cache folder '{folder}': FileNotFoundError" in warned[0]
 
 
-def test_folder_that_goes_between_two_loads_is_made_again(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
+def test_folder_deleted_between_two_loads_is_made_again(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
     assert [load(), load()] == [False, True]
     shutil.rmtree(folder)
     assert [load(), load()] == [False, True]
     assert warned == []
 
 
-def test_folder_that_goes_while_an_entry_is_written_is_a_warning(
+def test_folder_deleted_during_a_write_is_a_warning(
     load: Callable[..., bool], folder: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_blob = cache_module.write_blob
@@ -231,7 +227,7 @@ def test_folder_that_goes_while_an_entry_is_written_is_a_warning(
     assert [load(), load()] == [False, True]
 
 
-def test_files_of_killed_writers_go_with_the_next_store(load: Callable[..., bool], folder: Path) -> None:
+def test_next_store_removes_files_of_killed_writers(load: Callable[..., bool], folder: Path) -> None:
     assert not load()
     own = [folder / f"{'a' * 64}.ab12_x.partial", folder / f"{'b' * 64}.lock"]
     foreign = [folder / name for name in ("x.partial", "mine.lock", f"{'A' * 64}.a.partial", f"{'a' * 64}.tmp")]
@@ -243,8 +239,8 @@ def test_files_of_killed_writers_go_with_the_next_store(load: Callable[..., bool
     assert all(path.exists() for path in foreign)
 
 
-def test_entry_that_was_just_written_is_never_the_one_to_go(load: Callable[..., bool], folder: Path) -> None:
-    """Even if all others look fresher, after the clock was put back."""
+def test_new_entry_is_never_removed(load: Callable[..., bool], folder: Path) -> None:
+    """The new entry stays even if older entries have later times because the clock was put back."""
     assert not load()
     (entry,) = folder.glob("*.blob")
     os.utime(entry, (time.time() + 1.5,) * 2)

@@ -1,4 +1,4 @@
-"""Caches of keys and values become inputs and outputs of the attention that reads them: the numbers stay, whoever else reads the caches."""
+"""Key and value caches become inputs and outputs of the attention node: results stay equal, even if other nodes read the caches."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_attention_appends_to_both_caches_itself(core: Core, nodes: str, outputs
     ],
     ids=["read before", "three pieces", "the same for both", "one of them", "causal", "other axis"],
 )
-def test_what_is_no_cache_of_the_attention_alone_stays(core: Core, nodes: str, outputs: str) -> None:
+def test_near_misses_of_a_cache_stay(core: Core, nodes: str, outputs: str) -> None:
     assert [node for node in check_caches(core, nodes, outputs).nodes if node.op_type == "Concat"]
 
 
-# Heads that share keys and values: with one query they become queries of one head.
+# Heads that share keys and values: if there is a single query, the heads become the queries of a single head.
 
 CONSTANTS = "int64[1] axis = {2}, int64[5] copied = {2,2,3,5,4}, int64[4] joined = {2,6,5,4}"
 REPEATED = """
@@ -73,7 +73,7 @@ def check_heads(core: Core, inputs: str, nodes: str, outputs: str, *, constants:
 
 
 @pytest.mark.parametrize("mask", ["float[1,5] mask", "float[2,1,1,5] mask", ""], ids=["of keys", "of images", "none"])
-def test_heads_of_one_query_that_share_keys_read_them_once(core: Core, mask: str) -> None:
+def test_heads_with_shared_keys_read_them_once_for_a_query(core: Core, mask: str) -> None:
     inputs = f"float[2,6,1,4] q, {SHARED}" + (f", {mask}" if mask else "")
     attention = f"y = Attention<scale = 0.25>(q, keys, values{', mask' if mask else ''})"
     network = check_heads(core, inputs, REPEATED + attention, "float[2,6,1,4] y")
@@ -95,7 +95,7 @@ def test_heads_of_one_query_that_share_keys_read_them_once(core: Core, mask: str
     ],
     ids=["mask of heads", "three queries", "causal"],
 )
-def test_other_attention_stays_as_it_is(core: Core, inputs: str, attention: str, output: str) -> None:
+def test_unsupported_attention_stays_unchanged(core: Core, inputs: str, attention: str, output: str) -> None:
     network = check_heads(core, inputs, REPEATED + attention, output)
     assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape"] * 2 + ["Attention"]
 
@@ -109,7 +109,7 @@ def test_keys_that_are_repeated_in_another_order_stay(core: Core) -> None:
     assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape"] * 2 + ["Attention"]
 
 
-def test_more_heads_than_kernels_take_together_stay(core: Core) -> None:
+def test_too_many_heads_for_the_kernel_stay(core: Core) -> None:
     constants = "int64[1] axis = {2}, int64[5] copied = {2,2,17,5,4}, int64[4] joined = {2,34,5,4}"
     inputs = f"float[2,34,1,4] q, {SHARED}"
     network = check_heads(
@@ -118,7 +118,7 @@ def test_more_heads_than_kernels_take_together_stay(core: Core) -> None:
     assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape"] * 2 + ["Attention"]
 
 
-def test_repeated_keys_that_others_read_stay(core: Core) -> None:
+def test_repeated_keys_with_further_readers_stay(core: Core) -> None:
     outputs = "float[2,6,1,4] y, float[2,6,5,4] keys"
     network = check_heads(core, f"float[2,6,1,4] q, {SHARED}", REPEATED + "y = Attention<scale = 0.25>(q, keys, values)", outputs)
     assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape"] * 2 + ["Attention"]

@@ -1,4 +1,4 @@
-"""CACHE_DIR between processes: one of them compiles, and one that is killed, wherever it stands, does no harm."""
+"""CACHE_DIR shared by processes: only a single process compiles, and a process killed at any step leaves a usable cache."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ print(load())
         with second:
             assert second.stdout is not None
             assert second.stderr is not None
-            # The second one is known to wait before the first one goes on.
+            # The first process continues only after the second process has said that it waits.
             assert any("waiting for another load of the same network" in line for line in second.stderr)
             first.stdin.write("go on\n")
             first.stdin.flush()
@@ -90,16 +90,16 @@ print(load())
 
 def test_crowd_of_processes_compiles_once(tmp_path: Path) -> None:
     crowd = [start("sys.stdin.readline()\nprint(load())\n", str(tmp_path / "cache"), str(tmp_path / "log")) for _ in range(4)]
-    for one in crowd:
-        assert one.stdin is not None
-        one.stdin.write("go\n")
-        one.stdin.flush()
-    printed = sorted(one.communicate(timeout=900)[0] for one in crowd)
+    for child in crowd:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    printed = sorted(child.communicate(timeout=900)[0] for child in crowd)
     assert printed == ["False\n", "True\n", "True\n", "True\n"]
     assert (tmp_path / "log").read_text() == "compiled\n"
 
 
-# A child is killed at its k-th step; a step is each piece that is written, the sync, the renaming, and what comes after it.
+# A child process is killed at its k-th step. Steps are each written piece, the sync, the renaming, and the calls after the renaming.
 KILLED = """
 steps = -1
 
@@ -160,7 +160,7 @@ print(killed, sorted(seen), left)
 """
 
 
-def test_process_that_is_killed_anywhere_in_a_write_leaves_nothing_that_is_wrong(tmp_path: Path) -> None:
+def test_process_killed_at_any_step_leaves_a_valid_cache(tmp_path: Path) -> None:
     ended = start(KILLED, str(tmp_path / "cache"), str(tmp_path / "log"))
     printed, errors = ended.communicate(timeout=900)
     assert (ended.returncode, errors) == (0, "")

@@ -1,4 +1,4 @@
-"""CACHE_DIR in a folder that somebody else has prepared: no file of the user is changed, nothing hangs, and whose an entry is counts."""
+"""CACHE_DIR in a folder prepared by another account: no file of the user changes, no load hangs, and the owner of an entry counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_root = pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, re
 
 @pytest.fixture
 def key(load: Callable[..., bool], folder: Path) -> str:
-    """The name of the entry that the next load would write."""
+    """The name of the entry for the default load; the folder is empty again."""
     assert not load()
     (entry,) = folder.iterdir()
     entry.unlink()
@@ -43,7 +43,7 @@ def make_pipe(path: Path, tmp_path: Path) -> None:
 
 def make_socket(path: Path, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound, enter_folder(path.parent):
-        bound.bind(path.name)  # a short name: the system takes some hundred letters
+        bound.bind(path.name)  # a relative path: socket paths are limited to some hundred bytes
 
 
 def make_folder(path: Path, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize("make", OBSTACLES)
-def test_lock_that_is_no_file_of_ours_is_a_warning_and_changes_nothing(
+def test_foreign_lock_is_a_warning_and_changes_no_file(
     load: Callable[..., bool], folder: Path, key: str, warned: list[str], tmp_path: Path, make: Callable[[Path, Path], None]
 ) -> None:
     (tmp_path / "precious").write_bytes(b"my thesis")
@@ -84,7 +84,7 @@ def test_lock_that_is_no_file_of_ours_is_a_warning_and_changes_nothing(
 
 
 @pytest.mark.parametrize("make", [make_link, make_dangling_link, make_pipe, make_socket])
-def test_entry_that_is_no_file_is_a_warning_and_is_replaced(
+def test_entry_that_is_not_a_file_is_replaced_with_a_warning(
     load: Callable[..., bool], folder: Path, key: str, warned: list[str], tmp_path: Path, make: Callable[[Path, Path], None]
 ) -> None:
     (tmp_path / "precious").write_bytes(b"my thesis")
@@ -97,9 +97,7 @@ def test_entry_that_is_no_file_is_a_warning_and_is_replaced(
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
-def test_folder_that_others_may_write_is_refused_with_the_reason(
-    load: Callable[..., bool], tmp_path: Path, warned: list[str], mode: int
-) -> None:
+def test_folder_writable_by_other_users_is_refused(load: Callable[..., bool], tmp_path: Path, warned: list[str], mode: int) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(mode)
@@ -109,7 +107,7 @@ def test_folder_that_others_may_write_is_refused_with_the_reason(
 
 
 @needs_root
-def test_group_that_is_not_the_owners_alone_counts_as_others(load: Callable[..., bool], tmp_path: Path, warned: list[str]) -> None:
+def test_shared_group_counts_as_other_users(load: Callable[..., bool], tmp_path: Path, warned: list[str]) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     os.chown(shared, 0, STRANGER)
@@ -133,7 +131,7 @@ def test_private_group_of_a_user_is_the_user(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_folder_of_another_user_below_one_that_all_may_write_is_refused(
+def test_foreign_folder_below_a_world_writable_folder_is_refused(
     load: Callable[..., bool], tmp_path: Path, warned: list[str]
 ) -> None:
     (tmp_path / "all").mkdir()
@@ -148,7 +146,7 @@ def test_folder_of_another_user_below_one_that_all_may_write_is_refused(
 
 
 @needs_root
-def test_entry_of_a_stranger_is_not_taken(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
+def test_entry_of_another_user_is_not_used(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
     assert not load()
     (entry,) = folder.iterdir()
     os.chown(entry, STRANGER, STRANGER)
@@ -156,7 +154,7 @@ def test_entry_of_a_stranger_is_not_taken(load: Callable[..., bool], folder: Pat
     assert f"'{entry}' belongs to user 4711, expected 0" in warned[0]
 
 
-def test_entry_that_others_may_write_is_not_taken(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
+def test_entry_writable_by_other_users_is_not_used(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
     assert not load()
     (entry,) = folder.iterdir()
     entry.chmod(0o666)
@@ -165,10 +163,8 @@ def test_entry_that_others_may_write_is_not_taken(load: Callable[..., bool], fol
 
 
 @needs_root
-def test_folder_of_another_user_that_nobody_else_can_change_is_used(
-    load: Callable[..., bool], folder: Path, warned: list[str]
-) -> None:
-    # A team's cache: filled by one account, read by all.
+def test_foreign_folder_writable_only_by_its_owner_is_used(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
+    # A cache shared by a team: a single account fills it, all accounts read it.
     assert not load()
     (entry,) = folder.iterdir()
     for path in (folder, entry):
@@ -178,7 +174,7 @@ def test_folder_of_another_user_that_nobody_else_can_change_is_used(
     assert warned == []
 
 
-def test_folder_that_cannot_be_written_is_read(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
+def test_read_only_folder_is_read(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
     assert not load()
     folder.chmod(0o500)
     assert load()

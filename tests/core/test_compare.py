@@ -1,4 +1,4 @@
-"""hetero_core.testing.compare: distances by hand, and what the texts say."""
+"""hetero_core.testing.compare: distances computed by hand, and the texts of mismatches."""
 
 import math
 
@@ -32,15 +32,15 @@ NAN, INF = math.nan, math.inf
         (["a", "c"], ["a", "b"], INF),
     ],
 )
-def test_max_relative_difference_of_arrays_is_largest_difference_over_largest_expected(actual, expected, difference):
+def test_max_relative_difference_is_over_largest_expected(actual, expected, difference):
     assert max_relative_difference(np.array(actual), np.array(expected)) == pytest.approx(difference, rel=1e-15)
 
 
-def test_max_relative_difference_of_unsigned_integers_does_not_wrap():
+def test_max_relative_difference_of_unsigned_does_not_wrap():
     assert max_relative_difference(np.array([1], np.uint8), np.array([2], np.uint8)) == 0.5
 
 
-def test_max_relative_difference_of_integers_that_float64_cannot_tell_apart_is_above_zero():
+def test_max_relative_difference_of_close_integers_is_above_zero():
     assert max_relative_difference(np.array([2**62 + 1]), np.array([2**62])) > 0
 
 
@@ -50,7 +50,7 @@ def test_max_relative_difference_of_two_shapes_raises():
     assert str(caught.value) == "cannot compare arrays of two shapes: expected (3,), got (2, 3)"
 
 
-def test_tolerances_are_of_known_float_and_complex_types_and_grow_as_precision_falls():
+def test_tolerances_grow_as_precision_falls():
     assert set(TOLERANCES) <= FLOAT_DTYPES | {"complex64", "complex128"}
     falling = ["float64", "float32", "float16", "bfloat16", "float8e4m3fn", "float8e5m2", "float4e2m1"]
     assert [TOLERANCES[name] for name in falling] == sorted(TOLERANCES[name] for name in falling)
@@ -58,8 +58,8 @@ def test_tolerances_are_of_known_float_and_complex_types_and_grow_as_precision_f
 
 
 @pytest.mark.parametrize("name", sorted(TOLERANCES))
-def test_tolerance_of_dtype_is_at_least_one_rounding(name):
-    # Half the distance from 1 to the next number. Source: machine epsilon as ml_dtypes and NumPy state it.
+def test_tolerance_of_dtype_is_at_least_a_rounding_error(name):
+    # A rounding error is half the distance from 1 to the next number. Source: machine epsilon of ml_dtypes and NumPy.
     assert tolerance_of_dtype(name) >= float(ml_dtypes.finfo(numpy_dtype(name)).eps) / 2
 
 
@@ -72,14 +72,14 @@ def test_equal_arrays_of_every_element_type_agree(name):
 @pytest.mark.parametrize("name", sorted(set(DTYPES) - {"bool"}))
 def test_unequal_arrays_of_every_element_type_differ(name):
     expected, actual = (np.array(numbers).astype(numpy_dtype(name)) for numbers in ([1, 1], [1, 0]))
-    if name == "float8e8m0":  # it has no zero
+    if name == "float8e8m0":  # float8e8m0 has no zero
         actual = np.array([1, 0.5]).astype(expected.dtype)
     assert f"output: expected {expected[1]!s}, got {actual[1]!s} at [1] of {name} [2]; 1 of 2 elements differ" in describe_mismatch(
         actual, expected
     )
 
 
-def test_describe_mismatch_of_float_array_names_worst_element_and_counts():
+def test_describe_mismatch_of_floats_names_worst_and_counts():
     expected = np.ones((2, 3), np.float32) * 4
     actual = expected.copy()
     actual[0, 1], actual[1, 2] = 4.5, 5

@@ -1,4 +1,4 @@
-"""OPTIMIZATION_CAPABILITIES of lists: what one of the devices has, and for MULTI what all of them have."""
+"""OPTIMIZATION_CAPABILITIES of composed devices: the union over the listed devices, and the intersection for MULTI."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TYPES = {
         ("AUTO:(MULTI:TEMPLATE,CPU),TEMPLATE", TYPES["TEMPLATE"]),
     ],
 )
-def test_list_names_the_abilities_of_its_devices(core: Core, device: str, expected: set[str]) -> None:
+def test_composed_device_has_the_capabilities_of_its_devices(core: Core, device: str, expected: set[str]) -> None:
     names = core.get_metric(device, "OPTIMIZATION_CAPABILITIES")
     assert set(names) == {*expected, "EXPORT_IMPORT"}
     assert len(names) == len(set(names))

@@ -1,4 +1,4 @@
-"""Configuration of devices that are made of devices: the names of their list, what each part has in the end, what an import keeps."""
+"""Configuration of composed devices: keys for their device list, the effective values of each part, values restored by an import."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_openvino_name_of_the_list_is_taken(core: Core, read: Read, device: str,
         ("BATCH:TEMPLATE", "TARGET_FALLBACK"),
         ("MULTI:TEMPLATE,CPU", "TARGET_FALLBACK"),
         ("AUTO:TEMPLATE,CPU", "TARGET_FALLBACK"),
-        # The list of a device of the list stands in its name.
+        # A nested device has its own list in its name.
         ("MULTI:(HETERO:TEMPLATE,CPU),CPU", "TARGET_FALLBACK"),
         ("HETERO:(BATCH:TEMPLATE),CPU", "AUTO_BATCH_DEVICE_CONFIG"),
         ("TEMPLATE", PRIORITIES),
@@ -70,7 +70,7 @@ def test_every_device_takes_the_same_hints(core: Core, read: Read) -> None:
 
 @pytest.mark.parametrize("device", ["HETERO:TEMPLATE,CPU", "MULTI:TEMPLATE,CPU", "AUTO:TEMPLATE,CPU", "BATCH:TEMPLATE"])
 @pytest.mark.parametrize("is_imported", [False, True])
-def test_loaded_composition_tells_the_properties_of_its_devices(core: Core, read: Read, device: str, is_imported: bool) -> None:
+def test_loaded_network_has_the_properties_of_its_devices(core: Core, read: Read, device: str, is_imported: bool) -> None:
     config = {"DEVICE_PROPERTIES": {"TEMPLATE": {"TEMPLATE_REFUSED_OPERATORS": "Relu" if "HETERO" in device else "Exp"}}}
     at_once = {"ENABLE_STARTUP_FALLBACK": False} if device.startswith("AUTO") else {}
     loaded = core.load_network(read(TEXT), device, {**config, **at_once, "PERF_COUNT": True})
@@ -101,7 +101,7 @@ def test_plain_device_has_no_properties_of_devices(core: Core, read: Read) -> No
 
 @pytest.mark.parametrize("device", ["HETERO:TEMPLATE,CPU", "MULTI:CPU,TEMPLATE", "AUTO:CPU,TEMPLATE", "BATCH:CPU"])
 @pytest.mark.parametrize("way", ["call", "set"])
-def test_import_hands_run_time_keys_on_to_the_devices(core: Core, read: Read, device: str, way: str) -> None:
+def test_import_passes_run_time_keys_to_the_devices(core: Core, read: Read, device: str, way: str) -> None:
     key = core.config_keys("CPU")["CPU_VERIFY"]
     assert key.runtime
     loaded = core.load_network(read(TEXT), device, {"TEMPLATE_REFUSED_OPERATORS": "Relu"} if "HETERO" in device else None)

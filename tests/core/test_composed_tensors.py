@@ -1,4 +1,4 @@
-"""Tensors of the caller in networks on devices made of devices: they stay on the card where the part that reads or makes them is there."""
+"""Device tensors of the caller on composed devices: a tensor stays on the card if the part that reads or writes it runs there."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def load(core: Core, cards: tuple[FakeCard, ...]) -> Load:
 
 
 def run_with_tensors(loaded: ExecutableNetwork, *, is_started: bool) -> tuple[DeviceTensor, DeviceTensor, DeviceTensor, list[str]]:
-    """Returns x, y and z of a run with all of them in tensors, and what was copied."""
+    """Returns the tensors x, y and z after a run, and the names of the copied values."""
     x = DeviceTensor.create(loaded, "x", X)
     y, z = (DeviceTensor.create(loaded, name) for name in ("y", "z"))
     request = loaded.create_infer_request()
@@ -73,7 +73,7 @@ def run_with_tensors(loaded: ExecutableNetwork, *, is_started: bool) -> tuple[De
         "HETERO:TEMPLATE,CPU",
     ],
 )
-def test_tensors_stay_in_the_memory_of_the_part_that_reads_and_makes_them(load: Load, device: str, is_started: bool) -> None:
+def test_tensors_stay_in_the_memory_of_their_part(load: Load, device: str, is_started: bool) -> None:
     loaded = load(device)
     x, y, z, copied = run_with_tensors(loaded, is_started=is_started)
     assert set(copied) == {"w"}
@@ -86,7 +86,7 @@ def test_tensors_stay_in_the_memory_of_the_part_that_reads_and_makes_them(load: 
 
 
 @pytest.mark.parametrize("is_started", [False, True])
-def test_value_that_two_memories_need_is_copied_for_the_other_one(load: Load, is_started: bool) -> None:
+def test_value_read_in_two_memories_is_copied(load: Load, is_started: bool) -> None:
     loaded = load("HETERO:CARD,CPU", one="CARD", two="CPU")
     x, y = DeviceTensor.create(loaded, "x", X), DeviceTensor.create(loaded, "y")
     z, request = DeviceTensor.create(load("CARD"), "z"), loaded.create_infer_request()
@@ -97,12 +97,12 @@ def test_value_that_two_memories_need_is_copied_for_the_other_one(load: Load, is
         assert request.wait(60)
     else:
         request.infer({"x": x, "w": W})
-    # CPU reads x on the host and makes z there, whose tensor is on the card.
+    # CPU reads x and computes z in host memory, but both tensors are on the card.
     assert sorted(entry.node for entry in request.perf_counts if entry.operator == "transfer") == ["w", "x", "z"]
     assert (y.read().tolist(), z.read().tolist()) == ((X * W).tolist(), (-X).tolist())
 
 
-def test_output_that_a_later_stage_reads_elsewhere_is_right_for_both(load: Load) -> None:
+def test_output_read_by_a_stage_in_another_memory_is_right(load: Load) -> None:
     model = onnx.parser.parse_model(
         f"{HEADER} g (float[4] x) => (float[4] y, float[4] z) {{ [one] y = Neg (x) [two] z = Abs (y) }}"
     )
@@ -124,7 +124,7 @@ def test_tensors_of_another_memory_are_copied_and_counted(load: Load, device: st
     assert {"x", "y"} <= {entry.node for entry in request.perf_counts if entry.operator == "transfer"}
 
 
-def test_tensor_passes_from_one_split_network_to_the_next_without_a_copy(load: Load, cards: tuple[FakeCard, ...]) -> None:
+def test_tensor_passes_between_split_networks_without_a_copy(load: Load, cards: tuple[FakeCard, ...]) -> None:
     first, second = load("HETERO:CARD,CPU"), load("MULTI:CARD")
     x, w = DeviceTensor.create(first, "x", X), DeviceTensor.create(first, "w", W)
     requests = [network.create_infer_request() for network in (first, second)]
@@ -139,7 +139,7 @@ def test_tensor_passes_from_one_split_network_to_the_next_without_a_copy(load: L
     assert tensors[1]["y"].read().tolist() == (X * W * W).tolist()
 
 
-def test_tensor_that_is_written_again_keeps_its_array(load: Load, cards: tuple[FakeCard, ...]) -> None:
+def test_second_write_keeps_the_array_of_the_tensor(load: Load, cards: tuple[FakeCard, ...]) -> None:
     loaded = load("CARD")
     tensor = DeviceTensor.create(loaded, "x", X)
     array = tensor.array
@@ -151,8 +151,8 @@ def test_tensor_that_is_written_again_keeps_its_array(load: Load, cards: tuple[F
     assert tensor.read().tolist() == [*X.tolist(), *X.tolist()]
 
 
-def test_writing_to_a_tensor_leaves_what_a_run_has_made_alone(load: Load) -> None:
-    # The output is a constant of the network, which the card holds once for all runs.
+def test_writing_to_a_tensor_leaves_earlier_outputs_alone(load: Load) -> None:
+    # Output y is a constant of the network. The card holds it once for all runs.
     model = onnx.parser.parse_model(
         f"{HEADER} g (float[4] x) => (float[4] y, float[4] z) <float[4] c = {{1, 2, 3, 4}}> {{ y = Identity (c) z = Add (x, c) }}"
     )
@@ -160,13 +160,13 @@ def test_writing_to_a_tensor_leaves_what_a_run_has_made_alone(load: Load) -> Non
     y, request = DeviceTensor.create(loaded, "z"), loaded.create_infer_request()
     request.set_tensor("z", y)
     request.infer({"x": X[0]})
-    made = y.array
+    output = y.array
     y.write(np.zeros(4, np.float32))
-    assert y.array is not made
+    assert y.array is not output
     assert request.infer({"x": X[0]})["y"].tolist() == [1, 2, 3, 4]
 
 
-def test_tensor_for_a_value_that_lies_on_the_host_is_refused(load: Load) -> None:
+def test_tensor_for_a_host_value_is_refused(load: Load) -> None:
     with pytest.raises(InputNameError, match="'x' of network 'g' on MULTI:CPU lies in the host's memory"):
         DeviceTensor.create(load("MULTI:CPU"), "x")
     loaded = load("HETERO:CARD,CPU", one="CARD", two="CPU")
@@ -189,7 +189,7 @@ class LosingDevice(TemplateDevice):
 
 
 @pytest.mark.parametrize("is_started", [False, True])
-def test_tensors_of_a_device_that_fails_in_a_run_are_read_and_filled_by_the_next_one(core: Core, is_started: bool) -> None:
+def test_fallback_uses_the_tensors_of_the_failed_device(core: Core, is_started: bool) -> None:
     core.register_plugin("LOSING", LosingDevice("LOSING"))
     loaded = core.load_network(PAIR, "HETERO:LOSING,CPU", {"HETERO_FALLBACK": "NEXT", "PERF_COUNT": True})
     for _ in range(2):

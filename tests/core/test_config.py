@@ -22,7 +22,7 @@ KEYS = declare_keys(
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "expected"),
+    ("name", "value", "expected"),
     [
         ("PERF_COUNT", "YES", True),
         ("PERF_COUNT", "off", False),
@@ -38,14 +38,14 @@ KEYS = declare_keys(
         ("LIMITS", {}, {}),
     ],
 )
-def test_value_is_converted_to_the_declared_type(name: str, given: Any, expected: Any) -> None:
-    converted = convert_config({name: given}, KEYS, device="X")[name]
+def test_value_is_converted_to_the_declared_type(name: str, value: Any, expected: Any) -> None:
+    converted = convert_config({name: value}, KEYS, device="X")[name]
     assert converted == expected
     assert type(converted) is type(expected)
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "wanted"),
+    ("name", "value", "expected"),
     [
         ("PERF_COUNT", "perhaps", "a bool"),
         ("PERF_COUNT", 1, "a bool"),
@@ -63,11 +63,11 @@ def test_value_is_converted_to_the_declared_type(name: str, given: Any, expected
         ("LIMITS", {("GPU", 1): 2}, "a mapping"),
     ],
 )
-def test_bad_value_names_key_device_expected_and_found(name: str, given: Any, wanted: str) -> None:
+def test_bad_value_names_key_device_expected_and_found(name: str, value: Any, expected: str) -> None:
     with pytest.raises(ConfigValueError) as caught:
-        convert_config({name: given}, KEYS, device="X.1")
-    assert f"configuration key {name} of device X.1: expected {wanted}" in str(caught.value)
-    assert str(caught.value).endswith(f"got {given!r}")
+        convert_config({name: value}, KEYS, device="X.1")
+    assert f"configuration key {name} of device X.1: expected {expected}" in str(caught.value)
+    assert str(caught.value).endswith(f"got {value!r}")
 
 
 def test_unknown_key_lists_near_misses_and_all_keys() -> None:
@@ -114,7 +114,7 @@ def test_zero_and_empty_are_values() -> None:
 
 
 def test_value_of_a_dict_is_a_copy() -> None:
-    given = {"GPU": {"STREAMS": 2}}
-    converted = convert_config({"LIMITS": given}, KEYS, device="X")
-    given["GPU"]["STREAMS"] = 3
+    limits = {"GPU": {"STREAMS": 2}}
+    converted = convert_config({"LIMITS": limits}, KEYS, device="X")
+    limits["GPU"]["STREAMS"] = 3
     assert converted == {"LIMITS": {"GPU": {"STREAMS": 2}}}

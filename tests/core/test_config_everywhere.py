@@ -1,4 +1,4 @@
-"""Configuration for all devices at once, values taken back, DEVICE_ID that is set, old spellings of keys and values."""
+"""Configuration for all devices at once, values reset to their defaults, DEVICE_ID, old spellings of keys and values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetero_core.errors import ConfigKeyError, ConfigValueError, DeviceNotFoundE
 TEXT = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 
 
-def test_standard_key_for_all_devices_holds_below_what_is_set_for_one(read: Callable[..., Network]) -> None:
+def test_value_of_a_device_overrides_the_value_for_all_devices(read: Callable[..., Network]) -> None:
     with Core() as core:
         core.set_config({"PERF_COUNT": True, "DEADLINE": 30})
         core.set_config({"PERF_COUNT": False}, "CPU")
@@ -26,7 +26,7 @@ def test_standard_key_for_all_devices_holds_below_what_is_set_for_one(read: Call
         assert (core.get_config("CPU", "PERF_COUNT"), core.get_config("CPU", "DEADLINE")) == (False, None)
 
 
-def test_setting_for_all_devices_creates_none() -> None:
+def test_setting_for_all_devices_creates_no_device() -> None:
     with Core() as core:
         core.set_config({"PERF_COUNT": True})
         assert not any(core._registry.created(name) for name in core.device_names)
@@ -41,7 +41,7 @@ def test_setting_for_all_devices_creates_none() -> None:
         ({"PERF_COUNT": True, "DEADLINE": "soon"}, ConfigValueError, "DEADLINE"),
     ],
 )
-def test_wrong_setting_for_all_devices_is_an_error_and_sets_nothing(
+def test_bad_setting_for_all_devices_is_an_error_without_effect(
     config: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with Core() as core:
@@ -50,7 +50,7 @@ def test_wrong_setting_for_all_devices_is_an_error_and_sets_nothing(
         assert core.get_config("CPU", "PERF_COUNT") is False
 
 
-def test_value_is_taken_back_in_the_place_where_it_was_set() -> None:
+def test_value_is_reset_in_the_scope_of_its_setting() -> None:
     with Core() as core:
         core.set_config({"TEMPLATE_REFUSED_OPERATORS": "Relu"}, "TEMPLATE")
         core.set_config({"TEMPLATE_REFUSED_OPERATORS": "Exp"}, "TEMPLATE.1")
@@ -71,7 +71,7 @@ def test_metric_is_of_the_device_that_is_set(device_id: object) -> None:
         assert core.get_metric("TEMPLATE", "FULL_DEVICE_NAME") != expected
 
 
-def test_number_of_a_device_that_is_not_there_is_an_error(read: Callable[..., Network]) -> None:
+def test_unknown_device_id_is_an_error(read: Callable[..., Network]) -> None:
     with Core() as core:
         assert str(core.load_network(read(TEXT), "TEMPLATE", {"DEVICE_ID": 1}).device) == "TEMPLATE.1"
         with pytest.raises(DeviceNotFoundError, match="has no id '7'; its ids are 0, 1"):
@@ -88,7 +88,7 @@ def test_old_names_and_values_are_taken_by_core_and_network(read: Callable[..., 
             loaded.get_config("CPU_THREADS")
 
 
-def test_threads_of_a_stream_are_set_read_and_taken_back_by_their_old_name(read: Callable[..., Network]) -> None:
+def test_old_name_of_threads_per_stream_is_set_read_and_reset(read: Callable[..., Network]) -> None:
     with Core() as core:
         loaded = core.load_network(read(TEXT), "CPU", {"CPU_THREADS_PER_STREAM": "1", "CPU_THROUGHPUT_STREAMS": 2})
         names = ("cpu_threads_per_stream", "INFERENCE_NUM_THREADS", "NUM_STREAMS")
@@ -100,7 +100,7 @@ def test_threads_of_a_stream_are_set_read_and_taken_back_by_their_old_name(read:
         assert core.get_config("CPU", "INFERENCE_NUM_THREADS") == core.get_config("CPU", "CPU_THREADS_PER_STREAM") == before
 
 
-def test_configuration_that_is_no_mapping_is_refused(read: Callable[..., Network]) -> None:
+def test_configuration_must_be_a_mapping(read: Callable[..., Network]) -> None:
     with Core() as core:
         loaded = core.load_network(read(TEXT), "CPU")
         calls: tuple[Callable[[Any], object], ...] = (
@@ -125,18 +125,18 @@ def test_configuration_that_is_no_mapping_is_refused(read: Callable[..., Network
                 ask()
 
 
-def test_old_spelling_of_a_priority_is_near_the_new_one(read: Callable[..., Network]) -> None:
+def test_old_spelling_of_a_priority_suggests_the_new_spelling(read: Callable[..., Network]) -> None:
     with Core() as core, pytest.raises(ConfigValueError, match="got 'MODEL_PRIORITY_HIGH', did you mean 'HIGH'"):
         core.set_config({"MODEL_PRIORITY": "MODEL_PRIORITY_HIGH"}, "CPU")
 
 
-def test_undefined_hint_is_that_of_one_stream(read: Callable[..., Network]) -> None:
+def test_undefined_hint_means_a_single_stream(read: Callable[..., Network]) -> None:
     with Core() as core:
         loaded = core.load_network(read(TEXT), "CPU", {"PERFORMANCE_HINT": "UNDEFINED"})
         assert (loaded.get_config("PERFORMANCE_HINT"), loaded.get_config("NUM_STREAMS")) == ("UNDEFINED", 1)
 
 
-def test_cache_folder_of_all_devices_is_for_those_that_export(read: Callable[..., Network], tmp_path: Path) -> None:
+def test_cache_folder_of_all_devices_is_for_exporting_devices(read: Callable[..., Network], tmp_path: Path) -> None:
     with Core() as core:
         core.set_config({"CACHE_DIR": str(tmp_path)})
         core.load_network(read(TEXT), "CPU")

@@ -1,4 +1,4 @@
-"""set_config while other threads load: each load has one value or the other, whole, and nothing else comes of it."""
+"""set_config during loads on several threads: each load sees either the old values or the new values, never a mixture or an error."""
 
 from __future__ import annotations
 

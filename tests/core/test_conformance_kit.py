@@ -1,4 +1,4 @@
-"""The kit itself: its catalogue, its choice of checks, its report, and facts about values that are drawn."""
+"""The conformance kit itself: its catalogue, its selection of checks, its report, and properties of its random values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_each_check_has_a_name_and_a_claim() -> None:
     assert all(check.summary.endswith(".") for check in catalogue.STATIC_CHECKS)
 
 
-def test_levels_have_checks_and_every_case_has_one() -> None:
+def test_levels_and_backend_cases_have_checks() -> None:
     checks = catalogue.list_checks()
     levels = list(dict.fromkeys(each.level for each in checks))
     assert levels == list(check.LEVELS)
@@ -47,7 +47,7 @@ def test_choice_by_level_and_pattern() -> None:
         catalogue.choose_checks(["modles"])
 
 
-def test_error_of_the_wrong_kind_or_none_fails_a_check() -> None:
+def test_wrong_or_missing_error_fails_a_check() -> None:
     with pytest.raises(check.CheckFailed, match="this: expected KeyError, got ValueError: no"):
         check.require_error(KeyError, _raise, "this", ValueError("no"))
     with pytest.raises(check.CheckFailed, match="this: expected KeyError, got no error but 5"):
@@ -70,7 +70,7 @@ def make_outcome(name: str, status: str, case_status: str, *operators: tuple[str
     return Outcome(case, status, finding.reason, finding=finding)
 
 
-def test_matrix_counts_what_ran_and_what_was_refused() -> None:
+def test_matrix_counts_runs_and_refusals() -> None:
     fields = make_report(
         make_outcome("a", "passed", "passed", ("Abs-13", "float32", True), ("Abs-13", "float32", True), is_native=True),
         make_outcome("b", "passed", "passed", ("Abs-13", "float32", True), is_free=True),
@@ -115,7 +115,7 @@ def test_report_without_cases_has_no_matrix() -> None:
 
 
 class EvaluatingExecutable(PlainExecutable):
-    """Computes with onnx's reference evaluator, and says so."""
+    """Computes with onnx's reference evaluator, and declares it."""
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         feeds = {spec.name: value for spec, value in zip(self.inputs, inputs, strict=True)}

@@ -1,4 +1,4 @@
-"""The class for pytest, in real runs of pytest: what fails, what is expected to fail, and what cannot be left out."""
+"""The conformance class for pytest, in real runs of pytest: failures, expected failures, and checks that cannot be skipped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMES = "perf_counts.times_are_there_when_asked_for"
 
 
 def run_pytest(folder: Path, *arguments: str, text: str = "") -> tuple[int, str]:
-    """Returns exit code and output of pytest on a file with this text behind the head."""
+    """Returns the exit code and the output of pytest on a file of HEAD and `text`."""
     if text:
         (folder / "test_mine.py").write_text(HEAD + text)
     command = [
@@ -51,7 +51,7 @@ def run_pytest(folder: Path, *arguments: str, text: str = "") -> tuple[int, str]
     return ended.returncode, ended.stdout + ended.stderr
 
 
-def test_device_that_passes_is_two_lines(tmp_path: Path) -> None:
+def test_conformance_class_of_two_lines_passes(tmp_path: Path) -> None:
     text = "class TestMine(DeviceConformance):\n    device, plugin = 'MINE', PlainDevice()\n"
     code, output = run_pytest(tmp_path, "--hetero-check", "perf_counts.*", text=text)
     assert (code, "5 passed" in output) == (0, True), output
@@ -77,8 +77,8 @@ def test_failure_has_the_name_of_the_check_and_its_reason(tmp_path: Path) -> Non
 )
 def test_expected_failure_is_strict(tmp_path: Path, device: str, xfail: dict[str, str], code: int, shown: str) -> None:
     text = f"class TestMine(DeviceConformance):\n    device, plugin = 'MINE', {device}\n    xfail = {xfail!r}\n"
-    found, output = run_pytest(tmp_path, "--hetero-check", "perf_counts.*", "--hetero-level", "contract", text=text)
-    assert (found, shown in output) == (code, True), output
+    exit_code, output = run_pytest(tmp_path, "--hetero-check", "perf_counts.*", "--hetero-level", "contract", text=text)
+    assert (exit_code, shown in output) == (code, True), output
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_expected_failure_is_strict(tmp_path: Path, device: str, xfail: dict[str
         "    pass\nclass Quiet:\n    test_check = None\nclass TestOther(Quiet, DeviceConformance):\n    device = 'MINE'\n",
     ],
 )
-def test_check_that_is_replaced_or_taken_away_fails_the_run(tmp_path: Path, body: str) -> None:
+def test_replaced_or_removed_check_fails_the_run(tmp_path: Path, body: str) -> None:
     text = f"class TestMine(DeviceConformance):\n    device, plugin = 'MINE', PlainDevice()\n{body}"
     code, output = run_pytest(tmp_path, text=text)
     assert code == 2, output

@@ -1,4 +1,4 @@
-"""ONNX Runtime's own operators: types behind them, refusals with their reasons, formulas, the page and the names of the wheel."""
+"""The com.microsoft operators: output types, refusals with reasons, formulas, the reference page, operator names of the wheel."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(text: str, **inputs: Any) -> dict[str, Any]:
          '<mark = 0, mincharnum = 1, pad_value = "", separators = [" "]> (x) }', "string[N,?]"),
     ],
 )  # fmt: skip
-def test_type_behind_an_operator_is_inferred(text: str, expected: str) -> None:
+def test_output_type_of_an_operator_is_inferred(text: str, expected: str) -> None:
     assert str(read(text).type_of("y")) == expected
 
 
@@ -99,7 +99,7 @@ def test_unimplemented_attribute_is_refused_with_the_reason(text: str, reason: s
 @pytest.mark.parametrize("level", [0, 1, 4])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_product_with_blocks_is_float32_at_each_accuracy_level(bits: int, level: int) -> None:
-    """Level 4 allows 8-bit activations, which are off by 7e-3 of the largest output here."""
+    """Level 4 would allow 8-bit activations; their error is 7e-3 of the largest output here."""
     rng = np.random.default_rng(bits)
     codes = rng.integers(0, 2**bits, (64, 8, 32))
     packed = (codes[..., 0::2] | codes[..., 1::2] << 4 if bits == 4 else codes).astype(np.uint8)
@@ -113,7 +113,7 @@ def test_product_with_blocks_is_float32_at_each_accuracy_level(bits: int, level:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_product_with_a_blob_of_four_bits_is_the_formula(seed: int) -> None:
-    """ONNX Runtime has a kernel of MatMulFpQ4 on processors with AVX-512 alone. The low halves of 16 bytes are the first 16 rows."""
+    """ONNX Runtime has a MatMulFpQ4 kernel only for AVX-512. Of each 16 bytes, the low halves hold the first 16 rows."""
     rng, (columns, blocks) = np.random.default_rng(seed), (5, 2)
     has_zero, size = seed == 1, 32
     codes, scales = rng.integers(0, 16, (columns, blocks, size)), rng.uniform(0.1, 1, (columns, blocks, 1)).astype(np.float32)
@@ -129,15 +129,15 @@ def test_product_with_a_blob_of_four_bits_is_the_formula(seed: int) -> None:
 
 
 @pytest.mark.parametrize("delta", [None, np.asarray(2, np.int64)])
-def test_room_of_a_range_is_asked_for_before_it_is_made(delta: Any) -> None:
+def test_size_of_a_range_is_estimated_before_the_run(delta: Any) -> None:
     node = read("g (int64 a, int64 b) => (y) { y = com.microsoft.Range(a, b) }").nodes[0]
     counted = estimate_bytes(node, (np.asarray(0, np.int64), np.asarray(10**12, np.int64), delta))
     assert counted >= 8 * 10**12 // (1 if delta is None else 2)
 
 
 @pytest.mark.parametrize("operator", ["BiasGelu", "FastGelu"])
-def test_bias_that_would_make_the_result_larger_is_refused(operator: str) -> None:
-    # As ONNX Runtime does: the bias has the last size of the input, and is not broadcast.
+def test_bias_larger_than_the_input_is_refused(operator: str) -> None:
+    # Like ONNX Runtime: the bias has the length of the input's last axis, and is not broadcast.
     text = f"g (float[3,1] x, float[N] b) => (float[3,1] y) {{ y = com.microsoft.{operator} (x, b) }}"
     with pytest.raises(InferenceError, match=r"the bias has shape \(3,\); expected \(1,\), the last size of the input"):
         run(text, x=np.ones((3, 1), np.float32), b=np.ones(3, np.float32))
@@ -150,7 +150,7 @@ HALVES = sorted(
 
 @pytest.mark.parametrize("operator", HALVES)
 def test_operator_of_float32_takes_float16_as_the_engine_does(operator: str) -> None:
-    """ONNX Runtime runs these between Casts; the optimizer of transformers writes them with float16."""
+    """ONNX Runtime runs these operators between Casts; the optimizer of transformers writes them with float16."""
     case = draw_case(operator, 0, 3)
     halves = tuple(x.astype(np.float16) if x is not None and x.dtype == np.float32 else x for x in case.inputs)
     case = replace(case, inputs=halves, aliases=())

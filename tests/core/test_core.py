@@ -37,7 +37,7 @@ class Doubler(Executable):
 
 
 class Device:
-    """A device that takes everything and doubles its first input."""
+    """A device that accepts every node and doubles its first input."""
 
     config: Mapping[str, Any] = {}
 
@@ -75,7 +75,7 @@ def test_module_with_create_device_is_a_factory_for_each_name(core: Core, read: 
     assert created == [(core, "D1"), (core, "D0")]
 
 
-def test_unknown_device_lists_near_misses_and_what_is_installed(core: Core) -> None:
+def test_unknown_device_lists_near_misses_and_installed_devices(core: Core) -> None:
     with pytest.raises(DeviceNotFoundError) as caught:
         core.get_metric("CPUS", "FULL_DEVICE_NAME")
     assert "no plugin announces device 'CPUS', did you mean 'CPU'?" in str(caught.value)
@@ -96,17 +96,17 @@ def test_unknown_metric_lists_near_misses(core: Core) -> None:
         core.get_metric("CPU", "FULL_NAME")
 
 
-def test_standard_metrics_exist_and_have_their_types_for_every_device(core: Core) -> None:
+def test_standard_metrics_have_their_types_on_every_device(core: Core) -> None:
     core.register_plugin("BARE", Device())
     for device in ("BARE", "CPU", "TEMPLATE", "TEMPLATE.1", "HETERO", "HETERO:TEMPLATE,CPU"):
-        found = {name: core.get_metric(device, name) for name in core.get_metric(device, "SUPPORTED_METRICS")}
-        assert isinstance(found["AVAILABLE_DEVICES"], tuple)
-        assert isinstance(found["FULL_DEVICE_NAME"], str)
-        assert isinstance(found["IMPORT_EXPORT_SUPPORT"], bool)
-        assert isinstance(found["DEVICE_ARCHITECTURE"], str)
-        assert len(found["RANGE_FOR_ASYNC_INFER_REQUESTS"]) == 3
-        assert {"PERF_COUNT", "DEVICE_ID"} <= set(found["SUPPORTED_CONFIG_KEYS"])
-        assert all(isinstance(one, str) for one in found["OPTIMIZATION_CAPABILITIES"])
+        metrics = {name: core.get_metric(device, name) for name in core.get_metric(device, "SUPPORTED_METRICS")}
+        assert isinstance(metrics["AVAILABLE_DEVICES"], tuple)
+        assert isinstance(metrics["FULL_DEVICE_NAME"], str)
+        assert isinstance(metrics["IMPORT_EXPORT_SUPPORT"], bool)
+        assert isinstance(metrics["DEVICE_ARCHITECTURE"], str)
+        assert len(metrics["RANGE_FOR_ASYNC_INFER_REQUESTS"]) == 3
+        assert {"PERF_COUNT", "DEVICE_ID"} <= set(metrics["SUPPORTED_CONFIG_KEYS"])
+        assert all(isinstance(capability, str) for capability in metrics["OPTIMIZATION_CAPABILITIES"])
     assert core.get_metric("BARE", "IMPORT_EXPORT_SUPPORT") is False
     assert core.get_metric("CPU", "IMPORT_EXPORT_SUPPORT") is True
     assert "HARDWARE_CONVOLUTION" in core.get_metric("TEMPLATE", "OPTIMIZATION_CAPABILITIES")
@@ -152,7 +152,7 @@ def test_bad_config_sets_nothing(core: Core) -> None:
     assert core.get_config("KEYED", "LEVEL") == 1
 
 
-def test_device_id_and_id_in_the_name_are_one_thing(core: Core, read: Callable[..., Network]) -> None:
+def test_device_id_and_id_in_the_name_must_agree(core: Core, read: Callable[..., Network]) -> None:
     device = Keyed()
     core.register_plugin("KEYED", device)
     loaded = core.load_network(read(ADD), "KEYED", {"DEVICE_ID": "1"})
@@ -164,7 +164,7 @@ def test_device_id_and_id_in_the_name_are_one_thing(core: Core, read: Callable[.
         core.load_network(read(ADD), "KEYED", {"DEVICE_ID": "8"})
 
 
-def test_optional_hooks_that_are_missing_are_said_to_be(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
+def test_missing_optional_hooks_are_named_in_the_error(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
     core.register_plugin("BARE", Device())
     loaded = core.load_network(read(ADD), "BARE")
     with pytest.raises(NotImplementedByDeviceError, match="device BARE does not implement export_network"):
@@ -176,7 +176,7 @@ def test_optional_hooks_that_are_missing_are_said_to_be(core: Core, read: Callab
         core.add_extension("Twist", "CPU")  # type: ignore[arg-type]  # the wrong type is the point
 
 
-def test_name_that_is_taken_or_unsayable_is_refused(core: Core) -> None:
+def test_duplicate_or_malformed_name_is_refused(core: Core) -> None:
     with pytest.raises(PluginError, match="device name 'CPU' is taken by plugin CPU"):
         core.register_plugin("cpu", Device())
     for name in ("A.B", "A:B", "A,B"):
@@ -207,8 +207,8 @@ def test_unregistered_name_is_gone_and_its_networks_go_on(core: Core, read: Call
         Core().unregister_plugin("MINE")
 
 
-class Made(Device):
-    """A device that notes its end with whoever made it."""
+class ClosableDevice(Device):
+    """A device that appends its name to `closed` when it is closed."""
 
     def __init__(self, closed: list[str]) -> None:
         self._closed = closed
@@ -219,9 +219,9 @@ class Made(Device):
         return True
 
 
-def test_object_that_is_the_device_itself_may_come_back_and_is_closed_once(core: Core, read: Callable[..., Network]) -> None:
+def test_device_object_is_registered_again_and_closed_once(core: Core, read: Callable[..., Network]) -> None:
     closed: list[str] = []
-    device = Made(closed)
+    device = ClosableDevice(closed)
     for _ in range(3):
         core.register_plugin("MINE", device)
         assert core.load_network(read(ADD), "MINE").infer({"x": np.ones(2, np.float32)})["y"].tolist() == [2, 2]
@@ -265,7 +265,7 @@ def test_extension_makes_an_unknown_operator_run(core: Core, read: Callable[...,
     assert result["y"].tolist() == [6, 0, 2]
 
 
-def test_capability_to_export_is_said_by_those_that_export_and_by_no_other(core: Core) -> None:
+def test_only_exporting_devices_have_the_export_capability(core: Core) -> None:
     class Boaster(Device):
         @hookimpl
         def metrics(self) -> dict[str, Any]:
@@ -304,7 +304,7 @@ def test_arguments_of_a_device_that_takes_none_are_refused(core: Core, read: Cal
         core.load_network(read(ADD), "CPU:foo")
 
 
-def test_key_of_a_child_is_kept_for_its_list_alone(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
+def test_key_of_a_child_device_holds_for_its_list_only(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
     core.set_config({"TEMPLATE_REFUSED_OPERATORS": "Add"}, "HETERO:TEMPLATE,CPU")
     assert core.load_network(read(ADD), "HETERO:TEMPLATE,CPU").get_metric("EXECUTION_DEVICES") == ("CPU",)
     plain = core.load_network(read(ADD), "HETERO:CPU")
@@ -343,7 +343,7 @@ def test_closed_core_closes_its_networks_and_creates_no_device(read: Callable[..
         core.list_devices()
 
 
-def test_no_device_is_auto(core: Core, read: Callable[..., Network]) -> None:
+def test_missing_device_means_auto(core: Core, read: Callable[..., Network]) -> None:
     network = read("g (float[2] x) => (float[2] y) { y = Neg (x) }")
     loaded = core.load_network(network)
     assert str(loaded.device) == "AUTO"
@@ -351,7 +351,9 @@ def test_no_device_is_auto(core: Core, read: Callable[..., Network]) -> None:
     assert set(core.query_network(network).supported.values()) == {"AUTO"}
 
 
-def test_answer_of_a_query_reaches_the_device(core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_with_a_query_result_does_not_query_again(
+    core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = read(ADD)
     answers = {device: core.query_network(network, device) for device in ("CPU", "TEMPLATE", "PROCESS:TEMPLATE")}
     for device in (CpuDevice, TemplateDevice):

@@ -1,4 +1,4 @@
-"""Refused loads: the error names strings of installed devices that take the network, and they do."""
+"""Refused loads: the error suggests device strings, and the network loads on each suggested device string."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Read = Callable[..., Network]
 
 
 class PickyDevice(PlainDevice):
-    """Takes only nodes of some operators, and counts how often it was asked."""
+    """Accepts only nodes of some operators, and counts its queries."""
 
     def __init__(self, operators: str, error: Exception | None = None) -> None:
         self.operators, self.error, self.queries = operators.split(), error, 0
@@ -35,13 +35,13 @@ class PickyDevice(PlainDevice):
 
 
 class FewDevices(Core):
-    """A Core of which most installed devices are hidden."""
+    """A Core that hides most installed devices."""
 
     names: tuple[str, ...] = ()
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """The names that a test leaves visible, sorted."""
+        """The sorted names of the devices that the test made visible."""
         return tuple(sorted(self.names))
 
 
@@ -61,14 +61,14 @@ def find_error(core: Core, network: Network, device: str, config: dict[str, Any]
 
 
 def register(core: FewDevices, **operators: str) -> dict[str, PickyDevice]:
-    devices = {name: PickyDevice(taken) for name, taken in operators.items()}
+    devices = {name: PickyDevice(names_of_operators) for name, names_of_operators in operators.items()}
     for name, device in devices.items():
         core.register_plugin(name, device)
     core.names = (*core.names, *devices)
     return devices
 
 
-def test_devices_that_take_the_network_are_named_and_do(core: Core, read: Read) -> None:
+def test_suggested_devices_load_the_network(core: Core, read: Read) -> None:
     network, config = read(TEXT), {"TEMPLATE_REFUSED_OPERATORS": "Abs"}
     error = find_error(core, network, "TEMPLATE", config)
     assert error.cure == "Load it with 'HETERO:TEMPLATE,CPU' or with 'CPU', which take it."
@@ -77,7 +77,7 @@ def test_devices_that_take_the_network_are_named_and_do(core: Core, read: Read) 
         assert answer.tolist() == Y
 
 
-def test_device_is_added_to_the_list_that_was_given(few: FewDevices, read: Read) -> None:
+def test_device_is_added_to_the_requested_list(few: FewDevices, read: Read) -> None:
     register(few, OTHER="Relu", WHOLE="Neg Abs Relu")
     few.names = (*few.names, "HETERO")
     error = find_error(few, read(TEXT), "HETERO:PICKY,OTHER")
@@ -94,7 +94,7 @@ def test_several_devices_cure_together(few: FewDevices, read: Read) -> None:
 
 def test_without_hetero_only_whole_devices_are_named(few: FewDevices, read: Read) -> None:
     register(few, HALF="Abs Relu")
-    # What HALF takes is of no use without it.
+    # HALF takes only a part of the network. Without HETERO that does not help.
     assert find_error(few, read(TEXT), "PICKY").cure == GENERAL_CURE
     register(few, WHOLE="Neg Abs Relu")
     assert find_error(few, read(TEXT), "PICKY").cure == "Load it with 'WHOLE', which takes it."
@@ -109,7 +109,7 @@ def test_nodes_that_no_device_takes_are_named(few: FewDevices, read: Read) -> No
     )
 
 
-def test_engines_are_not_asked_but_named(few: FewDevices, read: Read) -> None:
+def test_engines_are_named_without_a_query(few: FewDevices, read: Read) -> None:
     register(few, OTHER="Abs")
     few.names = (*few.names, "HETERO", "OPENVINO", "ORT")
     assert find_error(few, read(TEXT), "PICKY").cure == (
@@ -117,7 +117,7 @@ def test_engines_are_not_asked_but_named(few: FewDevices, read: Read) -> None:
     )
 
 
-def test_alone_a_device_keeps_the_general_advice(few: FewDevices, read: Read) -> None:
+def test_device_without_alternatives_keeps_the_general_advice(few: FewDevices, read: Read) -> None:
     assert find_error(few, read(TEXT), "PICKY").cure == GENERAL_CURE
 
 
@@ -128,7 +128,7 @@ def test_device_whose_query_fails_is_left_out(few: FewDevices, read: Read) -> No
     assert find_error(few, read(TEXT), "PICKY").cure == "Load it with 'WHOLE', which takes it."
 
 
-def test_loads_within_a_load_ask_nobody(core: Core, read: Read, caplog: pytest.LogCaptureFixture) -> None:
+def test_loads_within_a_load_ask_no_further_device(core: Core, read: Read, caplog: pytest.LogCaptureFixture) -> None:
     onlooker = PickyDevice("Neg Abs Relu")
     core.register_plugin("AONLOOKER", onlooker)
     network = read(TEXT)
@@ -148,7 +148,7 @@ def test_cure_of_a_device_in_another_process_is_found_here(core: Core, read: Rea
 
 
 def test_no_device_is_asked_after_some_seconds(few: FewDevices, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    others = register(few, WHOLE="Neg Abs Relu")
+    devices = register(few, WHOLE="Neg Abs Relu")
     monkeypatch.setattr("hetero_core.devices.cures._SECONDS", -1.0)
     assert find_cure(few, read(TEXT), "PICKY", ["second"], splitter="HETERO") == ""
-    assert others["WHOLE"].queries == 0
+    assert devices["WHOLE"].queries == 0

@@ -1,4 +1,4 @@
-"""DEADLINE: runs, loads, imports and queries end in time, whatever the device does; what comes late is dropped."""
+"""DEADLINE: runs, loads, imports and queries end in time even if the device hangs; late results are dropped."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ X = np.array([3], np.float32)
 
 
 def load_for(seconds: float, core: Core, network: Network, device: str) -> ExecutableNetwork:
-    """Loads without haste; the time is that of the runs alone."""
+    """Loads without a deadline; the deadline holds for the runs only."""
     loaded = core.load_network(network, device, EVER)
     loaded.deadline = seconds
     return loaded
@@ -60,13 +60,13 @@ Run = Callable[[Any, dict[str, Any]], dict[str, Any]]
 
 
 def infer_network(network: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = network.infer(inputs)
-    return found
+    outputs: dict[str, Any] = network.infer(inputs)
+    return outputs
 
 
 def infer_request(network: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = network.create_infer_request().infer(inputs)
-    return found
+    outputs: dict[str, Any] = network.create_infer_request().infer(inputs)
+    return outputs
 
 
 def wait_for_request(network: Any, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def wait_for_request(network: Any, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def await_request(network: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = asyncio.run(network.create_infer_request().infer_async(inputs))
-    return found
+    outputs: dict[str, Any] = asyncio.run(network.create_infer_request().infer_async(inputs))
+    return outputs
 
 
 EVERY_WAY = pytest.mark.parametrize("run", [infer_network, infer_request, wait_for_request, await_request])
@@ -98,14 +98,14 @@ def test_run_of_a_device_that_does_not_poll_ends_in_time(
 
 
 @EVERY_WAY
-def test_run_that_ends_before_gives_its_outputs(core: Core, hand: HandDevice, read: Callable[..., Network], run: Run) -> None:
+def test_run_within_the_deadline_returns_its_outputs(core: Core, hand: HandDevice, read: Callable[..., Network], run: Run) -> None:
     hand.is_free = True
     assert run(core.load_network(read(ADD), "HAND", EVER), {"x": X})["y"].tolist() == [6]
 
 
 @EVERY_WAY
 @pytest.mark.parametrize("text", [ENDLESS, EMPTY])
-def test_loop_without_end_ends_and_its_thread_does_too(core: Core, read: Callable[..., Network], run: Run, text: str) -> None:
+def test_infinite_loop_and_its_thread_end_at_the_deadline(core: Core, read: Callable[..., Network], run: Run, text: str) -> None:
     network = load_for(0.05, core, read(text), "CPU")
     node = r"it was in node '(loop|step|Identity_0)' \((Loop|Neg|Identity)-\d+\)"
     with pytest.raises(DeadlineExceededError, match=f"on CPU has not ended .*: ({node}|it had not begun|the device was at work)"):
@@ -137,9 +137,7 @@ def test_node_of_a_late_run_is_named(core: Core, read: Callable[..., Network]) -
     ended.set()
 
 
-def test_late_result_is_dropped_and_the_next_run_has_memory_of_its_own(
-    core: Core, hand: HandDevice, read: Callable[..., Network]
-) -> None:
+def test_late_result_is_dropped_and_the_next_run_has_own_memory(core: Core, hand: HandDevice, read: Callable[..., Network]) -> None:
     network = load_for(1.0, core, read(ADD), "HAND")
     request = network.create_infer_request()
     with pytest.raises(DeadlineExceededError):
@@ -185,7 +183,7 @@ def test_stages_of_a_split_network_share_the_time_of_the_whole(core: Core, hand:
     assert run.context.cancelled()
 
 
-def test_core_closes_while_a_late_run_is_on(read: Callable[..., Network], caplog: pytest.LogCaptureFixture) -> None:
+def test_core_closes_during_a_late_run(read: Callable[..., Network], caplog: pytest.LogCaptureFixture) -> None:
     device = HandDevice()
     core = Core()
     core.register_plugin("HAND", device)
@@ -204,13 +202,13 @@ def test_core_closes_while_a_late_run_is_on(read: Callable[..., Network], caplog
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "-inf"])
-def test_deadline_that_is_none_is_refused(core: Core, read: Callable[..., Network], value: Any) -> None:
+def test_invalid_deadline_is_refused(core: Core, read: Callable[..., Network], value: Any) -> None:
     with pytest.raises(ConfigValueError, match="DEADLINE: expected seconds above 0, got .*; leave it out for no limit"):
         core.load_network(read(ADD), "CPU", {"DEADLINE": value})
 
 
 class StuckDevice(CpuDevice):
-    """CPU that stays in a hook until the test lets it go, and notes what was closed."""
+    """CPU that blocks in a hook until the test releases it, and records the names of closed networks."""
 
     def __init__(self) -> None:
         super().__init__("STUCK")
@@ -272,16 +270,16 @@ HOOKS: Mapping[str, tuple[str, Callable[[Core, Network, bytes, str], Any]]] = {
 
 @pytest.mark.parametrize("device", ["STUCK", "HETERO:STUCK"])
 @pytest.mark.parametrize("hook", HOOKS)
-def test_hook_that_takes_too_long_is_named_and_left(
+def test_slow_hook_is_named_and_abandoned(
     core: Core, stuck: StuckDevice, read: Callable[..., Network], hook: str, device: str
 ) -> None:
     network = read(ADD)
     blob = export(core, network, device)
     stuck.stuck_in = hook
-    what, call = HOOKS[hook]
+    action, call = HOOKS[hook]
     with pytest.raises(DeadlineExceededError) as caught:
         call(core, network, blob, device)
-    assert str(caught.value).startswith(f"{what} on {device} has not ended within DEADLINE=0.05 s: ")
+    assert str(caught.value).startswith(f"{action} on {device} has not ended within DEADLINE=0.05 s: ")
     assert "It was set aside, and its thread goes on" in str(caught.value)
     if stuck.entered:
         assert f"it is in {hook} of plugin STUCK (" in str(caught.value)
@@ -317,7 +315,7 @@ def test_error_of_a_load_with_deadline_is_the_devices_own(core: Core, read: Call
     assert any("raised by plugin CPU" in note for note in caught.value.__notes__)
 
 
-def test_time_of_one_core_call_is_no_other_ones(core: Core, read: Callable[..., Network]) -> None:
+def test_runs_with_a_deadline_have_the_right_results(core: Core, read: Callable[..., Network]) -> None:
     loaded = core.load_network(read(ADD), "CPU", EVER)
     request: InferRequest = loaded.create_infer_request()
     assert [request.infer({"x": X + n})["y"].tolist() for n in range(3)] == [[6], [8], [10]]

@@ -1,4 +1,4 @@
-"""Declared shapes are hints: what is computed counts on every device; a contradicting declaration is a warning, or an error if asked."""
+"""Declared shapes are hints: computed shapes win on every device; a contradiction is a warning, or an error if configured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hetero_core.network.writer import network_to_bytes
 
 DEVICES = [("CPU", {}), ("TEMPLATE", {}), ("ORT", {}), ("HETERO:TEMPLATE,CPU", {}), ("HETERO:ORT,CPU", {})]
 
-# The shape of a Reshape whose target is an input is known to nobody before the run.
+# Reshape reads its target shape from an input, so its output shape is unknown before the run.
 UNPROVED = """g (float[N] x, int64[R] s) => (float[1,M] y) <float[2,2] a, float[1,M] b> {
     [abs] e = Abs (x) [reshape] a = Reshape (e, s) [relu] b = Relu (a) [neg] y = Neg (b)
 }"""
@@ -39,7 +39,7 @@ def parse(text: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(("device", "config"), DEVICES)
-def test_declaration_that_is_proved_wrong_is_corrected_with_a_warning(core: Core, device: str, config: dict[str, str]) -> None:
+def test_wrong_declaration_is_corrected_with_a_warning(core: Core, device: str, config: dict[str, str]) -> None:
     with pytest.warns(NetworkDeclarationWarning) as caught:
         network = core.read_network(parse(PROVED))
     assert sorted(str(entry.message) for entry in caught) == [
@@ -59,9 +59,7 @@ def test_declaration_that_is_proved_wrong_is_corrected_with_a_warning(core: Core
 
 @pytest.mark.parametrize(("device", "config"), DEVICES)
 @pytest.mark.parametrize("shape", [(12,), (3, 4), (2, 3, 2), (1, 12)])
-def test_declaration_that_nobody_can_prove_changes_no_answer(
-    core: Core, device: str, config: dict[str, str], shape: tuple[int, ...]
-) -> None:
+def test_unprovable_declaration_changes_no_answer(core: Core, device: str, config: dict[str, str], shape: tuple[int, ...]) -> None:
     network = core.read_network(parse(UNPROVED)).with_affinity(PINS.get(device, {}))
     loaded = core.load_network(network, device, config)
     with warnings.catch_warnings(record=True) as caught:
@@ -87,7 +85,7 @@ def test_unproved_shape_is_stated_and_no_device_gets_it(core: Core) -> None:
     assert core.load_network(network, "CPU").outputs[0].type == TensorType("float32")
 
 
-def test_size_that_follows_an_input_is_not_fixed_by_a_declaration(core: Core) -> None:
+def test_size_from_an_input_is_not_fixed_by_a_declaration(core: Core) -> None:
     loaded = core.load_network(parse("g (float[N,2] x) => (float[1,2] y) { [relu] y = Relu (x) }"), "CPU")
     assert loaded.outputs[0].type == TensorType("float32", ("N", 2))
     loaded.infer({"x": np.ones((1, 2), np.float32)})
@@ -98,7 +96,7 @@ def test_size_that_follows_an_input_is_not_fixed_by_a_declaration(core: Core) ->
     assert loaded.infer({"x": np.ones((4, 2), np.float32)})["y"].shape == (4, 2)
 
 
-def test_names_of_inputs_are_what_is_computed(core: Core) -> None:
+def test_size_names_of_inputs_override_declared_sizes(core: Core) -> None:
     network = core.read_network(parse("g (float[N] x, float[M] z) => (float[M] y, float[label] w) { y = Relu (x) w = Neg (x) }"))
     assert [spec.type for spec in network.outputs] == [TensorType("float32", ("N",)), TensorType("float32", ("label",))]
 
@@ -116,7 +114,7 @@ def test_constant_of_another_shape_than_declared_is_read(core: Core, device: str
 
 
 @pytest.mark.parametrize("text", [PROVED, UNPROVED], ids=["at_read", "in_a_run"])
-def test_program_that_makes_errors_of_warnings_gets_the_warning(core: Core, text: str) -> None:
+def test_warning_filter_error_raises_the_declaration_warning(core: Core, text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(NetworkDeclarationWarning, match=r"value '[my]' of .* is declared as"):
@@ -164,7 +162,7 @@ def test_element_types_stay_strict(core: Core, text: str) -> None:
         core.read_network(parse(text))
 
 
-def test_shapes_that_the_caller_changes_are_not_compared_with_the_file(core: Core) -> None:
+def test_changed_input_shapes_are_not_compared_with_the_file(core: Core) -> None:
     network = core.read_network(parse("g (float[N] x, int64[R] s) => (float[2,2] y) { y = Reshape (x, s) }"))
     loaded = core.load_network(network.with_shapes({"x": (6,)}), "CPU")
     y = loaded.infer({"x": np.arange(6, dtype=np.float32), "s": np.array([2, 3], np.int64)})["y"]
@@ -191,7 +189,7 @@ def test_imported_network_computes_the_same_and_warns_as_well(core: Core, device
 @pytest.mark.parametrize(
     "section", [b"{}", b"[[1]]", b'[["y", "float32", [[]], "n"]]', b'[["y", "float33", [1], "n"]]', b"[" * 9000]
 )
-def test_declared_shapes_of_a_blob_that_cannot_be_read_are_refused(section: bytes) -> None:
+def test_unreadable_declared_shapes_of_a_blob_are_refused(section: bytes) -> None:
     if section == b"{}":
         assert unpack_hints(section).hints == {}
         return
@@ -201,7 +199,7 @@ def test_declared_shapes_of_a_blob_that_cannot_be_read_are_refused(section: byte
 
 @pytest.mark.parametrize(("axes", "shape"), [(-2, (3, 4, 1, 5)), (0, (1, 3, 4, 5)), (1, (3, 1, 4, 5))])
 @pytest.mark.parametrize(("device", "config"), [*DEVICES, ("CPU", {"CPU_KERNELS": "NUMPY"})])
-def test_axes_of_a_run_count_and_not_the_shape_declared_for_them(
+def test_axes_of_a_run_override_their_declared_shape(
     core: Core, device: str, config: dict[str, str], axes: int, shape: tuple[int, ...]
 ) -> None:
     loaded = core.load_network(
@@ -217,7 +215,7 @@ def test_axes_of_a_run_count_and_not_the_shape_declared_for_them(
 @pytest.mark.parametrize(("device", "config"), DEVICES)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_shape_declared_by_a_branch_is_no_proof(core: Core, device: str, config: dict[str, str], is_first: bool) -> None:
-    """Shapes that a body declares are what is inferred for its node."""
+    """The inferred shape of If comes from the shapes that its bodies declare."""
     text = """g (bool c, float[N] x, int64[R] s) => (float[3] y) <float[3] p> {
         p = If (c) <then_branch = t () => (float[3] u) <float[2] m> { m = Reshape (x, s) u = Neg (m) },
                     else_branch = e () => (float[3] q) { q = Reshape (x, s) }>
@@ -232,9 +230,7 @@ def test_shape_declared_by_a_branch_is_no_proof(core: Core, device: str, config:
 
 @pytest.mark.parametrize("device", ["CPU", "ORT"])
 @pytest.mark.parametrize(("trips", "shape"), [(0, (0, 3)), (2, (2, 3))])
-def test_loop_without_iterations_has_the_size_that_its_body_declares(
-    core: Core, device: str, trips: int, shape: tuple[int, ...]
-) -> None:
+def test_loop_without_iterations_has_the_size_of_its_body(core: Core, device: str, trips: int, shape: tuple[int, ...]) -> None:
     text = """g (int64 n, float[N] x, int64[R] s) => (float[K,3] y) {
         go = Constant <value = bool {1}> ()
         y = Loop (n, go) <body = b (int64 i, bool c) => (bool d, float[3] v) { d = Identity (c) v = Reshape (x, s) }>
@@ -257,7 +253,7 @@ def test_written_network_is_read_with_the_same_types_and_hints(core: Core) -> No
     assert again.declarations.hints == network.declarations.hints
 
 
-def test_output_in_another_layout_has_no_shape_that_is_not_proved(core: Core) -> None:
+def test_output_in_another_layout_has_no_unproved_shape(core: Core) -> None:
     network = core.read_network(parse("g (float[N] x, int64[4] s) => (float[1,2,3,4] y) { y = Reshape (x, s) }"))
     turned = network.with_outputs({"y": OutputInfo(layout="NHWC")})
     y = core.load_network(turned, "CPU").infer({"x": X, "s": np.array([2, 1, 3, 2], np.int64)})["y"]

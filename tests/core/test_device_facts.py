@@ -1,4 +1,4 @@
-"""Facts about devices: their type, identifier, memory and largest batch, of themselves and through lists."""
+"""Facts about devices: type, identifier, memory and largest batch, of single devices and of composed devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEGATE = '<ir_version: 8, opset_import: ["": 17]> negate (float[4] x) => (float[
 
 
 class Stating(TemplateDevice):
-    """A TEMPLATE that states other facts."""
+    """TEMPLATE with metrics set by the test."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         super().__init__("STATING")
@@ -43,17 +43,17 @@ class Stating(TemplateDevice):
         ("BATCH:TEMPLATE", "discrete"),
     ],
 )
-def test_type_says_whether_a_device_has_a_memory_of_its_own(core: Core, device: str, kind: str) -> None:
+def test_device_type_tells_discrete_from_integrated_devices(core: Core, device: str, kind: str) -> None:
     assert core.get_metric(device, "DEVICE_TYPE") == kind
 
 
 def test_identifier_is_of_one_physical_device(core: Core) -> None:
     devices = ["CPU", "TEMPLATE.0", "TEMPLATE.1", "HETERO:CPU", "HETERO:TEMPLATE", "HETERO:TEMPLATE,CPU"]
-    found = [core.get_metric(device, "DEVICE_UUID") for device in devices]
-    assert len({*found}) == len(devices)
-    assert core.get_metric("TEMPLATE", "DEVICE_UUID") == found[1]
-    with Core() as other:
-        assert [other.get_metric(device, "DEVICE_UUID") for device in devices] == found
+    identifiers = [core.get_metric(device, "DEVICE_UUID") for device in devices]
+    assert len({*identifiers}) == len(devices)
+    assert core.get_metric("TEMPLATE", "DEVICE_UUID") == identifiers[1]
+    with Core() as second_core:
+        assert [second_core.get_metric(device, "DEVICE_UUID") for device in devices] == identifiers
 
 
 def test_card_states_its_own_identifier_and_memory(core: Core) -> None:
@@ -66,7 +66,7 @@ def test_card_states_its_own_identifier_and_memory(core: Core) -> None:
     assert core.get_metric("CARD.1", "DEVICE_TYPE") == "discrete"
 
 
-def test_memory_is_that_of_the_machine_within_its_control_group(tmp_path: Path) -> None:
+def test_memory_is_limited_by_the_control_group(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal:  1000 kB\nMemFree: 10 kB\nMemAvailable:   600 kB\n")
     assert read_host_memory(tmp_path) == (1024000, 614400)
@@ -100,7 +100,7 @@ def test_largest_batch_of_a_list_is_the_smallest_of_its_devices(core: Core) -> N
 
 
 @pytest.mark.parametrize("device", ["MULTI:(HETERO:TEMPLATE,CPU)", "AUTO:(HETERO:TEMPLATE,CPU)", "HETERO:(MULTI:TEMPLATE,CPU)"])
-def test_execution_devices_are_those_of_the_innermost_lists(core: Core, device: str, read: Callable[[str], Network]) -> None:
+def test_execution_devices_are_devices_of_the_innermost_lists(core: Core, device: str, read: Callable[[str], Network]) -> None:
     loaded = core.load_network(
         onnx.parser.parse_model(NEGATE), device, {"TEMPLATE_REFUSED_OPERATORS": "Relu"} if "HETERO:T" in device else None
     )

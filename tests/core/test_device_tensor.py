@@ -1,4 +1,4 @@
-"""Tensors in the memory of a device: input, output, passed on without a copy; counted by the profile and by the fake card."""
+"""Tensors in device memory as inputs, as outputs, and between networks without a copy; the profile and the fake card count copies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load(core: Core, runtime: FakeRuntime) -> Iterator[Callable[[str], Executabl
 
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CARD", "CARD.1"])
-def test_value_is_written_once_and_outputs_stay_until_they_are_read(load: Callable[[str], ExecutableNetwork], device: str) -> None:
+def test_value_is_written_once_and_outputs_stay_until_read(load: Callable[[str], ExecutableNetwork], device: str) -> None:
     loaded = load(device)
     x, y = DeviceTensor.create(loaded, "x", X), DeviceTensor.create(loaded, "y")
     request = loaded.create_infer_request()
@@ -43,7 +43,7 @@ def test_value_is_written_once_and_outputs_stay_until_they_are_read(load: Callab
     assert outputs["y"] is y
     assert request.get_tensor("y") is y
     assert outputs["z"].tolist() == (-X).tolist()
-    # Only what is the host's was moved: w to the device, z from there.
+    # Only host arrays were moved: w to the device, z from the device.
     moved = [entry.node for entry in request.perf_counts if entry.operator == "transfer"]
     assert moved == ["w", "z"]
     assert y.read().tolist() == (X * W).tolist()
@@ -53,7 +53,7 @@ def test_value_is_written_once_and_outputs_stay_until_they_are_read(load: Callab
     assert y.read().tolist() == (-X * W).tolist()
 
 
-def test_card_counts_no_copies_where_all_values_are_tensors(load: Callable[[str], ExecutableNetwork], runtime: FakeRuntime) -> None:
+def test_card_counts_no_copies_if_all_values_are_tensors(load: Callable[[str], ExecutableNetwork], runtime: FakeRuntime) -> None:
     first, second = load("CARD"), load("CARD")
     x, w = DeviceTensor.create(first, "x", X), DeviceTensor.create(first, "w", W)
     requests = [network.create_infer_request() for network in (first, second)]
@@ -86,7 +86,7 @@ def test_network_takes_tensors_without_a_request(load: Callable[[str], Executabl
     assert loaded({"x": DeviceTensor.create(loaded, "x", X), "w": W})["y"].tolist() == (X * W).tolist()
 
 
-def test_tensor_of_another_memory_or_shape_and_names_of_the_host_are_refused(load: Callable[[str], ExecutableNetwork]) -> None:
+def test_tensor_of_another_memory_name_or_shape_is_refused(load: Callable[[str], ExecutableNetwork]) -> None:
     here, there, host = load("CARD.0"), load("CARD.1"), load("CPU")
     tensor = DeviceTensor.create(here, "x", X)
     with pytest.raises(
@@ -108,10 +108,8 @@ def test_tensor_of_another_memory_or_shape_and_names_of_the_host_are_refused(loa
 
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
-def test_run_whose_outputs_would_share_memory_is_refused_until_they_are_apart(
-    load: Callable[[str], ExecutableNetwork], device: str
-) -> None:
-    request, array, other = load(device).create_infer_request(), np.zeros(7, np.float32), np.zeros(4, np.float32)
+def test_run_with_outputs_in_shared_memory_is_refused(load: Callable[[str], ExecutableNetwork], device: str) -> None:
+    request, array, separate = load(device).create_infer_request(), np.zeros(7, np.float32), np.zeros(4, np.float32)
     request.set_tensor("y", array[:4])
     request.set_tensor("z", array[3:])
     with pytest.raises(InputNameError, match="outputs 'y' and 'z' would be written to the same memory"):
@@ -119,9 +117,9 @@ def test_run_whose_outputs_would_share_memory_is_refused_until_they_are_apart(
     with pytest.raises(InputNameError, match="set an array or tensor of its own for each"):
         request.start_async({"x": X, "w": W})
     assert not array.any()
-    request.set_tensor("z", other)
+    request.set_tensor("z", separate)
     request.infer({"x": X, "w": W})
-    assert (array[:4].tolist(), other.tolist()) == ((X * W).tolist(), (-X).tolist())
+    assert (array[:4].tolist(), separate.tolist()) == ((X * W).tolist(), (-X).tolist())
 
 
 def test_tensor_of_two_outputs_is_refused(load: Callable[[str], ExecutableNetwork]) -> None:
@@ -132,4 +130,4 @@ def test_tensor_of_two_outputs_is_refused(load: Callable[[str], ExecutableNetwor
     with pytest.raises(InputNameError, match="outputs 'y' and 'z' would be written to the same memory"):
         request.infer({"x": X, "w": W})
     with pytest.raises(InputNameError, match="has no input or output '0'; it has"):
-        request.set_tensor(0, tensor)  # type: ignore[arg-type]  # what is tested
+        request.set_tensor(0, tensor)  # type: ignore[arg-type]  # the wrong type is intended

@@ -1,4 +1,4 @@
-"""The door: what is taken as an input without an element type of its own, what is copied, and what a refusal says."""
+"""Conversion of inputs: values without an element type, copies, and the texts of refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Load = Callable[..., ExecutableNetwork]
 
 @pytest.fixture
 def load(core: Core, read: Callable[..., Network]) -> Load:
-    """Loads a network that returns its input."""
+    """Loads an Identity network of an input type on CPU."""
 
     def load_identity(input_type: str) -> ExecutableNetwork:
         network = read(f"g ({input_type} x) => ({input_type} y) {{ y = Identity(x) }}")
@@ -26,7 +26,7 @@ def load(core: Core, read: Callable[..., Network]) -> Load:
     return load_identity
 
 
-KEPT: list[tuple[str, Any, list[Any]]] = [
+CONVERTED: list[tuple[str, Any, list[Any]]] = [
     ("float[N]", [1, 2.5, True], [1.0, 2.5, 1.0]),
     ("float[N]", [0.1], [np.float32(0.1).item()]),
     ("float[N]", [16777216], [16777216.0]),
@@ -45,14 +45,14 @@ KEPT: list[tuple[str, Any, list[Any]]] = [
 
 
 def name_row(row: tuple[str, Any, Any]) -> str:
-    """Returns the same in every process: what a view of memory says of itself is its address."""
-    given = "memoryview" if isinstance(row[1], memoryview) else str(row[1])
-    return f"{row[0]}-{given}"[:30]
+    """Returns an id that is equal in every process; the text of a memoryview has its address."""
+    value = "memoryview" if isinstance(row[1], memoryview) else str(row[1])
+    return f"{row[0]}-{value}"[:30]
 
 
-@pytest.mark.parametrize(("input_type", "given", "expected"), KEPT, ids=[name_row(row) for row in KEPT])
-def test_value_that_is_kept_is_converted(load: Load, input_type: str, given: Any, expected: list[Any]) -> None:
-    assert load(input_type).infer({"x": given})["y"].tolist() == expected
+@pytest.mark.parametrize(("input_type", "value", "expected"), CONVERTED, ids=[name_row(row) for row in CONVERTED])
+def test_value_in_the_range_of_the_type_is_converted(load: Load, input_type: str, value: Any, expected: list[Any]) -> None:
+    assert load(input_type).infer({"x": value})["y"].tolist() == expected
 
 
 LOST: list[tuple[str, Any, type[Exception], str]] = [
@@ -88,10 +88,10 @@ LOST: list[tuple[str, Any, type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("input_type", "given", "error", "message"), LOST, ids=[f"{row[0]}-{row[1]}"[:30] for row in LOST])
-def test_value_that_would_be_lost_is_refused(load: Load, input_type: str, given: Any, error: type[Exception], message: str) -> None:
+@pytest.mark.parametrize(("input_type", "value", "error", "message"), LOST, ids=[f"{row[0]}-{row[1]}"[:30] for row in LOST])
+def test_value_that_would_be_lost_is_refused(load: Load, input_type: str, value: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
-        load(input_type).infer({"x": given})
+        load(input_type).infer({"x": value})
     assert message in str(caught.value)
 
 
@@ -113,7 +113,7 @@ COPIED: list[tuple[str, Callable[[Path], Any], int]] = [
 
 
 class Foreign:
-    """An array of another library, known by DLPack alone."""
+    """An array of another library that supports only DLPack."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
@@ -149,7 +149,7 @@ def test_copies_are_not_counted_unless_times_are_taken(core: Core, read: Callabl
     assert request.host_copied_bytes == 0
 
 
-def test_image_of_pillow_is_its_pixels(load: Load) -> None:
+def test_image_of_pillow_is_converted_to_its_pixels(load: Load) -> None:
     Image = pytest.importorskip("PIL.Image")  # noqa: N806  # a module that is named like a class
     pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     image = Image.fromarray(pixels)
@@ -189,7 +189,7 @@ def test_advice_of_a_refusal_makes_the_network_take_the_array(
     assert core.load_network(changed, "CPU").infer({"x": x})["y"].shape == (1, 3, 8, 6)
 
 
-def test_tensor_that_cannot_be_read_says_why(load: Load) -> None:
+def test_unreadable_tensor_is_refused_with_the_reason(load: Load) -> None:
     class Recording:
         def __array__(self, *_: Any, **__: Any) -> Any:
             raise RuntimeError("call detach() first")

@@ -1,4 +1,4 @@
-"""Outputs on their way to the caller: they are the caller's alone, copied where they are not, and only there."""
+"""Outputs belong to the caller: an output that shares memory is copied, all other outputs are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_constant() -> Array:
 
 
 def make_foreign() -> Array:
-    """An array over memory that no array owns."""
+    """Returns a view of a bytearray: no array owns the memory."""
     return np.frombuffer(bytearray(24), np.float32)
 
 
@@ -55,30 +55,30 @@ def list_arrays(outputs: Any) -> list[Array]:
 @pytest.mark.parametrize("case", [*SHARED, *APART])
 def test_outputs_share_no_memory_and_may_be_written(case: str) -> None:
     x, y = X.copy(), X + 1
-    made = {**SHARED, **APART}[case](x, y)
-    expected = [array.copy() for array in list_arrays(made)]
-    owned = list_arrays(own_outputs(made, (x,)))
-    for array, wanted in zip(owned, expected, strict=True):
-        np.testing.assert_array_equal(array, wanted)
+    outputs = {**SHARED, **APART}[case](x, y)
+    expected = [array.copy() for array in list_arrays(outputs)]
+    owned = list_arrays(own_outputs(outputs, (x,)))
+    for array, copy in zip(owned, expected, strict=True):
+        np.testing.assert_array_equal(array, copy)
     for index, array in enumerate(owned):
         assert array.flags.writeable
-        assert not any(np.shares_memory(array, other) for other in (x, *owned[:index]))
+        assert not any(np.shares_memory(array, earlier) for earlier in (x, *owned[:index]))
 
 
 @pytest.mark.parametrize("case", APART)
-def test_outputs_that_are_apart_are_not_copied(case: str) -> None:
-    made = APART[case](X.copy(), X + 1)
-    assert all(one is other for one, other in zip(own_outputs(made, (X.copy(),)), made, strict=True))
+def test_outputs_without_shared_memory_are_not_copied(case: str) -> None:
+    outputs = APART[case](X.copy(), X + 1)
+    assert all(owned is output for owned, output in zip(own_outputs(outputs, (X.copy(),)), outputs, strict=True))
 
 
-def test_outputs_that_the_device_answers_for_are_not_compared() -> None:
+def test_own_outputs_of_a_device_are_not_checked() -> None:
     x = X.copy()
     outputs = OwnOutputs((x, x))
     assert own_outputs(outputs, (x,)) is outputs
 
 
 @pytest.mark.parametrize("wrap", [dict, MappingProxyType])
-def test_request_takes_inputs_of_any_mapping_beside_those_that_are_set(wrap: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+def test_inputs_of_any_mapping_are_merged_with_set_tensors(wrap: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[2] x, float[2] w) => (float[2] y) { y = Sub(x, w) }'
     )
@@ -92,10 +92,10 @@ def test_request_takes_inputs_of_any_mapping_beside_those_that_are_set(wrap: Cal
         assert request.infer(wrap({"w": 2 * ones}))["y"].tolist() == [3, 3], "what is given to a run is not set"
 
 
-def test_mapping_of_outputs_is_the_callers_and_the_request_keeps_its_own() -> None:
+def test_change_of_the_returned_outputs_leaves_the_request_alone() -> None:
     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Neg(x) }')
     with Core() as core:
         request = core.load_network(model, "CPU").create_infer_request()
-        found = request.infer({"x": np.ones(2, np.float32)})
-        found.clear()
+        outputs = request.infer({"x": np.ones(2, np.float32)})
+        outputs.clear()
         assert request.get_tensor("y").tolist() == [-1, -1]

@@ -1,4 +1,4 @@
-"""The executed graph: the steps of each device with the nodes that they stand for, their layouts and times, as a network and as a page."""
+"""The executed graph: steps of each device with their original nodes, layouts and times, as a network and as a page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DEVICES = [
 
 
 def describe(node: Any) -> tuple[Any, ...]:
-    """Returns all of a step but its time and its device."""
+    """Returns the fields of a step except its time and its device."""
     attributes = {name: value for name, value in node.attributes.items() if name not in ("microseconds", "device")}
     return node.name, node.op_type, node.inputs, node.outputs, attributes
 
@@ -52,7 +52,7 @@ def run(core: Core, device: str, **config: Any) -> Network:
 
 
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "ORT"])
-def test_steps_of_another_process_are_those_of_its_device_with_times(core: Core, device: str) -> None:
+def test_steps_of_a_device_in_a_process_equal_its_own_steps(core: Core, device: str) -> None:
     here, there = run(core, device), run(core, f"PROCESS:{device}")
     assert list(map(describe, there.nodes)) == list(map(describe, here.nodes))
     assert [str(there.type_of(name)) for node in there.nodes for name in node.outputs] == [
@@ -65,7 +65,7 @@ def test_steps_of_another_process_are_those_of_its_device_with_times(core: Core,
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_steps_stand_for_the_nodes_of_the_network_and_lead_from_its_inputs_to_its_outputs(core: Core, device: str) -> None:
+def test_steps_cover_the_nodes_from_inputs_to_outputs(core: Core, device: str) -> None:
     executed = run(core, device)
     known = {spec.name for spec in executed.inputs}
     for node in executed.nodes:
@@ -76,14 +76,14 @@ def test_steps_stand_for_the_nodes_of_the_network_and_lead_from_its_inputs_to_it
     assert [spec.name for spec in executed.outputs] == ["y"]
     origins = [name for node in executed.nodes for name in node.attributes.get("original_names", ())]
     assert origins == ["conv", "relu", "exp"]
-    # It can be written, and read again by anybody who knows ONNX.
+    # The executed graph can be written, and onnx itself can read the file.
     assert [node.name for node in onnx.load_from_string(network_to_bytes(executed)).graph.node] == [
         node.name for node in executed.nodes
     ]
 
 
 @pytest.mark.parametrize("device", DEVICES[:-1])
-def test_times_are_those_of_the_profile(core: Core, device: str) -> None:
+def test_times_equal_the_times_of_the_profile(core: Core, device: str) -> None:
     request = core.load_network(MODEL, device, {"PERF_COUNT": True}).create_infer_request()
     request.infer(INPUTS)
     executed = request._network.get_runtime_model(request.profile)
@@ -92,11 +92,11 @@ def test_times_are_those_of_the_profile(core: Core, device: str) -> None:
     assert all("microseconds" not in node.attributes for node in request._network.get_runtime_model().nodes)
 
 
-def test_engine_tells_fused_nodes(core: Core) -> None:
+def test_engine_reports_fused_nodes(core: Core) -> None:
     assert next(node.op_type for node in run(core, "ORT").nodes if "conv" in node.origins) == "FusedConv"
 
 
-def test_cpu_tells_the_layout_in_its_arena(core: Core) -> None:
+def test_cpu_reports_the_layout_in_its_arena(core: Core) -> None:
     compiler = pytest.importorskip("hetero_cpu.machine.compiler")
     if not compiler.find_width():
         pytest.skip("no machine code is made for this processor")
@@ -158,7 +158,7 @@ def test_closed_network_and_wrong_steps_are_errors(core: Core) -> None:
         core.load_network(model, "MUMBLING").get_runtime_model()
 
 
-def test_card_tells_the_kernels_of_its_program(core: Core) -> None:
+def test_card_reports_the_kernels_of_its_program(core: Core) -> None:
     core.register_plugin("CARD", GpuDevice("CARD", FakeRuntime()))
     executed = run(core, "HETERO:CARD,CPU")
     assert [name for node in executed.nodes for name in node.attributes.get("original_names", ())] == ["conv", "relu", "exp"]

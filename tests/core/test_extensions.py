@@ -1,4 +1,4 @@
-"""Custom operators for several devices at once: for all of a list or for none, and for every device that takes some."""
+"""Custom operators for several devices: for a whole list or for no device of it; by default for every device that takes extensions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetero_core.errors import NotImplementedByDeviceError
 
 
 class Device:
-    """A device that takes no extensions, and no node."""
+    """A device that takes neither extensions nor nodes."""
 
     @hookimpl
     def query_network(self, network: Network) -> QueryResult:
@@ -22,7 +22,7 @@ class Device:
         raise NotImplementedError(network.name)
 
 
-def test_extension_is_given_to_all_devices_of_a_list_or_to_none(core: Core, read: Callable[..., Network]) -> None:
+def test_extension_is_added_to_a_whole_list_or_not_at_all(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("BARE", Device())
     text = "g (float[3] x) => (float[3] y) { y = com.acme.Twist(x) }"
     extension = Extension("com.acme", "Twist", 1, lambda x: x, lambda types, attributes: types)
@@ -34,7 +34,7 @@ def test_extension_is_given_to_all_devices_of_a_list_or_to_none(core: Core, read
         assert core.query_network(read(text), "CPU").refused
 
 
-def test_extension_without_a_device_is_for_all_that_take_some(core: Core, read: Callable[..., Network]) -> None:
+def test_extension_without_a_device_is_added_to_all_takers(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("BARE", Device())
     text = "g (float[3] x) => (float[3] y) { y = com.acme.Twist(x) }"
     takers = core.add_extension(Extension("com.acme", "Twist", 1, lambda x: x, lambda types, attributes: types))

@@ -32,7 +32,7 @@ def test_name_has_the_old_content_until_the_new_one_is_complete(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("of the content")], ids=["interrupt", "error"])
-def test_block_that_does_not_end_changes_and_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+def test_failed_block_changes_no_file_and_leaves_no_file(tmp_path: Path, error: BaseException) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"old")
 
@@ -50,28 +50,28 @@ def test_block_that_does_not_end_changes_and_leaves_nothing(tmp_path: Path, erro
 def test_several_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(b"old")
-    # The second one cannot get its name: a folder has it.
+    # The second file cannot be renamed: its path is a folder.
     second.mkdir()
     with pytest.raises(IsADirectoryError, match=f"Is a directory: '{second}'"), replace_files(first, second):
         pytest.fail("a folder was opened")
     second.rmdir()
 
     def write_half() -> None:
-        with replace_files(first, second) as (one, other):
-            one.write(b"new")
-            other.write(b"new")
+        with replace_files(first, second) as (first_stream, second_stream):
+            first_stream.write(b"new")
+            second_stream.write(b"new")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         write_half()
     assert list_contents(tmp_path) == {"first": b"old"}
-    with replace_files(first, second) as (one, other):
-        one.write(b"1")
-        other.write(b"2")
+    with replace_files(first, second) as (first_stream, second_stream):
+        first_stream.write(b"1")
+        second_stream.write(b"2")
     assert list_contents(tmp_path) == {"first": b"1", "second": b"2"}
 
 
-def test_permissions_of_the_file_before_are_kept_and_a_new_file_has_the_usual_ones(tmp_path: Path) -> None:
+def test_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
     old, new, usual = tmp_path / "old", tmp_path / "new", tmp_path / "usual"
     old.touch()
     old.chmod(0o640)
@@ -108,27 +108,27 @@ def test_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
-def test_device_without_room_is_named_in_the_error_and_stays_a_device() -> None:
+def test_full_device_file_is_named_in_the_error_and_stays() -> None:
     with pytest.raises(OSError, match=re.escape("No space left on device: '/dev/full'")), replace_file("/dev/full") as stream:
         stream.write(b"x")
     assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
 
 
-def test_longest_name_that_a_folder_takes_can_be_written(tmp_path: Path) -> None:
+def test_longest_possible_file_name_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / ("ü" * 127 + "x")
     with replace_file(path) as stream:
         stream.write(b"x")
     assert list_contents(tmp_path) == {path.name: b"x"}
 
 
-def test_missing_folder_is_an_error_that_names_the_path_that_was_asked_for(tmp_path: Path) -> None:
+def test_missing_folder_is_an_error_that_names_the_path(tmp_path: Path) -> None:
     path = tmp_path / "no" / "x"
     with pytest.raises(FileNotFoundError) as caught, replace_file(path):
         pytest.fail("there is no folder")
     assert caught.value.filename == str(path)
 
 
-def test_folder_that_vanishes_between_open_and_write_is_an_error_that_names_the_path(tmp_path: Path) -> None:
+def test_folder_removed_while_writing_is_an_error_with_the_path(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "x"
     path.parent.mkdir()
     with pytest.raises(FileNotFoundError) as caught, replace_file(path) as stream:  # noqa: PT012  # the error comes at the end of the block
@@ -138,7 +138,7 @@ def test_folder_that_vanishes_between_open_and_write_is_an_error_that_names_the_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_writer_that_is_killed_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_killed_writer_leaves_the_old_content(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"old")
     program = (
@@ -149,5 +149,5 @@ def test_writer_that_is_killed_leaves_the_file_as_it_was(tmp_path: Path) -> None
     ended = subprocess.run([sys.executable, "-c", program, str(path)], check=False, timeout=900)
     assert ended.returncode == -9
     assert path.read_bytes() == b"old"
-    (left,) = set(tmp_path.iterdir()) - {path}
-    assert re.fullmatch(r"x\.[0-9a-f]{16}\.partial", left.name), "its name says whose it was"
+    (partial,) = set(tmp_path.iterdir()) - {path}
+    assert re.fullmatch(r"x\.[0-9a-f]{16}\.partial", partial.name), "its name says whose it was"

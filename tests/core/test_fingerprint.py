@@ -40,13 +40,13 @@ def read(text: str = TEXT) -> Network:
         ("bool c) => (y)", "bool c) => (y, b)"),
     ],
 )
-def test_what_shapes_the_result_changes_the_fingerprint(old: str, new: str) -> None:
+def test_change_of_the_result_changes_the_fingerprint(old: str, new: str) -> None:
     assert old in TEXT
     assert read(TEXT.replace(old, new)).fingerprint != read().fingerprint
 
 
 @pytest.mark.parametrize(("old", "new"), [("g (float", "h (float"), ("ir_version: 8", "ir_version: 10"), ("t () =>", "then () =>")])
-def test_what_shapes_nothing_leaves_the_fingerprint(old: str, new: str) -> None:
+def test_change_without_effect_leaves_the_fingerprint(old: str, new: str) -> None:
     assert read(TEXT.replace(old, new)).fingerprint == read().fingerprint
 
 
@@ -84,7 +84,7 @@ def test_memory_layout_of_a_constant_does_not_count() -> None:
     assert Initializer.of_array(rows).digest != Initializer.of_array(rows.reshape(3, 2)).digest
 
 
-@pytest.mark.filterwarnings("ignore:overflow")  # NumPy says so when 1e300 becomes an infinity
+@pytest.mark.filterwarnings("ignore:overflow")  # NumPy warns when 1e300 becomes infinity
 @pytest.mark.parametrize("value", [0.1, 1e300, float("inf"), float("nan")])
 def test_float_attribute_counts_as_the_32_bits_that_onnx_stores(value: float) -> None:
     network = read()

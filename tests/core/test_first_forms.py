@@ -1,4 +1,4 @@
-"""Operators in the form of ONNX's first version, as Caffe2 and CNTK wrote them; expected values are the formulas of the standard."""
+"""Operators in the first version of ONNX, as written by Caffe2 and CNTK; expected values follow the formulas of the standard."""
 
 from __future__ import annotations
 
@@ -101,17 +101,17 @@ def test_first_form_is_the_formula(name: str, device: str) -> None:
     np.testing.assert_allclose(outputs, expected, rtol=2e-5, atol=2e-6)
 
 
-def test_dropout_that_trains_is_refused() -> None:
+def test_training_dropout_is_refused() -> None:
     with Core() as core:
         network = core.read_network(make_model([helper.make_node("Dropout", ["x"], ["y"], is_test=0)]))
         assert "'is_test' of Dropout-1 is 0; implemented: 1" in core.query_network(network, "CPU").refused["Dropout_0"]
 
 
-def test_every_operator_of_every_version_with_a_result_has_a_kernel() -> None:
+def test_every_version_of_every_operator_has_a_kernel() -> None:
     from hetero_core.kernels.registry import read_table
 
     versions = {(record.domain, record.op_type, since) for record in read_table().values() for since in record.since}
-    # Constants are read as initializers; gradients are no inference; a deprecated operator stands for none.
+    # Exceptions: constants are read as initializers, gradients are no inference, and deprecated operators no longer exist.
     missing = {
         (schema.domain, schema.name, schema.since_version)
         for schema in onnx.defs.get_all_schemas_with_history()

@@ -1,4 +1,4 @@
-"""Forks at a bad moment: a lock that a thread of the parent holds must not hold up the child."""
+"""Forks while a thread of the parent holds a lock: the child must not block on that lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
-# Takes every lock that lives as long as the process, forks, and asks the child which of them it cannot have.
+# Acquires every process-wide lock, forks, and lists the locks that the child cannot acquire.
 PROGRAM = """
 import importlib, os, pkgutil, sys, threading
 
@@ -67,7 +67,7 @@ def test_every_lock_of_the_process_is_free_in_a_forked_child() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     stuck, held = ended.stdout.splitlines()
     assert stuck == "[]"
-    # The walk does see locks: these are known.
+    # The search does find locks: these two are certain.
     for known in (
         "hetero_cpu.run.blas._blas.lock",
         "hetero_cpu.machine.background.COMPILER._lock",

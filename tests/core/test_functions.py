@@ -56,7 +56,7 @@ def test_two_calls_get_values_and_names_of_their_own() -> None:
     ]
 
 
-def test_name_that_the_model_has_already_is_made_unique() -> None:
+def test_duplicate_name_is_made_unique() -> None:
     network = read_network(
         parse("""g (float[2] x) => (z) { ["call/n"] "call/m" = Abs(x) [call] y = f.twice("call/m") z = Add(y, "call/m") }
         <domain: "f", opset_import: ["": 21]> twice (a) => (b) { [n] m = Relu(a) b = Neg(m) }""")
@@ -122,7 +122,7 @@ def test_body_inside_a_function_captures_by_the_outer_names() -> None:
     )
     node = network.nodes[1]
     assert node.captures == ("call/w", "a")
-    # The body's own value "a" must not hide the outer one.
+    # The value "a" of the body must not hide the value "a" of the outer graph.
     assert node.bodies["then_branch"].nodes[0].outputs == ("call/a",)
 
 
@@ -158,7 +158,7 @@ def test_function_that_returns_its_input_becomes_a_copy() -> None:
     ]
 
 
-def test_pin_of_a_call_goes_to_its_nodes_unless_they_have_their_own() -> None:
+def test_pin_of_a_call_goes_to_its_nodes_without_a_pin() -> None:
     model = parse("""g (float[2] x) => (y) { [c] y = f.twice(x) }
         <domain: "f", opset_import: ["": 21]> twice (a) => (b) { [p] m = Relu(a) [q] b = Neg(m) }""")
     model.graph.node[0].metadata_props.add(key="hetero.affinity", value="GPU")
@@ -193,7 +193,7 @@ def test_function_that_cannot_be_inlined_is_refused(functions: str, message: str
         read_network(parse(f"g (float[2] x) => (y) {{ [c] y = f.a(x) }} {functions}"))
 
 
-def test_attribute_that_the_function_does_not_have_is_refused() -> None:
+def test_unknown_attribute_of_a_function_is_refused() -> None:
     model = parse("""g (float[2] x) => (y) { [c] y = f.a<beta = 1.0>(x) }
         <domain: "f", opset_import: ["": 21]> a <alpha> (x) => (y) { y = Elu<alpha: float = @alpha>(x) }""")
     with pytest.raises(
@@ -220,7 +220,7 @@ def test_network_of_two_opsets_is_the_same_after_writing() -> None:
     assert again.fingerprint == network.fingerprint
 
 
-def test_network_of_one_opset_needs_no_wrappers() -> None:
+def test_network_of_a_single_opset_needs_no_wrappers() -> None:
     network = read_network(
         parse("""g (float[2] x) => (y) { [c] y = f.a(x) }
         <domain: "f", opset_import: ["": 14]> a (x) => (y) { y = Relu(x) }""")
@@ -232,7 +232,7 @@ def test_network_of_one_opset_needs_no_wrappers() -> None:
 
 
 class CountingSet(set[str]):
-    """A set that counts how often it is asked."""
+    """A set that counts its membership tests."""
 
     questions = 0
 
@@ -242,7 +242,7 @@ class CountingSet(set[str]):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 10_000])
-def test_first_free_number_is_found_in_few_questions(count: int) -> None:
+def test_first_free_number_is_found_with_few_lookups(count: int) -> None:
     used_names = CountingSet({"w", *(f"w_{number}" for number in range(1, count))})
     assert make_unique("w", used_names) == f"w_{count}"
     assert used_names.questions < 40

@@ -1,4 +1,4 @@
-"""Generation with states: a decoder says the same as without them, however it is split, and copies nothing."""
+"""Generation with states: a decoder yields the same tokens as without states, for random splits over devices, without copies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def decoder() -> Network:
 
 @pytest.fixture(scope="module")
 def expected(decoder: Network) -> list[int]:
-    """Tokens without states: each from the whole sequence so far."""
+    """The tokens of a run without states: each token is computed from the whole sequence so far."""
     tokens = [1]
     with Core() as core:
         loaded = core.load_network(decoder, "CPU")
@@ -43,13 +43,13 @@ def generate(request: InferRequest, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
-def test_tokens_with_states_are_those_without(core: Core, decoder: Network, expected: list[int], device: str) -> None:
+def test_tokens_with_states_equal_tokens_without_states(core: Core, decoder: Network, expected: list[int], device: str) -> None:
     loaded = core.load_network(decoder.with_state(ties_of_decoder(), initial=ZEROS), device)
     assert generate(loaded.create_infer_request(), TOKENS) == expected
 
 
 @pytest.mark.parametrize("seed", range(10 if WHOLE else 3))
-def test_tokens_of_a_random_split_are_those_without(core: Core, decoder: Network, expected: list[int], seed: int) -> None:
+def test_tokens_of_a_random_split_equal_tokens_without_states(core: Core, decoder: Network, expected: list[int], seed: int) -> None:
     generator = np.random.default_rng(seed)
     pins = {node.name: str(generator.choice(["CPU", "TEMPLATE"])) for node in decoder.nodes}
     network = decoder.with_state(ties_of_decoder(), initial=ZEROS).with_affinity(pins)

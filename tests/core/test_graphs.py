@@ -1,4 +1,4 @@
-"""Drawn graphs: equal for equal seeds, and of all kinds; their outputs are known well enough to find a wrong number."""
+"""Random graphs: equal seeds give equal graphs, all kinds occur, and the expected outputs are exact enough to find a wrong number."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def read(text: str) -> Network:
 def test_same_seed_draws_the_same_graph_and_inputs(drawn: list[DrawnGraph]) -> None:
     again = draw_graph(7)
     assert again.model.SerializeToString() == drawn[7].model.SerializeToString()
-    for feed, other in zip(again.feeds, drawn[7].feeds, strict=True):
-        assert {name: array.tobytes() for name, array in feed.items()} == {name: array.tobytes() for name, array in other.items()}
+    for feed, expected in zip(again.feeds, drawn[7].feeds, strict=True):
+        assert {name: array.tobytes() for name, array in feed.items()} == {
+            name: array.tobytes() for name, array in expected.items()
+        }
 
 
 def test_graphs_are_of_all_kinds(drawn: list[DrawnGraph]) -> None:
@@ -103,7 +105,7 @@ def test_result_of_float32_is_right_and_one_wrong_element_is_not() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_number_that_is_none_is_wrong(value: float) -> None:
+def test_nan_and_infinity_are_wrong(value: float) -> None:
     expectation, exact = make_chain()
     wrong = exact.astype(np.float32)
     wrong[0, 0] = value
@@ -116,8 +118,8 @@ def test_shape_and_element_type_are_judged() -> None:
     assert expectation.describe_fault([exact[:4].astype(np.float32)]) == "output 'y': expected shape [8, 8], got [4, 8]"
 
 
-def test_number_that_cancellation_leaves_is_judged_by_what_was_cancelled() -> None:
-    """1000 + x - 1000 has an error of 1000's last digit, 3e-5, which is far above that of a result of 0.01."""
+def test_tolerance_after_cancellation_follows_the_operands() -> None:
+    """1000 + x - 1000 has the rounding error of 1000, 3e-5, which is far above the rounding error of a result of 0.01."""
     network = read("(float[4] x, float[4] c) => (float[4] y) { a = Add (x, c) y = Sub (a, c) }")
     feeds = {"x": np.array([0.01, 0.02, 0.003, 0.004], np.float32), "c": np.full(4, 1000, np.float32)}
     expectation = Expectation(network, feeds)
@@ -127,9 +129,9 @@ def test_number_that_cancellation_leaves_is_judged_by_what_was_cancelled() -> No
     assert expectation.describe_fault([single + np.float32(0.1)]) is not None
 
 
-def test_number_at_a_tie_may_fall_to_either_side_and_others_may_not() -> None:
+def test_only_a_number_at_a_tie_may_round_to_either_side() -> None:
     network = read("(float[3] x, float[3] z) => (float[3] y) { a = Add (x, z) y = Round (a) }")
-    # In float32 0.3 + 1.2 is 1.5 or one of its neighbours.
+    # In float32 0.3 + 1.2 is 1.5 or a neighbour of 1.5.
     expectation = Expectation(network, {"x": np.array([0.3, 0.1, 2], np.float32), "z": np.array([1.2, 1, 0.2], np.float32)})
     assert expectation.describe_fault([np.array([1, 1, 2], np.float32)]) is None
     assert expectation.describe_fault([np.array([2, 1, 2], np.float32)]) is None
@@ -144,7 +146,7 @@ def test_integers_are_equal_or_wrong() -> None:
 
 
 class ToolkitExecutable(Executable):
-    """A network by the toolkit; a planted bug changes the results of one operator."""
+    """Runs a network with the toolkit; a planted bug changes the results of a single operator."""
 
     def __init__(self, network: Network, operator: str) -> None:
         self.network, self.inputs, self.outputs = network, network.inputs, network.outputs
@@ -167,7 +169,7 @@ def run_node(network: Network, name: str, values: dict[str, Any], operator: str)
 
 
 class ToolkitDevice:
-    """A device of the toolkit whose results for one operator are a quarter too large."""
+    """A toolkit device with a planted bug: the results of a single operator are a quarter too large."""
 
     def __init__(self, operator: str = "") -> None:
         self.operator = operator
@@ -213,7 +215,7 @@ def test_refused_graph_is_no_failure() -> None:
     assert any("is refused by TEMPLATE_REFUSED_OPERATORS" in outcome.reason for outcome in refused)
 
 
-def test_engine_that_refuses_a_model_says_nothing() -> None:
+def test_engine_that_refuses_a_model_has_no_opinion() -> None:
     unknown = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17, "a": 1]> g (float[2] x) => (float[2] y) { y = a.B (x) }'
     )

@@ -1,4 +1,4 @@
-"""Plugins that do not answer: named after the Core's time, left alone from then on, and in nobody else's way."""
+"""Plugins that hang: the error names them after the Core's timeout, they are not asked again, and they do not block other devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOON = 1.0
 
 
 class Hanging(CpuDevice):
-    """Its own factory. Stays in one question until the test lets it go, and counts how often it was asked."""
+    """Device and factory in a single object. Blocks in a hook until the test releases it, and counts the calls."""
 
     def __init__(self, question: str = "") -> None:
         super().__init__("HANGING")
@@ -78,10 +78,10 @@ def hanging() -> Iterator[Hanging]:
 
 @pytest.fixture
 def impatient(hanging: Hanging) -> Iterator[Core]:
-    """A Core that waits for a moment only; HANGING is registered, as itself and as its own factory."""
+    """A Core with a short timeout; HANGING is registered as a device and as its own factory."""
     core = Core(device_timeout=SOON)
     core.register_plugin("HANGING", hanging)
-    # What the others import, they import here: a slow machine may need longer than a moment for it.
+    # The other devices do their imports here, because a slow machine may need longer than the short timeout for them.
     with Core() as patient:
         patient.list_devices()
     yield core
@@ -99,12 +99,12 @@ def wait_until(is_true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("question", ["create_device", "config_keys", "metrics", "the metric FULL_DEVICE_NAME"])
-def test_plugin_that_does_not_answer_is_named_and_hides_no_other(impatient: Core, hanging: Hanging, question: str) -> None:
+def test_hanging_plugin_is_named_and_hides_no_other_device(impatient: Core, hanging: Hanging, question: str) -> None:
     hanging.question = question
     rows = {row.name: row for row in impatient.list_devices()}
     reason = rows["HANGING"].reason
     assert reason.startswith("device HANGING hangs: plugin HANGING (")
-    # AUTO, which is listed before it, may have asked it first.
+    # AUTO is listed before HANGING and may have asked it first.
     asked = f"has not returned from {question} within 1 s; it "
     assert f"{asked}was set aside, its thread goes on" in reason or f"{asked}has not answered before" in reason
     assert "update or uninstall the plugin, or give it more time with Core(device_timeout=...)" in reason
@@ -113,7 +113,7 @@ def test_plugin_that_does_not_answer_is_named_and_hides_no_other(impatient: Core
     assert [thread.daemon for thread in threading.enumerate() if thread.name == f"hetero-HANGING {question}"] == [True]
 
 
-def test_error_is_the_one_of_a_device_that_cannot_be_used_and_a_timeout(impatient: Core, hanging: Hanging) -> None:
+def test_error_is_an_unavailable_device_and_a_timeout(impatient: Core, hanging: Hanging) -> None:
     hanging.question = "create_device"
     with pytest.raises(DeviceTimeoutError) as caught:
         impatient.get_metric("HANGING", "FULL_DEVICE_NAME")
@@ -138,7 +138,7 @@ def test_plugin_that_hangs_is_asked_once(impatient: Core, hanging: Hanging, read
     assert hanging.asked[question] == 1
 
 
-def test_other_devices_are_created_while_one_hangs(hanging: Hanging, read: Callable[..., Network]) -> None:
+def test_further_devices_are_created_while_a_device_hangs(hanging: Hanging, read: Callable[..., Network]) -> None:
     hanging.question = "create_device"
     with Core() as core:
         core.register_plugin("HANGING", hanging)
@@ -171,7 +171,7 @@ def test_innermost_plugin_is_blamed(impatient: Core, hanging: Hanging, read: Cal
     assert impatient.get_metric("HETERO:CPU", "DEVICE_ARCHITECTURE")
 
 
-def test_plugin_that_waits_for_another_one_is_not_blamed_for_it(impatient: Core, hanging: Hanging) -> None:
+def test_waiting_plugin_is_not_blamed_for_a_hanging_plugin(impatient: Core, hanging: Hanging) -> None:
     class Asking(CpuDevice):
         @hookimpl
         def create_device(self, core: Core) -> object:
@@ -195,7 +195,7 @@ def test_core_closes_while_a_plugin_hangs(hanging: Hanging, caplog: pytest.LogCa
     assert "device HANGING is not closed: plugin HANGING" in caplog.text
 
 
-def test_plugin_that_hangs_when_it_is_closed_is_left(hanging: Hanging) -> None:
+def test_plugin_that_hangs_while_closing_is_abandoned(hanging: Hanging) -> None:
     hanging.question = "close_device"
     core = Core(device_timeout=SOON)
     core.register_plugin("HANGING", hanging)
@@ -208,7 +208,7 @@ def test_plugin_that_hangs_when_it_is_closed_is_left(hanging: Hanging) -> None:
         core.close()
 
 
-def test_name_can_be_given_to_another_plugin_while_the_first_one_hangs(impatient: Core, hanging: Hanging) -> None:
+def test_name_of_a_hanging_plugin_can_be_registered_again(impatient: Core, hanging: Hanging) -> None:
     hanging.question = "create_device"
     with pytest.raises(DeviceTimeoutError):
         impatient.get_metric("HANGING", "FULL_DEVICE_NAME")
@@ -219,7 +219,7 @@ def test_name_can_be_given_to_another_plugin_while_the_first_one_hangs(impatient
     assert "NumPy" in impatient.get_metric("HANGING", "FULL_DEVICE_NAME")
 
 
-def test_questions_after_the_first_are_asked_on_the_callers_thread(hanging: Hanging) -> None:
+def test_hooks_run_on_the_callers_thread_after_their_first_call(hanging: Hanging) -> None:
     with Core() as core:
         core.register_plugin("HANGING", hanging)
         for _ in range(3):
@@ -231,7 +231,7 @@ def test_questions_after_the_first_are_asked_on_the_callers_thread(hanging: Hang
     assert hanging.threads.count(own) >= 4
 
 
-def test_without_a_time_everything_is_on_the_callers_thread(hanging: Hanging) -> None:
+def test_without_a_timeout_all_hooks_run_on_the_callers_thread(hanging: Hanging) -> None:
     with Core(device_timeout=None) as core:
         core.register_plugin("HANGING", hanging)
         core.get_metric("HANGING", "FULL_DEVICE_NAME")
@@ -239,12 +239,12 @@ def test_without_a_time_everything_is_on_the_callers_thread(hanging: Hanging) ->
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
-def test_time_that_is_none_is_refused(seconds: float) -> None:
+def test_invalid_device_timeout_is_refused(seconds: float) -> None:
     with pytest.raises(ConfigValueError, match="device_timeout: expected seconds above 0, or None for no limit, got"):
         Core(device_timeout=seconds)
 
 
-def test_device_that_asks_for_itself_while_it_is_created_is_an_error(core: Core) -> None:
+def test_factory_that_asks_for_its_own_device_is_an_error(core: Core) -> None:
     class Circular:
         @hookimpl
         def create_device(self, core: Core, name: str) -> object:
@@ -265,7 +265,7 @@ PLUGIN = """
 """
 
 
-def test_hetero_devices_lists_the_others_and_ends_when_one_hangs(tmp_path: Path) -> None:
+def test_hetero_devices_ends_and_lists_all_but_a_hanging_device(tmp_path: Path) -> None:
     (tmp_path / "acme_stuck.py").write_text(textwrap.dedent(PLUGIN))
     folder = tmp_path / "acme_stuck-1.5.dist-info"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Weights that are read from the file of a model when they are used: let go, read again, and refused when the file was changed."""
+"""Weights that are read from the model file on first use: they are released, read again, and refused if the file has changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AGE = 100
 
 
 def save_model(path: Path, seed: int) -> np.ndarray:
-    """Writes a model with weights of its own over what is there, as if long ago; returns the weights."""
+    """Overwrites the file with a model of random weights and an old modification time; returns the weights."""
     w = np.random.default_rng(seed).standard_normal((64, 96)).astype(np.float32)
     model = onnx.parser.parse_model(TEXT)
     model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "m.onnx"
 
 
-def test_weights_of_a_file_are_read_when_they_are_used_and_again_when_they_were_let_go(path: Path) -> None:
+def test_weights_are_read_on_use_and_again_after_a_release(path: Path) -> None:
     w = save_model(path, 0)
     constant = read_network(path, holds_weights=False).initializers["w"]
     assert constant.is_renewable
@@ -56,7 +56,7 @@ def test_weights_of_a_file_are_read_when_they_are_used_and_again_when_they_were_
     assert np.array_equal(constant.array, w)
 
 
-def test_network_that_was_read_holds_its_weights(core: Core, path: Path) -> None:
+def test_read_network_holds_its_weights(core: Core, path: Path) -> None:
     w = save_model(path, 0)
     network = core.read_network(path)
     save_model(path, 1)
@@ -64,7 +64,7 @@ def test_network_that_was_read_holds_its_weights(core: Core, path: Path) -> None
     assert np.array_equal(network.initializers["w"].array, w)
 
 
-def test_loaded_network_runs_and_is_exported_when_the_name_of_its_file_is_gone(core: Core, path: Path, tmp_path: Path) -> None:
+def test_network_runs_and_is_exported_after_its_file_is_gone(core: Core, path: Path, tmp_path: Path) -> None:
     w = save_model(path, 0)
     loaded = core.load_network(path, "CPU")
     path.unlink()
@@ -73,7 +73,7 @@ def test_loaded_network_runs_and_is_exported_when_the_name_of_its_file_is_gone(c
         np.testing.assert_allclose(network.infer({"x": X})["y"], X.astype(np.float64) @ w, rtol=1e-4, atol=1e-5)
 
 
-def test_file_that_was_replaced_is_not_the_one_that_was_loaded(core: Core, path: Path, tmp_path: Path) -> None:
+def test_replaced_file_does_not_change_the_loaded_network(core: Core, path: Path, tmp_path: Path) -> None:
     save_model(path, 0)
     expected = core.read_network(path).fingerprint
     loaded = core.load_network(path, "CPU")
@@ -82,7 +82,7 @@ def test_file_that_was_replaced_is_not_the_one_that_was_loaded(core: Core, path:
     assert loaded.fingerprint == expected
 
 
-def test_file_that_was_written_over_is_refused_by_name(core: Core, path: Path) -> None:
+def test_overwritten_file_is_refused_by_name(core: Core, path: Path) -> None:
     w = save_model(path, 0)
     constant = read_network(path, holds_weights=False).initializers["w"]
     loaded = core.load_network(path, "CPU", {"CPU_KERNELS": "NUMPY"})
@@ -92,11 +92,11 @@ def test_file_that_was_written_over_is_refused_by_name(core: Core, path: Path) -
     )
     with pytest.raises(NetworkReadError, match=message):
         _ = constant.array
-    # What was made of the weights before is as it was.
+    # The loaded network keeps its copy of the old weights.
     np.testing.assert_allclose(loaded.infer({"x": X})["y"], X.astype(np.float64) @ w, rtol=1e-4, atol=1e-5)
 
 
-def test_file_that_became_shorter_is_refused(path: Path) -> None:
+def test_truncated_file_is_refused(path: Path) -> None:
     constant = read_network(path, holds_weights=False).initializers["w"]
     status = path.stat()
     os.truncate(path, 100)
@@ -106,7 +106,7 @@ def test_file_that_became_shorter_is_refused(path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
-def test_file_is_open_as_long_as_somebody_has_the_network(path: Path) -> None:
+def test_file_is_open_as_long_as_the_network_lives(path: Path) -> None:
     def count() -> int:
         return sum(link.is_symlink() and os.readlink(link) == str(path) for link in Path("/proc/self/fd").iterdir())
 

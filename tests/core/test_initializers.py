@@ -1,4 +1,4 @@
-"""Constants: made on first use, kept, and let go where they can be made again."""
+"""Constants: computed on first use, cached, and released only if they can be computed again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = LARGEST_KEPT // 4
 
 
 class Maker:
-    """Makes an array of ones, and counts how often."""
+    """Makes an array of ones, and counts the calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -52,7 +52,7 @@ def test_held_constant_is_not_made_a_second_time() -> None:
     assert make.calls == 1
 
 
-def test_constant_that_cannot_be_made_again_is_kept() -> None:
+def test_nonrenewable_constant_is_not_released() -> None:
     make = Maker()
     constant = Initializer("float32", (3,), make)
     held = ref(constant.array)
@@ -62,7 +62,7 @@ def test_constant_that_cannot_be_made_again_is_kept() -> None:
     assert make.calls == 1
 
 
-def test_digest_holds_no_array_that_was_not_held_before() -> None:
+def test_digest_does_not_keep_an_array_alive() -> None:
     constant = Initializer("float32", (3,), Maker(), is_renewable=True)
     assert constant.digest == Initializer.of_array(np.ones(3, np.float32)).digest
     held = ref(constant.array)
@@ -85,7 +85,7 @@ def convolution() -> Network:
     return read_network(model)
 
 
-def test_folded_weights_are_made_when_they_are_used_and_can_be_let_go(convolution: Network) -> None:
+def test_folded_weights_are_made_on_use_and_can_be_released(convolution: Network) -> None:
     folded = fold_affines(convolution)
     weight = folded.initializers[folded.nodes[0].inputs[1]]
     own = {name: initializer.array.astype(np.float64) for name, initializer in convolution.initializers.items()}
@@ -100,7 +100,7 @@ def test_folded_weights_are_made_when_they_are_used_and_can_be_let_go(convolutio
 
 
 @pytest.mark.parametrize(("rows", "is_renewable"), [(SIZE // 16, True), (SIZE // 16 - 1, False)])
-def test_large_result_of_constants_is_made_again_when_it_was_let_go(rows: int, is_renewable: bool) -> None:
+def test_large_folded_result_is_made_again_after_a_release(rows: int, is_renewable: bool) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (float[1, N] x) => (float[1, M] y) { t = Transpose(w)  y = MatMul(x, t) }'
     )
@@ -115,7 +115,7 @@ def test_large_result_of_constants_is_made_again_when_it_was_let_go(rows: int, i
     assert np.array_equal(constant.array, w.T)
 
 
-def test_constant_over_a_turned_array_is_contiguous() -> None:
+def test_constant_of_a_transposed_array_is_contiguous() -> None:
     turned = np.arange(6, dtype=np.float32).reshape(2, 3).T
     constant = Initializer.of_array(turned)
     assert constant.array.flags.c_contiguous

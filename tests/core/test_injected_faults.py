@@ -1,4 +1,4 @@
-"""What the core makes of a device that fails: an error that names the plugin, never a wrong result and never a hang."""
+"""Reactions of the Core to a failing device: an error that names the plugin, never a wrong result and never a hang."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hetero_core.testing.faulty_device import FAULTS, Fault, FaultyPlugin, Injec
 
 TEXT = "g (float[2] x) => (float[2] y) { a = Neg (x) y = Add (a, a) }"
 X = np.array([1, -2], np.float32)
-# By hand: -x + -x.
+# Computed by hand: -x + -x.
 EXPECTED = [-2, 4]
 FAILING = [name for name in FAULTS if name != "none" and not name.endswith(".hang") and not name.startswith("close")]
 WITHIN = [name for name in FAILING if name.startswith("infer")]
 
 
 def tell(error: BaseException) -> str:
-    """Returns all that a user reads of an error."""
+    """Returns the text of an error with its notes."""
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def use(core: Core, network: Network, device: str) -> Any:
-    """Takes a network the whole way: query, load, run, export, import, run."""
+    """Queries, loads, runs, exports, imports and again runs a network."""
     core.query_network(network, device)
     loaded = core.load_network(network, device)
     assert loaded.infer({"x": X})["y"].tolist() == EXPECTED
@@ -37,7 +37,7 @@ def use(core: Core, network: Network, device: str) -> Any:
 
 
 @pytest.mark.parametrize("device", ["FAULTY", "HETERO:FAULTY"])
-def test_device_without_a_fault_goes_the_whole_way(core: Core, read: Callable[..., Network], device: str) -> None:
+def test_device_without_a_fault_passes_all_calls(core: Core, read: Callable[..., Network], device: str) -> None:
     core.register_plugin("FAULTY", FaultyPlugin(Fault()))
     assert use(core, read(TEXT), device) == EXPECTED
 
@@ -56,9 +56,7 @@ def test_fault_is_an_error_that_names_the_plugin(core: Core, read: Callable[...,
 
 @pytest.mark.parametrize("fault", WITHIN)
 @pytest.mark.parametrize("device", ["FAULTY", "HETERO:FAULTY,CPU"])
-def test_fault_of_a_later_run_reaches_every_kind_of_run_and_no_other_one(
-    core: Core, read: Callable[..., Network], device: str, fault: str
-) -> None:
+def test_fault_of_a_later_run_is_raised_by_this_run_only(core: Core, read: Callable[..., Network], device: str, fault: str) -> None:
     for kind in ("network", "request", "asynchronous", "queue"):
         core.register_plugin("FAULTY", FaultyPlugin(Fault(fault, nth=3)))
         network = read(TEXT).with_affinity({"Neg_0": "FAULTY", "Add_1": "CPU"} if "CPU" in device else {})
@@ -87,7 +85,7 @@ def test_fault_of_a_later_run_reaches_every_kind_of_run_and_no_other_one(
         core.unregister_plugin("FAULTY")
 
 
-def test_shape_that_is_not_the_models_is_refused_with_both(core: Core, read: Callable[..., Network]) -> None:
+def test_wrong_output_shape_is_refused_with_both_shapes(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("FAULTY", FaultyPlugin(Fault("infer.shape")))
     with pytest.raises(HeteroError, match=r"plugin FAULTY \(.*\) returned shape \[4\] for output 'y'; expected float32\[2\]"):
         core.load_network(read(TEXT), "FAULTY").infer({"x": X})
@@ -136,12 +134,12 @@ def test_device_that_hangs_ends_with_its_deadline(core: Core, read: Callable[...
         use_in_time()
     assert plugin.entered.acquire(timeout=900), "it did hang"
     plugin.release()
-    # Of a run it is the device that is named: its plugin is not asked for anything while it runs.
+    # The error of a run names the device and not the plugin: a run calls no hook of the plugin.
     assert fault == "infer.hang" or "plugin FAULTY (" in tell(caught.value)
 
 
 @pytest.mark.parametrize("device", ["FAULTY", "HETERO:FAULTY"])
-def test_device_that_hangs_while_it_is_made_is_given_up(read: Callable[..., Network], device: str) -> None:
+def test_device_that_hangs_while_created_is_abandoned(read: Callable[..., Network], device: str) -> None:
     plugin = FaultyPlugin(Fault("create.hang"))
     with Core(device_timeout=0.3) as core:
         core.register_plugin("FAULTY", plugin)
@@ -151,7 +149,7 @@ def test_device_that_hangs_while_it_is_made_is_given_up(read: Callable[..., Netw
         plugin.release()
 
 
-def test_device_that_fails_to_be_made_is_unavailable_and_hides_no_other(core: Core, read: Callable[..., Network]) -> None:
+def test_failing_factory_makes_only_its_own_device_unavailable(core: Core, read: Callable[..., Network]) -> None:
     core.register_plugin("FAULTY", FaultyPlugin(Fault("create.raise")))
     with pytest.raises(DeviceUnavailableError, match="InjectedError: the driver fell over in create"):
         core.query_network(read(TEXT), "FAULTY")
@@ -160,7 +158,7 @@ def test_device_that_fails_to_be_made_is_unavailable_and_hides_no_other(core: Co
     assert rows["CPU"] == ""
 
 
-def test_fault_while_closing_is_raised_after_all_others_are_closed(read: Callable[..., Network]) -> None:
+def test_fault_while_closing_is_raised_with_the_plugins_name(read: Callable[..., Network]) -> None:
     core = Core()
     core.register_plugin("FAULTY", FaultyPlugin(Fault("close.raise")))
     core.query_network(read(TEXT), "FAULTY")
@@ -170,6 +168,6 @@ def test_fault_while_closing_is_raised_after_all_others_are_closed(read: Callabl
     assert "plugin FAULTY (" in tell(caught.value)
 
 
-def test_fault_that_does_not_exist_is_refused() -> None:
+def test_unknown_fault_is_refused() -> None:
     with pytest.raises(ValueError, match="no fault 'infer.shpae', did you mean 'infer.shape'"):
         Fault("infer.shpae")

@@ -1,4 +1,4 @@
-"""onnx's own backend cases on the kernels: claimed cases are right, the rest is refused and listed here."""
+"""onnx's own backend cases on the kernels: claimed cases pass, all further cases are refused and listed here."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from hetero_core.kernels.registry import read_table
 from hetero_core.network.reader import read_network
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 
-# The suite's relative tolerance is below one step of these types, and the cases' values were rounded after each inner operation.
-# Three steps: 2^-7 and 2^-10 apart, relative, near a power of two.
+# The suite's relative tolerance is smaller than a step of these types, and the cases' values were rounded after each inner operation.
+# Three steps: near a power of two, the relative size of a step is 2^-7 and 2^-10.
 ROUNDING = {"bfloat16": 3 * 2.0**-8, "float16": 3 * 2.0**-11}
-# Gradient differentiates the graph around it, which is no kernel's work.
+# Gradient differentiates the surrounding graph. A kernel cannot do that.
 WITHOUT_KERNEL = {"ai.onnx.preview.training:Gradient"}
 # Set in the session `kit`; the default session computes two of the nine whole models, and three cases of each older version.
 WHOLE = bool(os.environ.get("WHOLE_KIT"))
-# Kind -> passed and refused. More passed is good news: write the new number.
+# Kind -> passed and refused. If more cases pass, write the new number.
 COUNTS = {
     "node": (1878, 0),
     "simple": (21, 2),
@@ -50,7 +50,7 @@ def node_cases() -> list[BackendCase]:
 
 
 def describe_difference(answer: Any, expected: Any, rtol: float, atol: float) -> str | None:
-    """Returns the fault of a result; numbers may differ as NumPy's allclose says."""
+    """Returns a text about the difference to `expected`, or None if NumPy's allclose accepts it."""
     if expected is None or isinstance(expected, list):
         if type(answer) is not type(expected) or (expected is not None and len(answer) != len(expected)):
             return f"expected {expected!r:.60}, got {answer!r:.60}"
@@ -117,7 +117,7 @@ def test_claimed_cases_are_right(kind: str, node_cases: list[BackendCase]) -> No
     assert all("has no kernel" in reason for reason in refused.values()), refused
 
 
-# Operators on which ONNX Runtime leaves the standard's own cases, which we follow.
+# Operators with results of ONNX Runtime that differ from the standard's own cases. Our kernels follow the standard.
 DISPUTED = {
     "Attention": "ONNX Runtime writes the lowest number instead of minus infinity into the debug output",
     "MaxUnpool": "ONNX Runtime counts indices in output_shape",
@@ -126,7 +126,7 @@ DISPUTED = {
 
 
 def list_older_versions(case: BackendCase) -> list[tuple[onnx.ModelProto, str]]:
-    """Returns the case's model with its one operator in each older version that we claim and that takes its attributes."""
+    """Returns models of the case's single operator in each older version that has a kernel and allows the case's attributes."""
     graph = case.model.graph
     if len(graph.node) != 1 or graph.node[0].domain or "training_dropout" in case.name:
         return []
@@ -150,13 +150,13 @@ def list_older_versions(case: BackendCase) -> list[tuple[onnx.ModelProto, str]]:
 
 
 def run_onnxruntime(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any] | None:
-    """Returns ONNX Runtime's outputs, None if it does not run the model."""
+    """Returns ONNX Runtime's outputs, or None if it does not run the model."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return list(session.run(None, {spec.name: value for spec, value in zip(session.get_inputs(), inputs, strict=False)}))
-    except Exception:  # noqa: BLE001  # it has many kinds of errors for what it lacks
+    except Exception:  # noqa: BLE001  # ONNX Runtime raises many types for missing kernels
         return None
 
 
@@ -171,17 +171,17 @@ def test_older_versions_agree_with_onnxruntime(node_cases: list[BackendCase]) ->
             try:
                 program = compile_program(read_network(model))
             except (UnsupportedNodesError, InvalidNetworkError):
-                # onnx infers another shape for old pooling versions than the case declares.
+                # For old pooling versions, the shape inferred by onnx contradicts the declaration of the case.
                 continue
             inputs = case.runs[0][0]
             expected = run_onnxruntime(model, inputs)
-            # ONNX Runtime hands 8-bit floats out as bytes.
+            # ONNX Runtime returns 8-bit floats as bytes.
             if expected is None or any(getattr(value, "dtype", None) == np.uint8 for value in expected):
                 continue
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 results = program.run(tuple(inputs))
-            # Its Fourier transforms have errors of 1e-4.
+            # The Fourier transforms of ONNX Runtime have errors of 1e-4.
             atol = 1e-3 if "FT-" in label else 1e-5
             differences = [
                 describe_difference(answer, expected_value, 1e-3, atol)
@@ -191,5 +191,5 @@ def test_older_versions_agree_with_onnxruntime(node_cases: list[BackendCase]) ->
             if any(differences):
                 wrong[label] = next(text for text in differences if text)
     assert wrong == {}
-    # 300 versions of operators, of which 80 and more are not the newest.
+    # 300 versions of operators; more than 80 of them are not the newest version.
     assert len(compared) > 280

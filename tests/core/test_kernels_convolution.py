@@ -1,4 +1,4 @@
-"""The kernel of Conv by added products and by columns: results are those of the formula in float64."""
+"""The Conv kernel by accumulated products and by im2col: results agree with the formula in float64."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from hetero_core.kernels.operators.convolution import conv
 
-# x, w, and the attributes: outputs beside channels, ranks, groups, rows that are cut into blocks, sums that are cut into pieces.
+# Shapes of x and w, and the attributes. Cases: few and many outputs, ranks, groups, rows cut into blocks, sums cut into pieces.
 CASES = {
     "few outputs": ((2, 32, 40, 40), (16, 32, 3, 3), {"pads": (1, 1, 1, 1)}),
     "one output": ((1, 16, 30, 41), (1, 16, 3, 5), {"pads": (1, 2, 1, 2)}),
@@ -30,7 +30,7 @@ TOLERANCES = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-14}
 
 
 def convolve(x: np.ndarray, w: np.ndarray, *, pads=None, auto_pad="NOTSET", strides=None, dilations=None, group=1) -> np.ndarray:
-    """Returns the sums of products in float64, window by window."""
+    """Returns the convolution in float64, computed window by window."""
     rank = w.ndim - 2
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
     flat = pads or (0,) * (2 * rank)

@@ -1,4 +1,4 @@
-"""Freed memory of results stays with the process: counted in page faults of a fresh process, where no engine has changed the heap."""
+"""Freed results stay in the heap of the process: page faults are counted in a fresh process, before any engine has changed the heap."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries give freed blocks back by rules of their own")
 def test_repeated_runs_of_kernels_touch_no_new_pages() -> None:
     child = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True, timeout=900)
-    # One array of 400 KB has 98 pages.
+    # An array of 400 KB has 98 pages.
     assert int(child.stdout) < 98

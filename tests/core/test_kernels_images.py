@@ -1,4 +1,4 @@
-"""ImageDecoder: every pixel format, what is no image, and a machine without Pillow."""
+"""ImageDecoder: every pixel format, bytes that are no image, and a machine without Pillow."""
 
 from __future__ import annotations
 

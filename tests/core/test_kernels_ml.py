@@ -1,4 +1,4 @@
-"""Kernels of ai.onnx.ml apart from the trees: against ONNX Runtime, and what is refused."""
+"""Kernels of ai.onnx.ml except trees: comparison with ONNX Runtime, and refusals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = np.array([["a", "b"], ["c", "?"]], dtype=object)
 
 
 def make_model(op_type: str, inputs: list[Any], *, outputs: int = 1, version: int = 1, **attributes: Any) -> onnx.ModelProto:
-    """Returns a model of one node; a dict among the inputs is a map to float32."""
+    """Returns a model of a single node; a dict among the inputs becomes a map to float32."""
     names = [f"x{index}" for index in range(len(inputs))]
     node = helper.make_node(op_type, names, [f"y{index}" for index in range(outputs)], domain="ai.onnx.ml", **attributes)
     specs = [helper.make_value_info(name, describe_type(value)) for name, value in zip(names, inputs, strict=True)]
@@ -61,7 +61,7 @@ def check_against_onnxruntime(op_type: str, inputs: list[Any], **attributes: Any
 
 
 def refuse(op_type: str, inputs: list[Any], **attributes: Any) -> str:
-    """Returns the reason why an operator is refused, without its domain."""
+    """Returns the reason of a refusal without the domain of the operator."""
     with pytest.raises(UnsupportedNodesError) as caught:
         compile_program(read_network(make_model(op_type, inputs, **attributes)))
     ((reasons),) = caught.value.refusals.values()
@@ -143,13 +143,13 @@ def test_svm_classifier_agrees_with_onnxruntime(
     classes: int, kernel_type: str, has_probabilities: bool, post_transform: str, seed: int
 ) -> None:
     if classes == 2 and not has_probabilities and post_transform.startswith("SOFTMAX"):
-        return  # refused, see below
+        return  # such a model is refused, see below
     random = np.random.default_rng(seed)
     sizes = random.integers(1, 4, classes).tolist()
     pairs = classes * (classes - 1) // 2
     attributes = {
         "classlabels_ints": list(range(5, 5 + classes)),
-        # At least one negative coefficient: ONNX Runtime has a rule of its own without.
+        # At least a single coefficient is negative; otherwise ONNX Runtime applies a special rule.
         "coefficients": [-0.5, *random.standard_normal((classes - 1) * sum(sizes) - 1).tolist()],
         "support_vectors": random.standard_normal(sum(sizes) * 3).tolist(),
         "vectors_per_class": sizes,
@@ -163,7 +163,7 @@ def test_svm_classifier_agrees_with_onnxruntime(
     model = make_model("SVMClassifier", [X], outputs=2, **attributes)
     result, expected = run_kernels(model, [X]), run_onnxruntime(model, [X])
     assert result[0].tolist() == expected[0].tolist()
-    # Both stop at an error of 0.005 / classes; ONNX Runtime walks there in float32 and may take a step more or less.
+    # Both iterations stop at an error of 0.005 / classes. ONNX Runtime iterates in float32 and may take a step more or less.
     assert_same(result[1], expected[1], rtol=1e-2 if has_probabilities and classes > 2 else 1e-4)
 
 
@@ -263,7 +263,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", list(REFUSED))
-def test_attributes_without_one_meaning_are_refused(name: str) -> None:
+def test_ambiguous_attributes_are_refused(name: str) -> None:
     op_type, attributes, reason = REFUSED[name]
     assert refuse(op_type, [X], outputs=2 if "Classifier" in op_type else 1, **attributes) == reason
 
@@ -278,7 +278,7 @@ def test_label_encoder_2_with_a_nan_among_its_keys_is_refused() -> None:
     assert reason == "LabelEncoder-2 has a NaN among its keys, which version 2 leaves open"
 
 
-def test_default_of_another_kind_than_any_value_is_refused() -> None:
+def test_label_encoder_4_with_bool_values_is_refused() -> None:
     keys, values = (helper.make_tensor(name, kind, [1], [1]) for name, kind in (("k", TensorProto.INT64), ("v", TensorProto.BOOL)))
     node = Node("n", "LabelEncoder", ("x",), ("y",), domain="ai.onnx.ml", opset=4, since_version=4,
                 attributes={"keys_tensor": numpy_helper.to_array(keys), "values_tensor": numpy_helper.to_array(values)})  # fmt: skip

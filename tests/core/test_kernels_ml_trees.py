@@ -1,4 +1,4 @@
-"""Tree ensembles: random forests of every mode, aggregate and transform against ONNX Runtime; what engines dispute is refused."""
+"""Tree ensembles: random forests of every mode, aggregate and transform against ONNX Runtime; disputed cases are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hetero_core.testing.compare import assert_same
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 SEEDS = st.integers(0, 2**32 - 1)
-# Thresholds from these, so that equal values meet.
+# Thresholds and inputs are drawn from these values, so that equality occurs.
 VALUES = np.array([-1.0, -0.5, 0.0, 0.5, 1.0], np.float32)
 
 
@@ -87,7 +87,7 @@ def test_regressor_agrees_with_onnxruntime(
 ) -> None:
     random = np.random.default_rng(seed)
     nodes, leaves = draw_forest(random, trees, 3)
-    # Each leaf has a weight for each target: without some of them, ONNX Runtime's minimum differs from one batch size to another.
+    # Each leaf has a weight for each target: with missing weights, the minimum of ONNX Runtime depends on the batch size.
     owners = [(*leaf, target) for leaf in leaves for target in range(targets)]
     attributes = {
         **nodes,
@@ -136,7 +136,7 @@ def test_classifier_of_several_classes_agrees_with_onnxruntime(
 def test_classifier_with_a_single_score_agrees_with_onnxruntime(trees: int, post_transform: str, seed: int) -> None:
     random = np.random.default_rng(seed)
     nodes, leaves = draw_forest(random, trees, 3)
-    # Probabilities without a transform, scores of both signs with one.
+    # Weights are probabilities without a transform, and scores of both signs with a transform.
     drawn = random.random(len(leaves)) / trees if post_transform == "NONE" else random.standard_normal(len(leaves))
     weights = drawn if post_transform == "NONE" else [-0.01, *drawn[1:]]
     attributes = {
@@ -200,7 +200,7 @@ def flatten_forest(random: np.random.Generator, depth: int, trees: int, dtype: A
 
 
 def walk_tree(tree: Any, row: np.ndarray[Any, Any]) -> tuple[int, float]:
-    """Returns target and weight of the leaf that a row reaches, straight from the text of TreeEnsemble-5."""
+    """Returns target and weight of the leaf for a row. Source: the text of TreeEnsemble-5."""
     while len(tree) > 2:
         mode, feature, split, tracks, members, true, false = tree
         value = row[feature]
@@ -275,12 +275,12 @@ def test_two_classes_add_base_values_and_the_greater_wins() -> None:
         ({"class_ids": [0, 2], "post_transform": "LOGISTIC"}, "gives a weight to target 2 of 2"),
     ],
 )  # fmt: skip
-def test_forest_without_one_meaning_is_refused(changes: dict[str, Any], reason: str) -> None:
+def test_ambiguous_forest_is_refused(changes: dict[str, Any], reason: str) -> None:
     model = make_model("TreeEnsembleClassifier", 1, X, {**STUMP, **CLASSES, **changes})
     assert refuse(model).startswith(f"ai.onnx.ml:TreeEnsembleClassifier-1 {reason}")
 
 
-def test_regressor_with_weights_twice_is_refused() -> None:
+def test_regressor_with_both_kinds_of_weights_is_refused() -> None:
     tensor = helper.make_tensor("w", TensorProto.DOUBLE, [2], [1.0, 2.0])
     attributes = {**STUMP, "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0], "target_weights": [1.0, 2.0],
                   "target_weights_as_tensor": tensor}  # fmt: skip
@@ -297,7 +297,7 @@ def test_regressor_with_weights_twice_is_refused() -> None:
     ],
     ids=["many", "none", "feature"],
 )
-def test_numbers_that_no_forest_has_are_refused(changes: dict[str, Any], reason: str) -> None:
+def test_invalid_numbers_of_a_forest_are_refused(changes: dict[str, Any], reason: str) -> None:
     attributes = {**STUMP, "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0], "target_weights": [1.0, 2.0]}
     result = refuse(make_model("TreeEnsembleRegressor", 1, X, {**attributes, **changes}))
     assert result.startswith(f"ai.onnx.ml:TreeEnsembleRegressor-1 {reason}")
@@ -310,7 +310,7 @@ def test_unknown_mode_of_tree_ensemble_5_is_refused() -> None:
     assert "has a node of mode 9" in refuse(make_model("TreeEnsemble", 5, X, attributes))
 
 
-def test_members_without_an_end_are_refused() -> None:
+def test_membership_values_without_an_end_are_refused() -> None:
     random = np.random.default_rng(0)
     attributes, _ = flatten_forest(random, 1, 1, np.float32)
     attributes["nodes_modes"] = numpy_helper.from_array(np.array([6], np.uint8), "m")

@@ -1,4 +1,4 @@
-"""Operators of opset 1, as Caffe2 and CNTK wrote them: each form with a defined result runs, the others are refused with the reason."""
+"""Operators of opset 1, as written by Caffe2 and CNTK: each form with a defined result runs, further forms are refused with a reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANNELS = {
     name: np.array(values, np.float32)
     for name, values in (("s", (1, 2, 0.5)), ("b", (0, 1, -1)), ("m", (0.5, 0, 1)), ("v", (1, 4, 2)))
 }
-# Operators that no table can run: Gradient differentiates a graph; deprecated versions mean "no longer an operator".
+# Operators that cannot have a kernel: Gradient differentiates a graph. Deprecated versions are no longer operators.
 WITHOUT_KERNEL = {"Gradient"}
 
 
@@ -85,7 +85,7 @@ def test_relu_with_consumed_inputs(opset: int) -> None:
     check(np.clip(X, -0.5, 1), "Clip", {"x": X}, consumed_inputs=[0], min=-0.5, max=1.0, opset=opset)
 
 
-def test_hint_is_refused_where_the_operator_has_no_such_attribute() -> None:
+def test_hint_is_refused_if_the_operator_lacks_the_attribute() -> None:
     with Core() as core, pytest.raises(UnsupportedNodesError, match="attribute 'consumed_inputs' of Relu-6 is not implemented"):
         core.load_network(make_model("Relu", {"x": X}, ["y"], consumed_inputs=[0], opset=6), "CPU")
 

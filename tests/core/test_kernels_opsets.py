@@ -1,4 +1,4 @@
-"""Versions and element types off the usual path: against ONNX Runtime if it has them, else against formulas in float64."""
+"""Rare versions and element types: against ONNX Runtime if it supports them, else against formulas in float64."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BOXES = np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11], [0, 10.2, 1, 
 SCORES = np.array([[[0.9, 0.75, 0.6, 0.95]]], np.float32)
 ROIS = np.array([[0, 0, 4, 4], [1, 2, 5.5, 6]], np.float32)
 
-# Name, opset, model, inputs: run by both.
+# Name, opset, model, inputs of the cases that run on our kernels and on ONNX Runtime.
 AGAINST_ONNXRUNTIME: list[tuple[str, int, str, tuple[Array, ...]]] = [
     ("softmax_flattens_from_axis_2", 11, "g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax<axis = 2>(x) }", (draw(2, 3, 4),)),
     ("hardmax_flattens", 11, "g (float[2,3,4] x) => (float[2,3,4] y) { y = Hardmax(x) }", (draw(2, 3, 4),)),
@@ -197,7 +197,7 @@ def test_type_agrees_with_onnxruntime(opset: int, text: str, inputs: tuple[Array
     assert answer.dtype == expected.dtype
 
 
-def test_resize_takes_strings_from_where_it_takes_numbers() -> None:
+def test_resize_takes_strings_from_the_positions_of_numbers() -> None:
     text = 'g ({}[1,1,2,2] x) => (y) <float[0] r = {{}}, float[4] s = {{1.0, 1.0, 2.0, 1.5}}> {{ y = Resize<mode = "nearest">(x, r, s) }}'
     words = np.array(["a", "b", "c", "d"], object)
     (places,) = run_onnxruntime(13, text.format("float"), np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2))
@@ -261,7 +261,7 @@ def test_mask_of_integers_is_added() -> None:
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "complex64"])
 def test_grid_sample_takes_the_nearest_of_any_type(dtype: str) -> None:
     x = np.arange(12).reshape(1, 1, 3, 4).astype(dtype)
-    # The centers of the elements, shifted by less than a half.
+    # The centers of the elements, shifted by less than half an element.
     rows, columns = np.meshgrid((np.arange(3) * 2 + 1) / 3 - 1, (np.arange(4) * 2 + 1) / 4 - 1, indexing="ij")
     grid = np.stack([columns[:, ::-1] + 0.1, rows - 0.1], axis=-1)[None].astype(np.float32)
     text = f'g ({dtype}[1,1,3,4] x, float[1,3,4,2] g) => (y) {{ y = GridSample<mode = "nearest">(x, g) }}'
@@ -327,7 +327,7 @@ def test_meaningless_attributes_are_refused(opset: int, text: str, reason: str) 
     assert reason in str(caught.value)
 
 
-def test_random_numbers_like_integers_have_the_type_that_is_named() -> None:
+def test_random_numbers_like_integers_have_the_given_dtype() -> None:
     (answer,) = run_kernels(22, "g (int32[500] x) => (y) { y = RandomUniformLike<dtype = 1, low = 3.0, high = 4.0>(x) }",
                            np.zeros(500, np.int32))  # fmt: skip
     assert answer.dtype == np.float32
@@ -403,8 +403,8 @@ def test_transposed_convolution_with_long_steps_ends_at_the_end(auto_pad: str) -
     assert y.tolist() == [[[[1, 0, 2, 0, 3], [0, 0, 0, 0, 0], [4, 0, 5, 0, 6]]]]
 
 
-def test_large_transposed_convolution_is_a_product_of_polynomials() -> None:
-    # 4096 x 4225 products, which are not all held at once; filters and images are outer products, whose axes go apart.
+def test_large_conv_transpose_is_a_product_of_polynomials() -> None:
+    # 4096 x 4225 products, which are not all in memory at once. Image and filter are outer products, so the axes separate.
     vectors = [draw(size, seed=size) for size in (64, 65, 63, 66)]
     x, w = np.outer(vectors[0], vectors[2]), np.outer(vectors[1], vectors[3])
     text = "g (float[1,1,64,63] x, float[1,2,65,66] w) => (y) { y = ConvTranspose (x, w) }"
@@ -452,7 +452,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("case", BESIDE)
-def test_kernels_answer_as_the_engine(case: str) -> None:
+def test_kernels_agree_with_the_unoptimized_engine(case: str) -> None:
     text, draw = BESIDE[case]
     model = parse(17, text)
     feeds = draw(np.random.default_rng(5))

@@ -30,7 +30,7 @@ def ones(*shape: int) -> np.ndarray[Any, Any]:
 
 
 class Recorder:
-    """A profile that keeps what it is told."""
+    """A profile that records its nodes and transfers."""
 
     def __init__(self) -> None:
         self.nodes: list[str] = []
@@ -185,7 +185,7 @@ def test_nested_bodies_reach_values_of_all_outer_graphs() -> None:
     assert program.captured == ()
 
 
-# Two memories. Weights at all ranks, and shapes that are worked out from the input's own.
+# Programs with two memories: weights of all ranks, and shapes computed from the shape of the input.
 RESHAPING = """g (float[N,4] x) => (float[1,M] y) <int64[1] rest = {-1}, int64[1] zero = {0}> {
     s = Shape(x)
     first = Gather(s, zero)
@@ -251,11 +251,11 @@ def test_operator_that_runs_on_the_host_is_surrounded_by_copies() -> None:
     program = compile_for_fake("g (float[4] x) => (y) { u = Unique(x) y = Neg(u) }", copies)
     (y,) = program.run((CARD.from_host(np.array([3, 1, 3, 2], np.float32)),))
     assert CARD.to_host(y).tolist() == [-1, -2, -3]
-    # What follows works on data again, so it runs on the device.
+    # The nodes after it compute with data again, so they run on the device.
     assert copies == ["to_host", "from_host"]
 
 
-def test_tensor_that_is_made_from_a_shape_lies_on_the_device() -> None:
+def test_tensor_computed_from_a_shape_lies_on_the_device() -> None:
     copies: list[str] = []
     profile = Recorder()
     text = "g (float[N,4] x) => (y) { s = Shape(x) z = ConstantOfShape(s) w = Neg(z) y = Sub(w, x) }"

@@ -1,4 +1,4 @@
-"""Kernels against plain Python or NumPy: drawn values, bounds of Clip, long sums, and casts to small types."""
+"""Kernels against plain Python or NumPy: random values, bounds of Clip, long sums, and casts to small types."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_slice_agrees_with_python(shape: tuple[int, ...], data: st.DataObject) -
     result = layout.slice_(np, x, *(np.array([row[place] for row in drawn], np.int64) for place in (1, 2, 0, 3)))
     expected = x
     for axis, start, end, stride in drawn:
-        # Python reads a negative end of a backward slice as one more wrap; ONNX clamps it to "before the first".
+        # In a backward slice, Python counts a negative end from the back again; ONNX clamps it to "before the first".
         size = shape[axis]
         stop = end + size if end < 0 else end
         stop = None if stride < 0 and stop < 0 else max(stop, 0)
@@ -117,7 +117,7 @@ def test_random_numbers_repeat_with_a_seed_and_differ_without() -> None:
 
 
 def test_random_numbers_follow_their_distribution() -> None:
-    # Means of 40,000 draws; six standard errors each.
+    # Means of 40,000 draws; each tolerance is six standard errors.
     uniform = random_numbers.random_uniform(np, shape=(40000,), low=2.0, high=4.0, seed=1.0)
     assert uniform.dtype == np.float32
     assert uniform.min() >= 2
@@ -153,29 +153,29 @@ def clip_infinities(function: Any, dtype: Any, *bounds: Any, **attributes: float
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_absent_bounds_are_the_limits_of_the_type(dtype: Any) -> None:
-    most, one = LARGEST[dtype], np.array(1, dtype)
+    most, bound = LARGEST[dtype], np.array(1, dtype)
     np.testing.assert_array_equal(clip_infinities(clip, dtype), [-most, -2, np.nan, 3, most])
-    np.testing.assert_array_equal(clip_infinities(clip, dtype, one), [1, 1, np.nan, 3, most])
-    np.testing.assert_array_equal(clip_infinities(clip, dtype, None, one), [-most, -2, np.nan, 1, 1])
+    np.testing.assert_array_equal(clip_infinities(clip, dtype, bound), [1, 1, np.nan, 3, most])
+    np.testing.assert_array_equal(clip_infinities(clip, dtype, None, bound), [-most, -2, np.nan, 1, 1])
     np.testing.assert_array_equal(clip_infinities(clip_by_bounds, dtype, min=1.0), [1, 1, np.nan, 3, most])
     np.testing.assert_array_equal(clip_infinities(clip_by_bounds, dtype, max=1.0), [-most, -2, np.nan, 1, 1])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_version_6_has_the_bounds_of_float32_or_of_a_smaller_type(dtype: Any) -> None:
+def test_version_6_has_the_bounds_of_at_most_float32(dtype: Any) -> None:
     most = min(LARGEST[dtype], LARGEST[np.float32])
     np.testing.assert_array_equal(clip_infinities(clip_by_attributes, dtype), [-most, -2, np.nan, 3, most])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_bounds_that_are_infinite_let_infinities_pass(dtype: Any) -> None:
+def test_infinite_bounds_let_infinities_pass(dtype: Any) -> None:
     infinities = [-np.inf, -2, np.nan, 3, np.inf]
     bounds = (np.array(bound, dtype) for bound in (-np.inf, np.inf))
     np.testing.assert_array_equal(clip_infinities(clip, dtype, *bounds), infinities)
     np.testing.assert_array_equal(clip_infinities(clip_by_attributes, dtype, min=-np.inf, max=np.inf), infinities)
 
 
-# More than 2**24 elements of 1: float32 loses the last in a sequential sum. The shapes differ in which axes NumPy adds in pairs.
+# More than 2**24 elements of 1: a sequential float32 sum stops at 2**24. The shapes differ in the axes that NumPy sums pairwise.
 COUNT = 2**24 + 2**20
 
 
@@ -220,7 +220,7 @@ def cast(x: Any, name: str, *, saturate: bool = True) -> Any:
 
 
 def list_values(name: str) -> list[Fraction]:
-    """Returns the finite values of a type that are not negative, in order."""
+    """Returns the sorted finite values of a type from 0 on."""
     dtype = np.dtype(getattr(ml_dtypes, name))
     with np.errstate(all="ignore"):
         numbers = np.arange(256**dtype.itemsize).astype(f"uint{8 * dtype.itemsize}").view(dtype).astype(np.float64)
@@ -264,7 +264,7 @@ def test_cast_of_a_model_rounds(operator: str, opset: int) -> None:
 @pytest.mark.parametrize("name", ["bfloat16", *FLOAT8, "float4_e2m1fn"])
 def test_small_float_is_the_nearest_of_a_longer_number(name: str) -> None:
     values = list_values(name)
-    # Of bfloat16's 32,640 each 13th, which meets every exponent.
+    # Every 13th of the 32,640 values of bfloat16, which covers every exponent.
     pairs = list(pairwise(values))[:: 13 if len(values) > 1000 else 1]
     ties = [(below + above) / 2 for below, above in pairs]
     for share, expected in (
@@ -278,7 +278,7 @@ def test_small_float_is_the_nearest_of_a_longer_number(name: str) -> None:
 
 
 def test_bfloat16_is_the_nearest_of_a_long_integer() -> None:
-    # 257 * 2**k is a tie of bfloat16; one more makes it go up, and one less down.
+    # 257 * 2**k is a tie of bfloat16: the next integer is rounded up, the integer before it is rounded down.
     for exponent in (20, 40, 54):
         x = np.array([257 * 2**exponent - 1, 257 * 2**exponent, 257 * 2**exponent + 1], np.int64)
         expected = [float(256 * 2**exponent), float(256 * 2**exponent), float(258 * 2**exponent)]

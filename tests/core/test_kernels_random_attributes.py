@@ -1,4 +1,4 @@
-"""Operators with shapes and attributes that hypothesis draws, against ONNX Runtime; where it refuses a drawing, nothing is compared."""
+"""Operators with random shapes and attributes against ONNX Runtime; a case that ONNX Runtime refuses is not compared."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check(op_type: str, opset: int, inputs: list[Array | None], attributes: dict
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         expected = session.run(None, given_inputs)
-    except Exception:  # noqa: BLE001  # it has many kinds of errors for what it refuses
+    except Exception:  # noqa: BLE001  # ONNX Runtime raises many types for refusals
         assume(False)
     network = read_network(model)
     results = compile_program(network).run(tuple(given_inputs.values()))
@@ -54,7 +54,7 @@ def draw_array(seed: int, *shape: int) -> Array:
 
 
 def draw_windows(data: st.DataObject, rank: int) -> dict[str, Any]:
-    """Returns strides, dilations, and either pads or a rule for them."""
+    """Returns strides, dilations, and either pads or auto_pad."""
     auto_pad = data.draw(AUTO_PADS)
     attributes: dict[str, Any] = {
         "strides": data.draw(lists(1, 3, rank)),
@@ -119,7 +119,7 @@ def test_pool(data: st.DataObject, rank: int, op_type: str, seed: int) -> None:
     x = draw_array(seed, 2, 2, *data.draw(lists(4, 7, rank)))
     extents = [(size - 1) * step + 1 for size, step in zip(kernel_shape, attributes["dilations"], strict=True)]
     assume(all(extent <= size for extent, size in zip(extents, x.shape[2:], strict=True)))
-    # Where a step is longer than the window, ONNX Runtime's AveragePool leaves out elements under SAME; its MaxPool does not.
+    # Under SAME with a stride longer than the window, ONNX Runtime's AveragePool skips elements; its MaxPool does not.
     is_same = attributes["auto_pad"].startswith("SAME")
     assume(not is_same or all(extent >= step for extent, step in zip(extents, attributes["strides"], strict=True)))
     check(op_type, 22 if op_type != "LpPool" else 18, [x], attributes)
@@ -147,9 +147,9 @@ def test_gemm(data: st.DataObject, seed: int) -> None:
 def test_mat_mul(data: st.DataObject, seed: int) -> None:
     m, k, n = (data.draw(st.integers(1, 4)) for _ in range(3))
     stacks = data.draw(st.sampled_from([((), ()), ((2,), ()), ((), (3,)), ((2, 1), (1, 3)), ((2, 3), (3,))]))
-    left = (k,) if data.draw(st.booleans()) and not stacks[0] else (*stacks[0], m, k)
-    right = (k,) if data.draw(st.booleans()) and not stacks[1] else (*stacks[1], k, n)
-    check("MatMul", 13, [draw_array(seed, *left), draw_array(seed + 1, *right)], {})
+    shape_a = (k,) if data.draw(st.booleans()) and not stacks[0] else (*stacks[0], m, k)
+    shape_b = (k,) if data.draw(st.booleans()) and not stacks[1] else (*stacks[1], k, n)
+    check("MatMul", 13, [draw_array(seed, *shape_a), draw_array(seed + 1, *shape_b)], {})
 
 
 REDUCTIONS = ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"]
@@ -164,7 +164,7 @@ def test_reduction(data: st.DataObject, name: str, seed: int) -> None:
     )
     x = np.abs(draw_array(seed, *shape)) + np.float32(0.1)
     attributes = {"keepdims": data.draw(st.integers(0, 1)), "noop_with_empty_axes": data.draw(st.integers(0, 1))}
-    # The meaning of an empty list of axes was open for further reductions before opset 28.
+    # For all further reductions, the meaning of an empty list of axes was undefined before opset 28.
     assume(axes or not attributes["noop_with_empty_axes"] or name in ("Sum", "Mean", "Max", "Min", "Prod"))
     check(f"Reduce{name}", 18, [x, np.array(axes, np.int64)], attributes)
 
@@ -175,7 +175,7 @@ def test_resize(data: st.DataObject, seed: int) -> None:
     mode = data.draw(st.sampled_from(["nearest", "linear", "cubic"]))
     attributes: dict[str, Any] = {
         "mode": mode,
-        # align_corners and half_pixel_symmetric are read in another way by ONNX Runtime where lengths are rounded.
+        # ONNX Runtime reads align_corners and half_pixel_symmetric differently if lengths are rounded.
         "coordinate_transformation_mode": data.draw(st.sampled_from(["half_pixel", "pytorch_half_pixel", "asymmetric"])),
     }
     if mode == "nearest":
@@ -185,7 +185,7 @@ def test_resize(data: st.DataObject, seed: int) -> None:
         attributes["exclude_outside"] = data.draw(st.integers(0, 1))
     x = draw_array(seed, 1, 2, *data.draw(lists(2, 6, 2)))
     if data.draw(st.booleans()):
-        # Powers of two, so that no coordinate lies a rounding error beside a border.
+        # Scales are powers of two, so that no coordinate misses a border by a rounding error.
         scales = [1.0, 1.0, *(data.draw(st.sampled_from([0.5, 1.0, 2.0, 4.0])) for _ in range(2))]
         inputs = [x, None, np.array(scales, np.float32)]
     else:
@@ -236,7 +236,7 @@ def test_attention(data: st.DataObject, seed: int) -> None:
     batch, heads, group, queries, size = (data.draw(st.integers(1, 3)) for _ in range(5))
     present, past = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 3))
     causal = data.draw(st.integers(0, 1))
-    # ONNX Runtime wants as many queries as keys where the mask is causal and there is no past.
+    # With a causal mask and no past, ONNX Runtime requires as many queries as keys.
     queries = present if causal else queries
     inputs: list[Array | None] = [
         draw_array(seed, batch, heads * group, queries, size),
@@ -251,7 +251,7 @@ def test_attention(data: st.DataObject, seed: int) -> None:
         "float": draw_array(seed + 3, queries, keys),
     }[mask])  # fmt: skip
     if mask == "bool":
-        inputs[3][..., 0] = True  # type: ignore[index]  # no query is left without a key, whose answer is open
+        inputs[3][..., 0] = True  # type: ignore[index]  # a query without keys has an undefined result
     if past:
         inputs += [draw_array(seed + 4, batch, heads, past, size), draw_array(seed + 5, batch, heads, past, size)]
     while inputs[-1] is None:
@@ -311,7 +311,7 @@ def test_normalization(data: st.DataObject, op_type: str, seed: int) -> None:
     elif op_type == "LayerNormalization":
         axis = data.draw(st.integers(-len(shape) + 1, len(shape) - 1))
         inner = shape[axis:]
-        # A mean that is zero by cancellation has no digits to compare.
+        # A mean near zero by cancellation would have no correct digits.
         x += np.float32(3)
         check(
             op_type, 17, [x, draw_array(seed + 1, *inner), draw_array(seed + 2, *inner)], {"axis": axis, "epsilon": 1e-3}, outputs=3
@@ -330,7 +330,7 @@ def test_quantize_and_back(data: st.DataObject, seed: int) -> None:
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
     dtype = data.draw(st.sampled_from([np.uint8, np.int8]))
     count = () if data.draw(st.booleans()) else (shape[axis],)
-    # Powers of two: a quotient is exact, and a tie is one in both engines.
+    # Scales are powers of two: quotients are exact, so both engines see the same ties.
     scale = np.float32(2.0) ** np.random.default_rng(seed).integers(-6, 2, count).astype(np.float32)
     zero = np.random.default_rng(seed + 1).integers(0, 20, count).astype(dtype)
     check("QuantizeLinear", 19, [draw_array(seed, *shape), np.asarray(scale), np.asarray(zero)], {"axis": axis})
@@ -365,7 +365,7 @@ def test_scatter_elements(data: st.DataObject, reduction: str, seed: int) -> Non
     expected_value = [data.draw(st.integers(1, size)) for size in shape]
     indices = random.integers(-shape[axis], shape[axis], expected_value)
     if reduction == "none":
-        # Two updates of one place may win in any order.
+        # If an element has two updates, either update may win.
         expected_value[axis] = 1
         indices = random.integers(0, shape[axis], expected_value)
     check("ScatterElements", 18, [draw_array(seed, *shape), indices, draw_array(seed + 1, *expected_value)],

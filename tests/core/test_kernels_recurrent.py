@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM against ONNX Runtime, with lengths, initial states, peepholes, and the layout that it does not have."""
+"""RNN, GRU and LSTM against ONNX Runtime: lengths, initial states, peepholes, and the layout that ONNX Runtime lacks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_layout_1_is_layout_0_with_the_batch_first(op_type: str, direction: str)
         ("LSTM", 'activations = ["HardSigmoid", "LeakyRelu", "Elu"], activation_alpha = [0.3, 0.2, 0.9], activation_beta = [0.4]'),
     ],
 )
-def test_attributes_of_recurrent_operators_agree_with_onnxruntime(op_type: str, attributes: str) -> None:
+def test_recurrent_attributes_agree_with_onnxruntime(op_type: str, attributes: str) -> None:
     inputs = draw_inputs(op_type, 1)
     model = write_model(op_type, inputs, attributes)
     for result, expected_value in zip(run_kernels(model, inputs), run_onnxruntime(model, inputs), strict=True):

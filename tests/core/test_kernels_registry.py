@@ -23,8 +23,8 @@ from hetero_core.network.reader import read_network
 from hetero_core.network.types import MapType, TensorType
 
 SCHEMAS = {(schema.domain, schema.name, schema.since_version): schema for schema in onnx.defs.get_all_schemas_with_history()}
-# A hint of opset 1 that says nothing about the result, and an output switch that old recurrent operators had.
-LEFT_OUT = {"consumed_inputs", "output_sequence"}
+# A hint of opset 1 without effect on the result, and an output switch of old recurrent operators.
+IGNORED_ATTRIBUTES = {"consumed_inputs", "output_sequence"}
 FLOAT = TensorType("float32", (2, 3))
 
 
@@ -49,18 +49,18 @@ def test_version_has_the_attributes_and_defaults_of_its_schema(key: tuple[str, s
     record, schema = read_table()[key], SCHEMAS[key]
     for name, attribute in schema.attributes.items():
         if name not in record.attributes:
-            # Refused where a node has it; LSTM's clip is read in two ways.
-            assert name in LEFT_OUT or (key[1], name) == ("LSTM", "clip"), name
+            # A node with such an attribute is refused; the standard's text on LSTM's clip is ambiguous.
+            assert name in IGNORED_ATTRIBUTES or (key[1], name) == ("LSTM", "clip"), name
             continue
         if attribute.required:
             assert name in record.required or name == "consumed_inputs"
             continue
-        expected_value, found = default_of(attribute), record.attributes[name]
-        is_close = isinstance(expected_value, float) and math.isclose(expected_value, found, rel_tol=1e-6)
-        # None and () both say "not given"; a kernel may also demand what the schema leaves open.
+        expected_value, default = default_of(attribute), record.attributes[name]
+        is_close = isinstance(expected_value, float) and math.isclose(expected_value, default, rel_tol=1e-6)
+        # None and () both mean "absent"; a kernel may also require an attribute that is optional in the schema.
         # GRU-1 spells its default "foward".
-        is_alike = is_close or expected_value == found or (expected_value, found) == ("foward", "forward")
-        assert is_alike or expected_value is None or name in record.required, (name, expected_value, found)
+        is_alike = is_close or expected_value == default or (expected_value, default) == ("foward", "forward")
+        assert is_alike or expected_value is None or name in record.required, (name, expected_value, default)
     least, most = record.input_limits
     assert least <= schema.min_input or key[1] == "Gemm"
     assert most is None or most >= schema.max_input
@@ -75,7 +75,7 @@ def test_operators_without_a_schema_have_a_rule_of_types() -> None:
 def test_every_standard_operator_but_constant_has_a_kernel() -> None:
     latest = {name for domain, name, _ in SCHEMAS if domain == ""}
     missing = latest - {op_type for domain, op_type, _ in read_table() if domain == ""}
-    # Constant is no node in a Network: the reader makes it an initializer.
+    # A Network has no Constant nodes: the reader turns them into initializers.
     assert missing == {"Constant"}
 
 
@@ -196,7 +196,7 @@ def test_page_of_operators_is_fresh() -> None:
 
 
 def test_kernels_do_not_write_into_their_inputs() -> None:
-    # Initializers are read-only views, so writing raises; ordinary inputs are checked by value in the suite's cases.
+    # Initializers are read-only views, so a write raises; the backend cases check ordinary inputs by value.
     network = read(
         "g (float[3,3] x) => (y) <int64[1,3] i = {1, 0, 2}, float[1,3] u = {7.0, 8.0, 9.0}> { y = ScatterElements(x, i, u) }"
     )

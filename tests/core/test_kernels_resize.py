@@ -1,4 +1,4 @@
-"""Resize and Upsample against the standard's formulas in exact fractions: positions of nearest, lengths of results."""
+"""Resize and Upsample against the standard's formulas in exact fractions: positions of mode nearest, lengths of results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUNDINGS: dict[str, Any] = {
     "floor": floor,
     "ceil": ceil,
 }
-# float32 and float64 numbers that no small fraction has, and two with more bits than int64 holds.
+# float32 and float64 numbers that are no small fractions, and two numbers with more bits than int64 has.
 SCALES = [
     np.float32(0.7),
     np.float32(1 / 3),
@@ -70,7 +70,7 @@ def test_float_scale_counts_with_its_exact_value(transformation: str, rounding: 
 
 
 @pytest.mark.parametrize("scale", [0.7, 1 / 3, 2.6, 1.4, 2.0])
-def test_upsample_rounds_down_where_it_grows(scale: float) -> None:
+def test_growing_upsample_rounds_down(scale: float) -> None:
     number = np.float32(scale)
     exact = Fraction(float(number))
     x = np.arange(31, dtype=np.float32)
@@ -108,6 +108,6 @@ def test_preprocessing_takes_the_same_pixels() -> None:
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_whole_positions_read_one_pixel(mode: str) -> None:
-    # 24 to 112 by 14/3: output 70 lies at 15 exactly, where quotients of floats give 14.999999999999998.
+    # From 24 to 112 by 14/3: output 70 lies at exactly 15; a quotient of floats is 14.999999999999998.
     positions, weights = find_taps(Axis(0, 24, 112, Fraction(112, 24)), Sampling(mode, "asymmetric"))
     assert positions[70][weights[70] == 1].tolist() == [15]

@@ -1,4 +1,4 @@
-"""Room for results: the rules against what onnx's own cases make, and operators that would make more than any machine has."""
+"""Estimated bytes of results: the rules against onnx's own cases, and operators with results larger than any memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cases() -> list[Case]:
 
 
 def read_cases() -> Iterator[Case]:
-    """Yields the official cases of one node: name, node, its inputs, the outputs that the standard expects."""
+    """Yields the official single-node cases: name, node, inputs, expected outputs."""
     for case in iterate_backend_cases(kinds=["node"]):
         try:
             network = read_network(case.model)
@@ -55,14 +55,18 @@ def declares_bytes(node: Node) -> bool:
 
 def test_estimates_are_at_least_the_first_output(cases: list[Case]) -> None:
     estimates = [(name, node, estimate_bytes(node, inputs), count_bytes(outputs[0])) for name, node, inputs, outputs in cases]
-    wrong = [(name, result, made) for name, node, result, made in estimates if result < made and (result or declares_bytes(node))]
+    wrong = [
+        (name, estimate, actual)
+        for name, node, estimate, actual in estimates
+        if estimate < actual and (estimate or declares_bytes(node))
+    ]
     assert wrong == []
     assert sum(declares_bytes(node) for _, node, _, _ in estimates) > 100
-    assert sum(result > 0 and not declares_bytes(node) for _, node, result, _ in estimates) > 600
+    assert sum(estimate > 0 and not declares_bytes(node) for _, node, estimate, _ in estimates) > 600
 
 
 def test_estimates_are_at_most_twice_the_values_of_a_run(cases: list[Case]) -> None:
-    # RoiAlign is asked for its samples, four for each output and more; 200 bytes are texts and lists.
+    # RoiAlign is estimated by its samples, four or more per output; 200 bytes are for texts and lists.
     wrong = [
         (name, estimate_bytes(node, inputs), count_bytes(inputs), count_bytes(outputs))
         for name, node, inputs, outputs in cases
@@ -82,7 +86,7 @@ def read(text: str, opset: int = 22) -> Network:
 BIG = 2**40
 X = np.ones((1, 1, 2, 2), np.float32)
 SIZE = "g (int64[N] s, float[1,1,2,2] x) => (y) { [grow] "
-# Text, the values of s, opset: each asks for far more than 2^40 bytes, from a few bytes.
+# Text, the values of s, opset: a few bytes of input ask for far more than 2^40 bytes of output.
 GROWING = {
     "Expand": ("y = Expand (x, s)", [BIG, 1, 1, 1], 22),
     "Tile": ("y = Tile (x, s)", [BIG, 1, 1, BIG], 22),
@@ -178,20 +182,20 @@ def test_bytes_of_contrib_operators_follow_from_shapes(operator: str, shapes: li
     names = tuple(f"x{index}" for index in range(len(shapes)))
     node = Node("node", operator, names, ("y",), "com.microsoft")
     dtypes = [np.float32, np.int64 if operator == "GatherND" else np.float32]
-    # Views of one element, which have the shapes and not the bytes.
+    # Views of a single element have the shape but need no memory.
     inputs = [np.broadcast_to(np.zeros((), dtype), shape) for dtype, shape in zip(dtypes, shapes, strict=True)]
     assert estimate_bytes(node, inputs) == expected
 
 
 class ForeignDtype:
-    """An element type of another library, which NumPy does not know."""
+    """An element type of another library that NumPy does not know."""
 
     def __str__(self) -> str:
         return "torch.float32"
 
 
 class ForeignArray:
-    """What the estimate sees of an array of another library."""
+    """An array of another library with only the attributes that the estimate reads."""
 
     dtype = ForeignDtype()
 

@@ -1,4 +1,4 @@
-"""A table of kernels of a device: claims and runs follow from its declarations."""
+"""A device's own kernel table: its queries and runs follow the declarations of the table."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_refusals_follow_from_the_declarations(network: Network, reason: str) ->
     assert refuse(network) == reason
 
 
-def test_size_that_is_open_is_refused_by_the_run() -> None:
+def test_open_size_is_refused_by_the_run() -> None:
     program = compile_program(read("[cut] y = Relu (x)", border="(float[N] x) => (float[N] y)"), table=TABLE)
     assert program.run((np.array([-1, 2], np.float32),))[0].tolist() == [0, 2]
     with pytest.raises(
@@ -87,7 +87,7 @@ def test_size_that_is_open_is_refused_by_the_run() -> None:
         program.run((np.ones(5, np.float32),))
 
 
-def test_room_is_asked_of_the_kernel_that_runs() -> None:
+def test_memory_estimate_comes_from_the_kernel_that_runs() -> None:
     program = compile_program(read("y = Tile (x, n)", border="(float[2] x, int64[1] n) => (float[N] y)"), table=TABLE)
     x = np.ones(2, np.float32)
     assert program.run((x, np.array([3])), limits=RunLimits("X", memory_limit=100))[0].tolist() == [1] * 6
@@ -95,7 +95,7 @@ def test_room_is_asked_of_the_kernel_that_runs() -> None:
         program.run((x, np.array([2**40])), limits=RunLimits("X", memory_limit=100))
 
 
-def test_base_runs_the_operators_that_the_table_lacks() -> None:
+def test_base_table_runs_the_missing_operators() -> None:
     network = read("a = Tanh (x) y = Neg (a)")
     x = np.array([[1, -2], [3, 4]], np.float32)
     assert find_refusals(network, table=BESIDE) == {}
@@ -106,6 +106,6 @@ def test_base_runs_the_operators_that_the_table_lacks() -> None:
     assert refuse(read("y = Softmax (x)", 1), TABLE) == "Softmax-1 has no kernel; there are kernels for version 13"
 
 
-def test_second_kernel_for_one_version_is_a_mistake() -> None:
+def test_second_kernel_for_a_version_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError, match="two kernels for Relu-14"):
         kernel("Relu", since=(14,), dtypes=FLOATS, table=TABLE)(relu)

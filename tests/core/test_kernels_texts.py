@@ -1,4 +1,4 @@
-"""RegexFullMatch and Tokenizer against ONNX Runtime; both take expressions of RE2, whose cost is linear in the text."""
+"""RegexFullMatch and Tokenizer against ONNX Runtime; both use RE2 expressions, which run in linear time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_model(pattern: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
-def test_matches_are_those_of_onnxruntime(core: Core, device: str, pattern: str) -> None:
+def test_matches_agree_with_onnxruntime(core: Core, device: str, pattern: str) -> None:
     model = make_model(pattern)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     expected = session.run(None, {"x": TEXTS})[0]
@@ -62,13 +62,13 @@ def test_half_of_a_pair_of_surrogates_is_no_error(core: Core) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "(a|aa)+$b", "(.*a){12}b"])
-def test_expression_of_exponential_cost_elsewhere_ends(core: Core, pattern: str) -> None:
-    # 2^50,000 steps for an engine that tries one way after the other.
+def test_expression_with_exponential_backtracking_ends(core: Core, pattern: str) -> None:
+    # An engine with backtracking needs 2^50,000 steps.
     loaded = core.load_network(make_model(pattern), "CPU")
     assert loaded.infer({"x": np.array(["a" * 50_000], dtype=object)})["y"].tolist() == [False]
 
 
-def test_without_the_package_the_node_is_refused_with_the_command() -> None:
+def test_missing_package_is_refused_with_the_command() -> None:
     code = """
 import sys
 sys.modules["re2"] = None
@@ -116,12 +116,12 @@ def make_tokenizer(x: np.ndarray[Any, Any], **attributes: Any) -> onnx.ModelProt
     ids=lambda attributes: "-".join(f"{name}={value}" for name, value in attributes.items()),
 )
 @pytest.mark.parametrize("x", [SENTENCES, SENTENCES.reshape(1, 3)], ids=["vector", "matrix"])
-def test_tokens_are_those_of_onnxruntime(x: np.ndarray[Any, Any], attributes: dict[str, Any]) -> None:
+def test_tokens_agree_with_onnxruntime(x: np.ndarray[Any, Any], attributes: dict[str, Any]) -> None:
     model = make_tokenizer(x, **attributes)
     (expected,) = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
-    (found,) = compile_program(read_network(model)).run((x,))
-    assert found.shape == expected.shape
-    assert found.tolist() == expected.tolist()
+    (tokens,) = compile_program(read_network(model)).run((x,))
+    assert tokens.shape == expected.shape
+    assert tokens.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(
@@ -134,13 +134,13 @@ def test_tokens_are_those_of_onnxruntime(x: np.ndarray[Any, Any], attributes: di
     ],
     ids=["broken", "backreference", "empty", "none"],
 )
-def test_expression_that_is_none_of_re2_is_refused(attributes: dict[str, Any], reason: str) -> None:
+def test_expression_outside_re2_is_refused(attributes: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnsupportedNodesError) as caught:
         compile_program(read_network(make_tokenizer(SENTENCES, **attributes)))
     assert f"com.microsoft:Tokenizer-1 {reason}" in str(caught.value)
 
 
-def test_marks_are_refused() -> None:
+def test_attribute_mark_is_refused() -> None:
     with pytest.raises(UnsupportedNodesError, match="attribute 'mark' of com.microsoft:Tokenizer-1 is 1; implemented: 0"):
         compile_program(read_network(make_tokenizer(SENTENCES, tokenexp=".", mark=1)))
 

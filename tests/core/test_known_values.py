@@ -1,4 +1,4 @@
-"""Shape arithmetic that is known before a run, and ranks where it is not: against onnx's reference evaluator."""
+"""Shape arithmetic that is known before a run, or else only its rank: against onnx's reference evaluator."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ KNOWN = [
 
 
 @pytest.mark.parametrize("operation", KNOWN)
-def test_known_value_is_that_of_the_reference(operation: str) -> None:
+def test_known_value_agrees_with_the_reference(operation: str) -> None:
     more = "int64 six = {6}, int64[2] shape = {3, -1}, int64[1] end = {9}, int64[1] zero = {0}, int64[1] two = {2}"
     model = parse(f"g (float[2,3,4] x) => (y) <{LISTS}, {more}> {{ y = {operation} }}")
     network = read_network(model)
     known = compute_known_value(network.nodes[0], network.types, network.initializers)
-    # The parser leaves the output's type open, which the evaluator does not mind.
+    # The parser leaves the output's type open; the reference evaluator does not need it.
     (expected,) = ReferenceEvaluator(model).run(None, {"x": np.zeros((2, 3, 4), np.float32)})
     assert known["y"].dtype == expected.dtype.name
     assert known["y"].shape == expected.shape
@@ -78,13 +78,13 @@ def test_known_value_is_that_of_the_reference(operation: str) -> None:
         "Sqrt(f)",
     ],
 )
-def test_value_that_is_not_known_or_not_small_is_left_out(operation: str) -> None:
+def test_unknown_and_large_values_are_left_out(operation: str) -> None:
     more = "int64[3] zeros = {1, 0, 1}, int64[1] far = {900}, int64 huge = {900000}, int64[1] back = {-1}, float[1] f = {4}"
     network = read_network(parse(f"g (int64[3] x, float[N] unknown) => (y) <{LISTS}, {more}> {{ y = {operation} }}"))
     assert compute_known_value(network.nodes[0], network.types, network.initializers) == {}
 
 
-def test_size_behind_arithmetic_that_onnx_does_not_follow_is_known() -> None:
+def test_size_behind_arithmetic_unknown_to_onnx_is_known() -> None:
     network = read_network(
         parse("""g (float[2,3,4] x) => (y) <int64 one = {1}, int64[1] count = {2}> {
             s = Shape(x) rank = Size(s) axes = Range(one, rank, one) m = ReduceMean(x, axes)
@@ -124,7 +124,7 @@ RANKS = [
 
 
 @pytest.mark.parametrize(("operation", "lengths"), RANKS)
-def test_rank_is_known_where_the_sizes_come_with_the_run(operation: str, lengths: dict[str, list[int]]) -> None:
+def test_rank_is_known_if_the_sizes_come_with_the_run(operation: str, lengths: dict[str, list[int]]) -> None:
     lists = "int64[3] sizes, int64[4] pads, int64[1] one, int64[0] none, int64[2] pair"
     model = parse(f"g (float[2,3] x, float[2,1] flat, {lists}) => (y) {{ y = {operation} }}")
     feeds: dict[str, list[int]] = {"sizes": [2, 2, 2], "pads": [0] * 4, "one": [1], "none": [], "pair": [1, 2], **lengths}
@@ -145,12 +145,12 @@ def test_rank_is_known_where_the_sizes_come_with_the_run(operation: str, lengths
         "f = Reshape (a, long) b = Unsqueeze (f, pair) c = Cast <to = 7> (b) y = OneHot (c, depth, a)",
     ],
 )
-def test_rank_that_no_array_has_is_refused(nodes: str) -> None:
+def test_impossible_rank_is_refused(nodes: str) -> None:
     model = parse(f"g (int64[2,2] a, int64[62] long, int64[2] pair, int64 depth) => (y) {{ {nodes} }}")
     with pytest.raises(InvalidNetworkError, match=r"makes an array of 6[56] dimensions; an array has at most 64"):
         read_network(model)
 
 
-def test_lengths_of_a_split_come_with_the_run_and_its_ranks_do_not() -> None:
+def test_split_by_an_input_has_open_lengths_and_known_ranks() -> None:
     network = read_network(parse("g (float[2,6] x, int64[2] parts) => (a, b) { a, b = Split <axis = 1> (x, parts) }"))
     assert {network.type_of(name) for name in "ab"} == {TensorType("float32", (2, None))}
