@@ -13,15 +13,16 @@ from hetero_core.errors import UntrustedBlobError
 
 logger = logging.getLogger(__name__)
 
-# The parts of a split network are imported within the import of the whole, by a plugin that cannot say whom the user trusts.
+# The parts of a split network are imported within the import of the whole network, by a plugin that does not know if the user
+# trusts the blob.
 _is_trusted: ContextVar[bool] = ContextVar("hetero_blob_is_trusted", default=False)
 
 
 @contextmanager
 def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Iterator[Payload]:
-    """Gives the payload to import, and holds for the import: what it imports in turn is trusted as the whole is.
+    """Gives the payload to import. Inside the context, nested imports are trusted as the whole blob is.
 
-    Without trust the payload comes without the code that its plugin can do without, which a warning in the log says.
+    Without trust the payload omits code that its plugin does not require, and a warning is logged.
 
     Raises: UntrustedBlobError if there is code in the blob, or in a container within it, and no trust.
     """

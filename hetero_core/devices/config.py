@@ -163,7 +163,7 @@ def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[st
 
 
 def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str, where: str = "") -> str:
-    """Returns the declared name of a key, given by that name in any case, by an alias, or by its old one.
+    """Returns the declared name of a key. `name` may be the declared name in any case, an alias, or the old name.
 
     `where` replaces the device in messages: "network 'net' on CPU".
 
@@ -293,7 +293,7 @@ def require_mapping(config: Any, owner: str) -> None:
 def take_back(
     config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = ""
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the values that are set, and the declared names of the keys whose value is None, which takes an earlier one back.
+    """Returns the values to set, and the declared names of the keys to reset: a value of None removes an earlier value.
 
     Raises: ConfigKeyError; ConfigValueError for any other type than a mapping.
     """
@@ -320,7 +320,9 @@ def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, 
 
 
 def merge_config(keys: Mapping[str, ConfigKey], *layers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the complete configuration: the defaults of all keys, each layer over the one before; read-only, in order of name."""
+    """Returns the complete configuration: the defaults of all keys, each layer over the previous layer; read-only, in order of
+    name.
+    """
     merged = {name: key.default for name, key in keys.items()}
     for layer in layers:
         merged.update(layer)
@@ -338,7 +340,7 @@ class CommonConfig:
         self._lock = threading.Lock()
 
     def read(self) -> Mapping[str, Any]:
-        """Returns the values by key; a later `set` does not change what was returned."""
+        """Returns the values by key; a later `set` does not change the returned mapping."""
         return self._values
 
     def set(self, config: Mapping[str, Any]) -> None:

@@ -70,14 +70,14 @@ def read_announcements(entry_points: Iterable[Any], timeout: float | None) -> di
         name = entry_point.name.strip().upper()
         provenance = Provenance(name, *read_identity(entry_point.dist), entry_point.value)
         claims = announced.setdefault(name, [])
-        # One distribution may be seen twice on the path, as when it is installed and stands in the working folder.
+        # A distribution may be on the path twice, for example installed and in the working folder.
         if all(claim.provenance != provenance for claim in claims):
             claims.append(Announcement(provenance, Patience(provenance, timeout), entry_point=entry_point))
     return announced
 
 
 def load_entry_point(announcement: Announcement) -> Any:
-    """Returns the module of an announcement, imported. Raises: DeviceUnavailableError with what its import raised."""
+    """Returns the module of an announcement, imported. Raises: DeviceUnavailableError with the error of the import."""
     provenance = announcement.provenance
     try:
         return announcement.entry_point.load()
@@ -148,7 +148,7 @@ _being_created: ContextVar[tuple[str, ...]] = ContextVar("hetero_being_created",
 
 
 class Registry:
-    """The plugins of one Core. Safe for threads: a device is created once, and a device that hangs does not delay other devices.
+    """The plugins of a Core. Safe for threads: a device is created once, and a device that hangs does not delay other devices.
 
     `timeout`: the seconds that a plugin has to create its device, and to answer a question for the first time; None for no limit.
     """
@@ -163,7 +163,7 @@ class Registry:
         entry_points = importlib_metadata.entry_points()
         self._announced = read_announcements(entry_points.select(group=DEVICES_GROUP), timeout)
         self._devices: dict[str, Device] = {}
-        # Devices whose names were removed; loaded networks may use them until the Core closes.
+        # Unregistered devices; loaded networks may use them until the Core closes.
         self._retired: dict[int, Device] = {}
         self.wrappers = load_wrappers(entry_points.select(group=WRAPPERS_GROUP))
         self.device_of_role = {entry.name: str(entry.value) for entry in entry_points.select(group=ROLES_GROUP)}
@@ -251,7 +251,7 @@ class Registry:
             if parsed.name not in self._announced:
                 self.announcement(parsed.name)
             claims = self._announced.pop(parsed.name)
-            # Another plugin of this name has nothing to do with the creation of this one.
+            # The lock guards the creation of this device; a later plugin of this name gets a lock of its own.
             self._lock_of_name.pop(parsed.name, None)
             if parsed.name in self._devices:
                 self._retire(claims[0], self._devices.pop(parsed.name))
@@ -339,7 +339,7 @@ class Registry:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """The state of one installed device: its ids if it works, else the reason; `reason_of_id` has the reasons of unusable ids."""
+    """The state of an installed device: its ids if it works, else the reason; `reason_of_id` has the reasons of unusable ids."""
 
     name: str
     distribution: str

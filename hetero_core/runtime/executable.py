@@ -198,12 +198,14 @@ class ExecutableNetwork:
         return InferRequest(self)
 
     def create_state(self, beside: object = None) -> object:
-        """Returns working memory of the device for one request; `beside` is the request's first one. Raises: as `run_host` does."""
+        """Returns working memory of the device for a request; `beside` is the request's first working memory. Raises: as `run_host`
+        does.
+        """
         try:
             if beside is None or beside is NO_STATE:
                 return self.executable.create_state()
             return self.executable.create_spare(beside)
-        except Exception as error:  # noqa: BLE001  # a device may raise anything; the caller meets one kind
+        except Exception as error:  # noqa: BLE001  # a device may raise anything; the caller gets one kind
             blamed = self.blame_device(error)
             raise blamed from blamed.__cause__
 
@@ -213,16 +215,16 @@ class ExecutableNetwork:
         return RunContext(state, profile=profile, token=CancelToken() if token is None else token, limits=self.create_limits())
 
     def create_limits(self) -> RunLimits | None:
-        """Returns the limits of one run; None if neither MEMORY_LIMIT nor DEADLINE is set."""
+        """Returns the limits of a run; None if neither MEMORY_LIMIT nor DEADLINE is set."""
         if self.memory_limit is None and self.deadline is None:
             return None
         return RunLimits(self.where, memory_limit=self.memory_limit)
 
     def route_inputs(self, inputs: Any) -> tuple[ExecutableNetwork, tuple[Any, ...]]:
-        """Returns the network that computes a run, and the caller's values in the order of its inputs: this network, or another one if
-        constants are replaced.
+        """Returns the network that computes a run, and the caller's values in the order of its inputs: this network, or a second
+        network if constants are replaced.
 
-        Raises: InputNameError, InputShapeError, InputTypeError; errors of loading the other network.
+        Raises: InputNameError, InputShapeError, InputTypeError; errors of loading the second network.
         """
         if self._replacements is not None:
             self._require_open()
@@ -302,8 +304,8 @@ class ExecutableNetwork:
             context.profile.end_run()
 
     def blame_device(self, error: BaseException) -> HeteroError:
-        """Returns the error to raise for a failed run: a HeteroError with a note added, any other error as an InferenceError, whose
-        cause it is.
+        """Returns the error to raise for a failed run: a HeteroError with a note added; any other error becomes the cause of an
+        InferenceError.
         """
         where = f"on {self.device} ({self.provenance})"
         if isinstance(error, HeteroError):
@@ -476,9 +478,9 @@ class ExecutableNetwork:
     # Lifetime
 
     def close(self) -> None:
-        """Releases what the device holds for this network; a second call, and one in a forked child, does nothing.
+        """Releases the device's resources for this network; a second call, or a call in a forked child, does nothing.
 
-        Waits for the runs that are under way, and cancels those that take more than 10 seconds. If the device still computes a run a
+        Waits for the runs that are under way, and cancels runs that take more than 10 seconds. If the device still computes a run a
         second later, its memory cannot be released safely: the network stays open, with a warning.
         """
         if self._is_closed:
@@ -500,7 +502,7 @@ class ExecutableNetwork:
             raise ClosedError(f"network '{self.name}' on {self.device} is closed; load it again")
 
     def require_process(self) -> None:
-        """Raises ClosedError in a forked child, where waiting for a thread would never end."""
+        """Raises ClosedError in a forked child, because waiting for a thread would never end."""
         if self._process != os.getpid():
             raise ClosedError(f"network '{self.name}' on {self.device} cannot be used here: {FORK_ADVICE}")
 
@@ -515,12 +517,12 @@ class ExecutableNetwork:
 
 
 def _drop_specs(specs: tuple[ValueSpec, ...], names: Collection[str]) -> tuple[ValueSpec, ...]:
-    """Returns the specs without those of these names."""
+    """Returns the specs except those with these names."""
     return tuple(spec for spec in specs if spec.name not in names) if names else specs
 
 
 def _find_resident(border: Border, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...]) -> frozenset[str]:
-    """Returns the inputs and outputs of states that are made and read in one memory of the device, so that they never leave it."""
+    """Returns the inputs and outputs of states that are made and read in the same device memory, so that they never leave it."""
     memory_in = {spec.name: spec.memory for spec in inputs}
     memory_out = {spec.name: spec.memory for spec in outputs}
     ties = [state for state in border.states if HOST != memory_in[state.input] == memory_out[state.output]]

@@ -73,7 +73,7 @@ class Turns:
         self._rank = rank
 
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
-        """Returns the future of a task, which runs before those of a lower priority that wait. Raises: ClosedError."""
+        """Returns the future of a task, which runs before waiting tasks of a lower priority. Raises: ClosedError."""
         return self._executor.submit(task, rank=self._rank)
 
     def set_priority(self, priority: str) -> None:
@@ -91,7 +91,7 @@ _numbers = count()
 
 
 class ExecutorManager:
-    """Makes the executors of one Core and ends them. Safe for threads; of no use in a forked child."""
+    """Makes the executors of a Core and ends them. Safe for threads; of no use in a forked child."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -105,8 +105,8 @@ class ExecutorManager:
     def open_executor(self, name: str, config: Mapping[str, Any], *, depth: int) -> Executor | Turns:
         """Returns the executor of a network that is loaded with this configuration on the device of this name.
 
-        It has NUM_STREAMS times `depth` threads and is the network's own; if EXCLUSIVE_ASYNC_REQUESTS is set it has one, for all such
-        networks of the device, and runs of a higher MODEL_PRIORITY go first.
+        It has NUM_STREAMS times `depth` threads and is the network's own; if EXCLUSIVE_ASYNC_REQUESTS is set, all such networks of
+        the device share a single thread, and runs of a higher MODEL_PRIORITY go first.
 
         Raises: ClosedError after `close`.
         """
@@ -172,19 +172,19 @@ class Executor:
         self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if self._is_ranked else SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
-        # A thread refers to the queue, not to the executor, whose threads end with its last reference.
+        # A thread refers to the queue, not to the executor, so that the threads end with the executor's last reference.
         self._end = weakref.finalize(self, _dismiss, self._tasks, self._threads)
         self._end.atexit = False
 
     def submit(self, task: Callable[[], Any], *, rank: int = RANKS["MEDIUM"]) -> Future[Any]:
-        """Returns the future of a task that one of the threads runs, in the order in which they come; in a ranked executor those of a
-        lower rank first.
+        """Returns the future of a task. The threads run tasks in order of submission; in a ranked executor, tasks of a lower rank
+        first.
 
         Raises: ClosedError after the Core was closed, and in a forked child.
         """
         if self._process != os.getpid():
             raise ClosedError(f"cannot start a request on {self._name}: its Core cannot be used here: {FORK_ADVICE}")
-        from concurrent.futures import Future  # runs that are not awaited need none
+        from concurrent.futures import Future  # only needed for runs that are awaited
 
         future: Future[Any] = Future()
         with self._lock:

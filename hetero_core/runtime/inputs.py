@@ -40,7 +40,7 @@ def order_inputs(
     border: Border = EMPTY_BORDER,
     takes_tensors: bool = False,
 ) -> tuple[Any, ...]:
-    """Returns the values in the order of the specs, each checked and as the device wants it; defaults for those that are left out.
+    """Returns the values in the order of the specs, each checked and as the device wants it; missing inputs get their defaults.
 
     Raises: InputNameError for unknown and missing names, InputTypeError, InputShapeError.
     """
@@ -120,7 +120,7 @@ def _find_memory(value: Any) -> str | None:
 
 
 def _check_in_place(value: Any, value_type: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
-    """Returns an array of any library, checked by its own attributes: PyTorch writes "torch.float32" where NumPy has "float32"."""
+    """Returns an array of any library, checked by its own attributes: PyTorch writes "torch.float32", NumPy "float32"."""
     dtype_name = str(value.dtype).rpartition(".")[2]
     if value_type.dtype is not None and dtype_name != _spell(value_type.dtype):
         raise InputTypeError(f"{where}: expected {value_type.dtype}, got {dtype_name}; convert it where it lies")
@@ -264,7 +264,7 @@ def fits_shape(shape: tuple[int, ...], declared: Sequence[int | str | None]) -> 
 
 
 def _suggest_shape(where: str, shape: tuple[int, ...], value_type: TensorType) -> str:
-    """Returns the call that would let the network take images of this size, or in this order of axes; an empty text for others."""
+    """Returns the call that would let the network take images of this size, or in this order of axes; empty for any other shape."""
     expected = value_type.shape or ()
     rank = len(shape)
     if rank not in (3, 4) or not where.startswith("input '"):
@@ -297,7 +297,8 @@ def find_spec(name: str, inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpe
 
 
 def name_inputs(inputs: Any, specs: Sequence[ValueSpec], *, network: str) -> Mapping[str, Any]:
-    """Returns input name -> value. A list or tuple has one value for each input; anything else that is no mapping is the only input's.
+    """Returns input name -> value. A list or tuple has a value for each input; anything else that is no mapping is the only
+    input's.
 
     Raises: InputNameError for a number of values that the network does not take, a position that it does not have, and a name given twice.
     """
@@ -331,7 +332,7 @@ def _name_keys(inputs: Mapping[Any, Any], names: list[str], network: str) -> dic
 def read_foreign(value: Any) -> np.ndarray[Any, Any] | None:
     """Returns the array of another library's object, sharing its memory if NumPy can; None if the object offers no array.
 
-    Raises: whatever the library raises, such as RuntimeError for a tensor that records gradients.
+    Raises: any error of the library, such as RuntimeError for a tensor that records gradients.
     """
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         return np.asarray(value)
@@ -355,7 +356,7 @@ def convert_untyped(value: Any, value_type: TensorType, where: str) -> np.ndarra
 
 
 def _read_bytes(value: bytes | bytearray | memoryview, value_type: TensorType, where: str) -> np.ndarray[Any, Any]:
-    """Returns the bytes as uint8 in the declared shape, of which one size may be open; copies nothing."""
+    """Returns the bytes as uint8 in the declared shape, in which a single size may be open; copies nothing."""
     flat = np.frombuffer(value, np.uint8)
     shape = (flat.size,) if value_type.shape is None else tuple(size if isinstance(size, int) else -1 for size in value_type.shape)
     try:
@@ -427,8 +428,7 @@ class DeviceTensor:
     """A tensor in the memory of a device. `array` is the device's own array; that of an output is valid until the next run of its
     request.
 
-    `place` identifies the memory across plugins, because two plugins may use one name for memories that do not understand each other's
-    arrays.
+    `place` identifies the memory across plugins, because two plugins may use the same name for incompatible memories.
     """
 
     def __init__(self, network: ExecutableNetwork, spec: ValueSpec) -> None:
@@ -525,7 +525,9 @@ def check_preset(value: Any, spec: ValueSpec, *, network: str, takes_tensors: bo
 
 
 class OrderedPresets:
-    """The presets of a request by position: the caller's arrays, for the device, and the tensors, whose values stay in its memory."""
+    """The presets of a request by position: the caller's arrays, for the device, and the tensors, which stay in the device's
+    memory.
+    """
 
     def __init__(self, presets: Mapping[str, Any], outputs: Sequence[ValueSpec]) -> None:
         ordered = [presets.get(spec.name) for spec in outputs]

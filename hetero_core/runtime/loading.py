@@ -73,7 +73,7 @@ def call_in_time(
 ) -> Result:
     """Returns the result of a query, a load or an import; with DEADLINE, within that time.
 
-    `what` begins the message: "loading network 'g'". `discard` gets a late result.
+    `what` begins the error message: "loading network 'g'". `discard` gets a late result.
 
     Raises: DeadlineExceededError that names the plugin at work; errors of the call.
     """
@@ -99,7 +99,7 @@ def call_in_time(
 
 
 def check_constants(network: Network, device: DeviceName, config: Mapping[str, Any]) -> None:
-    """Raises MemoryLimitError if the constants of a network, those of bodies included, take more than MEMORY_LIMIT together."""
+    """Raises MemoryLimitError if the constants of a network, including its bodies, take more than MEMORY_LIMIT together."""
     limit = read_memory_limit(config)
     if limit is None:
         return
@@ -192,7 +192,7 @@ _MOST_NETWORKS = 8
 
 
 class Replacements:
-    """The constants of one loaded network that may be given as inputs. Safe for threads."""
+    """The constants of a loaded network that may be given as inputs. Safe for threads."""
 
     def __init__(self, network: Network, load: Callable[[Network], ExecutableNetwork]) -> None:
         """`load` loads networks on the device that `network` is loaded on."""
@@ -266,7 +266,7 @@ def list_replaceable(network: Network) -> tuple[ValueSpec, ...]:
 
 
 class Loader:
-    """The loads of one Core. Safe for threads."""
+    """The loads of a Core. Safe for threads."""
 
     def __init__(
         self,

@@ -48,9 +48,9 @@ Outcome = tuple[tuple[Any, ...], BaseException | None]
 
 
 class Run:
-    """One run in flight, computed by `network`.
+    """A run in flight, computed by `network`.
 
-    Nobody waits for a run that `is_detached`: the callback gets its error, and `wait` of the request raises it. `wake` tells an
+    No thread waits for a run that `is_detached`: the callback gets its error, and `wait` of the request raises it. `wake` tells an
     event loop of the end.
     """
 
@@ -82,7 +82,7 @@ class Run:
 
 
 class InferRequest:
-    """A request on a loaded network. One thread starts it; any thread may wait for it or cancel it."""
+    """A request on a loaded network. A single thread starts it; any thread may wait for it or cancel it."""
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling("an InferRequest", "load the network in the other process and create a request there")
@@ -97,7 +97,7 @@ class InferRequest:
         self._callback: Callback | None = None
         self.states = RequestStates(network, self)
         self._state: object = NO_STATE
-        # A run with states reads the results of the last run, which lie in the other working memory.
+        # A run with states reads the results of the last run in the spare working memory; the two take turns.
         self._spare: object = NO_STATE
         if network.deadline is None:  # else within the run, which may be left behind
             self._state = network.create_state()
@@ -120,7 +120,7 @@ class InferRequest:
         return self._name_outputs(self.run(inputs))
 
     def run(self, inputs: Any = None) -> Run:
-        """Returns the ended run of a caller who waits on this thread. Raises: as `infer` does."""
+        """Runs on the calling thread and returns the ended run. Raises: as `infer` does."""
         run = self._begin(inputs)
         try:
             self._work(run, run.deadline)
@@ -202,7 +202,7 @@ class InferRequest:
         network.require_process()
         self.require_idle("start a run")
         merged = self._merge(inputs)
-        # Where constants are replaced, another network computes, in working memory of its own.
+        # If constants are replaced, a second network computes, in working memory of its own.
         computing, ordered = network.route_inputs(merged)
         context = network.open_context(self._state if computing is network else NO_STATE)
         if self._presets is not None:
@@ -219,7 +219,7 @@ class InferRequest:
         return run
 
     def _merge(self, inputs: Any) -> Any:
-        """Returns the inputs of a run: the values passed for it over those that were set."""
+        """Returns the inputs of a run: the passed values override the values that were set."""
         if inputs is None or not self._input_of_name:
             return self._input_of_name if inputs is None else inputs
         return {**self._input_of_name, **name_inputs(inputs, self._network.inputs, network=self._network.name)}
@@ -227,8 +227,8 @@ class InferRequest:
     # Compute
 
     def _work(self, run: Run, seconds: float | None = None) -> None:
-        """Computes a run and ends it. With DEADLINE another thread computes, which can be left behind; this one waits for it, and ends the
-        run after `seconds`. None leaves that to the timer of the run.
+        """Computes a run and ends it. With DEADLINE a second thread computes, which can be abandoned; the current thread waits for
+        it, and ends the run after `seconds`. None leaves that to the timer of the run.
         """
         if run.is_over:  # cancelled before a thread came to it
             return
@@ -391,7 +391,9 @@ class InferRequest:
         self._presets = OrderedPresets(self._preset_of_name, network.all_outputs)
 
     def get_tensor(self, name: str) -> Any:
-        """Returns the input that was set, or the output of the last run. Raises: InputNameError when there is none."""
+        """Returns the input that was set, or the output of the last run. Raises: InputNameError if no input or output has this name
+        or it has no value yet.
+        """
         self.require_idle("get a tensor")
         network = self._network
         _, is_input = self._find_spec(name)
@@ -439,7 +441,9 @@ class InferRequest:
 
 
 def wait_for_runs(thread_of_run: Mapping[RunContext, int]) -> int:
-    """Waits for the runs of other threads, and cancels those that take more than CLOSE_SECONDS; returns the number that is left."""
+    """Waits for the runs of other threads, and cancels runs that take more than CLOSE_SECONDS; returns the number of runs that are
+    still under way.
+    """
     here = threading.get_ident()
     end = monotonic() + CLOSE_SECONDS
     while runs := [context for context, thread in list(thread_of_run.items()) if thread != here]:

@@ -1,8 +1,8 @@
 """The states of a request: values that an output gives to an input of the next run, kept in the device's memory.
 
 Rules: a state is copied between two runs only if it shares memory with an array that may change. A device's outputs stay valid until
-the next run of the same context; so a request with states has two contexts in turn, and a run reads the states that the last run made
-in the other context. A failed or cancelled run changes no state.
+the next run of the same context; so a request with states alternates between two contexts, and a run reads the states of the
+previous run from the idle context. A failed or cancelled run changes no state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RequestState:
-    """One state of a request, by the name of the input that reads it."""
+    """A state of a request, by the name of the input that reads it."""
 
     def __init__(
         self, network: ExecutableNetwork, tie: State, *, position_in: int, position_out: int, require_idle: Callable[[str], None]
@@ -142,7 +142,7 @@ class RequestStates(Mapping[str, RequestState]):
             state.reset()
 
     def join(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the inputs of the device: those of the caller in order, with the states at their places."""
+        """Returns the inputs of the device: the caller's inputs in order, with the states inserted at their positions."""
         if not self._states:
             return inputs
         rest = iter(inputs)
@@ -152,7 +152,7 @@ class RequestStates(Mapping[str, RequestState]):
         return (*(arrays[index] if index in arrays else next(rest) for index in places), *rest)
 
     def check(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the outputs of a run with those that are states as the next run may read them.
+        """Returns the outputs of a run, with state outputs in a form that the next run may read.
 
         A state that shares memory with an input or another output, or that is a constant, is copied; `copied_bytes` counts it. Nothing
         is copied if the device answers for the memory of its outputs.

@@ -48,7 +48,9 @@ def bring_in(network: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profi
 
 
 def take_home(network: ExecutableNetwork, outputs: Any, profile: Profile | None, tensors: Mapping[int, Any] | None = None) -> Any:
-    """Returns a device's outputs in the host's memory, those of `tensors` left in them. Anything but a tuple is left to the check."""
+    """Returns a device's outputs in the host's memory; outputs for `tensors` stay in the device's memory. Anything but a tuple is
+    left to the check.
+    """
     if not isinstance(outputs, tuple):
         return outputs
     if tensors:
