@@ -1,7 +1,7 @@
 """Composer: the base of a device that is made of other devices of its Core. It answers for its children: keys, metrics, extensions.
 
-A subclass states its name, its own keys (one of them `is_arguments`, the list), and if its lists take counts and exclusions;
-`query_network` and `load_network` are its own. It reaches its children through the Core alone, so that each is checked,
+A subclass states its name, its own keys (the key of the list is marked `is_arguments`), and if its lists take counts and
+exclusions; `query_network` and `load_network` are its own. It reaches its children through the Core alone, so that each is checked,
 configured and wrapped as if the user had loaded it.
 """
 
@@ -41,7 +41,7 @@ class Composer:
 
     @hookimpl
     def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
-        """The device's own keys, and those of its children: a flat key goes to every child that knows it.
+        """The device's own keys, and the keys of its children: a flat key goes to every child that knows it.
 
         A child's list is part of its name, so its list key is not a key of the whole.
 
@@ -95,7 +95,9 @@ class Composer:
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:
-        """Gives the operator to every device of the list, or to none: a device that takes no extensions refuses for all."""
+        """Gives the operator to every device of the list, or to no device at all: a device that takes no extensions refuses for
+        all.
+        """
         children = self.require_children(device)
         refusing = [child for child in children if not self._core.takes_extensions(child)]
         if refusing:

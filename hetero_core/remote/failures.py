@@ -29,7 +29,7 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
 def restore_failure(fields: dict[str, Any], where: str) -> Exception:
     """Returns the error that `describe_failure` described, with a note on the place of origin.
 
-    A type that only the other process knows becomes an InferenceError that names it.
+    A type that only the remote process knows becomes an InferenceError that names it.
     """
     name, message = str(fields["type"]), str(fields["message"])
     kind = getattr(errors, name, None) or getattr(builtins, name, None)

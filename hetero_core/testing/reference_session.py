@@ -27,7 +27,7 @@ SIGNED_WEIGHTS: dict[str, tuple[int | None, tuple[tuple[int, int], ...]]] = {
 
 
 def open_reference_session(model: bytes) -> Any:
-    """Returns an onnxruntime.InferenceSession on one thread, without rewrites of the network and without messages.
+    """Returns an onnxruntime.InferenceSession on a single thread, without rewrites of the network and without messages.
 
     Raises: any error of onnxruntime; ImportError if it is not installed.
     """

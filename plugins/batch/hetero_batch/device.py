@@ -158,7 +158,7 @@ def _is_open(network: Network, axes: BatchAxes) -> bool:
 
 def _rebatch(network: Network, axes: BatchAxes, size: int | str) -> Network:
     """Returns the network with this size on its batch axes. Raises: InvalidNetworkError."""
-    # Those inputs alone: a size that is the same by chance is none of the batch.
+    # Only those inputs: a size that is equal by chance does not belong to the batch.
     layouts = {
         spec.name: "".join("N" if place == axis else "." for place in range(len(spec.shape or ())))
         for spec, axis in zip(network.inputs, axes.inputs, strict=True)

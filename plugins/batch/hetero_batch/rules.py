@@ -96,7 +96,7 @@ class NodeView:
         return axis
 
     def listed_axes(self, index: int) -> list[int] | None:
-        """Returns the axes that an input or the attribute `axes` lists, from 0 on; None if it lists none that are known."""
+        """Returns the axes that an input or the attribute `axes` lists, from 0 on; None if it lists no known axes."""
         listed = self.constant(index, "axes")
         rank = len(self.shape(0))
         return None if listed is None else [position % rank for position in listed]

@@ -295,7 +295,7 @@ def _grow(node: Node, graph: Graph, operands: list[float], dtype: str | None) ->
     if node.op_type == "Mul":
         return 0 if 0 in operands else prod(operands)
     if node.op_type == "Div":
-        # A quotient by a fraction may be larger than what is divided.
+        # A quotient by a fraction may be larger than the dividend.
         return operands[0] if "int" in str(dtype) else inf
     if node.op_type in _MASKING:
         return inf if inf in operands else 2 ** int(max(operands)).bit_length()

@@ -79,7 +79,9 @@ def _bound_count(opset: Any, operation: Any, axis: int) -> Any:
 
 
 def _keep_overlaps_at_threshold(opset: Any, operation: Any) -> None:
-    """Raises the threshold by one or two floats, never to 0: the engine also drops boxes that overlap by exactly the threshold."""
+    """Raises the threshold to the next or second next float, never to 0: the engine also drops boxes that overlap by exactly the
+    threshold.
+    """
     threshold = operation.input_value(3)
     dtype = threshold.get_element_type()
     above = opset.multiply(threshold, opset.constant(1 + 2**-23, dtype))
@@ -90,10 +92,12 @@ def _keep_overlaps_at_threshold(opset: Any, operation: Any) -> None:
 
 
 def _end_where_it_begins(opset: Any, operation: Any) -> None:
-    """A Range whose step leads away from its end has no elements; the engine counts as if it led there, and divides by a step of 0."""
+    """If the step of a Range leads away from its end, the Range has no elements; the engine counts elements as if the step led to
+    the end, and divides by a step of 0.
+    """
     start, stop, step = (operation.input_value(index) for index in range(3))
     sources = (start, stop, step)
-    # The frontend also counts axes by a Range, whose inputs have several types; ONNX allows a single type.
+    # The frontend also counts axes by a Range with inputs of several types; ONNX allows a single type.
     is_own = len({source.get_element_type().get_type_name() for source in sources}) > 1
     if is_own or all(source.get_node().get_type_name() == "Constant" for source in sources):
         return
@@ -376,7 +380,7 @@ def _place_copies(opset: Any, operation: Any, rank: int) -> Any:
 
 
 def _replace(operation: Any, last: Any, before: list[Any]) -> None:
-    """Replaces an operation by several, whose names begin with its name, so that profiles find its node."""
+    """Replaces an operation by several operations. Their names begin with its name, so that profiles find its node."""
     from openvino.utils import replace_node  # the engine; loaded already
 
     name = operation.get_friendly_name()

@@ -1,8 +1,9 @@
 """A network in use on the engine: arrays go in and come out without a copy, small ones aside; each run has a request of the engine.
 
-With one stream a run of the main thread stays there. Every other run goes to the engine's threads: they share several streams evenly, and
-they outlive a network. A thread on which the engine ran gives up its part of it when it ends, and a network that another thread lets go at
-that moment is freed under its hands (OpenVINO 2026.4: a lock that is never given back, or an abort). The main thread ends with the process.
+With a single stream a run of the main thread stays there. Every other run goes to the engine's threads: they share several streams
+evenly, and they outlive a network. A thread on which the engine ran gives up its part of it when it ends, and a network that
+another thread lets go at that moment is freed under its hands (OpenVINO 2026.4: a lock that is never given back, or an abort). The
+main thread ends with the process.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _SET_BEFORE: dict[int, Any] = {}
 
 @dataclass(slots=True)
 class EngineRequest:
-    """One of the engine's requests, with views of its own memory for small arrays: index of the input or output, and its view.
+    """A request of the engine, with views of its own memory for small arrays: index of the input or output, and its view.
 
     `places` has the last place of each larger array that the engine was told, by index and whether it is an output.
     """

@@ -46,8 +46,8 @@ class ProcessCarrier(Succession[ProcessLink]):
     def call(
         self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
     ) -> tuple[Any, Sequence[Any]]:
-        """Returns what the child answers, and its buffers. A child that hangs is ended when nobody waits any more: after the DEADLINE of
-        the load or query that this thread works for, or when `token` is set.
+        """Returns the child's answer, and its buffers. A child that hangs is ended when the wait ends: after the DEADLINE of the
+        load or query that this thread works for, or when `token` is set.
 
         Raises: the child's error; DeviceCrashedError; DeadlineExceededError.
         """

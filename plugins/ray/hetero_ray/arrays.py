@@ -81,7 +81,7 @@ class Shipments:
 
 
 def put_array(array: Any) -> RayArray:
-    """Returns an array in the store of this node: one copy."""
+    """Returns an array in the store of this node; copies once."""
     contiguous = np.ascontiguousarray(array)
     return RayArray(put_buffer(contiguous.reshape(-1).view(np.uint8)), contiguous.dtype, np.shape(array))
 

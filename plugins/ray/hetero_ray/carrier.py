@@ -85,7 +85,7 @@ class RaySession:
         self._link = link
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs, which stay valid as long as somebody holds them. Raises: as `RayLink.request`."""
+        """Returns the outputs, which stay valid as long as they are referenced. Raises: as `RayLink.request`."""
         profile = context.profile
         places, refs = pack_values(inputs)
         forgotten = self._carrier.take_forgotten(self._link)

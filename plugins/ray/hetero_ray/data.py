@@ -36,8 +36,8 @@ def predict(
 ) -> Any:
     """Returns a `ray.data.Dataset` with the outputs; Ray Data computes them when they are read.
 
-    dataset: a folder of `.npz` files, each with the inputs of one run by their names, or of `.npy` files with the only input; or a
-        `ray.data.Dataset`, whose columns with the names of inputs are stacked, `batch_size` rows in a run. Other columns are kept.
+    dataset: a folder of `.npz` files, each with the inputs of a run by their names, or of `.npy` files with the only input; or a
+        `ray.data.Dataset`; its columns with the names of inputs are stacked, `batch_size` rows in a run. Other columns are kept.
     actors: how many copies of the network run; None for as many as Ray Data has processors for.
     resources: Ray's reservations for each copy, such as `num_gpus=1`.
 

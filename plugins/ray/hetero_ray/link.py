@@ -26,7 +26,7 @@ _POLL = 0.05
 
 
 class RayLink(Link):
-    """One actor."""
+    """The caller's connection to an actor."""
 
     def __init__(self, device: str, node: RayNode, fleet: Fleet) -> None:
         super().__init__(device)
@@ -90,7 +90,7 @@ class RayLink(Link):
         return bool(ray.wait([request[1]], timeout=_POLL)[0])
 
     def cancel(self, request: tuple[int, Any]) -> None:
-        """Tells the actor that nobody waits for a request."""
+        """Tells the actor that a request is abandoned."""
         self._actor.cancel.remote(request[0])
 
     def kill(self) -> None:
