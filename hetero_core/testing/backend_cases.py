@@ -22,7 +22,7 @@ KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 
 @dataclass(frozen=True)
 class BackendCase:
-    """A case: a model, and at least a single pair of inputs and expected outputs, by position.
+    """A case: a model and one or more pairs of inputs and expected outputs, by position.
 
     Arrays are NumPy arrays, sequences lists, an absent optional None. `rtol` and `atol` are the suite's own.
     """
