@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hetero_core.plan import Plan
 
 Array = Any
-"""An array of the device's own library; NumPy's where the memory is the host's. A sequence is a list, an absent optional None."""
+"""An array of the device's own library; NumPy's if the memory is the host's. A sequence is a list, an absent optional None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ConfigKey:
     `default` None means "not set". Keys with `runtime` affect only runs, so an import may change them; all remaining keys affect
     compilation. The key marked `is_arguments` is a text that replaces the arguments behind the colon of a device string. A number
     may have a `least` value, and `words` that are accepted instead of a number. A key that is `added_later` is missing in older
-    blobs; those count as compiled with its default. `aliases` are further names of the key.
+    blobs; these count as compiled with its default. `aliases` are further names of the key.
     """
 
     type: type
@@ -222,8 +222,9 @@ class Executable:
     outputs lie in the memories that the specs name. If `start` is None, the core calls `run` on a thread of its own."""
 
     pipeline_depth: int = 1
-    """Number of runs of one stream that may be under way at once. It is more than 1 if the next run can begin before the last one has
-    ended, as on several devices in a row. The core runs NUM_STREAMS times as many asynchronous requests at once."""
+    """Number of runs of a stream that may be under way at once. It is more than 1 if the next run can begin before the last run has
+    ended, as on several devices in a row. The core runs NUM_STREAMS times as many asynchronous requests at once.
+    """
 
     def run(self, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
         """Runs the network and returns its outputs by position.
@@ -271,8 +272,8 @@ class Executable:
         return {}
 
     takes_tensors = False
-    """Whether runs take a DeviceTensor of any memory for each input, and leave outputs in those of `context.tensors`. HETERO, MULTI, AUTO
-    and BATCH do, which hand a tensor on to the part that has its memory (`hetero_core.composing.runs`).
+    """Whether runs take a DeviceTensor of any memory for each input, and leave outputs in `context.tensors`. HETERO, MULTI, AUTO
+    and BATCH do: they pass a tensor on to the part that has its memory (`hetero_core.composing.runs`).
     """
 
     def find_part(self, name: str) -> Any:

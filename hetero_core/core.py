@@ -1,7 +1,7 @@
 """Core, the class with which every program starts: it reads networks, queries and loads devices, holds configuration, imports blobs.
 
 Of a device, `device` is the text that a caller gives, `parsed` that text as a DeviceName, and `entry` the Device that calls its plugin.
-A CallTarget has all that a query, a load or an import needs of it.
+A CallTarget has everything that a query, a load or an import needs to know about the device.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _begin(path: str | os.PathLike[str]) -> _Writing:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), requested)
         if not stat.S_ISREG(status.st_mode):
             return _Writing(requested, requested, "", open(requested, "wb"))  # closed by the caller
-        # A folder that may be written to would let a protected file be replaced.
+        # In a writable folder, even a write-protected file could be replaced.
         os.close(os.open(requested, os.O_WRONLY))
     target = os.path.realpath(requested)
     folder, name = os.path.split(target)

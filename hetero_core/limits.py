@@ -23,7 +23,7 @@ from hetero_core.errors import MemoryLimitError, ReadLimitError
 FOLDED_FLOOR, FOLDED_TIMES = 1 << 27, 16
 """Bytes of folded constants for each load: 128 MiB, and sixteen times the size of the model's constants.
 
-Weights of 4 bits that are dequantized, reshaped and turned take twelve times their own.
+Weights of 4 bits that are dequantized, reshaped and transposed take twelve times their own size.
 """
 
 
@@ -119,7 +119,7 @@ class RunLimits:
         self._lock = threading.Lock()
         self._nbytes_of_root: dict[int, int] = {}
         self._references: dict[int, Any] = {}
-        # A value may die in any thread at any time, also while the lock is held: its end is only noted here.
+        # A value may be freed in any thread at any time, also while the lock is held: its end is only recorded here.
         self._freed: deque[int] = deque()
 
     @property
@@ -224,7 +224,7 @@ def _find_roots(value: Any) -> list[Any]:
 
 
 def _measure(array: Any) -> int:
-    """Returns the bytes of an array; texts count as if each were in it alone."""
+    """Returns the bytes of an array; a text counts in full each time it occurs."""
     nbytes = int(array.nbytes)
     if getattr(getattr(array, "dtype", None), "kind", "") == "O":
         nbytes += sum(sys.getsizeof(text) for text in array.reshape(-1).tolist())

@@ -1,6 +1,6 @@
 """Files opened by name, checked to be plain files: no pipes or devices that hang and, on request, no links.
 
-A file is judged after it was opened, so that nothing is won by changing the name in between. On systems without owners and modes
+A file is checked after it was opened, so that a change of the name in between has no effect. On systems without owners and modes
 (Windows) the only check is that it is a plain file.
 """
 

@@ -1,18 +1,17 @@
-"""The cache of compiled networks: a folder of blobs, each named by the digest of all that shaped it.
+"""The cache of compiled networks: a folder of blobs, each named by the digest of everything that affects its compilation.
 
 Rules: an entry appears complete or not at all; it is used only if its identity equals that of the load, byte for byte; a
-fault of the entry or the folder is a warning and a miss, and never fails a load; code is neither kept nor taken, except code that the
-plugin can do without, in a folder of the user's own. Warnings go to the log and not through `warnings`, which a program may have turned
-into errors.
+fault of the entry or the folder is a warning and a miss, and never fails a load; code is neither stored nor loaded, except optional
+code in a folder of the user's own. Warnings go to the log and not through `warnings`, which a program may have turned into errors.
 
 The folder belongs to the user, to root, or to another user if only this user and root could have put it there. Only its owner and
 root may write to it. A file in it belongs to the user, to root or to the owner of the folder, and is never opened through a link.
 
-Several loads of a network wait for the first. The operating system holds the lock on a file, so that it is free when its holder dies. On
-Windows there is no lock: a network may be compiled twice.
+Concurrent loads of a network wait for the first. The lock is a file lock of the operating system, so it is released when its holder
+dies. On Windows there is no lock: a network may be compiled twice.
 
-The identity of a load is a text that names everything that shapes a compiled network. In doubt a fact is in the text: too much text
-costs a compilation, too little gives a network that was made for another load.
+The identity of a load is a text that names everything that shapes a compiled network. In doubt a fact belongs in the text: an
+unnecessary fact costs a compilation, a missing fact leads to a network that was compiled for another load.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ LOCK_SECONDS = 300.0
 """Seconds for which a load waits for another load of the same network, before it compiles for itself and leaves the cache alone."""
 
 _IDENTITY = "hetero/cache"
-"""The section of an entry that says what it was made from; the plugin that imports the entry does not see it."""
+"""The section of an entry that holds the identity of its load; the plugin that imports the entry does not see it."""
 _ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.blob")
 _ROOT = 0
 _LEFTOVER_NAME = re.compile(r"[0-9a-f]{64}\.(lock|[^.]+\.partial)")
@@ -166,7 +165,7 @@ class NetworkCache:
             lock.release()
 
     def _store(self, folder: CacheFolder, key: str, identity: bytes, pack: Callable[[], tuple[BlobHeader, Payload]]) -> None:
-        """Writes an entry; a failure leaves the folder as it was, and is told, since the network is loaded all the same."""
+        """Writes an entry; a failure leaves the folder unchanged and is a warning only, since the network is loaded anyway."""
         try:
             header, payload = pack()
         except Exception as error:  # noqa: BLE001  # a plugin that cannot export may raise anything
@@ -244,7 +243,7 @@ def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[
         raise _UnusableEntryError(error.strerror or f"{error}") from error
     try:
         header, payload = _read_entry(f"'{path}'", map_file(descriptor), identity)
-        with suppress(OSError):  # of a folder that this user may only read
+        with suppress(OSError):  # the folder may be read-only for this user
             os.utime(path)
     except (OSError, BlobError) as error:
         raise _UnusableEntryError(str(error)) from error
@@ -458,13 +457,13 @@ def describe_load(
 def _describe_device(device: DeviceName, entry: Device, config: Mapping[str, Any], find: Find, *, is_part: bool) -> dict[str, Any]:
     """Returns the device, its plugin, machine and configuration; for a list, the same of all its devices in order.
 
-    An import of a whole cannot give its parts new values even of keys that only steer running, so that these count there.
+    An import of a composed network cannot change run-time keys of its parts, so these keys count for parts.
     """
     keys = entry.keys(device)
     return {
         "device": str(device),
         "plugin": str(entry.provenance),
-        # The full name has the version of a plugin's engine.
+        # The full name contains the version of a plugin's engine.
         "machine": [entry.metric(device, "DEVICE_ARCHITECTURE"), entry.metric(device, "FULL_DEVICE_NAME")],
         "config": {
             name: value for name, value in config.items() if name not in STANDARD_KEYS and (is_part or not keys[name].runtime)
@@ -479,7 +478,7 @@ def _describe_part(name: str, find: Find) -> Any:
         device, config = entry.resolve(device, None)
         return _describe_device(device, entry, config, find, is_part=True)
     except HeteroError as error:
-        # Whether a device of a list may be missing is for the load to say.
+        # The load decides whether a device of a list may be missing.
         return f"{type(error).__name__}: {error}"
 
 

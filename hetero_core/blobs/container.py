@@ -70,7 +70,7 @@ def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Paylo
     offset = 0
     digests = digest_sections(views)
     for name, view in views.items():
-        # Sections without code have no mark, as before there were marks.
+        # Sections without code have no mark, as in blobs from before the marks were introduced.
         mark = {mark: True for mark, names in (("code", payload.code), ("spare", payload.spare)) if name in names}
         table.append({"name": name, "offset": offset, "size": view.nbytes, "digest": digests[name].hex(), **mark})
         offset = _align(offset + view.nbytes)
@@ -97,7 +97,9 @@ def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -
 
 
 def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
-    """Returns header and sections of a container in memory; `name` is its own in errors. Raises: as `read_blob`."""
+    """Returns header and sections of a container in memory; `name` stands for the container in error messages. Raises: as
+    `read_blob`.
+    """
     if len(view) < _HEAD.size + _DIGEST_SIZE:
         raise BlobDamagedError(
             f"{name} is no exported network: it has {len(view)} bytes, a container has at least {_HEAD.size + _DIGEST_SIZE}"
@@ -128,7 +130,9 @@ def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
 
 
 def _check_gaps(name: str, room: memoryview, rows: Sequence[SectionEntry]) -> None:
-    """Raises BlobDamagedError for anything but zeros between sections, or for more than there have to be; no digest covers them."""
+    """Raises BlobDamagedError for anything but zeros between sections, and for gaps that are longer than necessary; no digest
+    covers the gaps.
+    """
     begins = [*(row.offset for row in rows), len(room)]
     ends = [0, *(row.offset + row.size for row in rows)]
     for end, begin in zip(ends, begins, strict=True):
@@ -185,7 +189,7 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, l
         where = f"section '{row.name}' at {row.offset}"
         if row.offset < 0 or row.size < 0 or row.offset % ALIGNMENT or row.offset + row.size > room:
             raise BlobDamagedError(f"{name}: {where} with {row.size} bytes does not fit into {room} bytes")
-        # Sections that share bytes would let a small file stand for containers within containers without end.
+        # If sections could share bytes, a small file could stand for endlessly nested containers.
         if row.offset < end:
             raise BlobDamagedError(f"{name}: {where} begins within the one before, which ends at {end}")
         end = row.offset + row.size
@@ -307,7 +311,7 @@ def _read_row(row: Any) -> SectionEntry:
 
 
 def _take_field(fields: Any, name: str, kind: type) -> Any:
-    """Removes a field and returns it. Raises: ValueError when it is not there or of another type; a bool is no int."""
+    """Removes a field and returns it. Raises: ValueError if it is missing or of another type; a bool is no int."""
     value = fields.pop(name, None) if isinstance(fields, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
         # All faults of an untrusted header raise the same kind of error.
@@ -348,7 +352,7 @@ _PIECE_SIZE = 1 << 24
 
 
 def read_bytes(stream: IO[bytes], count: int) -> bytearray:
-    """Returns so many bytes, or fewer at the end of the stream. Memory is taken for bytes that are there, not for `count`."""
+    """Returns so many bytes, or fewer at the end of the stream. Memory is allocated for existing bytes only, not for `count`."""
     content = bytearray()
     try:
         while len(content) < count and (piece := stream.read(min(count - len(content), _PIECE_SIZE))):

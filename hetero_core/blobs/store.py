@@ -1,8 +1,8 @@
 """The private store: kernels, plans and measured placements for later processes, each a file of the same folder.
 
-Rules: an entry is named by a digest of all that shaped it, so it is never out of date and may be deleted at any time. It appears complete
-or not at all, begins with the digest of its content, and a damaged entry is a miss. Only the user can write to the folder: it is
-below XDG_CACHE_HOME, or ~/.cache if that is not set, and never below CACHE_DIR, which may be shared.
+Rules: an entry is named by a digest of everything that affects its content, so it is never out of date and may be deleted at any
+time. It appears complete or not at all, begins with the digest of its content, and a damaged entry is a miss. Only the user can
+write to the folder: it is below XDG_CACHE_HOME, or ~/.cache if that is not set, and never below CACHE_DIR, which may be shared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOLDER = "store"
 MOST_BYTES = 1 << 29
 """The limit of all entries together; beyond it the least recently used are removed."""
 _SWEEP_BYTES = 1 << 24
-"""Of entries that a process writes before it looks at the size of the folder again."""
+"""Bytes of entries that a process writes before it checks the size of the folder again."""
 _DIGEST_BYTES = 32
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
 _LONGEST_NAME = 100
@@ -35,7 +35,7 @@ _ADVICE = "set XDG_CACHE_HOME to a folder of your own"
 
 
 def name_entry(kind: str, *parts: str | bytes) -> str:
-    """Returns the name of the entry of a kind, such as "plan", that these parts shape."""
+    """Returns the name of an entry, from its kind, such as "plan", and the parts that determine its content."""
     digest = sha256()
     for part in parts:
         digest.update(sha256(part.encode() if isinstance(part, str) else part).digest())
@@ -59,7 +59,7 @@ class Store:
             descriptor = open_unlinked(path, os.O_RDONLY)
             with os.fdopen(descriptor, "rb") as file:
                 require_owner(os.fstat(descriptor), path, ())
-                with suppress(OSError):  # of a disk that is only read
+                with suppress(OSError):  # the disk may be read-only
                     os.utime(descriptor)
                 return _check(file.read(), path)
         except FileNotFoundError:
@@ -84,7 +84,9 @@ class Store:
 
 
 def read_brought(path: str) -> bytes | None:
-    """Returns the content of an entry that an installed package brings along, as trusted as its code; None as `Store.read`."""
+    """Returns the content of an entry that an installed package ships and that is trusted like the package's code; None as
+    `Store.read`.
+    """
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             return _check(file.read(), path)

@@ -47,13 +47,13 @@ def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Itera
 
 
 def are_imports_trusted() -> bool:
-    """Says whether the import that this thread works for uses code; for a plugin that hands a blob to another process."""
+    """Says whether the current import of this thread may use code; for a plugin that hands a blob to another process."""
     return _is_trusted.get()
 
 
 @contextmanager
 def trust_imports(is_trusted: bool) -> Iterator[None]:
-    """Sets whether imports within the block use code."""
+    """Sets whether imports within the block may use code."""
     token = _is_trusted.set(is_trusted)
     try:
         yield

@@ -34,7 +34,7 @@ class Composer:
     takes_counts = False
     takes_exclusions = False
     names_common_abilities = False
-    """Whether an ability is the composer's only where all devices have it; otherwise one device is enough."""
+    """If True, the composer lists the abilities that all its devices have; otherwise the abilities of any device."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -49,7 +49,7 @@ class Composer:
         """
         own = dict(self.own_keys)
         for child in self.list_children(device):
-            # Asked once: for lists within lists, each level that asks twice would double the questions of all levels below.
+            # Asked once: with nested lists, two questions on each level would double the questions on all levels below.
             try:
                 keys = self._core.config_keys(child)
             except DeviceUnavailableError:
@@ -61,8 +61,8 @@ class Composer:
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """A composer is no physical device: it has no ids, and its architecture is that of its children."""
-        # Asking which of them can be used creates them: only for a metric that is theirs.
+        """A composer is not a physical device: it has no ids, and its architecture comes from its children."""
+        # The check for usable children creates them, so it is made only for metrics that come from children.
         usable = cache(lambda: self.usable_children(device))
 
         def ask(metric: str) -> list[Any]:
@@ -89,7 +89,7 @@ class Composer:
         }
 
     def _join_capabilities(self, named: list[tuple[str, ...]]) -> tuple[str, ...]:
-        """Returns the element types and abilities of the devices, each once, in their order; the core answers for EXPORT_IMPORT."""
+        """Returns the element types and abilities of the devices, each once, in their order; the core adds EXPORT_IMPORT."""
         every = dict.fromkeys(word for words in named for word in words)
         return tuple(word for word in every if not self.names_common_abilities or all(word in words for words in named))
 

@@ -36,11 +36,11 @@ LEVELS = {
     "LOG_DEBUG": logging.DEBUG,
     "LOG_TRACE": logging.DEBUG,
 }
-"""OpenVINO's names -> levels of Python, which has none below DEBUG."""
+"""OpenVINO's names -> levels of Python, which has no level below DEBUG."""
 
 
 def set_log_level(name: str | None, *packages: str) -> None:
-    """Sets the level of the loggers of these packages, for the process; None gives it back to the program."""
+    """Sets the level of the loggers of these packages, for the process; None restores the program's own level."""
     for package in packages:
         logging.getLogger(package).setLevel(logging.NOTSET if name is None else LEVELS[name])
 
@@ -110,7 +110,7 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         ),
     }
 )
-"""The keys that the core itself answers for, on every device; those of the cache on devices that export and import."""
+"""The keys that the core itself handles for every device; the keys of the cache only for devices that export and import."""
 
 CACHE_KEYS = ("CACHE_DIR", "CACHE_SIZE_LIMIT")
 DEADLINE_KEY, MEMORY_LIMIT_KEY = "DEADLINE", "MEMORY_LIMIT"
@@ -181,7 +181,7 @@ def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str, where:
 
 
 def find_new_name(name: str, device: str) -> str:
-    """Returns the key that an old name stands for, that of a device's own streams included; any other name as it is."""
+    """Returns the new name of an old key, also of the old key for a device's own streams; any other name unchanged."""
     own_streams = f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
     return STREAMS_KEY if name == own_streams else ALIASES.get(name, name)
 
@@ -358,6 +358,6 @@ class CommonConfig:
             set_log_level(converted.get(LOG_KEY), "hetero_core")
 
     def close(self) -> None:
-        """Gives a log level that was set back to the program."""
+        """Restores the program's own log level, if a level was set."""
         if LOG_KEY in self._values:
             set_log_level(None, "hetero_core")

@@ -19,7 +19,7 @@ from hetero_core.network.graph import Network
 _COMPOSER = "composer"
 _HEAVY_KINDS = ("accelerator", "engine")
 _SECONDS = 5.0
-"""After so long no further device is asked."""
+"""The time limit after which no further device is asked."""
 _KNOWN_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft")
 
 _is_within_load: ContextVar[bool] = ContextVar("is_within_load", default=False)

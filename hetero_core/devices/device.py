@@ -1,6 +1,6 @@
 """Device: a plugin in use by a Core, behind its own pluggy manager; calls its hooks and checks their results.
 
-The core and nothing else talks to it. Every answer that breaks the contract is an error that names the plugin.
+Only the core calls it. Every answer that breaks the contract is an error that names the plugin.
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ class Device:
             set_log_level(None, *self._log_packages)
 
     def set_log_level(self, level: str | None) -> None:
-        """Sets the level of the loggers of the core and of the plugin until the device is closed; None gives it back to the program."""
+        """Sets the level of the loggers of the core and of the plugin until the device is closed; None restores the program's own
+        level.
+        """
         self._log_packages = "hetero_core", self.provenance.module.partition(".")[0]
         set_log_level(level, *self._log_packages)
 
@@ -228,7 +230,7 @@ class Device:
                 raise DeviceUnavailableError(f"device {device.name}.{device_id} cannot be used: {reason}")
 
     def place(self, device: DeviceName) -> DeviceName:
-        """Returns the device with the id and the arguments that `set_config` has given it. Raises: DeviceNotFoundError."""
+        """Returns the device with the id and the arguments that `set_config` has set for it. Raises: DeviceNotFoundError."""
         return self._with_id(self._with_arguments(device, {}), {})
 
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
@@ -259,7 +261,7 @@ class Device:
         )
 
     def find_architecture(self, device: DeviceName) -> str:
-        """Returns the architecture that the device compiles for; "" if it only gives networks to other devices."""
+        """Returns the architecture that the device compiles for; "" if it only passes networks on to other devices."""
         is_plain = not any(key.is_arguments for key in self.keys(DeviceName(device.name)).values())
         return str(self.metric(device, "DEVICE_ARCHITECTURE")) if is_plain else ""
 
@@ -326,7 +328,7 @@ class Device:
         return resolve_key(name, self.keys(device), device=str(device))
 
     def close(self) -> None:
-        """Tells the device to free its resources; a device that hangs is left alone, with a warning."""
+        """Tells the device to free its resources; a device that hangs is skipped with a warning."""
         set_log_level(None, *self._log_packages)
         if self.patience.is_exhausted:
             logger.warning("device %s is not closed: %s hangs", self.provenance.device, self.provenance)

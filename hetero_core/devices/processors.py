@@ -17,7 +17,7 @@ from math import ceil
 def count_processors() -> int:
     """Returns the number of processors that this process may use now, at least 1.
 
-    The mask is read on each call (a system call), the quota once in a process: it takes files to find it.
+    The mask is read on each call (a system call), the quota once per process, because it is read from files.
     """
     quota = _read_quota()
     mask = count_affinity()

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 DEVICES_GROUP = "hetero_core.devices"
 WRAPPERS_GROUP = "hetero_core.wrappers"
 ROLES_GROUP = "hetero_core.roles"
-"""Of devices that the core itself calls for: role -> device name. "isolator" runs a device in a process of its own, "splitter" splits a
-network over a list of devices."""
+"""The entry points of devices that the core itself uses: role -> device name. "isolator" runs a device in a process of its own,
+"splitter" splits a network over a list of devices.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,7 +233,7 @@ class Registry:
     def register(self, name: str, plugin: Any) -> None:
         """Makes a plugin known under a name: a factory when it has `create_device`, the device itself otherwise.
 
-        Raises: DeviceNameError for a name that no device string could say; PluginError when the name is taken.
+        Raises: DeviceNameError for a name that is invalid in a device string; PluginError when the name is taken.
         """
         parsed = parse_device_name(name)
         if parsed.id or parsed.arguments or "," in parsed.name:
@@ -257,7 +258,7 @@ class Registry:
                 self._retire(claims[0], self._devices.pop(parsed.name))
 
     def _retire(self, announcement: Announcement, device: Device) -> None:
-        # An object that is the device itself may come back under a name, and is closed once.
+        # A plugin object that is itself the device may be registered again, but is closed once.
         self._retired[id(device if announcement.is_factory else announcement.plugin)] = device
 
     def close(self) -> None:
@@ -369,7 +370,7 @@ def isolate_device(
 ) -> tuple[DeviceName, Mapping[str, Any] | None]:
     """Returns the device and the configuration of a call, rewritten if the call or the device's settings have ISOLATE.
 
-    Values that are set for the device go with the call, since the isolator does not know them.
+    Values that are set for the device are passed with the call, since the isolator does not know them.
 
     Raises: ConfigValueError; DeviceNotFoundError if no isolator is installed.
     """

@@ -24,7 +24,7 @@ from hetero_core.errors import DeadlineExceededError, DeviceTimeoutError
 Result = TypeVar("Result")
 
 LONGEST_WAIT = threading.TIMEOUT_MAX
-"""Seconds, the most that Python waits for anything; a limit above it is none."""
+"""Seconds, the longest wait that Python supports; a longer limit counts as no limit."""
 
 
 class OutOfTimeError(Exception):
@@ -166,7 +166,7 @@ class Patience:
 
     @property
     def is_exhausted(self) -> bool:
-        """Says whether a question is without an answer."""
+        """Says whether the plugin has left a question unanswered."""
         return bool(self._unanswered)
 
     def call(self, hook: str, device: DeviceName, call: Callable[[], Result]) -> Result:

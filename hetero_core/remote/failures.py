@@ -10,7 +10,7 @@ from hetero_core.devices.query import GENERAL_CURE
 from hetero_core.errors import HeteroError, InferenceError, UnsupportedNodesError
 
 _RESTORED = (HeteroError, RuntimeError, ValueError, TypeError, LookupError, MemoryError, ArithmeticError, AssertionError)
-"""Classes whose errors come back as themselves."""
+"""Classes of errors that are restored with their own type."""
 
 
 def describe_failure(error: BaseException) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class RemoteExecutable(Executable):
 
         Raises: the error of the device; DeviceCrashedError if its host ended in this run.
         """
-        # As `call_again`, which takes a microsecond.
+        # Same as `call_again`, inlined because that takes a microsecond.
         while True:
             try:
                 return self._run_once(inputs, context)

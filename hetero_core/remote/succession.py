@@ -21,7 +21,7 @@ from hetero_core.network.types import ValueSpec
 logger = logging.getLogger(__name__)
 
 _MOST_CRASHES = 2
-"""Crashes with no run between them that succeeded; after so many the device is given up."""
+"""The number of crashes without a successful run in between, after which the device is given up."""
 
 
 _TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, tuple, dict)}
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 class HostReplacedError(DeviceCrashedError):
-    """The host was ended for the sake of another request, which hung; the call can be retried."""
+    """The host was ended because another request hung; the call can be retried."""
 
 
 def call_again(call: Callable[[], Result]) -> Result:
@@ -49,7 +49,7 @@ class Session(Protocol):
         """Returns the outputs, valid until the next run of this session."""
 
     def close(self) -> None:
-        """Lets the far end forget the request."""
+        """Lets the remote end release the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def describe_remote(carrier: Succession[Any], where: str) -> Description:
 
 
 GRACE = 1.0
-"""Seconds that a host has to answer after nobody waits any more."""
+"""Seconds that a host has to answer after the caller's wait has ended."""
 
 
 class Link(ABC):

@@ -1,4 +1,4 @@
-"""ExecutableNetwork: the public face that the core gives every device's Executable.
+"""ExecutableNetwork: the public interface of a loaded network, around a device's Executable.
 
 The chain of calls is bound once, at load: `run` is the device's own method unless a wrapper stands around `infer`.
 """
@@ -74,7 +74,7 @@ _OWN_KEYS = (*LIMIT_KEYS, LOG_KEY, MEASURING_KEY, PRIORITY_KEY)
 BORDER_SECTION = "hetero/border"
 """The section of a blob that holds the border; the plugin that imports the blob does not see it."""
 NETWORK_SECTIONS = "hetero/network"
-"""The sections of a blob that hold the network itself, if a run may be given constants of it."""
+"""The sections of a blob that hold the network itself, if a run may replace its constants."""
 HINTS_SECTION = "hetero/declarations"
 """The section of a blob that holds the declared shapes of outputs which a run may contradict; the plugin does not see it either."""
 
@@ -123,7 +123,7 @@ class ExecutableNetwork:
         self.inputs = _drop_specs(self.all_inputs, [state.input for state in border.states])
         self.outputs = _drop_specs(self.all_outputs, [state.output for state in border.states])
         self.output_names = tuple(spec.name for spec in self.outputs)
-        # Constants that a run may be given as well.
+        # Constants that a run may replace.
         self._replacements = binding.replacements
         self.replaceable = () if binding.replacements is None else binding.replacements.specs
         self.device = binding.device
@@ -158,7 +158,8 @@ class ExecutableNetwork:
     @property
     def start(self) -> Start | None:
         """The function that starts a run on an asynchronous device; None if a thread of the core runs it."""
-        # Not kept: a network that held its own method would wait for the garbage collector, and its device's threads with it.
+        # Not stored: a network that refers to its own method is a cycle, which keeps it and its device's threads until the garbage
+        # collector runs.
         return self._start_run if self._starts else None
 
     @property
@@ -273,7 +274,7 @@ class ExecutableNetwork:
                     outputs = take_home(self, outputs, profile, context.tensors)
                 except BaseException as failure:  # noqa: BLE001  # an error of the run for its waiting thread
                     outputs, error = None, failure
-            # The device is done: the callback may close the network.
+            # The device has finished: the callback may close the network.
             self._leave(context)
             done(outputs, error)
 
@@ -289,7 +290,7 @@ class ExecutableNetwork:
 
     def _enter(self, context: RunContext, thread: int) -> None:
         """Notes a run that is under way. Raises: ClosedError."""
-        # Before the question whether it is closed: `close` looks at the runs after it has set that.
+        # Before the check for closing: `close` first marks the network as closed and then looks at the runs.
         self.thread_of_run[context] = thread
         try:
             self._require_open()
@@ -365,7 +366,7 @@ class ExecutableNetwork:
         return header, payload
 
     def _add_border(self, payload: Payload) -> Payload:
-        """Returns the payload with the border, if that says anything about runs or layouts, hints about outputs, and replaceable constants.
+        """Returns the payload with the border, if it affects runs or layouts, hints about outputs, and replaceable constants.
 
         These need the network itself. A model of IR version 3, which has to list every weight as an input, is exported without it.
         """
@@ -433,18 +434,17 @@ class ExecutableNetwork:
         return read_value(name, resolve_key(name, self._binding.keys, device=str(self.device), where=self.where), self.config)
 
     def set_config(self, config: Mapping[str, Any]) -> None:
-        """Changes PERF_COUNT, DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, LOG_LEVEL, and keys that the device lets change, for the runs that
-        begin from then on.
+        """Changes PERF_COUNT, DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, LOG_LEVEL, and keys that the device allows to change, for all
+        runs that begin afterwards.
 
-        None removes a limit, and gives another key the value back that the network was loaded with. An error leaves all values as they
-        were.
+        None removes a limit, and resets any other key to its value at load. An error leaves all values unchanged.
 
         Raises: ConfigKeyError, ConfigValueError, ClosedError; errors of the device.
         """
         self._require_open()
         settings = self._convert_settings(config)
         changed = freeze_mapping({**self.config, **settings})
-        read_deadline(changed)  # both raise for a value that is no limit
+        read_deadline(changed)  # both raise for an invalid limit
         read_memory_limit(changed)
         own = {name: value for name, value in settings.items() if name not in _OWN_KEYS}
         if own:

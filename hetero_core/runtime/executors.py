@@ -1,8 +1,8 @@
 """The threads of a Core: an executor for each loaded network, with threads that start on first use and end with the Core or the
 last reference to the executor; and forks, which leave the child without these threads.
 
-Threads are daemons: a thread that is stuck in a driver does not keep the interpreter from ending. At its exit runs that are queued are
-dropped, and those in flight get `EXIT_SECONDS` to end. The pools of the standard library wait for both without a limit.
+Threads are daemons: a thread that is stuck in a driver does not keep the interpreter from ending. When it exits, queued runs are
+dropped, and runs in flight get `EXIT_SECONDS` to end. The pools of the standard library wait for both without a limit.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 
 def call_in_child(action: Callable[[], object]) -> None:
-    """Has an action called in each forked child, before anything else there: to renew a lock, which a thread of the parent may hold.
-
-    For process-wide objects that the child uses, too.
+    """Registers an action that runs first in each forked child, for example to renew a lock that a thread of the parent may hold.
+    It is meant for process-wide objects that the child also uses.
     """
     if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
         os.register_at_fork(after_in_child=action)
@@ -86,7 +85,7 @@ EXIT_SECONDS = 10.0
 
 _Task: TypeAlias = "tuple[Future[Any], Callable[[], Any]]"
 _Item: TypeAlias = "tuple[float, int, _Task | None]"
-"""Rank, number and task. Two items are never compared beyond the number; None, which ends a thread, comes behind all tasks."""
+"""Rank, number and task. Two items are never compared beyond the number; None, which ends a thread, is sorted after all tasks."""
 _numbers = count()
 
 
@@ -140,7 +139,7 @@ class ExecutorManager:
     def close(self, timeout: float | None = None) -> None:
         """Drops all queued tasks, waits for the running tasks, and ends the threads; `timeout` in seconds.
 
-        Does nothing in a forked child: the threads are not there.
+        Does nothing in a forked child: the threads do not exist there.
         """
         if self._process != os.getpid():
             return
@@ -167,7 +166,7 @@ class Executor:
         self._lock = threading.Lock()
         self._is_closed = False
         self._process = os.getpid()
-        from queue import PriorityQueue, SimpleQueue  # a network that is only asked to its face has no executor
+        from queue import PriorityQueue, SimpleQueue  # a network with synchronous runs only has no executor
 
         self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if self._is_ranked else SimpleQueue()
         self._idle = threading.Semaphore(0)
@@ -235,7 +234,7 @@ def _work(tasks: SimpleQueue[_Item] | PriorityQueue[_Item], idle: threading.Sema
         if item is None:
             return
         _run_task(*item)
-        # Not kept until the next task comes: it holds a request and its arrays.
+        # Released before the wait for the next task: a task holds a request and its arrays.
         del item
 
 

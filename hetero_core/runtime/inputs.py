@@ -86,7 +86,7 @@ def convert_value(
 ) -> Any:
     """Returns a value, checked against its spec. `sizes` collects the named dimensions, so that they agree between inputs.
 
-    An array that lies in the device's own memory already stays there; it is for the device to take it as it is. `takes_tensors` says that
+    An array that already lies in the device's own memory stays there; the device gets it unchanged. `takes_tensors` says that
     the device takes tensors of any memory.
     """
     value_type = spec.type
@@ -129,7 +129,7 @@ def _check_in_place(value: Any, value_type: TensorType, where: str, sizes: dict[
 
 
 def count_copied_bytes(inputs: Mapping[str, Any], ordered: Sequence[Any], specs: Sequence[ValueSpec]) -> int:
-    """Returns the bytes of tensors that the door had to copy, lists and other values without memory of their own included."""
+    """Returns the bytes of tensors that `order_inputs` had to copy, including lists and other values without memory of their own."""
     copied = 0
     for spec, value in zip(specs, ordered, strict=True):
         source = inputs.get(spec.name)
@@ -405,7 +405,7 @@ def _convert_numbers(value: Any, value_type: TensorType, where: str) -> np.ndarr
 
 
 def _find_lost(numbers: np.ndarray[Any, Any], converted: np.ndarray[Any, Any], *, is_float: bool) -> np.ndarray[Any, Any]:
-    """Returns which numbers are not kept: integers that change, and decimals that become infinite."""
+    """Returns a mask of the numbers that the conversion changes: integers that change, and decimals that become infinite."""
     flat, results = numbers.reshape(-1), converted.reshape(-1)
     if is_float:
         results = results.astype(np.float64)
@@ -425,8 +425,8 @@ def _advise(dtype: str) -> str:
 
 
 class DeviceTensor:
-    """A tensor in the memory of a device. `array` is the device's own array; that of an output is valid until the next run of its
-    request.
+    """A tensor in the memory of a device. `array` is the device's own array; the array of an output is valid until the next run of
+    its request.
 
     `place` identifies the memory across plugins, because two plugins may use the same name for incompatible memories.
     """
@@ -438,7 +438,7 @@ class DeviceTensor:
         self.device = str(network.device)
         self.dtype = numpy_dtype(spec.dtype)
         self.array: Any = None
-        # Whether the array was made by `put`: that of a run may be a constant of the network.
+        # Whether `put` made the array; an array from a run may be a constant of the network.
         self._is_own = False
         self._spec = spec
         self._to_host, self._from_host = network.to_host, network.from_host

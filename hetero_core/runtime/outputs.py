@@ -65,7 +65,7 @@ class ShapeWatch:
     """Compares the outputs of a loaded network with the shapes that its model declares."""
 
     def __init__(self, declarations: Declarations, hints: Sequence[tuple[int, Hint]], where: str, *, is_strict: bool) -> None:
-        """`hints`: those about outputs, each with the position of its output."""
+        """`hints`: the hints about outputs, each with the position of its output."""
         self._declarations = declarations
         self._hints = tuple(hints)
         self._where = where

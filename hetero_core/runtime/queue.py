@@ -132,7 +132,7 @@ class AsyncInferQueue:
             self._unfinished[index] += 1
 
     def _began(self, index: int) -> None:
-        """Ends the reservation of a start: from here on the request says itself that it is running."""
+        """Ends the reservation of a start: from now on the request itself reports that it is running."""
         with self._changed:
             self._starting.discard(index)
 
@@ -167,7 +167,7 @@ class AsyncInferQueue:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Waits for all; if an error has left the block, cancels them first, and that error goes on."""
+        """Waits for all; if the block raised an error, cancels them first, and the error propagates."""
         if kind is None:
             self.wait_all()
             return

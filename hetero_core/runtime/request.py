@@ -3,7 +3,7 @@
 States: idle -> running -> idle. Every run is begun by `_begin`, computed by `_compute` or by the device's own `start`, and ended by `_end`;
 `infer`, `infer_async` and `start_async` differ only in the thread or task that waits for the end. Python cannot stop a thread: when a
 request is cancelled it is idle at once, and the context that the device still works on is set aside; the next run gets a new context.
-Nothing of a failed run stays behind. With DEADLINE the device works on a thread that can be left behind, also for `infer`.
+Nothing of a failed run stays behind. With DEADLINE the device works on a thread that can be abandoned, also for `infer`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 CLOSE_SECONDS = 10.0
 """Seconds that closing a network waits for its runs before it cancels them."""
 CANCEL_SECONDS = 1.0
-"""Seconds that it then waits for devices that ask whether they are cancelled."""
+"""Seconds that it then waits for devices that check for cancellation."""
 _POLL_SECONDS = 0.005
 NO_STATE: Any = object()
-"""Stands for working memory that the device has yet to make."""
+"""Stands for working memory that the device has not made yet."""
 
 Callback = Callable[["InferRequest", BaseException | None], None]
 Start = Callable[[tuple[Array, ...], RunContext, Done], None]
@@ -65,7 +65,7 @@ class Run:
         self.is_detached = False
         self.wake: Callable[[], None] | None = None
         self.timer: threading.Timer | None = None  # ends a run with DEADLINE
-        # Held until the end. An event would take 5 us of every run.
+        # A lock that is held until the end; an event would cost 5 us in every run.
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -99,7 +99,7 @@ class InferRequest:
         self._state: object = NO_STATE
         # A run with states reads the results of the last run in the spare working memory; the two take turns.
         self._spare: object = NO_STATE
-        if network.deadline is None:  # else within the run, which may be left behind
+        if network.deadline is None:  # else within the run, which may be abandoned
             self._state = network.create_state()
             if self.states:
                 self._spare = network.create_state(self._state)
@@ -191,7 +191,7 @@ class InferRequest:
         if run is None:
             return
         self._cancel_run(run)
-        # An interrupt that came within the callback, which was on this thread.
+        # An interrupt within the callback, which ran on this thread.
         if isinstance(run.error, KeyboardInterrupt):
             raise run.error
 
@@ -243,10 +243,10 @@ class InferRequest:
         threading.Thread(target=work, name=f"hetero-{self._network.device} run", daemon=True).start()
         if not run.wait(seconds):
             self._expire(run)
-            run.wait()  # it may just have ended by itself, and is about to say so
+            run.wait()  # it may have ended meanwhile and be about to report its result
 
     def _launch(self, run: Run) -> None:
-        """Has the device start a run, or a thread compute it. Raises: an error that keeps the run from beginning, and ends it."""
+        """Lets the device start a run, or a thread compute it. Raises: an error that keeps the run from beginning, and ends it."""
         try:
             if run.deadline is not None:
                 run.timer = threading.Timer(min(run.deadline, LONGEST_WAIT), lambda: self._expire(run))
@@ -274,7 +274,7 @@ class InferRequest:
         return self._collect(run, outputs)
 
     def _give_state(self, run: Run) -> None:
-        """Has the device make working memory, unless the run has some."""
+        """Lets the device make working memory, unless the run already has it."""
         if run.context.state is NO_STATE:
             run.context.state = state = run.network.create_state(self._spare)
             with self._lock:
@@ -303,7 +303,8 @@ class InferRequest:
     def _end(self, run: Run, outputs: tuple[Any, ...], error: BaseException | None, *, is_abandoned: bool = False) -> None:
         """Makes the request idle, calls the callback, and wakes the threads that wait.
 
-        Does nothing to a run that has ended: a cancel wins over a device that comes late. `is_abandoned` leaves the context to the device.
+        Does nothing to a run that has ended: a cancellation takes precedence over a late result of the device. `is_abandoned`
+        leaves the context to the device.
         """
         with self._lock:
             if run.is_over:
@@ -320,7 +321,7 @@ class InferRequest:
                     self._state, self._spare = self._spare, self._state
                 run.outputs = self._outputs = outputs
         if is_abandoned:
-            # After the end: a half-done result that the device returns at once must not come first.
+            # After the end, since a device may return a partial result at once, which must not end the run first.
             run.context.token.is_set = True
         if run.is_detached and self._callback is not None:
             self._call_back(run, self._callback)
@@ -431,7 +432,7 @@ class InferRequest:
 
     @property
     def latency(self) -> float | None:
-        """Seconds from the call that asked for the last run until its device was done; None unless PERF_COUNT is set."""
+        """Seconds from the call that requested the last run until its device had finished; None unless PERF_COUNT is set."""
         return None if self._profile is None else self._profile.latency
 
     @property
@@ -463,6 +464,6 @@ def _wake_loop(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> 
     try:
         loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
     except RuntimeError:
-        # Nothing awaits in a closed loop.
+        # A closed loop has no waiting tasks.
         if not loop.is_closed():
             raise

@@ -84,7 +84,7 @@ class RequestState:
     def check(self, result: Any, *, is_shared: bool, is_laid: bool = False) -> Any:
         """Returns the result of a run as the next value, copied if it shares memory or is not C-contiguous.
 
-        `is_laid`: the device reads it as it lies.
+        `is_laid`: the device accepts states that are not C-contiguous.
 
         Raises: InferenceError if the input does not take its shape.
         """
@@ -112,7 +112,7 @@ class RequestStates(Mapping[str, RequestState]):
 
     def __init__(self, network: ExecutableNetwork, request: InferRequest) -> None:
         self._network = network
-        # Weak: a request that waited for the garbage collector would keep its network, too.
+        # Weak: a reference cycle would keep the request and its network until the garbage collector runs.
         self._request = ref(request)
         self._states: dict[str, RequestState] = {}
         if network.border.states:
@@ -148,14 +148,14 @@ class RequestStates(Mapping[str, RequestState]):
         rest = iter(inputs)
         arrays = {state.position_in: state.array for state in self._states.values()}
         places = range(len(self._network.all_inputs))
-        # Behind them may come a replacement of constants.
+        # Replaced constants may follow.
         return (*(arrays[index] if index in arrays else next(rest) for index in places), *rest)
 
     def check(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns the outputs of a run, with state outputs in a form that the next run may read.
 
-        A state that shares memory with an input or another output, or that is a constant, is copied; `copied_bytes` counts it. Nothing
-        is copied if the device answers for the memory of its outputs.
+        A state that shares memory with an input or another output, or that is a constant, is copied; `copied_bytes` counts it.
+        Nothing is copied if the device returns `OwnOutputs`.
 
         Raises: InferenceError.
         """

@@ -23,7 +23,7 @@ _IDLE_SECONDS = 1.0
 
 
 class BatchTicket:
-    """A request that waits, or that a batch is run for. `key` is the same for requests that fit into a batch."""
+    """A waiting request, or a request of a running batch. `key` is the same for requests that fit into a batch."""
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext, done: Done, *, rows: int, key: Hashable) -> None:
         self.inputs = inputs
@@ -34,7 +34,7 @@ class BatchTicket:
 
 
 class _Group:
-    """Requests that fit together, since when the first of them waits."""
+    """Compatible requests, and the time since which the first of them waits."""
 
     def __init__(self, expires: float) -> None:
         self.tickets: list[BatchTicket] = []

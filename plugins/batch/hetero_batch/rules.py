@@ -36,8 +36,8 @@ def size_place(axis: Axis) -> int:
     return int(axis.partition("@")[2])
 
 
-class MixedImages(Exception):  # a reason on its way out of a rule
-    """A node puts images together, or cannot be shown not to."""
+class MixedImages(Exception):  # carries the reason out of a rule
+    """A node mixes images, or may mix them."""
 
 
 def refuse(reason: str) -> NoReturn:
@@ -103,7 +103,7 @@ class NodeView:
 
 
 Rule = Callable[[NodeView], "int | list[Axis] | None"]
-"""Returns the batch axis of the outputs, or None if their shapes say it. Raises MixedImages with the reason."""
+"""Returns the batch axis of the outputs, or None if it follows from their shapes. Raises MixedImages with the reason."""
 _BATCHES = (10007, 10009)
 """Two sizes of the batch, primes that no model has."""
 _OTHER_SIZE = 20011

@@ -32,7 +32,8 @@ def _list_bodies(operation: Any, kind: str) -> list[Any]:
 
 
 def _keep_infinities(opset: Any, operation: Any) -> None:
-    """A maximum of nothing but -inf is the lowest float there, and of no elements, too: the accumulator begins at it.
+    """The engine returns the lowest float for a maximum of only -inf, and of no elements: its accumulator begins at the lowest
+    float.
 
     2 max(x / 2) has the same value everywhere else, down to the last bit of the smallest denormal, and the lowest float doubled is -inf.
     """
@@ -51,7 +52,7 @@ def _keep_infinities(opset: Any, operation: Any) -> None:
 
 
 def _order_ties(opset: Any, operation: Any) -> None:
-    """Among equal values the standard returns the lower index first; the frontend does not ask the engine for that."""
+    """The standard returns the lower index first among equal values; the frontend does not request this order from the engine."""
     attributes = operation.get_attributes()
     stable = opset.topk(
         operation.input_value(0),
@@ -66,7 +67,9 @@ def _order_ties(opset: Any, operation: Any) -> None:
 
 
 def _bound_count(opset: Any, operation: Any, axis: int) -> Any:
-    """Returns how many values TopK returns, no more than there are: the engine reads beyond them, or ends the process."""
+    """Returns the number of values that TopK returns, limited to the number of elements: the engine reads beyond them, or ends the
+    process.
+    """
     values, count = operation.input_value(0), operation.input_value(1)
     shape = values.get_partial_shape()
     is_constant = count.get_node().get_type_name() == "Constant"
@@ -186,7 +189,9 @@ def _pass_reshapes(source: Any, axes: list[int]) -> tuple[Any, list[int]]:
 
 
 def _truncate_quotients(opset: Any, operation: Any) -> None:
-    """The frontend asks for quotients of integers that are rounded down, which the engine's kernel ignores and its folding does not."""
+    """The frontend requests quotients of integers that are rounded down. The engine's kernel ignores this, its constant folding
+    does not.
+    """
     operation.set_attribute("m_pythondiv", False)
 
 

@@ -224,7 +224,9 @@ def saturates_bytes(operator: str) -> bool:
 
 @dataclass(frozen=True)
 class SizeLimit:
-    """Bounds of the product of some sizes of inputs, each an index of an input and an axis; `factor` is the part that is known."""
+    """Bounds of the product of some sizes of inputs, each an index of an input and an axis; `factor` is the product of the known
+    sizes.
+    """
 
     places: tuple[tuple[int, int], ...]
     factor: int
@@ -414,7 +416,7 @@ def _misplaces_transposed(node: Node, graph: Graph) -> bool:
 def _is_fused_by_channels(node: Node, graph: Graph) -> bool:
     """Says whether a node with a number for each channel stands behind a product of matrices: the engine fuses both.
 
-    It takes the last axis of the product for that of the channels: if sizes differ it does not compile, else values are wrong.
+    It takes the last axis of the product for the channel axis: if sizes differ it does not compile, else values are wrong.
     """
     if node.op_type == "BatchNormalization":
         sources = [node.inputs[0]]

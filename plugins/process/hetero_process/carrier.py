@@ -132,5 +132,5 @@ class ProcessSession:
         return self._reader.read(text[end:], files)
 
     def close(self) -> None:
-        """Lets the child forget the request, some time."""
+        """Lets the child release the request, with a later message."""
         self._carrier.forget(self._number, self._link)

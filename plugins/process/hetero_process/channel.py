@@ -26,11 +26,11 @@ _HEADER = struct.Struct("<IBBB")
 CONTROL = struct.Struct("<BII")
 """A message of the control channel: its kind, the lane, and the request on that lane."""
 SESSION = struct.Struct("<IB")
-"""Before the inputs of a run: the number of its session, and which kind of run it is."""
+"""Before the inputs of a run: the number of its session, and the kind of the run."""
 NOTED, MEASURED = 1, 2
-"""Kinds of runs, which may be both: NOTED, a run with limits, says which node begins, for the message about a crash."""
+"""Kinds of runs, which can be combined: NOTED, a run with limits, reports each node that begins, for the message about a crash."""
 RUN_HEAD = struct.Struct("<IQ")
-"""Before the answer to a run: the bytes of its times, and how many bytes of outputs were copied."""
+"""Before the answer to a run: the size of its times, and the number of copied bytes of outputs."""
 NOTES = 4096
 """Bytes of the block in which the child notes the node that begins; a zero ends its name."""
 _LARGEST_PACKET = select.PIPE_BUF
@@ -51,7 +51,7 @@ class Channel:
         poll = select.poll()
         poll.register(reader, select.POLLIN)
         self.wait = poll.poll
-        """Waits so many milliseconds; something true when there is something to receive, or the other end is closed."""
+        """Waits for a number of milliseconds; returns a true value if there is a message, or if the peer has closed its end."""
 
     def send(self, number: int, kind: int, text: bytes = b"", files: Sequence[int] = ()) -> None:
         """Sends a message. Raises: OSError if the peer is gone."""

@@ -1,4 +1,4 @@
-"""The PROCESS device: which process a device behind the colon has."""
+"""The PROCESS device: chooses the process of the device behind the colon."""
 
 from __future__ import annotations
 

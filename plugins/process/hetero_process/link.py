@@ -102,7 +102,7 @@ class ProcessLink(Link):
             answer = lane.channel.receive()
         except OSError:
             answer = None
-        except BaseException:  # an interrupt: the answer is still to come, and the lane is of no use for another request
+        except BaseException:  # an interrupt: the answer has yet to arrive, so the lane cannot be reused
             lane.channel.close()
             raise
         if answer is None:
@@ -155,7 +155,7 @@ class ProcessLink(Link):
         self._bury()
 
     def _bury(self, reason: str = "") -> None:
-        """Waits for the child that is gone, and notes why it is."""
+        """Waits for the ended child, and records the reason for its end."""
         try:
             status = self._process.wait(timeout=GRACE)
         except subprocess.TimeoutExpired:

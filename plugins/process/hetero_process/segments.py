@@ -136,7 +136,7 @@ class Reader:
         self._views: tuple[Any, ...] = ()
 
     def read(self, text: bytes, files: Sequence[int]) -> tuple[Any, ...]:
-        """Returns the values that the writer placed; arrays are views, those in the caller's blocks read-only. Takes over descriptors."""
+        """Returns the values that the writer placed; arrays are views, read-only in the caller's blocks. Takes over descriptors."""
         if not text:
             return self._views
         places, is_new, numbers, gone = load_value(text)
@@ -182,7 +182,9 @@ def _name_place(value: Any, description: tuple[Any, tuple[int, ...]] | None, off
 
 
 def _describe(value: Any) -> tuple[Any, tuple[int, ...]] | None:
-    """Returns type and shape of an array that can lie in a block; None for texts, lists and absent values, which are told."""
+    """Returns type and shape of an array that can lie in a block; None for texts, lists and absent values, which travel in the
+    message.
+    """
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
         return value.dtype, value.shape
     return None

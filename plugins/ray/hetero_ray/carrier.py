@@ -95,10 +95,10 @@ class RaySession:
         began, times, values = answer
         self._carrier.note_success()
         if profile is not None:
-            # Another machine has another clock: its run began when it was sent, but for the way.
+            # Clocks of machines differ: the run is taken to begin when it was sent; the time of the transfer is ignored.
             restore_times(profile, times, shift=sent - began)
         return unpack_values(values, references, self._link.node.name)
 
     def close(self) -> None:
-        """Lets the actor forget the request, some time."""
+        """Lets the actor release the request, with a later message."""
         self._carrier.forget(self._session, self._link)

@@ -52,7 +52,7 @@ def predict(
 
     with Core() as core:
         packed = pack_network(model if isinstance(model, Network) else core.read_network(model))
-    # Once in the store, however many actors read it.
+    # Stored once for any number of actors.
     shared = {name: ray.put(np.frombuffer(packed[name], np.uint8)) for name in ("model", "weights")}
     options = {
         "fn_constructor_args": (shared, device, dict(config or {})),

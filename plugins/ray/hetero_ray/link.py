@@ -77,7 +77,8 @@ class RayLink(Link):
 
     def _describe_loss(self, error: Exception) -> str:
         if isinstance(error, ray.exceptions.ActorUnavailableError):
-            # Ray waits for a second to hear how an actor ended: its node would have said so. The cluster may take long to notice.
+            # Ray waits for a second for its node's report on the end of the actor. Without a report, the node is lost; the cluster
+            # may notice this late.
             self._fleet.lost.add(self.node.id)
             return "cannot be reached any more"
         if "node has died" in str(error):

@@ -48,7 +48,7 @@ WRONG: Mapping[str, Check] = {
 
 
 class TemplateDevice(EngineDevice):
-    """Queries by trial, opsets, refusals and blobs are the toolkit's; the engine's own part is here."""
+    """The toolkit implements queries by trial, opsets, refusals and blobs; this class adds the part of the engine."""
 
     title, version, newest_ir_version = "onnx.reference", onnx.__version__, onnx.IR_VERSION
 
@@ -110,7 +110,7 @@ class TemplateExecutable(Executable):
         self.network, self.inputs, self.outputs, self._evaluator = network, network.inputs, network.outputs, evaluator
 
     def metrics(self) -> Mapping[str, Any]:
-        """Tells that onnx's evaluator computes all of it. Leave this out: an engine of your own has nothing of the kind to tell."""
+        """Reports that onnx's evaluator computes the whole network. Leave this method out for an engine of your own."""
         return {"REFERENCE_NODES": tuple(node.name for node in self.network.nodes)}
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
